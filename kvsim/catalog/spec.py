@@ -1,0 +1,229 @@
+"""What a model and a GPU are to the simulator: shapes, and the counts that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+AttentionKind = Literal["full", "sliding", "chunked"]
+
+#: One letter per layer in ``ModelSpec.layer_pattern``.
+LAYER_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "chunked"}
+
+
+class AttentionLayer(NamedTuple):
+    """The KV shape of one layer: what it keeps per token, and for how many tokens."""
+
+    kind: AttentionKind
+    window: int | None  # tokens a sliding layer sees, or the chunk of a chunked-local layer
+    num_kv_heads: int  # 1 for MLA, whose latent is shared by all heads
+    head_dim: int  # elements of one K (or V) vector; for MLA the latent plus the rotary part
+    num_vectors: int  # 2 (K and V), or 1 for MLA's latent
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The shape of a decoder-only transformer (text backbone only).
+
+    Parameters
+    ----------
+    name, hf_id, source
+        The catalogue's short name, the Hugging Face id, and where the numbers come from.
+    num_layers, hidden_size, num_heads, num_kv_heads, head_dim
+        Attention shape. ``num_heads * head_dim`` need not be ``hidden_size``.
+    intermediate_size
+        Width of the dense MLP (of the dense layers, in a mixture of experts).
+    vocab_size, max_position_embeddings
+        Rows of the embedding, and the longest context in tokens.
+    layer_pattern, window
+        One letter per layer, repeated over the layers: F full, S sliding, C chunked-local.
+        ``window`` is the sliding window, or the chunk, in tokens.
+    full_num_kv_heads, full_head_dim
+        KV shape of the full-attention layers where it differs from the sliding ones.
+    kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim, q_lora_rank
+        Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434); ``kv_lora_rank = 0`` is none.
+    num_experts, num_experts_per_token, moe_intermediate_size
+        Mixture of experts; ``num_experts = 0`` is none.
+    num_shared_experts, num_dense_layers
+        Experts every token visits, and leading layers with a dense MLP instead of experts.
+    gated_mlp, tie_word_embeddings
+        Three matrices instead of two in an MLP; the LM head is the embedding.
+    qkv_bias, output_bias, mlp_bias, router_bias, qk_norm, attention_sinks
+        Small parameters.
+    norms_per_layer, norm_bias, num_position_embeddings
+        Norms before and after each sublayer; LayerNorm has a bias; learned positions (rows).
+    quantization
+        What the published checkpoint is stored in when it is not 16-bit: fp8, mxfp4.
+    """
+
+    name: str
+    hf_id: str
+    source: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    layer_pattern: str = "F"
+    window: int | None = None
+    full_num_kv_heads: int | None = None
+    full_head_dim: int | None = None
+    kv_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    qk_nope_head_dim: int = 0
+    v_head_dim: int = 0
+    q_lora_rank: int = 0
+    num_experts: int = 0
+    num_experts_per_token: int = 0
+    moe_intermediate_size: int = 0
+    num_shared_experts: int = 0
+    num_dense_layers: int = 0
+    gated_mlp: bool = True
+    tie_word_embeddings: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    router_bias: bool = False
+    qk_norm: bool = False
+    attention_sinks: bool = False
+    norms_per_layer: int = 2
+    norm_bias: bool = False
+    num_position_embeddings: int = 0
+    quantization: str | None = None
+    aliases: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def layers(self) -> tuple[AttentionLayer, ...]:
+        """The attention of every layer, first to last."""
+        return tuple(self._layer(i) for i in range(self.num_layers))
+
+    def _layer(self, index: int) -> AttentionLayer:
+        kind = LAYER_KINDS[self.layer_pattern[index % len(self.layer_pattern)]]
+        window = None if kind == "full" else self.window
+        if self.is_mla:
+            return AttentionLayer(kind, window, 1, self.kv_lora_rank + self.qk_rope_head_dim, 1)
+        heads, dim = self.num_kv_heads, self.head_dim
+        if kind == "full":
+            heads, dim = self.full_num_kv_heads or heads, self.full_head_dim or dim
+        return AttentionLayer(kind, window, heads, dim, 2)
+
+    @property
+    def is_mla(self) -> bool:
+        """Whether the layers keep one compressed latent per token instead of K and V."""
+        return self.kv_lora_rank > 0
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether most layers choose among experts."""
+        return self.num_experts > 0
+
+    # -- parameter counts -----------------------------------------------------------------
+
+    @property
+    def num_embedding_params(self) -> int:
+        """Token and learned position embeddings."""
+        return (self.vocab_size + self.num_position_embeddings) * self.hidden_size
+
+    @property
+    def num_lm_head_params(self) -> int:
+        """The output projection, 0 when it is the embedding itself."""
+        return 0 if self.tie_word_embeddings else self.vocab_size * self.hidden_size
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers with experts."""
+        return self.num_layers - self.num_dense_layers if self.is_moe else 0
+
+    @property
+    def num_expert_params(self) -> int:
+        """Parameters of one routed expert."""
+        if not self.is_moe:
+            return 0
+        return self._mlp_params(self.moe_intermediate_size)
+
+    def _mlp_params(self, width: int) -> int:
+        matrices = 3 if self.gated_mlp else 2
+        biases = (matrices - 1) * width + self.hidden_size if self.mlp_bias else 0
+        return matrices * self.hidden_size * width + biases
+
+    def num_attention_params(self, layer: AttentionLayer) -> int:
+        """Parameters of one layer's attention block, projections and small ones."""
+        h, n = self.hidden_size, self.num_heads
+        if self.is_mla:
+            qk = self.qk_nope_head_dim + self.qk_rope_head_dim
+            if self.q_lora_rank:
+                q = h * self.q_lora_rank + self.q_lora_rank + self.q_lora_rank * n * qk
+            else:
+                q = h * n * qk
+            down = h * (self.kv_lora_rank + self.qk_rope_head_dim) + self.kv_lora_rank
+            up = self.kv_lora_rank * n * (self.qk_nope_head_dim + self.v_head_dim)
+            return q + down + up + n * self.v_head_dim * h
+        q_width, kv_width = n * layer.head_dim, layer.num_kv_heads * layer.head_dim
+        params = h * (q_width + 2 * kv_width) + q_width * h
+        params += (q_width + 2 * kv_width) * self.qkv_bias + h * self.output_bias
+        params += 2 * layer.head_dim * self.qk_norm + n * self.attention_sinks
+        return params
+
+    @cached_property
+    def num_params(self) -> int:
+        """All parameters, embeddings and LM head included; what the checkpoint holds."""
+        norm = self.hidden_size * (2 if self.norm_bias else 1)
+        total = self.num_embedding_params + self.num_lm_head_params + norm
+        total += sum(self.num_attention_params(layer) for layer in self.layers)
+        total += self.num_layers * self.norms_per_layer * norm
+        dense_layers = self.num_layers - self.num_moe_layers
+        total += dense_layers * self._mlp_params(self.intermediate_size)
+        router = self.hidden_size * self.num_experts + self.num_experts * self.router_bias
+        experts = (self.num_experts + self.num_shared_experts) * self.num_expert_params
+        return total + self.num_moe_layers * (router + experts)
+
+    @property
+    def num_routed_expert_params(self) -> int:
+        """Parameters in routed experts, all layers: what tokens share out among themselves."""
+        return self.num_moe_layers * self.num_experts * self.num_expert_params
+
+    @property
+    def num_active_params(self) -> int:
+        """Parameters one token multiplies with, LM head included, embedding lookup not."""
+        head = self.vocab_size * self.hidden_size
+        body = self.num_params - self.num_embedding_params - self.num_lm_head_params
+        idle = self.num_experts - self.num_experts_per_token
+        return body + head - self.num_moe_layers * idle * self.num_expert_params
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """One accelerator. Rates are per second and dense; memory is in bytes.
+
+    Parameters
+    ----------
+    memory_bytes
+        What CUDA shows (``torch.cuda.mem_get_info``), not the marketing figure.
+    memory_bandwidth_bytes_per_s, bf16_flops_per_s
+        Peak HBM bandwidth and peak dense 16-bit rate (FP16 where the card has no BF16).
+    fp8_flops_per_s, int8_ops_per_s
+        0 where the card has no such unit.
+    nvlink_bytes_per_s, pcie_bytes_per_s
+        One direction; ``nvlink_bytes_per_s`` is 0 where GPUs talk over PCIe.
+    unverified
+        Fields whose value nobody has re-read at its source.
+    """
+
+    name: str
+    source: str
+    memory_bytes: int
+    nominal_memory_bytes: int
+    memory_bandwidth_bytes_per_s: float
+    bf16_flops_per_s: float
+    fp8_flops_per_s: float
+    int8_ops_per_s: float
+    nvlink_bytes_per_s: float
+    pcie_bytes_per_s: float
+    l2_bytes: int
+    num_sms: int
+    aliases: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()

@@ -1,0 +1,21 @@
+"""Errors a user can cause: one line that says what, where and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def unknown_name(what: str, name: str, choices: Iterable[str]) -> ValueError:
+    """Build the error for a name that is not in a registry or catalogue, with near ones.
+
+    Examples
+    --------
+    >>> unknown_name("eviction policy", "lur", ["lru", "fifo"])
+    ValueError("unknown eviction policy 'lur'; did you mean lru? (one of: fifo, lru)")
+    """
+    options = sorted(choices)
+    near = get_close_matches(name.lower(), options, n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    shown = ", ".join(options) if len(options) <= 24 else f"{len(options)} known names"
+    return ValueError(f"unknown {what} {name!r}{hint} (one of: {shown})")

@@ -1,0 +1,146 @@
+"""The one plug-in mechanism: names for allocators, schedulers, cost models, workloads and more.
+
+A component is a class or function registered under a name by a decorator, in the one file that
+holds it. A name of the form ``package.module:object`` is imported, so that a user's own component
+runs without an edit to any file of kvsim.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Generic, ParamSpec, TypeVar, get_type_hints
+
+from kvsim.errors import unknown_name
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Registry(Generic[T]):
+    """Factories of one kind of component, by name.
+
+    Parameters
+    ----------
+    what : how errors call the kind, e.g. ``"scheduler"``
+    load : imports the files that register the built-in components; called before any look-up
+    """
+
+    def __init__(self, what: str, load: Callable[[], object] = lambda: None) -> None:
+        self.what = what
+        self._load = load
+        self._factories: dict[str, Callable[..., T]] = {}
+
+    def register(self, name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Name a class or function; returns it unchanged.
+
+        Raises
+        ------
+        ValueError
+            If the name is taken.
+        """
+
+        def decorate(factory: Callable[P, T]) -> Callable[P, T]:
+            if name in self._factories:
+                raise ValueError(f"{self.what} {name!r} is already registered")
+            self._factories[name] = factory
+            return factory
+
+        return decorate
+
+    def names(self) -> list[str]:
+        """All registered names, sorted."""
+        self._load()
+        return sorted(self._factories)
+
+    def get(self, name: str) -> Callable[..., T]:
+        """Return the factory of a name, or of ``package.module:object``.
+
+        Raises
+        ------
+        ValueError
+            Naming the nearest registered names.
+        """
+        self._load()
+        if name in self._factories:
+            return self._factories[name]
+        if ":" in name:
+            return self._import(name)
+        raise unknown_name(self.what, name, self._factories)
+
+    def _import(self, path: str) -> Callable[..., T]:
+        module, _, attribute = path.partition(":")
+        try:
+            factory: Callable[..., T] = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"cannot import {self.what} {path!r}: {error}") from None
+        return factory
+
+    def parameters(self, name: str) -> list[str]:
+        """Keyword parameters a user may set on a component, those with a default."""
+        signature = inspect.signature(self.get(name))
+        return [p.name for p in signature.parameters.values() if p.default is not p.empty]
+
+    def create(self, name: str, *args: object, **params: object) -> T:
+        """Call a factory. Texts in ``params`` are converted to the annotated types.
+
+        Raises
+        ------
+        ValueError
+            For an unknown name, an unknown parameter, or a value of the wrong type.
+        """
+        factory = self.get(name)
+        return factory(*args, **self.check_params(name, params))
+
+    def check_params(self, name: str, params: Mapping[str, object]) -> dict[str, object]:
+        """Convert and check parameters without calling the factory."""
+        from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - only when needed
+
+        if not params:
+            return {}
+        factory, allowed = self.get(name), self.parameters(name)
+        hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)  # type: ignore[misc]
+        checked: dict[str, object] = {}
+        for key, value in params.items():
+            if key not in allowed:
+                options = ", ".join(p.replace("_", "-") for p in allowed) or "none"
+                raise ValueError(
+                    f"{self.what} {name!r} has no parameter {key.replace('_', '-')!r} "
+                    f"(its parameters: {options})"
+                )
+            try:
+                checked[key] = TypeAdapter(hints.get(key, object)).validate_python(value)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                label = f"{self.what} {name!r}: {key.replace('_', '-')}={value}"
+                raise ValueError(f"{label}: {reason}") from None
+        return checked
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, str | None]]:
+    """Split ``BASE[+KEY[=VALUE]]...`` into its base and its keys (with underscores).
+
+    Raises
+    ------
+    ValueError
+        If the base or a key is empty, or a key is repeated.
+
+    Examples
+    --------
+    >>> parse_spec("paged+block-size=32+int8")
+    ('paged', {'block_size': '32', 'int8': None})
+    """
+    base, *parts = text.split("+")
+    if not base:
+        raise ValueError(f"{text!r}: a name must come first, as in NAME+KEY=VALUE")
+    keys: dict[str, str | None] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        key = key.replace("-", "_")
+        if not key or (equals and not value):
+            raise ValueError(f"{text!r}: {part!r} must be KEY or KEY=VALUE")
+        if key in keys:
+            raise ValueError(f"{text!r}: {key.replace('_', '-')} is given twice")
+        keys[key] = value if equals else None
+    return base, keys

@@ -1,0 +1,356 @@
+"""A trace: what was asked, when. Requests as parallel arrays, content as named segments."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+#: Longest prompt or output a trace may hold; today's longest contexts are 10 million tokens.
+MAX_TOKENS = 2**24
+
+
+class Segment(NamedTuple):
+    """``num_tokens`` tokens of a content, from token ``start`` on.
+
+    Token j of a content is the same token wherever it stands, so two prompts that begin with the
+    same segments share those tokens' KV.
+    """
+
+    content_id: int
+    start: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Requests in order of arrival; ``request_id`` is the row index.
+
+    Build one with :meth:`from_arrays`, which checks everything, or with ``workloads.load`` and the
+    generators of ``workloads``. All arrays have one entry per request unless said otherwise.
+
+    Attributes
+    ----------
+    arrival_time : float64, seconds, ascending, finite, at least 0
+    num_prompt_tokens, num_output_tokens : int64, at least 1
+    segment_offsets : int64, len(trace) + 1
+        The segments of request i are rows ``segment_offsets[i]:segment_offsets[i + 1]`` of the
+        three segment arrays. Empty when every prompt is unique.
+    segment_content_id, segment_start, segment_num_tokens : int64
+    output_content_id : int64
+        Content of the output, so that a later prompt can name it. Fresh (negative) by default.
+    priority : int64
+        Lower is served first under ``scheduling_policy="priority"``.
+    cache_salt : int64
+        Requests share prefix blocks only with equal salts; 0 is none.
+    session_id : int64
+        Conversation the request belongs to; -1 is none.
+    num_samples : int64
+        Parallel samples of one prompt.
+    """
+
+    arrival_time: Floats
+    num_prompt_tokens: Ints
+    num_output_tokens: Ints
+    segment_offsets: Ints
+    segment_content_id: Ints
+    segment_start: Ints
+    segment_num_tokens: Ints
+    output_content_id: Ints
+    priority: Ints
+    cache_salt: Ints
+    session_id: Ints
+    num_samples: Ints
+
+    # -- building -------------------------------------------------------------------------
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrival_time: ArrayLike,
+        num_prompt_tokens: ArrayLike,
+        num_output_tokens: ArrayLike,
+        *,
+        segments: Sequence[Iterable[tuple[int, int, int]]] | None = None,
+        output_content_id: ArrayLike | None = None,
+        priority: ArrayLike | None = None,
+        cache_salt: Sequence[int | str | None] | NDArray[Any] | None = None,
+        session_id: ArrayLike | None = None,
+        num_samples: ArrayLike | None = None,
+        sample_output_tokens: Sequence[Sequence[int]] | None = None,
+    ) -> Trace:
+        """Check and freeze a trace.
+
+        Parameters
+        ----------
+        arrival_time : seconds, shape (n,), ascending
+        num_prompt_tokens, num_output_tokens : shape (n,), 1 to ``MAX_TOKENS``
+        segments : n lists of (content_id, start, num_tokens), optional
+            Each list sums to its prompt's length; contents are at least 0. Without it every prompt
+            is unique.
+        output_content_id, priority, cache_salt, session_id, num_samples : shape (n,), optional
+            A salt may be an integer from 1 on or a text; None, 0 and "" are no salt.
+        sample_output_tokens : n lists of ``num_samples`` lengths, optional
+            Not modelled yet: refused when given.
+
+        Raises
+        ------
+        ValueError
+            Naming the first offending row and what is allowed.
+        """
+        arrival = _floats("arrival_time", arrival_time)
+        n = len(arrival)
+        if n == 0:
+            raise ValueError("a trace needs at least one request")
+        if sample_output_tokens is not None:
+            raise ValueError("sample_output_tokens: parallel samples are not modelled yet")
+
+        def column(name: str, values: ArrayLike | None, default: int) -> Ints:
+            if values is None:
+                return np.full(n, default, dtype=np.int64)
+            return _ints(name, values, n)
+
+        prompt = column("num_prompt_tokens", num_prompt_tokens, 0)
+        offsets, content, start, length = _segment_arrays(segments, n)
+        output_content = -2 * np.arange(n, dtype=np.int64) - 2
+        if output_content_id is not None:
+            output_content = column("output_content_id", output_content_id, 0)
+            _check_rows("output_content_id", output_content, output_content >= 0, "at least 0")
+        trace = cls(
+            arrival_time=arrival,
+            num_prompt_tokens=prompt,
+            num_output_tokens=column("num_output_tokens", num_output_tokens, 0),
+            segment_offsets=offsets,
+            segment_content_id=content,
+            segment_start=start,
+            segment_num_tokens=length,
+            output_content_id=output_content,
+            priority=column("priority", priority, 0),
+            cache_salt=_salts(cache_salt, n),
+            session_id=column("session_id", session_id, -1),
+            num_samples=column("num_samples", num_samples, 1),
+        )
+        trace._validate()
+        return trace._freeze()
+
+    def _validate(self) -> None:
+        time = self.arrival_time
+        _check_rows("arrival_time", time, np.isfinite(time) & (time >= 0), "finite and at least 0")
+        later = np.concatenate(([True], time[1:] >= time[:-1]))
+        _check_rows("arrival_time", time, later, "no earlier than the row before (sort the trace)")
+        for name in ("num_prompt_tokens", "num_output_tokens"):
+            tokens = getattr(self, name)
+            ok = (tokens >= 1) & (tokens <= MAX_TOKENS)
+            _check_rows(name, tokens, ok, f"1 to {MAX_TOKENS:,}")
+        _check_rows("num_samples", self.num_samples, self.num_samples == 1, "1 for now")
+        _check_rows("session_id", self.session_id, self.session_id >= -1, "at least -1")
+        if not self.has_segments:
+            return
+        content, start, length = (
+            self.segment_content_id,
+            self.segment_start,
+            self.segment_num_tokens,
+        )
+        ok = (content >= 0) & (start >= 0) & (length >= 1)
+        if not ok.all():
+            i = int(np.argmin(ok))
+            row = int(np.searchsorted(self.segment_offsets, i, side="right")) - 1
+            piece = (int(content[i]), int(start[i]), int(length[i]))
+            raise ValueError(
+                f"row {row}: segment {piece} must have content_id and start of at least 0 and "
+                "num_tokens of at least 1"
+            )
+        total = np.concatenate(([0], np.cumsum(length)))
+        sums = total[self.segment_offsets[1:]] - total[self.segment_offsets[:-1]]
+        _check_rows(
+            "segments", sums, sums == self.num_prompt_tokens, "a sum equal to num_prompt_tokens"
+        )
+
+    def _freeze(self) -> Trace:
+        for f in fields(self):
+            getattr(self, f.name).flags.writeable = False
+        return self
+
+    # -- reading --------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.arrival_time)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace of {len(self):,} requests over {self.duration:,.1f} s, mean prompt "
+            f"{self.num_prompt_tokens.mean():.0f}, mean output {self.num_output_tokens.mean():.0f}>"
+        )
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether some prompts may share content; else all are unique."""
+        return len(self.segment_content_id) > 0
+
+    def segments_of(self, request_id: int) -> list[Segment]:
+        """Return the content of one prompt, front to back."""
+        if not self.has_segments:
+            return [Segment(-2 * request_id - 1, 0, int(self.num_prompt_tokens[request_id]))]
+        rows = range(self.segment_offsets[request_id], self.segment_offsets[request_id + 1])
+        return [
+            Segment(
+                int(self.segment_content_id[i]),
+                int(self.segment_start[i]),
+                int(self.segment_num_tokens[i]),
+            )
+            for i in rows
+        ]
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first arrival to the last."""
+        return float(self.arrival_time[-1] - self.arrival_time[0])
+
+    @property
+    def request_rate(self) -> float:
+        """Mean arrivals per second, ``inf`` when all arrive at once."""
+        return (len(self) - 1) / self.duration if self.duration > 0 else math.inf
+
+    @property
+    def digest(self) -> str:
+        """A name for the trace's content: sha256 over every array, 16 hex digits."""
+        h = hashlib.sha256()
+        for f in fields(self):
+            h.update(f.name.encode())
+            h.update(getattr(self, f.name).tobytes())
+        return h.hexdigest()[:16]
+
+    # -- changing: each returns a new trace --------------------------------------------------
+
+    def __getitem__(self, rows: slice) -> Trace:
+        """Return the requests of a slice; arrival times stay as they are."""
+        if not isinstance(rows, slice):
+            raise TypeError("a trace takes slices, e.g. trace[:100]")
+        start, stop, step = rows.indices(len(self))
+        if step != 1 or stop <= start:
+            raise ValueError(f"a slice of a trace needs step 1 and at least one row, got {rows}")
+        changed: dict[str, NDArray[Any]] = {}
+        for f in fields(self):
+            if not f.name.startswith("segment_"):
+                changed[f.name] = getattr(self, f.name)[start:stop].copy()
+        fresh = changed["output_content_id"] < 0
+        changed["output_content_id"][fresh] += 2 * start
+        changed["segment_offsets"] = np.zeros(stop - start + 1, dtype=np.int64)
+        if self.has_segments:
+            first, last = self.segment_offsets[start], self.segment_offsets[stop]
+            changed["segment_offsets"] = self.segment_offsets[start : stop + 1] - first
+            for name in ("segment_content_id", "segment_start", "segment_num_tokens"):
+                changed[name] = getattr(self, name)[first:last].copy()
+        return replace(self, **changed)._freeze()
+
+    def with_request_rate(self, request_rate: float) -> Trace:
+        """Return the trace squeezed or stretched to a mean rate, starting at 0.
+
+        Parameters
+        ----------
+        request_rate : requests per second; ``inf`` sends everything at once
+
+        Raises
+        ------
+        ValueError
+            If the rate is not above 0, or the trace has no duration to scale.
+        """
+        if not request_rate > 0:
+            raise ValueError(f"request_rate must be above 0, got {request_rate}")
+        shifted = self.arrival_time - self.arrival_time[0]
+        if math.isinf(request_rate):
+            return replace(self, arrival_time=np.zeros(len(self)))._freeze()
+        if self.duration == 0:
+            if len(self) == 1:
+                return replace(self, arrival_time=shifted)._freeze()
+            raise ValueError("request_rate: all requests of this trace arrive at one instant")
+        return replace(
+            self, arrival_time=shifted * (self.request_rate / request_rate)
+        )._freeze()
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace; the suffix says how: .csv, .jsonl (each also .gz) or .parquet."""
+        from kvsim.trace_io import write_trace  # noqa: PLC0415 - keeps the import light
+
+        write_trace(self, path)
+
+
+def _floats(name: str, values: ArrayLike) -> Floats:
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers") from None
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, got shape {array.shape}")
+    return array
+
+
+def _ints(name: str, values: ArrayLike, n: int) -> Ints:
+    array = np.asarray(values)
+    if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
+        numbers = _floats(name, values)
+        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (abs(numbers) < 2**53)
+        _check_rows(name, numbers, whole, "a whole number")
+        array = numbers
+    if array.shape != (n,):
+        raise ValueError(f"{name} must have one entry per request ({n}), got shape {array.shape}")
+    if array.dtype == np.uint64:
+        _check_rows(name, array, array < 2**63, "below 2**63")
+    return array.astype(np.int64)
+
+
+def _check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: str) -> None:
+    if not ok.all():
+        row = int(np.argmin(ok))
+        raise ValueError(f"row {row}: {name} is {values[row]:g}, must be {allowed}")
+
+
+def _salts(salts: Sequence[int | str | None] | NDArray[Any] | None, n: int) -> Ints:
+    """Integers stay; texts become small distinct integers, in order of first appearance."""
+    if salts is None:
+        return np.zeros(n, dtype=np.int64)
+    if len(salts) != n:
+        raise ValueError(f"cache_salt must have one entry per request ({n}), got {len(salts)}")
+    if any(isinstance(s, str) for s in salts):
+        codes: dict[str, int] = {}
+        texts = [str(s) if s else "" for s in salts]
+        return np.array([codes.setdefault(s, len(codes) + 1) if s else 0 for s in texts], np.int64)
+    array = _ints("cache_salt", [s or 0 for s in salts], n)
+    _check_rows("cache_salt", array, array >= 0, "at least 0")
+    return array
+
+
+def _segment_arrays(
+    segments: Sequence[Iterable[tuple[int, int, int]]] | None, n: int
+) -> tuple[Ints, Ints, Ints, Ints]:
+    offsets = np.zeros(n + 1, dtype=np.int64)
+    if segments is None:
+        empty = np.zeros(0, dtype=np.int64)
+        return offsets, empty, empty.copy(), empty.copy()
+    if len(segments) != n:
+        raise ValueError(f"segments must have one list per request ({n}), got {len(segments)}")
+    pieces: list[tuple[int, int, int]] = []
+    for i, request in enumerate(segments):
+        pieces.extend(request)
+        offsets[i + 1] = len(pieces)
+        if offsets[i + 1] == offsets[i]:
+            raise ValueError(f"row {i}: segments must not be empty")
+    try:
+        table = np.array(pieces, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        table = np.zeros(0)
+    if table.ndim != 2 or table.shape[1] != 3:
+        raise ValueError("segments must be triples (content_id, start, num_tokens) of integers")
+    return offsets, table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
