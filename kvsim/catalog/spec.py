@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -10,6 +10,19 @@ AttentionKind = Literal["full", "sliding", "chunked"]
 
 #: One letter per layer in ``ModelSpec.layer_pattern``.
 LAYER_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "chunked"}
+
+
+#: Sizes without which there is no model.
+POSITIVE_FIELDS = (
+    "num_layers",
+    "hidden_size",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
 
 
 class AttentionLayer(NamedTuple):
@@ -41,20 +54,32 @@ class ModelSpec:
         ``window`` is the sliding window, or the chunk, in tokens.
     full_num_kv_heads, full_head_dim
         KV shape of the full-attention layers where it differs from the sliding ones.
+    full_key_is_value
+        Full layers project K once and use it as V too (Gemma 4); both are still cached.
     kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim, q_lora_rank
         Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434); ``kv_lora_rank = 0`` is none.
     num_experts, num_experts_per_token, moe_intermediate_size
         Mixture of experts; ``num_experts = 0`` is none.
     num_shared_experts, num_dense_layers
-        Experts every token visits, and leading layers with a dense MLP instead of experts.
+        Experts every token visits (a wider one counts as several), and layers with a dense MLP
+        instead of experts: the leading ones in DeepSeek, every other one in Llama-4 Maverick.
     gated_mlp, tie_word_embeddings
         Three matrices instead of two in an MLP; the LM head is the embedding.
-    qkv_bias, output_bias, mlp_bias, router_bias, qk_norm, attention_sinks
+    qkv_bias, output_bias, mlp_bias, router_bias, lm_head_bias, qk_norm, attention_sinks
         Small parameters.
     norms_per_layer, norm_bias, num_position_embeddings
         Norms before and after each sublayer; LayerNorm has a bias; learned positions (rows).
     quantization
-        What the published checkpoint is stored in when it is not 16-bit: fp8, mxfp4.
+        What the checkpoint is stored in when it is not 16-bit: fp8, mxfp4 (experts only), int8,
+        awq, gptq.
+    aliases
+        Other names the catalogue answers to, in lower case.
+
+    Raises
+    ------
+    ValueError
+        A shape that cannot be: an unknown layer letter, a window missing or not positive, KV heads
+        that do not divide the heads, or a count that is not positive.
     """
 
     name: str
@@ -72,6 +97,7 @@ class ModelSpec:
     window: int | None = None
     full_num_kv_heads: int | None = None
     full_head_dim: int | None = None
+    full_key_is_value: bool = False
     kv_lora_rank: int = 0
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
@@ -88,13 +114,36 @@ class ModelSpec:
     output_bias: bool = False
     mlp_bias: bool = False
     router_bias: bool = False
+    lm_head_bias: bool = False
     qk_norm: bool = False
     attention_sinks: bool = False
     norms_per_layer: int = 2
     norm_bias: bool = False
     num_position_embeddings: int = 0
     quantization: str | None = None
-    aliases: tuple[str, ...] = field(default=())
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in POSITIVE_FIELDS:
+            if getattr(self, name) <= 0:
+                raise ValueError(
+                    f"model {self.name!r}: {name} must be positive, not {getattr(self, name)}"
+                )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"model {self.name!r}: num_kv_heads ({self.num_kv_heads}) must divide "
+                f"num_heads ({self.num_heads})"
+            )
+        kinds = set(self.layer_pattern)
+        if not kinds or not kinds <= LAYER_KINDS.keys():
+            raise ValueError(
+                f"model {self.name!r}: layer_pattern {self.layer_pattern!r} must be made of "
+                f"{', '.join(LAYER_KINDS)}"
+            )
+        if kinds != {"F"} and (self.window is None or self.window <= 0):
+            raise ValueError(
+                f"model {self.name!r}: layers with a window need window > 0, not {self.window}"
+            )
 
     @cached_property
     def layers(self) -> tuple[AttentionLayer, ...]:
@@ -131,7 +180,9 @@ class ModelSpec:
     @property
     def num_lm_head_params(self) -> int:
         """The output projection, 0 when it is the embedding itself."""
-        return 0 if self.tie_word_embeddings else self.vocab_size * self.hidden_size
+        if self.tie_word_embeddings:
+            return 0
+        return self.vocab_size * (self.hidden_size + self.lm_head_bias)
 
     @property
     def num_moe_layers(self) -> int:
@@ -163,8 +214,11 @@ class ModelSpec:
             up = self.kv_lora_rank * n * (self.qk_nope_head_dim + self.v_head_dim)
             return q + down + up + n * self.v_head_dim * h
         q_width, kv_width = n * layer.head_dim, layer.num_kv_heads * layer.head_dim
-        params = h * (q_width + 2 * kv_width) + q_width * h
-        params += (q_width + 2 * kv_width) * self.qkv_bias + h * self.output_bias
+        qkv_width = q_width + 2 * kv_width
+        if layer.kind == "full" and self.full_key_is_value:
+            qkv_width -= kv_width
+        params = h * qkv_width + q_width * h
+        params += qkv_width * self.qkv_bias + h * self.output_bias
         params += 2 * layer.head_dim * self.qk_norm + n * self.attention_sinks
         return params
 

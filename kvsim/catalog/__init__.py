@@ -1,0 +1,243 @@
+"""Models and GPUs by name, each number with its source.
+
+The tables are ``models.toml`` and ``gpus.toml``, read at the first question and not at import. A
+model that is not in the table can be read from its Hugging Face ``config.json``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from kvsim import errors
+from kvsim.catalog.spec import AttentionLayer, GpuSpec, ModelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "AttentionLayer",
+    "GpuSpec",
+    "ModelSpec",
+    "get_gpu",
+    "get_model",
+    "gpu_names",
+    "model_names",
+]
+
+Spec = TypeVar("Spec", ModelSpec, GpuSpec)
+
+#: Parts of a Hugging Face id that name a fine-tune, not a shape. Versions are not among them:
+#: Mistral-7B v0.1 has a sliding window and v0.2 has none.
+FINE_TUNES = frozenset({"base", "chat", "hf", "instruct", "it", "pt", "thinking"})
+
+#: A release date at the end of an id: year and month (-2407) or month and day (-0324).
+DATE = re.compile(r"-(2[3-9](0[1-9]|1[0-2])|(0[1-9]|1[0-2])([0-2]\d|3[01]))$")
+
+#: What the end of an id says of how the weights are stored, most specific first. An 8-bit GPTQ
+#: checkpoint takes the bytes of int8, and a 4-bit integer one without a method those of GPTQ.
+QUANTIZED_ENDINGS: tuple[tuple[re.Pattern[str], str | None], ...] = (
+    (re.compile(r"-gptq-(int8|8bit)$"), "int8"),
+    (re.compile(r"-gptq(-(int4|4bit|marlin))?$"), "gptq"),
+    (re.compile(r"-awq(-(int4|4bit|gemm|marlin))?$"), "awq"),
+    (re.compile(r"[-.]fp8([-_](dynamic|static|block|kv|static-pertensor))?$"), "fp8"),
+    (re.compile(r"-(quantized\.)?(w8a8|w8a16|int8)$"), "int8"),
+    (re.compile(r"-(quantized\.)?w4a16$"), "gptq"),
+    (re.compile(r"-(bf16|fp16)$"), None),
+)
+
+#: Words a driver or a shop puts before a card's name.
+GPU_BRANDS = ("nvidia-", "amd-", "tesla-", "geforce-", "quadro-", "instinct-")
+
+
+class _Catalogue(NamedTuple):
+    models: Mapping[str, ModelSpec]
+    model_index: Mapping[str, str]  # every name that is answered to, lower case -> short name
+    gpus: Mapping[str, GpuSpec]
+    gpu_index: Mapping[str, str]
+
+
+def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
+    """Find a model by short name, Hugging Face id or ``config.json``.
+
+    Parameters
+    ----------
+    model
+        A catalogue name (``llama-3-8b``), a Hugging Face id without regard to case, organisation,
+        ``Meta-``, fine-tune or date (``meta-llama/Meta-Llama-3-8B-Instruct``), a path to a
+        ``config.json`` or to the directory that holds it, or a ready spec, returned as it is.
+        Endings such as ``-FP8``, ``-AWQ`` or ``-GPTQ-Int4`` set ``quantization``.
+
+    Returns
+    -------
+    ModelSpec
+        The shape of the text backbone.
+
+    Raises
+    ------
+    ValueError
+        An unknown name (near ones are suggested), or a ``config.json`` that cannot be used.
+
+    Examples
+    --------
+    >>> get_model("Qwen/Qwen2.5-72B-Instruct-AWQ").quantization
+    'awq'
+    """
+    if isinstance(model, ModelSpec):
+        return model
+    if isinstance(model, os.PathLike) or _is_config_path(model):
+        from kvsim.catalog.hf_config import read_hf_config  # noqa: PLC0415  only files need it
+
+        return read_hf_config(model)
+    catalogue = _catalogue()
+    name = _model_key(model)
+    if short := _find_shape(name, catalogue.model_index):
+        return catalogue.models[short]
+    for pattern, quantization in QUANTIZED_ENDINGS:
+        rest = pattern.sub("", name)
+        if rest != name and (short := _find_shape(rest, catalogue.model_index)):
+            return replace(catalogue.models[short], quantization=quantization)
+    raise errors.unknown_name("model", model, _known(catalogue.models))
+
+
+def get_gpu(gpu: str | GpuSpec) -> GpuSpec:
+    """Find a GPU by short name, alias or the name its driver reports.
+
+    Parameters
+    ----------
+    gpu
+        A catalogue name (``a100-80gb``), what ``torch.cuda.get_device_name`` says (``NVIDIA
+        A100-SXM4-80GB``), without regard to case, or a ready spec, returned as it is.
+
+    Returns
+    -------
+    GpuSpec
+        Memory in bytes, rates per second.
+
+    Raises
+    ------
+    ValueError
+        An unknown name; near ones are suggested.
+
+    Examples
+    --------
+    >>> get_gpu("NVIDIA GeForce RTX 4090").name
+    'rtx-4090'
+    """
+    if isinstance(gpu, GpuSpec):
+        return gpu
+    catalogue = _catalogue()
+    short = catalogue.gpu_index.get(_gpu_key(gpu))
+    if short is None:
+        raise errors.unknown_name("GPU", gpu, _known(catalogue.gpus))
+    return catalogue.gpus[short]
+
+
+def model_names() -> tuple[str, ...]:
+    """List the short names of the models, family by family.
+
+    Returns
+    -------
+    tuple of str
+        Every name :func:`get_model` knows without an alias.
+    """
+    return tuple(_catalogue().models)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """List the short names of the GPUs.
+
+    Returns
+    -------
+    tuple of str
+        Every name :func:`get_gpu` knows without an alias.
+    """
+    return tuple(_catalogue().gpus)
+
+
+# -- names ------------------------------------------------------------------------------------
+
+
+def _is_config_path(text: str) -> bool:
+    """Whether a string means a file. Any file may be one; a directory only with a config in it."""
+    if text.endswith(".json") or text.startswith(("./", "../", "/", "~")):
+        return True
+    path = Path(text)
+    return path.is_file() or (path / "config.json").is_file()
+
+
+def _model_key(name: str) -> str:
+    return name.strip().lower().rsplit("/", 1)[-1].removeprefix("meta-")
+
+
+def _find_shape(name: str, index: Mapping[str, str]) -> str | None:
+    """Drop what does not change the shape, least first, until a name is known."""
+    plain = "-".join(part for part in name.split("-") if part not in FINE_TUNES)
+    for candidate in (name, plain, DATE.sub("", plain)):
+        if candidate in index:
+            return index[candidate]
+    return None
+
+
+def _gpu_key(name: str) -> str:
+    key = re.sub(r"[\s_]+", "-", name.strip().lower())
+    for brand in GPU_BRANDS:
+        key = key.removeprefix(brand)
+    return key
+
+
+def _known(specs: Mapping[str, ModelSpec] | Mapping[str, GpuSpec]) -> list[str]:
+    return [*specs, *(alias for spec in specs.values() for alias in spec.aliases)]
+
+
+# -- tables -----------------------------------------------------------------------------------
+
+
+@cache
+def _catalogue() -> _Catalogue:
+    models = {name: _model_spec(name, table) for name, table in _resolved("models.toml")}
+    gpus = {name: _gpu_spec(name, table) for name, table in _resolved("gpus.toml")}
+    model_index = _index(models)
+    for name, spec in models.items():
+        model_index.setdefault(_model_key(spec.hf_id), name)
+    return _Catalogue(models, model_index, gpus, _index(gpus))
+
+
+def _resolved(file: str) -> list[tuple[str, dict[str, Any]]]:
+    """Read a table; an entry with ``like`` starts from the shape of the entry it names."""
+    import tomllib  # noqa: PLC0415  these two cost more than the rest of this module
+    from importlib import resources  # noqa: PLC0415
+
+    tables = tomllib.loads(resources.files(__package__).joinpath(file).read_text("utf-8"))
+    return [(name, _with_base(table, tables)) for name, table in tables.items()]
+
+
+def _with_base(table: dict[str, Any], tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    if "like" not in table:
+        return table
+    own = {key: value for key, value in table.items() if key != "like"}
+    base = _with_base(tables[table["like"]], tables)
+    return {key: value for key, value in base.items() if key != "aliases"} | own
+
+
+def _model_spec(name: str, table: dict[str, Any]) -> ModelSpec:
+    fields = {key: value for key, value in table.items() if key != "checkpoint_params"}
+    return ModelSpec(name=name, **fields | {"aliases": tuple(table.get("aliases", ()))})
+
+
+def _gpu_spec(name: str, table: dict[str, Any]) -> GpuSpec:
+    lists = {key: tuple(table.get(key, ())) for key in ("aliases", "unverified")}
+    return GpuSpec(name=name, **table | lists)
+
+
+def _index(specs: Mapping[str, Spec]) -> dict[str, str]:
+    names = {name: name for name in specs}
+    for name, spec in specs.items():
+        for alias in spec.aliases:
+            if names.setdefault(alias, name) != name:
+                raise RuntimeError(f"{alias!r} names both {names[alias]!r} and {name!r}")
+    return names

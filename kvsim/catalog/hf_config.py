@@ -1,0 +1,133 @@
+"""Read a model's shape from its Hugging Face ``config.json``.
+
+What a file says is believed as it stands; a key that is needed and missing is an error that names
+the file and the key. What the keys mean is in ``hf_families.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvsim.catalog.hf_families import FAMILIES, Config
+from kvsim.catalog.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+#: ``quant_method`` -> how kvsim counts such weights. A method not here cannot be counted.
+QUANT_METHODS = {"awq": "awq", "fbgemm_fp8": "fp8", "fp8": "fp8", "gptq": "gptq", "mxfp4": "mxfp4"}
+
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
+    """Read a ``config.json`` of a supported family.
+
+    Parameters
+    ----------
+    path
+        The file, or the directory that holds it. Multimodal files are read for their
+        ``text_config`` alone.
+
+    Returns
+    -------
+    ModelSpec
+        Named after ``_name_or_path``, or after the file.
+
+    Raises
+    ------
+    ValueError
+        The file is missing or not JSON, lacks a key, or is of a family that is not supported.
+    """
+    file = Path(path).expanduser()
+    if file.is_dir():
+        file = file / "config.json"
+    config = _text_config(_load(file), file)
+    model_type = config.get("model_type")
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None:
+        known = ", ".join(sorted(FAMILIES))
+        raise config.error(f"model_type {model_type!r} is not supported (one of: {known})")
+    given = {key: value for key, value in config.values.items() if key in family.null_means_none}
+    present = {key: value for key, value in config.values.items() if value is not None}
+    config = Config({**family.defaults, **present, **given}, file)
+    fields = family.read(config) | {
+        "tie_word_embeddings": config.flag("tie_word_embeddings", family.ties),
+        "quantization": _quantization(config),
+    }
+    try:
+        return ModelSpec(source=str(file), **_names(config, file), **fields)
+    except ValueError as error:
+        raise config.error(str(error)) from None
+
+
+def _names(config: Config, file: Path) -> dict[str, Any]:
+    """Take ``_name_or_path`` where it is a hub id, else the file; it may be anybody's folder."""
+    hf_id = str(config.get("_name_or_path") or "")
+    if HUB_ID.fullmatch(hf_id):
+        return {"name": hf_id.rsplit("/", 1)[1], "hf_id": hf_id}
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return {"name": name, "hf_id": ""}
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{file}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file}: not a readable JSON file ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{file}: must hold a JSON object, not {type(values).__name__}")
+    return values
+
+
+def _text_config(values: dict[str, Any], file: Path) -> Config:
+    """Unwrap a multimodal configuration; what only the outer level says still holds."""
+    text = values.get("text_config")
+    if not isinstance(text, dict):
+        return Config(values, file)
+    outer = ("model_type", "tie_word_embeddings", "quantization_config", "_name_or_path")
+    shared = {key: values[key] for key in outer if values.get(key) is not None}
+    return Config({**shared, **text}, file)
+
+
+def _quantization(config: Config) -> str | None:
+    """How the checkpoint's weights are stored, in ``ModelSpec.quantization``'s words."""
+    settings = config.get("quantization_config")
+    if not settings:
+        return None
+    if not isinstance(settings, dict):
+        raise config.error(f"quantization_config must be an object, not {settings!r}")
+    method = str(settings.get("quant_method", "missing"))
+    if method == "compressed-tensors":
+        return _compressed_tensors(config, settings)
+    if method == "modelopt" and settings.get("quant_algo") == "FP8":
+        return "fp8"
+    if method in ("awq", "gptq") and settings.get("bits") == 8:
+        return "int8"
+    if method not in QUANT_METHODS:
+        known = ", ".join(sorted([*QUANT_METHODS, "compressed-tensors", "modelopt FP8"]))
+        raise config.error(
+            f"quantization_config: quant_method {method!r} is not supported (one of: {known})"
+        )
+    return QUANT_METHODS[method]
+
+
+def _compressed_tensors(config: Config, settings: Mapping[str, Any]) -> str:
+    """Read llm-compressor's format; its 4-bit integer groups take the bytes of GPTQ's."""
+    groups: dict[str, Any] = settings.get("config_groups") or {}
+    first: dict[str, Any] = next(iter(groups.values()), {})
+    weights: dict[str, Any] = first.get("weights") or {}
+    stored = (weights.get("type"), weights.get("num_bits"))
+    kinds = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "gptq"}
+    if stored not in kinds:
+        raise config.error(
+            f"quantization_config: compressed-tensors weights of type {stored[0]!r} with "
+            f"{stored[1]!r} bits are not supported"
+        )
+    return kinds[stored]

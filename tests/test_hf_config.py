@@ -1,0 +1,232 @@
+"""Reading config.json: the fixtures are published files cut down to the keys that set the shape."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvsim.catalog import ModelSpec, get_model
+from kvsim.catalog.hf_config import read_hf_config
+
+CONFIGS = Path(__file__).parent / "data" / "hf_configs"
+IN_CATALOGUE = sorted(path.stem for path in CONFIGS.glob("*.json") if "qwen1.5" not in path.stem)
+LLAMA = json.loads((CONFIGS / "llama-3.1-8b.json").read_text())
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(base: str = "llama-3.1-8b", **changes: Any) -> Path:
+        values = json.loads((CONFIGS / f"{base}.json").read_text()) | changes
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({k: v for k, v in values.items() if v != "absent"}))
+        return path
+
+    return write
+
+
+def shape(spec: ModelSpec) -> dict[str, Any]:
+    origin = {"name", "hf_id", "source", "aliases"}
+    names = {field.name for field in dataclasses.fields(spec)} - origin
+    return {name: getattr(spec, name) for name in names}
+
+
+@pytest.mark.parametrize("name", IN_CATALOGUE)
+def test_a_file_gives_the_catalogue_entry(name: str) -> None:
+    read, known = read_hf_config(CONFIGS / f"{name}.json"), get_model(name)
+    assert read.layers == known.layers
+    if name.startswith("falcon"):  # transformers ties a head that the checkpoint stores
+        assert read.tie_word_embeddings
+        assert known.num_params - read.num_params == known.vocab_size * known.hidden_size
+        read = dataclasses.replace(read, tie_word_embeddings=False)
+    assert read.num_params == known.num_params
+    assert shape(read) == shape(known)
+
+
+def test_qwen2_moe_misses_only_the_shared_experts_gate() -> None:
+    spec = read_hf_config(CONFIGS / "qwen1.5-moe-a2.7b.json")
+    assert spec.num_params == 14_315_784_192 - spec.num_layers * spec.hidden_size
+    assert (spec.num_shared_experts, spec.num_experts_per_token) == (4, 4)
+
+
+def test_get_model_takes_files_and_directories(write: Write) -> None:
+    path = write()
+    for argument in (path, str(path), path.parent, str(path.parent)):
+        spec = get_model(argument)
+        assert spec.num_params == 8_030_261_248
+        assert (spec.name, spec.source) == (path.parent.name, str(path))
+
+
+def test_name_or_path_names_the_model_only_if_it_is_a_hub_id(write: Write) -> None:
+    spec = read_hf_config(write(_name_or_path="meta-llama/Llama-3.1-8B"))
+    assert (spec.name, spec.hf_id) == ("Llama-3.1-8B", "meta-llama/Llama-3.1-8B")
+    path = write(_name_or_path="/home/someone/step_1000")
+    assert read_hf_config(path).name == path.parent.name
+
+
+# -- attention kinds --------------------------------------------------------------------------
+
+
+def kinds(path: Path) -> str:
+    return "".join(layer.kind[0] for layer in read_hf_config(path).layers)
+
+
+def test_mistral_without_the_key_has_the_default_window(write: Write) -> None:
+    assert kinds(write("mistral-7b", sliding_window="absent")) == "s" * 32
+    assert kinds(write("mistral-7b", sliding_window=None)) == "f" * 32
+
+
+def test_qwen_window_must_be_switched_on(write: Write) -> None:
+    on = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 20}
+    assert kinds(write("qwen2.5-7b-instruct", **on)) == "f" * 20 + "s" * 8
+    assert kinds(write("qwen2.5-7b-instruct", **on | {"use_sliding_window": False})) == "f" * 28
+
+
+def test_layer_types_win(write: Write) -> None:
+    types = ["full_attention"] * 27 + ["sliding_attention"]
+    on = {"layer_types": types, "sliding_window": 4096, "use_sliding_window": False}
+    assert kinds(write("qwen2.5-7b-instruct", **on)) == "f" * 27 + "s"
+
+
+def test_a_window_no_context_can_outgrow_is_none(write: Write) -> None:
+    assert kinds(write("phi-4", sliding_window=16_384)) == "f" * 40
+    assert kinds(write("phi-4", sliding_window=2047)) == "s" * 40
+
+
+def test_gemma_3_pattern_and_its_other_spelling(write: Write) -> None:
+    text = json.loads((CONFIGS / "gemma-3-12b.json").read_text())["text_config"]
+    short = {**text, "num_hidden_layers": 7, "sliding_window_pattern": 3}
+    assert kinds(write("gemma-3-12b", text_config=short)) == "ssfssfs"
+    del short["sliding_window_pattern"]
+    path = write("gemma-3-12b", text_config={**short, "_sliding_window_pattern": 2})
+    assert kinds(path) == "sfsfsfs"
+
+
+def test_llama_4_layers_without_rotary_positions_are_full(write: Write) -> None:
+    text = json.loads((CONFIGS / "llama-4-scout.json").read_text())["text_config"]
+    text |= {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1]}
+    assert kinds(write("llama-4-scout", text_config=text)) == "cfcc"
+
+
+# -- sizes ------------------------------------------------------------------------------------
+
+
+def test_missing_kv_heads_mean_one_per_head(write: Write) -> None:
+    assert read_hf_config(write(num_key_value_heads="absent")).num_kv_heads == 32
+    assert read_hf_config(write(num_key_value_heads=None)).num_kv_heads == 32
+
+
+def test_falcon_kv_heads_depend_on_the_architecture(write: Write) -> None:
+    assert read_hf_config(write("falcon-7b")).num_kv_heads == 1  # although the file says 71
+    assert read_hf_config(write("falcon-7b", multi_query=False)).num_kv_heads == 71
+    assert read_hf_config(write("falcon-40b")).num_kv_heads == 8
+
+
+def test_dense_layers_among_experts(write: Write) -> None:
+    path = write("qwen3-30b-a3b", mlp_only_layers=[0, 1], decoder_sparse_step=2)
+    assert read_hf_config(path).num_dense_layers == 25  # 24 even ones, and layer 1
+    assert read_hf_config(CONFIGS / "llama-4-maverick.json").num_dense_layers == 24
+    assert read_hf_config(CONFIGS / "deepseek-v3.json").num_dense_layers == 3
+
+
+def test_tied_embeddings_follow_the_file_then_the_family(write: Write) -> None:
+    assert not read_hf_config(write(tie_word_embeddings="absent")).tie_word_embeddings
+    assert read_hf_config(write("gpt2")).tie_word_embeddings
+    assert not read_hf_config(write("gpt2", tie_word_embeddings=False)).tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8"),
+        ({"quant_method": "awq", "bits": 4}, "awq"),
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 8}}},
+            },
+            "int8",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8}}},
+            },
+            "fp8",
+        ),
+        (None, None),
+    ],
+)
+def test_quantization(write: Write, settings: Any, expected: str | None) -> None:
+    assert read_hf_config(write(quantization_config=settings)).quantization == expected
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "message"),
+    [
+        ("llama-3.1-8b", {"model_type": "mamba"}, "model_type 'mamba' is not supported .*qwen3"),
+        ("llama-3.1-8b", {"model_type": "absent"}, "model_type None is not supported"),
+        ("llama-3.1-8b", {"hidden_size": "absent"}, "missing key hidden_size$"),
+        ("llama-3.1-8b", {"hidden_size": "4096"}, "hidden_size must be an integer, not '4096'"),
+        ("llama-3.1-8b", {"num_attention_heads": 0}, "num_attention_heads must be at least 1"),
+        ("llama-3.1-8b", {"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
+        ("llama-3.1-8b", {"vocab_size": 0}, "vocab_size must be positive"),
+        ("llama-3.1-8b", {"num_key_value_heads": 7}, r"num_kv_heads \(7\) must divide"),
+        ("llama-3.1-8b", {"attention_bias": 1}, "attention_bias must be true or false, not 1"),
+        ("qwen3-8b", {"layer_types": ["linear_attention"]}, "'linear_attention' is not supported"),
+        ("qwen3-8b", {"layer_types": ["full_attention"]}, "has 1 entries for 36 layers"),
+        ("qwen3-8b", {"layer_types": "full"}, "layer_types must be a list, not 'full'"),
+        ("gpt2", {"n_head": "absent"}, "missing key n_head$"),
+        ("gpt2", {"n_positions": "absent", "n_ctx": None}, "missing key n_positions or n_ctx$"),
+        ("opt-125m", {"word_embed_proj_dim": 512}, "OPT-350M"),
+        ("phi-2", {"qk_layernorm": True}, "qk_layernorm is not supported"),
+        ("qwen1.5-moe-a2.7b", {"shared_expert_intermediate_size": 1}, "must be a multiple of"),
+        ("llama-3.1-8b", {"quantization_config": {"quant_method": "quip"}}, "'quip' is not"),
+        ("llama-3.1-8b", {"quantization_config": "fp8"}, "quantization_config must be an object"),
+        (
+            "llama-3.1-8b",
+            {"quantization_config": {"quant_method": "compressed-tensors"}},
+            "compressed-tensors weights of type None",
+        ),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(
+    write: Write, base: str, changes: dict[str, Any], message: str
+) -> None:
+    path = write(base, **changes)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_hf_config(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_gemma_4_with_shared_kv_is_refused(write: Write) -> None:
+    text = json.loads((CONFIGS / "gemma-4-26b-a4b.json").read_text())["text_config"]
+    path = write("gemma-4-26b-a4b", text_config=text | {"num_kv_shared_layers": 18})
+    with pytest.raises(ValueError, match="num_kv_shared_layers > 0 is not supported"):
+        read_hf_config(path)
+
+
+@pytest.mark.parametrize("text", ["{", "", '"config"', "[]"])
+def test_what_is_not_a_json_object_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"not a readable JSON file|must hold a JSON object"):
+        get_model(path)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    for argument in (tmp_path / "no.json", str(tmp_path / "no.json"), str(tmp_path), "./no-model"):
+        with pytest.raises(ValueError, match="no such file"):
+            get_model(argument)
