@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
 
 #: Longest prompt or output a trace may hold; today's longest contexts are 10 million tokens.
 MAX_TOKENS = 2**24
+
+
+class RowError(ValueError):
+    """One request of a trace is wrong. Readers turn ``row`` into a line of their file.
+
+    Parameters
+    ----------
+    row : index of the request
+    name : the array it is in
+    reason : what is wrong with it and what is allowed
+    """
+
+    def __init__(self, row: int, name: str, reason: str) -> None:
+        super().__init__(row, name, reason)  # all three, so that the error survives pickling
+        self.row, self.name, self.reason = row, name, reason
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.name} {self.reason}"
 
 
 class Segment(NamedTuple):
@@ -163,20 +181,18 @@ class Trace:
             self.segment_start,
             self.segment_num_tokens,
         )
-        ok = (content >= 0) & (start >= 0) & (length >= 1)
+        # The upper bound keeps the sums below from overflowing.
+        ok = (content >= 0) & (start >= 0) & (length >= 1) & (length <= MAX_TOKENS)
         if not ok.all():
             i = int(np.argmin(ok))
             row = int(np.searchsorted(self.segment_offsets, i, side="right")) - 1
             piece = (int(content[i]), int(start[i]), int(length[i]))
-            raise ValueError(
-                f"row {row}: segment {piece} must have content_id and start of at least 0 and "
-                "num_tokens of at least 1"
-            )
+            allowed = f"content_id and start of at least 0 and num_tokens of 1 to {MAX_TOKENS:,}"
+            raise RowError(row, f"segment {piece}", f"must have {allowed}")
         total = np.concatenate(([0], np.cumsum(length)))
         sums = total[self.segment_offsets[1:]] - total[self.segment_offsets[:-1]]
-        _check_rows(
-            "segments", sums, sums == self.num_prompt_tokens, "a sum equal to num_prompt_tokens"
-        )
+        agrees = sums == self.num_prompt_tokens
+        _check_rows("the sum of segments", sums, agrees, "num_prompt_tokens")
 
     def _freeze(self) -> Trace:
         for f in fields(self):
@@ -276,9 +292,7 @@ class Trace:
             if len(self) == 1:
                 return replace(self, arrival_time=shifted)._freeze()
             raise ValueError("request_rate: all requests of this trace arrive at one instant")
-        return replace(
-            self, arrival_time=shifted * (self.request_rate / request_rate)
-        )._freeze()
+        return replace(self, arrival_time=shifted * (self.request_rate / request_rate))._freeze()
 
     def save(self, path: str | Path) -> None:
         """Write the trace; the suffix says how: .csv, .jsonl (each also .gz) or .parquet."""
@@ -314,7 +328,9 @@ def _ints(name: str, values: ArrayLike, n: int) -> Ints:
 def _check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: str) -> None:
     if not ok.all():
         row = int(np.argmin(ok))
-        raise ValueError(f"row {row}: {name} is {values[row]:g}, must be {allowed}")
+        value = values[row].item()
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        raise RowError(row, name, f"is {shown}, must be {allowed}")
 
 
 def _salts(salts: Sequence[int | str | None] | NDArray[Any] | None, n: int) -> Ints:
@@ -346,11 +362,12 @@ def _segment_arrays(
         pieces.extend(request)
         offsets[i + 1] = len(pieces)
         if offsets[i + 1] == offsets[i]:
-            raise ValueError(f"row {i}: segments must not be empty")
+            raise RowError(i, "segments", "must not be empty")
     try:
-        table = np.array(pieces, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError):
+        table = np.array(pieces)  # no dtype: int64 here would cut 1.5 to 1 in silence
+    except ValueError:
         table = np.zeros(0)
-    if table.ndim != 2 or table.shape[1] != 3:
+    if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind != "i":
         raise ValueError("segments must be triples (content_id, start, num_tokens) of integers")
-    return offsets, table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
+    content, start, length = table.T.astype(np.int64)
+    return offsets, content.copy(), start.copy(), length.copy()

@@ -1,0 +1,120 @@
+"""kvsim's own trace files: one row per request, columns named as the arrays of a Trace.
+
+``arrival_time``, ``num_prompt_tokens`` and ``num_output_tokens`` are always there, the others only
+where they differ from the default. ``segments`` holds one list of
+``[content_id, start, num_tokens]`` per request, as JSON text inside a CSV file. Writing and reading
+back gives the same digest: floats are written with all their digits. Reading is the business of
+``workloads.load``, which knows the public formats too.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kvsim.files import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.trace import Trace
+
+    Columns = dict[str, list[Any]]
+
+REQUIRED = ("arrival_time", "num_prompt_tokens", "num_output_tokens")
+#: Integer columns that are written only where some entry differs from this default.
+DEFAULTS = {"priority": 0, "cache_salt": 0, "session_id": -1, "num_samples": 1}
+OPTIONAL = (*DEFAULTS, "output_content_id", "segments")
+
+
+def columns_of(trace: Trace) -> Columns:
+    """Return the columns of a trace's file as lists of plain Python values, defaults left out."""
+    columns = {name: getattr(trace, name).tolist() for name in REQUIRED}
+    for name, default in DEFAULTS.items():
+        values = getattr(trace, name)
+        if (values != default).any():
+            columns[name] = values.tolist()
+    if (trace.output_content_id >= 0).all():  # fresh ids are negative, and all are or none is
+        columns["output_content_id"] = trace.output_content_id.tolist()
+    if trace.has_segments:
+        columns["segments"] = _segment_lists(trace)
+    return columns
+
+
+def _segment_lists(trace: Trace) -> list[list[list[int]]]:
+    arrays = (trace.segment_content_id, trace.segment_start, trace.segment_num_tokens)
+    pieces: list[list[int]] = np.stack(arrays, axis=1).tolist()
+    offsets: list[int] = trace.segment_offsets.tolist()
+    return [pieces[a:b] for a, b in pairwise(offsets)]
+
+
+def _write_csv(columns: Columns, file: IO[bytes]) -> None:
+    if "segments" in columns:
+        texts = [json.dumps(s, separators=(",", ":")) for s in columns["segments"]]
+        columns = {**columns, "segments": texts}
+    with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def _write_jsonl(columns: Columns, file: IO[bytes]) -> None:
+    with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+        for row in zip(*columns.values(), strict=True):
+            text.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
+
+
+def _write_parquet(columns: Columns, file: IO[bytes]) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - half a second, and only this format needs it
+    from pyarrow import parquet  # noqa: PLC0415
+
+    parquet.write_table(pa.table(columns), file)
+
+
+def _gzipped(write: Callable[[Columns, IO[bytes]], None]) -> Callable[[Columns, IO[bytes]], None]:
+    def write_gzip(columns: Columns, file: IO[bytes]) -> None:
+        # Neither name nor time goes into the header: equal traces make equal files.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            write(columns, cast("IO[bytes]", packed))
+
+    return write_gzip
+
+
+_WRITERS = {
+    ".csv": _write_csv,
+    ".csv.gz": _gzipped(_write_csv),
+    ".jsonl": _write_jsonl,
+    ".jsonl.gz": _gzipped(_write_jsonl),
+    ".parquet": _write_parquet,
+}
+
+
+def write_trace(trace: Trace, path: str | Path) -> None:
+    """Write a trace; the suffix says how. The file appears whole or not at all.
+
+    Parameters
+    ----------
+    trace : what to write
+    path : ends in .csv, .csv.gz, .jsonl, .jsonl.gz or .parquet
+
+    Raises
+    ------
+    ValueError
+        For another suffix, or a path that cannot be written.
+    """
+    path = Path(path)
+    suffix = next((s for s in _WRITERS if path.name.lower().endswith(s)), None)
+    if suffix is None:
+        raise ValueError(f"{path}: a trace's file name must end in one of {', '.join(_WRITERS)}")
+    columns = columns_of(trace)
+    try:
+        write_whole(path, lambda file: _WRITERS[suffix](columns, file))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error.strerror}") from None

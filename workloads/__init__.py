@@ -1,0 +1,45 @@
+"""Traces in, traces out: readers of public formats, synthetic generators, sessions.
+
+>>> import workloads
+>>> trace = workloads.sharegpt(num_requests=2000, request_rate=8, seed=0)
+>>> trace = workloads.generate("fixed+prompt=512", num_requests=10, request_rate=1.0, seed=0)
+
+``load`` reads the trace files of Azure, BurstGPT, Mooncake, ShareGPT, Vidur and others, told apart
+by their columns, and kvsim's own, which ``save`` writes.
+"""
+
+from __future__ import annotations
+
+from kvsim.trace_io import write_trace as save
+from workloads.generators import (
+    alpaca,
+    azure_code,
+    azure_conv,
+    empirical,
+    fixed,
+    sharegpt,
+    uniform,
+)
+from workloads.prefixes import shared_prefix
+from workloads.readers import Loaded, formats, load, read
+from workloads.registry import WORKLOADS, generate
+from workloads.sessions import multi_turn
+
+__all__ = [
+    "WORKLOADS",
+    "Loaded",
+    "alpaca",
+    "azure_code",
+    "azure_conv",
+    "empirical",
+    "fixed",
+    "formats",
+    "generate",
+    "load",
+    "multi_turn",
+    "read",
+    "save",
+    "shared_prefix",
+    "sharegpt",
+    "uniform",
+]

@@ -1,0 +1,92 @@
+"""Arrival processes: when requests, or sessions, come.
+
+Each draws gaps; the first arrival is one gap after time 0. All keep the mean rate and differ in how
+bursty they are. A process is chosen by a text such as ``poisson`` or ``gamma+cv=3``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.registry import Registry, parse_spec
+
+Floats = NDArray[np.float64]
+
+ARRIVALS: Registry[Floats] = Registry("arrival process")
+
+
+def draw_arrivals(
+    process: str, num_requests: int, request_rate: float, rng: np.random.Generator
+) -> Floats:
+    """Draw ascending arrival times.
+
+    Parameters
+    ----------
+    process : name of the process with its parameters, ``NAME[+KEY=VALUE]...``
+    num_requests : how many
+    request_rate : mean arrivals per second; ``inf`` puts all at time 0
+    rng : source of randomness
+
+    Returns
+    -------
+    float64 of shape (num_requests,), seconds
+
+    Raises
+    ------
+    ValueError
+        For an unknown process or parameter, or a value out of range.
+    """
+    if num_requests < 1:
+        raise ValueError(f"num_requests must be at least 1, got {num_requests}")
+    if not request_rate > 0:
+        raise ValueError(f"request_rate must be above 0, got {request_rate}")
+    name, params = parse_spec(process)
+    finite_rate = request_rate if math.isfinite(request_rate) else 1.0
+    times = ARRIVALS.create(name, num_requests, finite_rate, rng, **params)
+    return times if math.isfinite(request_rate) else np.zeros(num_requests)
+
+
+@ARRIVALS.register("poisson")
+def poisson(num_requests: int, request_rate: float, rng: np.random.Generator) -> Floats:
+    """Exponential gaps: independent users, CV 1. What ``vllm bench serve`` sends."""
+    return np.cumsum(rng.exponential(1 / request_rate, num_requests))
+
+
+@ARRIVALS.register("gamma")
+def gamma(
+    num_requests: int, request_rate: float, rng: np.random.Generator, *, cv: float = 2.0
+) -> Floats:
+    """Gamma gaps with a coefficient of variation ``cv``: 1 is Poisson, above 1 is bursty."""
+    if not 0 < cv < math.inf:
+        raise ValueError(f"cv must be finite and above 0, got {cv}")
+    return np.cumsum(rng.gamma(cv**-2, cv**2 / request_rate, num_requests))
+
+
+@ARRIVALS.register("constant")
+def constant(num_requests: int, request_rate: float, rng: np.random.Generator) -> Floats:
+    """Equal gaps."""
+    return np.arange(1, num_requests + 1) / request_rate
+
+
+@ARRIVALS.register("onoff")
+def onoff(
+    num_requests: int,
+    request_rate: float,
+    rng: np.random.Generator,
+    *,
+    on_duration: float = 10.0,
+    off_duration: float = 10.0,
+) -> Floats:
+    """Poisson bursts of ``on_duration`` seconds with silences of ``off_duration`` between them.
+
+    Within a burst the rate is higher by ``(on + off) / on``, so that the mean rate is kept.
+    """
+    for name, value in (("on_duration", on_duration), ("off_duration", off_duration)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be finite and above 0, got {value}")
+    period = on_duration + off_duration
+    busy = poisson(num_requests, request_rate * period / on_duration, rng)
+    return busy + np.floor(busy / on_duration) * off_duration

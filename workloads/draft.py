@@ -1,0 +1,117 @@
+"""Requests on their way to a Trace: columns that may still lack times or be out of order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: (content_id, start, num_tokens), as in ``kvsim.trace.Segment``.
+Piece = tuple[int, int, int]
+
+
+def first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
+    """Return the front of a content, cut after ``num_tokens``."""
+    front: list[Piece] = []
+    for content, start, length in pieces:
+        if num_tokens <= 0:
+            break
+        front.append((content, start, min(length, num_tokens)))
+        num_tokens -= length
+    return front
+
+
+def without_first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
+    """Return the end of a content, cut before ``num_tokens``."""
+    rest: list[Piece] = []
+    for content, start, length in pieces:
+        cut = min(max(num_tokens, 0), length)
+        num_tokens -= cut
+        if cut < length:
+            rest.append((content, start + cut, length - cut))
+    return rest
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast the turns of a session follow each other, where a trace does not say.
+
+    Turn k + 1 is planned when turn k would be answered and read:
+    ``think_time + num_output_tokens * time_per_output_token`` after turn k.
+
+    Attributes
+    ----------
+    think_time : mean seconds from an answer to the next question, exponential; an assumption
+    time_per_output_token : seconds
+        0.045 is the pace of OPT-13B in the PagedAttention paper, Fig. 13: 30.42 requests running
+        at 2 requests/s and 338 tokens each.
+    """
+
+    think_time: float = 10.0
+    time_per_output_token: float = 0.045
+
+    def __post_init__(self) -> None:
+        for name in ("think_time", "time_per_output_token"):
+            if not 0 <= getattr(self, name) < np.inf:
+                value = getattr(self, name)
+                raise ValueError(f"{name} must be finite and at least 0, got {value}")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Columns of a trace to be, named as its arrays; a column that is None has its default.
+
+    Attributes
+    ----------
+    arrival_time : seconds; None when the file has no times
+    session_id : the requests of one session stand together, in order of their turns
+    places : line of the file behind each request, or entry or row; None when as in the table
+    pace : of the turns, where times are to be drawn
+    notes : what a user should know about how the file was read
+    """
+
+    num_prompt_tokens: Sequence[int]
+    num_output_tokens: Sequence[int]
+    arrival_time: Sequence[float] | None = None
+    segments: Sequence[Sequence[Piece]] | None = None
+    output_content_id: Sequence[int] | None = None
+    priority: Sequence[int] | None = None
+    cache_salt: Sequence[int | str | None] | None = None
+    session_id: Sequence[int] | None = None
+    num_samples: Sequence[int] | None = None
+    places: Sequence[int] | None = None
+    pace: Pace = field(default_factory=Pace)
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.num_prompt_tokens)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns that are there, by name."""
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: v for k, v in named.items() if v is not None and k not in ("pace", "notes")}
+
+    def in_order_of_arrival(self) -> Draft:
+        """Return the requests sorted by arrival time; equal times stay as they stand."""
+        assert self.arrival_time is not None
+        order = np.argsort(np.asarray(self.arrival_time), kind="stable").tolist()
+        moved = {name: [column[i] for i in order] for name, column in self.columns().items()}
+        return replace(self, **moved)  # type: ignore[arg-type]  # by name, as columns() gave them
+
+    def build(self) -> Trace:
+        """Return the trace, all requests at time 0 if there are no times.
+
+        Raises
+        ------
+        kvsim.trace.RowError
+            Naming the first wrong request.
+        """
+        columns = {"arrival_time": np.zeros(len(self)), **self.columns()}
+        columns.pop("places", None)
+        return Trace.from_arrays(**columns)

@@ -1,0 +1,41 @@
+"""BurstGPT, requests to ChatGPT and GPT-4 on Azure (github.com/HPMLL/BurstGPT)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workloads.draft import Draft
+from workloads.readers.formats import reader, without_failed
+
+if TYPE_CHECKING:
+    from workloads.readers.table import Table
+
+
+@reader("burstgpt", ["Timestamp", "Request tokens", "Response tokens"], ["Session ID"])
+def read_burstgpt(table: Table, *, drop_failed: bool = True) -> Draft:
+    """Read times as seconds after the first row, and session ids where the file has them.
+
+    Session ids only say who belongs together: the trace does not tell which tokens a prompt shares
+    with earlier ones, so every prompt is unique.
+
+    Parameters
+    ----------
+    table : of the columns Timestamp (seconds), Request tokens, Response tokens, Session ID
+    drop_failed : leave out rows with 0 response tokens
+        They are requests that failed, as the data set's README says, and its "without fails" files
+        lack them. How many were left out is in ``read(...).notes``. False refuses the first.
+    """
+    table, notes = without_failed(table, "Response tokens", drop_failed)
+    session_id = None
+    if "Session ID" in table:
+        numbers: dict[object, int] = {}
+        cells = table.columns["Session ID"]
+        session_id = [numbers.setdefault(c, len(numbers)) if c else -1 for c in cells]
+    return Draft(
+        table.tokens("Request tokens"),
+        table.tokens("Response tokens"),
+        arrival_time=table.since_first("Timestamp", table.floats("Timestamp"), 1),
+        session_id=session_id,
+        places=table.places,
+        notes=notes,
+    )

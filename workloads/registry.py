@@ -1,0 +1,59 @@
+"""Workloads by name: from a text such as ``sharegpt+arrival=gamma+cv=3`` to a trace."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from kvsim.registry import Registry, parse_spec
+from workloads.arrivals import ARRIVALS
+
+if TYPE_CHECKING:
+    from kvsim.trace import Trace
+
+
+def _load() -> None:
+    for module in ("generators", "prefixes", "sessions"):
+        import_module(f"workloads.{module}")
+
+
+#: Generators by their command-line names. Each takes num_requests, request_rate, seed and arrival.
+WORKLOADS: Registry[Trace] = Registry("workload", _load)
+
+
+def generate(spec: str, *, num_requests: int, request_rate: float, seed: int) -> Trace:
+    """Generate the requests of a workload.
+
+    Parameters
+    ----------
+    spec : ``NAME[+KEY=VALUE]...``
+        A key is a parameter of the workload or of its arrival process; a key wins over the
+        arguments below.
+    num_requests : how many
+    request_rate : mean requests per second; ``inf`` sends everything at time 0
+    seed : equal seeds give equal traces; the lengths do not depend on the rate
+
+    Raises
+    ------
+    ValueError
+        For an unknown workload or key, or a value of the wrong type or out of range.
+
+    Examples
+    --------
+    >>> trace = generate("fixed+prompt=512", num_requests=3, request_rate=1.0, seed=0)
+    >>> trace.num_prompt_tokens.tolist()
+    [512, 512, 512]
+    """
+    name, keys = parse_spec(spec)
+    known = WORKLOADS.parameters(name)
+    process = keys.pop("arrival", None) or "poisson"
+    of_process = set(ARRIVALS.parameters(process.partition("+")[0])) - set(known)
+    for key in keys:
+        if keys[key] is None:
+            raise ValueError(f"{spec!r}: {key.replace('_', '-')} needs a value, as in KEY=VALUE")
+    params: dict[str, object] = {"num_requests": num_requests, "request_rate": request_rate}
+    params |= {"seed": seed, **{k: v for k, v in keys.items() if k not in of_process}}
+    if "arrival" in known:
+        extra = [f"+{k}={v}" for k, v in keys.items() if k in of_process]
+        params["arrival"] = process + "".join(extra)
+    return WORKLOADS.create(name, **params)
