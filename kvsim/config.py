@@ -1,0 +1,193 @@
+"""What a run is: validated, immutable, TOML in and out, with a digest.
+
+Field names are ``vllm serve``'s flags with underscores wherever vLLM has one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tomllib
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvsim.catalog.spec import GpuSpec, ModelSpec
+from kvsim.errors import unknown_name
+
+#: Latency targets of ``--goodput``, as in ``vllm bench serve``.
+GOODPUT_METRICS = ("ttft", "tpot", "e2el")
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Config(BaseModel):
+    """One simulated deployment: model, GPU, KV-cache manager, scheduler, and how to run it.
+
+    A value of None means: as vLLM would choose for this model and GPU.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    model: str | ModelSpec = Field(
+        "opt-13b", description="catalogue name, Hugging Face id, or path to a config.json"
+    )
+    gpu: str | GpuSpec = Field("a100-40gb", description="catalogue name of the GPU")
+    dtype: str = Field("auto", description="weights: auto, bfloat16, float16, float32")
+    quantization: str | None = Field(
+        None, description="weights: fp8, int8, awq, gptq, bitsandbytes, mxfp4"
+    )
+    tensor_parallel_size: Count = Field(1, description="GPUs that share every layer")
+    pipeline_parallel_size: Count = Field(1, description="GPUs that split the layers in stages")
+    data_parallel_size: Count = Field(1, description="replicas behind the router")
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="share of GPU memory to use [vLLM's default: 0.92]"
+    )
+    kv_cache_memory_bytes: Count | None = Field(
+        None, description="pin the KV memory of one GPU, in bytes"
+    )
+    num_gpu_blocks_override: Count | None = Field(
+        None, description="pin the number of KV blocks, e.g. from a vLLM log"
+    )
+    block_size: Count = Field(16, description="tokens per KV block")
+    max_model_len: Count | None = Field(None, description="longest sequence [the model's]")
+    max_num_seqs: Count | None = Field(
+        None, description="most requests running at once [vLLM's for the GPU]"
+    )
+    max_num_batched_tokens: Count | None = Field(
+        None, description="token budget of a step [vLLM's for the GPU]"
+    )
+    kv_cache_dtype: str = Field("auto", description="auto, bf16, fp16, fp32, fp8, int8, int4")
+    enable_prefix_caching: bool | None = Field(None, description="reuse KV blocks [on when paged]")
+    enable_chunked_prefill: bool = Field(True, description="split prompts over steps")
+    async_scheduling: bool | None = Field(
+        None, description="schedule a step while the last one runs [on under vllm]"
+    )
+    long_prefill_token_threshold: Annotated[int, Field(ge=0)] = Field(
+        0, description="most tokens of one prompt per step; 0: no limit"
+    )
+    scheduling_policy: Literal["fcfs", "priority"] = Field("fcfs", description="order of service")
+    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of blocks that admissions leave free"
+    )
+    max_num_active_seqs: Count | None = Field(
+        None, description="most admitted requests [max-num-seqs]"
+    )
+    scheduler_reserve_full_isl: bool = Field(
+        True, description="admit only what fits with its full prompt"
+    )
+    prefix_cache_retention_interval: Annotated[int, Field(ge=0)] | None = Field(
+        0, description="tokens between kept sliding-window checkpoints; 0: only the last"
+    )
+    num_lookahead_tokens: Annotated[int, Field(ge=0)] = Field(
+        0, description="slots kept ahead for draft tokens"
+    )
+    disable_hybrid_kv_cache_manager: bool = Field(
+        False, description="treat sliding and chunked layers as full attention"
+    )
+    enforce_eager: bool = Field(False, description="no CUDA graphs: their memory is free")
+    vllm_version: str = Field("0.33", description="vLLM whose memory conventions to follow")
+
+    allocator: str = Field("paged", description="KV-cache manager: BASE[+KEY[=VALUE]]...")
+    scheduler: str | None = Field(
+        None, description="scheduler [vllm for paged, orca for contiguous]"
+    )
+    router: str = Field("round-robin", description="how requests choose a replica")
+    cost_model: str = Field("roofline", description="step times: NAME[+KEY=VALUE]...")
+    backend: Literal["auto", "python"] = Field("auto", description="which engine runs it")
+    max_concurrency: Count | None = Field(
+        None, description="most requests in flight at the clients, as in vllm bench serve"
+    )
+    horizon: Annotated[float, Field(gt=0, allow_inf_nan=True)] = Field(
+        math.inf, description="start no step this many seconds after the first arrival"
+    )
+    goodput: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
+        None, description="latency targets in ms, e.g. ttft:500 tpot:50"
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of generated workloads")
+    record_steps: bool = Field(False, description="keep a row per step")
+    record_memory_map: bool = Field(False, description="keep causes by address over time")
+    check_invariants: bool = Field(False, description="recount all memory after every step")
+
+    @classmethod
+    def build(cls, **values: Any) -> Self:
+        """Validate keywords; entries that are None keep their default.
+
+        Raises
+        ------
+        ValueError
+            One line that names the field, its value and what is allowed.
+        """
+        unknown = [name for name in values if name not in cls.model_fields]
+        if unknown:
+            raise unknown_name("option", unknown[0], cls.model_fields)
+        try:
+            config = cls(**values)
+        except ValidationError as error:
+            raise ValueError(_one_line(error)) from None
+        for metric in config.goodput or {}:
+            if metric not in GOODPUT_METRICS:
+                raise unknown_name("goodput metric", metric, GOODPUT_METRICS)
+        return config
+
+    def to_toml(self) -> str:
+        """Write down everything that differs from the defaults."""
+        values = {}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value != field.default and value is not None:
+                values[name] = _non_defaults(value) if is_dataclass(value) else value
+        return tomli_w.dumps(values)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Self:
+        """Read a TOML file of flat keys.
+
+        Raises
+        ------
+        ValueError
+            If the file cannot be read, is no TOML, or holds a wrong key or value.
+        """
+        try:
+            with Path(path).open("rb") as file:
+                values = tomllib.load(file)
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: not a TOML file: {error}") from None
+        try:
+            return cls.build(**{k.replace("-", "_"): v for k, v in values.items()})
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @property
+    def digest(self) -> str:
+        """A name for the configuration: 16 hex digits."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:16]
+
+
+class RunConfig(Config):
+    """A configuration together with the requests to serve: what ``kvsim run`` reads."""
+
+    workload: str = Field("sharegpt", description="generated requests: NAME[+KEY=VALUE]...")
+    trace: str | None = Field(None, description="trace file to serve instead")
+    request_rate: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="requests per second; rescales a trace; inf sends all at once"
+    )
+    num_requests: Count | None = Field(None, description="how many requests, or rows of the trace")
+
+
+def _non_defaults(spec: Any) -> dict[str, Any]:
+    """Fields of a model or GPU that differ from their default, as TOML can hold them."""
+    values = {f.name: getattr(spec, f.name) for f in fields(spec) if getattr(spec, f.name) != f.default}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = str(first["loc"][0]) if first["loc"] else "config"
+    what = first["msg"]
+    return f"{where} is {first['input']!r}: {what[0].lower()}{what[1:]}"

@@ -1,0 +1,61 @@
+"""What a cost model answers: how long a step takes on the GPU, and what it moves and computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kvsim.registry import Registry
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import GpuSpec, ModelSpec
+    from kvsim.memory.layout import KVLayout
+    from kvsim.sched.scheduler import StepPlan
+
+
+class StepCost(NamedTuple):
+    """One step on one GPU: seconds, floating-point operations, bytes through HBM."""
+
+    time: float
+    flops: float
+    bytes: float
+
+
+class CostModel(Protocol):
+    """Prices steps."""
+
+    def step(self, plan: StepPlan) -> StepCost:
+        """Price a step whose requests' ``num_computed_tokens`` already include it.
+
+        Does not mutate.
+        """
+
+
+@dataclass(frozen=True)
+class CostConfig:
+    """What a cost model is told.
+
+    Parameters
+    ----------
+    layout : KV on one GPU, the KV dtype and any what-if heads or window included
+    dtype, quantization : of the weights
+    max_num_batched_tokens, max_model_len : longest step, for tables
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    layout: KVLayout
+    dtype: str = "bf16"
+    quantization: str | None = None
+    tensor_parallel_size: int = 1
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 2048
+
+
+def _load_cost_models() -> None:
+    import kvsim.cost.constant  # noqa: PLC0415
+    import kvsim.cost.roofline  # noqa: F401, PLC0415
+
+
+#: Factories take a :class:`CostConfig` and keyword parameters.
+COST_MODELS: Registry[CostModel] = Registry("cost model", _load_cost_models)

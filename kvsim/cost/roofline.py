@@ -1,0 +1,201 @@
+"""Step time as a sum of rooflines: GEMMs, attention, communication and overhead follow each other.
+
+Attention adds to the GEMMs instead of hiding behind them, because the kernels run one after another
+(a single max over all work is up to 70 % off for decodes). Within the GEMMs, and within the
+attention of prompts, the slower of memory and arithmetic counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.cost.efficiency import efficiency_of
+from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
+from kvsim.memory.weights import DTYPE_BYTES, QUANTIZED_BYTES
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import GpuSpec, ModelSpec
+    from kvsim.sched.scheduler import StepPlan
+
+
+class _LayerClass(NamedTuple):
+    """Layers whose attention sees the same tokens: their KV bytes and FLOPs, all together."""
+
+    kind: str
+    window: int
+    kv_bytes: int  # per token
+    pair_flops: float  # per query-key pair
+
+
+def num_pairs(kind: str, window: int, num_tokens: int) -> int:
+    """Query-key pairs of the first ``num_tokens`` tokens of a sequence under causal attention."""
+    if kind == "full" or num_tokens <= window:
+        return num_tokens * (num_tokens + 1) // 2
+    if kind == "sliding":
+        return window * (window + 1) // 2 + (num_tokens - window) * window
+    chunks, rest = divmod(num_tokens, window)
+    return chunks * (window * (window + 1) // 2) + rest * (rest + 1) // 2
+
+
+def num_keys(kind: str, window: int, num_computed: int, num_new: int) -> int:
+    """Distinct keys that the ``num_new`` tokens after ``num_computed`` ones look at."""
+    if kind == "sliding":
+        return min(num_computed, window - 1) + num_new
+    if kind == "chunked":
+        return num_computed % window + num_new
+    return num_computed + num_new
+
+
+@COST_MODELS.register("roofline")
+class RooflineCost:
+    """Prices a step by the work in it and a card's peak rates times their efficiencies."""
+
+    def __init__(self, config: CostConfig) -> None:
+        model, gpu, tp = config.model, config.gpu, config.tensor_parallel_size
+        rate = efficiency_of(gpu.name)
+        self._hidden = model.hidden_size
+        self._classes = _layer_classes(config)
+        self._one_full_class = len(self._classes) == 1 and self._classes[0].kind == "full"
+        self._kv_bytes = config.layout.bytes_per_token
+
+        self._body_flops, self._head_flops = _gemm_flops(model, tp)
+        self._weight_bytes, self._head_bytes = _streamed_bytes(config)
+
+        bandwidth = gpu.memory_bandwidth_bytes_per_s
+        self._stream_rate = bandwidth * rate.weights
+        self._gemm_rate = _peak_flops(gpu, config.quantization) * rate.gemm
+        self._kv_rate = bandwidth * rate.decode_attention
+        self._prefill_rate = gpu.bf16_flops_per_s * rate.prefill_attention
+        self._step_time = rate.step + model.num_layers * rate.layer_launch
+        self._request_time = rate.request
+        self._reduce_time = self._reduce_time_per_token = 0.0
+        if tp > 1:
+            link = (gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s) * rate.link
+            reduces = 2 * model.num_layers  # after attention and after the MLP
+            ring = 2 * (tp - 1) / tp * model.hidden_size * 2
+            self._reduce_time = reduces * rate.all_reduce
+            self._reduce_time_per_token = reduces * ring / link
+
+    def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
+        num_requests = len(plan.requests)
+        if not num_requests:
+            return StepCost(0.0, 0.0, 0.0)
+        num_tokens = sum(plan.num_tokens)
+        num_sampled = num_requests - len(plan.unfinished)
+
+        gemm_flops = num_tokens * self._body_flops + num_sampled * self._head_flops
+        weights = self._weight_bytes[min(num_tokens, len(self._weight_bytes) - 1)]
+        if num_sampled:
+            weights += self._head_bytes
+        time = self._step_time + num_requests * self._request_time
+        time += max(weights / self._stream_rate, gemm_flops / self._gemm_rate)
+
+        decode_bytes, prefill_bytes, prefill_flops, decode_flops = self._attention(plan)
+        time += decode_bytes / self._kv_rate
+        time += max(prefill_bytes / self._kv_rate, prefill_flops / self._prefill_rate)
+        time += self._reduce_time + num_tokens * self._reduce_time_per_token
+        written = num_tokens * self._kv_bytes
+        return StepCost(
+            time,
+            gemm_flops + prefill_flops + decode_flops,
+            weights + decode_bytes + prefill_bytes + written,
+        )
+
+    def _attention(self, plan: StepPlan) -> tuple[float, float, float, float]:
+        """Return KV bytes read by decodes and by prompts, FLOPs of prompts and of decodes."""
+        decode_bytes = prefill_bytes = prefill_flops = decode_flops = 0.0
+        for layers in self._classes:
+            if self._one_full_class:
+                decode_keys, prefill_keys, prefill_pairs = _full_attention(plan)
+            else:
+                decode_keys, prefill_keys, prefill_pairs = _seen(plan, layers.kind, layers.window)
+            decode_bytes += decode_keys * layers.kv_bytes
+            prefill_bytes += prefill_keys * layers.kv_bytes
+            prefill_flops += prefill_pairs * layers.pair_flops
+            decode_flops += decode_keys * layers.pair_flops
+        return decode_bytes, prefill_bytes, prefill_flops, decode_flops
+
+
+def _full_attention(plan: StepPlan) -> tuple[int, int, int]:
+    """Keys seen by decodes, keys and pairs of prompts, when every token sees all before it."""
+    decode_keys = prefill_keys = prefill_pairs = 0
+    for request, num_new in zip(plan.requests, plan.num_tokens, strict=True):
+        end = request.num_computed_tokens
+        if num_new == 1:
+            decode_keys += end
+        else:
+            prefill_keys += end
+            prefill_pairs += num_new * (2 * end - num_new + 1) // 2
+    return decode_keys, prefill_keys, prefill_pairs
+
+
+def _seen(plan: StepPlan, kind: str, window: int) -> tuple[int, int, int]:
+    """Do the same for any kind of attention."""
+    decode_keys = prefill_keys = prefill_pairs = 0
+    for request, num_new in zip(plan.requests, plan.num_tokens, strict=True):
+        end = request.num_computed_tokens
+        start = end - num_new
+        if num_new == 1:
+            decode_keys += num_keys(kind, window, start, 1)
+        else:
+            prefill_keys += num_keys(kind, window, start, num_new)
+            prefill_pairs += num_pairs(kind, window, end) - num_pairs(kind, window, start)
+    return decode_keys, prefill_keys, prefill_pairs
+
+
+def _layer_classes(config: CostConfig) -> list[_LayerClass]:
+    """Collect the model's layers by what their attention sees."""
+    model, tp = config.model, config.tensor_parallel_size
+    # The layout holds one pipeline stage; a step passes through all of them.
+    stages = model.num_layers / len(config.layout.layers)
+    classes: dict[tuple[str, int], _LayerClass] = {}
+    for kv, layer in zip(config.layout.layers, model.layers, strict=False):
+        dims = 2 * layer.head_dim
+        if model.is_mla:  # the latent is both key and value of every head
+            dims = layer.head_dim + model.kv_lora_rank
+        flops = 2.0 * dims * model.num_heads / tp
+        key = (kv.kind, kv.window or 0)
+        old = classes.get(key, _LayerClass(*key, 0, 0.0))
+        classes[key] = _LayerClass(*key, old.kv_bytes + kv.bytes_per_token, old.pair_flops + flops)
+    return [
+        c._replace(kv_bytes=round(c.kv_bytes * stages), pair_flops=c.pair_flops * stages)
+        for c in classes.values()
+    ]
+
+
+def _peak_flops(gpu: GpuSpec, quantization: str | None) -> float:
+    """Peak rate of the GEMMs: 8-bit weights with 8-bit activations, else 16-bit arithmetic."""
+    if quantization == "fp8" and gpu.fp8_flops_per_s:
+        return gpu.fp8_flops_per_s
+    if quantization == "int8" and gpu.int8_ops_per_s:
+        return gpu.int8_ops_per_s
+    return gpu.bf16_flops_per_s
+
+
+def _gemm_flops(model: ModelSpec, tp: int) -> tuple[float, float]:
+    """FLOPs per token in the layers, and per sampled token in the LM head, on one GPU."""
+    head = model.vocab_size * model.hidden_size
+    return 2.0 * (model.num_active_params - head) / tp, 2.0 * head / tp
+
+
+def _streamed_bytes(config: CostConfig) -> tuple[list[float], float]:
+    """Weight bytes read by a step of m tokens, m = 0, 1, ..., and those of the LM head.
+
+    Of E experts of which every token picks k at random, m tokens touch E (1 - (1 - k/E)^m) on
+    average; the table ends where nearly all are touched.
+    """
+    model, tp = config.model, config.tensor_parallel_size
+    element = float(DTYPE_BYTES[config.dtype])
+    quantized = QUANTIZED_BYTES.get(config.quantization or "", element)
+    head = model.vocab_size * model.hidden_size
+    experts = model.num_routed_expert_params
+    body = model.num_params - model.num_embedding_params - model.num_lm_head_params - experts
+    dense = body * (element if config.quantization == "mxfp4" else quantized) / tp
+    table = [dense, dense]
+    if experts:
+        untouched, table = 1.0, [dense]
+        while untouched > 1e-3 and len(table) <= config.max_num_batched_tokens:
+            untouched *= 1.0 - model.num_experts_per_token / model.num_experts
+            table.append(dense + experts * quantized * (1.0 - untouched) / tp)
+        table.append(dense + experts * quantized / tp)
+    return table, head * element / tp

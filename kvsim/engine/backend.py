@@ -1,0 +1,53 @@
+"""What runs a replica: the seam between the world and the engines behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kvsim.results.totals import Totals
+
+
+class Backend(Protocol):
+    """One replica's engine.
+
+    It owns its clock and runs by itself up to a horizon that the world sets; it never asks what
+    time it is elsewhere. ``clock`` is the time of the last event it has processed.
+    """
+
+    clock: float
+
+    def submit(self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]) -> None:
+        """Hand over requests in order of arrival, none earlier than any before. Mutates."""
+
+    def advance(self, horizon: float, *, until_finish: bool = False) -> int:
+        """Run until the outside may matter; returns how many requests have ended on the way.
+
+        Processes what happens up to and including ``horizon`` but schedules no step at or after
+        it: at that very time a request may still arrive. Stops early when it runs out of work, or,
+        with ``until_finish``, at the first time at which a request ends. Mutates.
+        """
+
+    def next_event_time(self) -> float:
+        """When it will do something next if nothing arrives, ``inf`` if never. Does not mutate."""
+
+    def num_outstanding(self) -> int:
+        """Requests submitted and not ended. Does not mutate."""
+
+    def settle(self, end_time: float) -> Totals:
+        """Let the rest of the run pass idly and return the totals. Mutates."""
+
+    @property
+    def memory(self) -> NDArray[Any]:
+        """The memory table of this replica."""
+
+    @property
+    def steps(self) -> NDArray[Any]:
+        """The steps table of this replica."""
+
+    @property
+    def memory_map(self) -> NDArray[np.uint8]:
+        """Causes by sample and address bin."""

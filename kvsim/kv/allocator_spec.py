@@ -1,0 +1,83 @@
+"""The allocator grammar: ``BASE[+KEY[=VALUE]]...``, KEY a modifier or BASE's own parameter."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kvsim.errors import unknown_name
+from kvsim.kv.manager import ALLOCATORS
+from kvsim.memory.layout import KV_DTYPES
+from kvsim.registry import parse_spec
+
+
+class AllocatorSpec(NamedTuple):
+    """An allocator as asked for.
+
+    ``kv_cache_dtype``, ``num_kv_heads`` and ``window`` come from modifiers and override what flags
+    and model say; None leaves them alone. ``params`` are the base's own.
+    """
+
+    base: str
+    params: dict[str, object]
+    kv_cache_dtype: str | None = None
+    num_kv_heads: int | None = None
+    window: int | None = None
+
+
+def _positive(key: str, value: str | None) -> int:
+    if value is None or not value.isdigit() or int(value) < 1:
+        example = f"{key}={4096 if key == 'window' else 8}"
+        raise ValueError(f"{key} needs a whole number from 1 on, e.g. {example}")
+    return int(value)
+
+
+def parse_allocator(text: str) -> AllocatorSpec:
+    """Read an allocator's name with its modifiers.
+
+    Modifiers: ``int8``, ``fp8``, ``int4``, ``bf16``, ``fp16``, ``fp32`` (KV dtype), ``window=N`` (a
+    sliding window of N tokens on every layer), ``gqa=N`` and ``mqa`` (N or 1 KV heads).
+
+    Raises
+    ------
+    ValueError
+        For an unknown base or key, a missing or wrong value, or modifiers that contradict.
+
+    Examples
+    --------
+    >>> parse_allocator("paged+int8+block-size=32").params
+    {'block_size': 32}
+    """
+    base, keys = parse_spec(text)
+    ALLOCATORS.get(base)
+    params: dict[str, object] = {}
+    changes: dict[str, Any] = {}
+
+    def change(field: str, value: object) -> None:
+        if field in changes:
+            raise ValueError(f"allocator {text!r}: two modifiers set the same thing")
+        changes[field] = value
+
+    own = ALLOCATORS.parameters(base)
+    for key, value in keys.items():
+        if key in KV_DTYPES or key == "mqa":
+            if value is not None:
+                raise ValueError(f"allocator {text!r}: {key} takes no value")
+            if key == "mqa":
+                change("num_kv_heads", 1)
+            else:
+                change("kv_cache_dtype", key)
+        elif key in ("window", "gqa"):
+            try:
+                number = _positive(key, value)
+            except ValueError as error:
+                raise ValueError(f"allocator {text!r}: {error}") from None
+            change("window" if key == "window" else "num_kv_heads", number)
+        elif key in own:
+            if value is None:
+                raise ValueError(f"allocator {text!r}: {key.replace('_', '-')} needs a value")
+            params[key] = value
+        else:
+            known = [*KV_DTYPES, "window", "gqa", "mqa", *(p.replace("_", "-") for p in own)]
+            error = unknown_name("modifier", key.replace("_", "-"), known)
+            raise ValueError(f"allocator {text!r}: {error}")
+    return AllocatorSpec(base, ALLOCATORS.check_params(base, params), **changes)

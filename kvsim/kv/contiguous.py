@@ -1,0 +1,198 @@
+"""Contiguous KV: one piece of memory per request, reserved whole at admission.
+
+These are the baselines of the PagedAttention paper (section 6.1): Orca (Max) reserves the longest
+possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows it. All
+place their pieces with a buddy allocator unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from kvsim.kv.address_space import Fit, address_space
+from kvsim.kv.manager import (
+    ALLOCATORS,
+    NO_HIT,
+    Cause,
+    Hit,
+    KVCacheConfig,
+    KVCacheManager,
+    KVUsage,
+    bin_causes,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.request import Request
+
+#: Slots to reserve for a request, given max_model_len.
+Reservation: TypeAlias = Callable[["Request", int], int]
+
+
+def reserve_max(request: Request, max_model_len: int) -> int:
+    """Return the longest sequence the model allows."""
+    del request
+    return max_model_len
+
+
+def reserve_pow2(request: Request, max_model_len: int) -> int:
+    """Return the prompt and the output rounded up to a power of two (25 -> 32)."""
+    output = 1 << (request.max_tokens - 1).bit_length()
+    return min(request.num_prompt_tokens + output, max_model_len)
+
+
+def reserve_oracle(request: Request, max_model_len: int) -> int:
+    """Return the prompt and the true output length."""
+    return min(request.num_prompt_tokens + request.max_tokens, max_model_len)
+
+
+class _Piece(NamedTuple):
+    """Slots of one request: where they start, how many were handed out, asked for, and are used
+    by its end.
+    """
+
+    request: Request
+    start: int
+    size: int
+    asked: int
+    last: int
+
+
+class ContiguousManager(KVCacheManager):
+    """One contiguous piece per request, never moved, never grown.
+
+    When every layer has a sliding window, a piece is a rolling buffer of at most one window
+    (Mistral 7B, arXiv 2310.06825).
+    """
+
+    def __init__(self, config: KVCacheConfig, reserve: Reservation, fit: Fit) -> None:
+        self._slot_bytes = config.layout.bytes_per_token
+        self.num_slots = config.num_bytes // self._slot_bytes
+        self.block_size = config.block_size
+        self.num_gpu_blocks = self.num_slots // config.block_size
+        self.total_bytes = self.num_slots * self._slot_bytes
+        self._max_model_len = config.max_model_len
+        self._window = config.layout.rolling_window
+        self._reserve = reserve
+        self._space = address_space(self.num_slots, fit)
+        self._pieces: dict[int, _Piece] = {}
+        self._filled: dict[int, int] = {}  # live tokens; an ended request has no entry
+        # Sums over the pieces; every report is made of them.
+        self._num_size = 0
+        self._num_asked = 0
+        self._num_last = 0  # slots that live requests will have used by their end
+        self._num_filled = 0
+
+    # -- the protocol ------------------------------------------------------------------------
+
+    def _slots(self, num_tokens: int) -> int:
+        return num_tokens if self._window is None else min(num_tokens, self._window)
+
+    def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
+        """Reserve all at the first call; later calls only fill what is reserved."""
+        del hit
+        key = request.request_id
+        filled = self._filled.get(key)
+        if filled is None:
+            asked = self._slots(self._reserve(request, self._max_model_len))
+            place = self._space.allocate(asked)
+            if place is None:
+                return False
+            piece = _Piece(request, *place, asked, min(self._slots(request.max_slots), asked))
+            self._pieces[key] = piece
+            self._num_size += piece.size
+            self._num_asked += piece.asked
+            self._num_last += piece.last
+            filled = 0
+        end = self._slots(request.num_computed_tokens + num_new_tokens)
+        self._filled[key] = end
+        self._num_filled += end - filled
+        return True
+
+    def free(self, request: Request) -> None:  # noqa: D102 - see KVCacheManager
+        if request.request_id in self._filled:
+            self.retire(request)
+        piece = self._pieces.pop(request.request_id)
+        self._num_size -= piece.size
+        self._num_asked -= piece.asked
+        self._space.free(piece.start, piece.size)
+
+    def retire(self, request: Request) -> None:  # noqa: D102
+        self._num_filled -= self._filled.pop(request.request_id)
+        self._num_last -= self._pieces[request.request_id].last
+
+    def fits(self, request: Request) -> bool:  # noqa: D102
+        return self._slots(self._reserve(request, self._max_model_len)) <= self._space.largest()
+
+    # -- accounting --------------------------------------------------------------------------
+
+    @property
+    def kv_usage(self) -> float:  # noqa: D102
+        return self._num_size / self.num_slots if self.num_slots else 0.0
+
+    @property
+    def usage(self) -> KVUsage:  # noqa: D102
+        slot = self._slot_bytes
+        return KVUsage(
+            token_states=self._num_filled * slot,
+            reservation=(self._num_last - self._num_filled) * slot,
+            internal=(self._num_asked - self._num_last) * slot,
+            external=(self._num_size - self._num_asked) * slot,
+            unallocated=(self.num_slots - self._num_size) * slot,
+            cached=0,
+        )
+
+    def memory_map(self, num_bins: int) -> NDArray[np.uint8]:  # noqa: D102
+        runs = [(start, Cause.FREE) for start, _ in self._space.holes()]
+        for key, piece in self._pieces.items():
+            filled = self._filled.get(key, 0)
+            last = piece.last if key in self._filled else 0
+            runs += [
+                (piece.start, Cause.TOKEN_STATES),
+                (piece.start + filled, Cause.RESERVATION),
+                (piece.start + last, Cause.INTERNAL),
+                (piece.start + piece.asked, Cause.EXTERNAL),
+            ]
+        if not runs:
+            return np.zeros(num_bins, dtype=np.uint8)
+        runs.sort(key=lambda run: run[0])  # stable: runs of length 0 keep their order
+        edges = np.array([edge for edge, _ in runs], dtype=np.int64)
+        causes = np.array([cause for _, cause in runs], dtype=np.uint8)
+        return bin_causes(edges, causes, self.num_slots, num_bins)
+
+    def check_integrity(self) -> None:  # noqa: D102
+        spans = [(p.start, p.size) for p in self._pieces.values()] + self._space.holes()
+        expected = 0
+        for start, size in sorted(spans):
+            if start != expected:
+                raise RuntimeError(f"invariant 4: slot {start} follows slot {expected}")
+            expected = start + size
+        if expected != self.num_slots:
+            raise RuntimeError(f"invariant 2: {expected} slots found of {self.num_slots}")
+        if sum(self._filled.values()) != self._num_filled:
+            raise RuntimeError("filled slots are miscounted")
+        usage = self.usage
+        if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
+            raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
+
+
+@ALLOCATORS.register("contiguous-max")
+def contiguous_max(config: KVCacheConfig, *, fit: Fit = "buddy") -> KVCacheManager:
+    """Reserve max_model_len for every request: Orca (Max)."""
+    return ContiguousManager(config, reserve_max, fit)
+
+
+@ALLOCATORS.register("contiguous-pow2")
+def contiguous_pow2(config: KVCacheConfig, *, fit: Fit = "buddy") -> KVCacheManager:
+    """Reserve the output length rounded up to a power of two: Orca (Pow2)."""
+    return ContiguousManager(config, reserve_pow2, fit)
+
+
+@ALLOCATORS.register("contiguous-oracle")
+def contiguous_oracle(config: KVCacheConfig, *, fit: Fit = "buddy") -> KVCacheManager:
+    """Reserve the true output length: Orca (Oracle)."""
+    return ContiguousManager(config, reserve_oracle, fit)

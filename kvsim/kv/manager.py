@@ -1,0 +1,203 @@
+"""What every KV-cache manager answers: the narrow waist between schedulers and memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from kvsim.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.memory.layout import KVLayout
+    from kvsim.request import Request
+
+
+class Hit(NamedTuple):
+    """A reusable prefix; valid until the pool changes, since nothing is pinned.
+
+    ``blocks`` holds one list per KV-cache group. ``shared_prefix_boundary`` is the longer prefix
+    that some groups still hold, 0 if none.
+    """
+
+    num_tokens: int
+    blocks: Sequence[list[int]]
+    shared_prefix_boundary: int
+
+
+NO_HIT = Hit(0, (), 0)
+
+
+class Cause(IntEnum):
+    """What a slot of KV memory is used for, or wasted on (PagedAttention paper, Fig. 2)."""
+
+    FREE = 0
+    TOKEN_STATES = 1
+    RESERVATION = 2
+    INTERNAL = 3
+    EXTERNAL = 4
+    CACHED = 5
+
+
+class KVUsage(NamedTuple):
+    """KV memory at one instant, in bytes; the first five sum to the manager's total.
+
+    ``token_states``: slots of live tokens, a shared slot once. ``reservation``: asked for and used
+    later. ``internal``: asked for and never used, or no longer. ``external``: handed out beyond
+    what was asked. ``unallocated``: handed to nobody; ``cached`` is the part of it that holds
+    reusable blocks.
+    """
+
+    token_states: int
+    reservation: int
+    internal: int
+    external: int
+    unallocated: int
+    cached: int
+
+
+@dataclass(frozen=True)
+class KVCacheConfig:
+    """What a manager is told about its memory and its users.
+
+    Parameters
+    ----------
+    layout : KV bytes of every layer, per GPU
+    num_gpu_blocks, block_size : size of the memory in blocks of the unmodified layout, and tokens
+        per block; ``num_slots`` is their product
+    num_bytes : the same in bytes, what every allocator gets
+    max_model_len : tokens
+    max_in_flight_tokens : most tokens scheduled and not yet processed, all steps together
+    enable_prefix_caching : keep the content of freed blocks for later requests
+    watermark : share of the blocks that an admission must leave free while others run
+    reserve_full_isl : admit only what fits with its full current length
+    reserve_output : take the whole output's slots at admission, because the scheduler never
+        preempts
+    num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
+    prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
+    hybrid : keep sliding and full layers apart; else all are treated as full attention
+    """
+
+    layout: KVLayout
+    num_gpu_blocks: int
+    block_size: int
+    num_bytes: int
+    max_model_len: int
+    max_in_flight_tokens: int = 2048
+    enable_prefix_caching: bool = False
+    watermark: float = 0.0
+    reserve_full_isl: bool = True
+    reserve_output: bool = False
+    num_lookahead_tokens: int = 0
+    prefix_cache_retention_interval: int | None = 0
+    hybrid: bool = True
+
+
+class KVCacheManager(ABC):
+    """Decides where the KV of each request lies.
+
+    A refused call leaves the state unchanged. Subclasses implement the abstract part; the rest has
+    defaults that suit a manager without prefix cache.
+
+    Attributes
+    ----------
+    total_bytes : all KV memory it manages (paged: without the null block)
+    num_gpu_blocks, block_size : as reported in results
+    """
+
+    total_bytes: int
+    num_gpu_blocks: int
+    block_size: int
+
+    @abstractmethod
+    def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
+        """Make room for the next tokens of a request. Mutates, unless it returns False.
+
+        The first call for a request admits it, reusing ``hit``; later ones let it grow.
+        """
+
+    @abstractmethod
+    def free(self, request: Request) -> None:
+        """Take back all a request holds. Mutates."""
+
+    @property
+    @abstractmethod
+    def usage(self) -> KVUsage:
+        """Bytes by cause, now. Does not mutate."""
+
+    @property
+    @abstractmethod
+    def kv_usage(self) -> float:
+        """Share of the blocks (or slots) in use, 0 to 1. Does not mutate."""
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """Recount everything. Does not mutate.
+
+        Raises
+        ------
+        RuntimeError
+            Naming the broken invariant and both sides of it.
+        """
+
+    def lookup(self, request: Request) -> Hit:
+        """Find a reusable prefix of a waiting request. Does not mutate."""
+        del request
+        return NO_HIT
+
+    def fits(self, request: Request) -> bool:
+        """Whether an empty memory could serve the request to its end. Does not mutate."""
+        del request
+        return True
+
+    def retire(self, request: Request) -> None:
+        """Note that a request has ended while its batch keeps its slots. Mutates."""
+        del request
+
+    def cache_computed(self, request: Request, num_tokens: int) -> None:
+        """Note that the first ``num_tokens`` tokens are computed and known. Mutates."""
+        del request, num_tokens
+
+    def memory_map(self, num_bins: int) -> NDArray[np.uint8]:
+        """Return the main cause in each of ``num_bins`` equal address ranges (see :class:`Cause`).
+
+        Unallocated memory is FREE or CACHED; whether it counts as external is the scheduler's
+        knowledge.
+        """
+        return np.zeros(num_bins, dtype=np.uint8)
+
+
+def _load_allocators() -> None:
+    import kvsim.kv.contiguous  # noqa: PLC0415
+    import kvsim.kv.paged  # noqa: F401, PLC0415
+
+
+#: Factories take a :class:`KVCacheConfig` and keyword parameters.
+ALLOCATORS: Registry[KVCacheManager] = Registry("allocator", _load_allocators)
+
+
+def bin_causes(
+    edges: NDArray[np.int64], causes: NDArray[np.uint8], num_slots: int, num_bins: int
+) -> NDArray[np.uint8]:
+    """Reduce runs of slots to the main cause per bin.
+
+    Parameters
+    ----------
+    edges, causes : start slot of each run, ascending from 0, and its cause
+    num_slots : slots in all; the last run ends here
+    """
+    weights = np.zeros((len(Cause), num_bins))
+    bounds = np.append(edges, num_slots) * (num_bins / num_slots)
+    for cause in range(len(Cause)):
+        inside = causes == cause
+        # length of the runs of this cause left of every bin edge, by interpolation
+        filled = np.concatenate(([0.0], np.cumsum(np.diff(bounds) * inside)))
+        weights[cause] = np.diff(np.interp(np.arange(num_bins + 1), bounds, filled))
+    return weights.argmax(axis=0).astype(np.uint8)

@@ -1,0 +1,173 @@
+"""Bytes of KV per token: what each layer keeps, in which dtype, on which rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.errors import unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvsim.catalog.spec import AttentionKind, AttentionLayer, ModelSpec
+
+
+class KVDtype(NamedTuple):
+    """A storage format of K and V.
+
+    ``bits`` per element; ``scale_bytes`` per token, head and vector (K and V each have their own).
+    """
+
+    name: str
+    bits: int
+    scale_bytes: int
+
+
+#: fp8 has one scale per tensor, as in vLLM, so it halves bf16 exactly. int8 has one FP32 scale per
+#: token and head (as in vLLM's per-token-head mode); int4 an FP16 scale and zero point (as KIVI,
+#: arXiv 2402.02750, with one group per head).
+KV_DTYPES = {
+    d.name: d
+    for d in (
+        KVDtype("fp32", 32, 0),
+        KVDtype("bf16", 16, 0),
+        KVDtype("fp16", 16, 0),
+        KVDtype("fp8", 8, 0),
+        KVDtype("int8", 8, 4),
+        KVDtype("int4", 4, 4),
+    )
+}
+
+#: vLLM's and PyTorch's spellings.
+DTYPE_ALIASES = {
+    "float32": "fp32",
+    "float": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "int8_per_token_head": "int8",
+}
+
+
+def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
+    """Return a KV dtype by kvsim's or vLLM's name; ``auto`` is the model's.
+
+    Raises
+    ------
+    ValueError
+        Naming the known dtypes.
+    """
+    wanted = model_dtype if name == "auto" else name
+    wanted = DTYPE_ALIASES.get(wanted.lower(), wanted.lower())
+    if wanted not in KV_DTYPES:
+        raise unknown_name("KV cache dtype", name, ["auto", *KV_DTYPES, *DTYPE_ALIASES])
+    return KV_DTYPES[wanted]
+
+
+class LayerKV(NamedTuple):
+    """One layer's KV on one rank: attention kind, window or chunk in tokens, bytes per token."""
+
+    kind: AttentionKind
+    window: int | None
+    bytes_per_token: int
+
+
+@dataclass(frozen=True)
+class KVLayout:
+    """KV of the layers that one GPU holds."""
+
+    layers: tuple[LayerKV, ...]
+    dtype: KVDtype
+    scale_bytes_per_token: int
+
+    @cached_property
+    def bytes_per_token(self) -> int:
+        """Bytes one token takes on one GPU, all its layers and scales together."""
+        return sum(layer.bytes_per_token for layer in self.layers)
+
+    @property
+    def rolling_window(self) -> int | None:
+        """Tokens after which a rolling buffer may overwrite, None if some layer sees all."""
+        windows = [layer.window for layer in self.layers]
+        return None if None in windows else max(w for w in windows if w is not None)
+
+
+def with_attention(
+    layers: Iterable[AttentionLayer], *, num_kv_heads: int | None, window: int | None
+) -> tuple[AttentionLayer, ...]:
+    """Return layers as they would be with other KV heads (GQA, MQA) or a sliding window."""
+    changed = []
+    for layer in layers:
+        if num_kv_heads is not None:
+            layer = layer._replace(num_kv_heads=num_kv_heads, num_vectors=2)  # noqa: PLW2901
+        if window is not None:
+            layer = layer._replace(kind="sliding", window=window)  # noqa: PLW2901
+        changed.append(layer)
+    return tuple(changed)
+
+
+def heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
+    """KV heads on one rank: they divide over the ranks, and are copied when there are fewer.
+
+    Raises
+    ------
+    ValueError
+        If neither divides the other.
+    """
+    tp = tensor_parallel_size
+    if num_kv_heads % tp and tp % num_kv_heads:
+        raise ValueError(
+            f"{num_kv_heads} KV heads cannot be shared out over tensor_parallel_size {tp}: "
+            "one must divide the other"
+        )
+    return max(1, num_kv_heads // tp)
+
+
+def kv_layout(
+    model: ModelSpec,
+    dtype: KVDtype,
+    *,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    num_kv_heads: int | None = None,
+    window: int | None = None,
+) -> KVLayout:
+    """Lay out a model's KV on one GPU (the pipeline stage with most layers).
+
+    Parameters
+    ----------
+    num_kv_heads, window
+        What-if overrides of the model's attention: KV heads per layer, and a sliding window in
+        tokens on every layer.
+
+    Raises
+    ------
+    ValueError
+        If the heads do not divide over the ranks, or there are more stages than layers.
+    """
+    if pipeline_parallel_size > model.num_layers:
+        raise ValueError(
+            f"pipeline_parallel_size {pipeline_parallel_size} exceeds the {model.num_layers} "
+            f"layers of {model.name}"
+        )
+    if num_kv_heads is not None and (num_kv_heads < 1 or model.num_heads % num_kv_heads):
+        raise ValueError(
+            f"{num_kv_heads} KV heads: must divide the {model.num_heads} heads of {model.name}"
+        )
+    layers = with_attention(model.layers, num_kv_heads=num_kv_heads, window=window)
+    stage = layers[: -(-len(layers) // pipeline_parallel_size)]
+    placed, scales = [], 0
+    for layer in stage:
+        heads = layer.num_kv_heads
+        if layer.num_vectors == 2:  # MLA's latent is replicated on every rank
+            heads = heads_per_rank(heads, tensor_parallel_size)
+        vectors = layer.num_vectors * heads
+        scale = vectors * dtype.scale_bytes
+        payload = vectors * layer.head_dim * dtype.bits // 8
+        placed.append(LayerKV(layer.kind, layer.window, payload + scale))
+        scales += scale
+    return KVLayout(tuple(placed), dtype, scales)

@@ -1,0 +1,87 @@
+"""From a model's layers to KV-cache groups that share one pool of equal blocks (vLLM 0.33)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.catalog.spec import AttentionKind
+    from kvsim.memory.layout import KVLayout, LayerKV
+
+
+class KVGroup(NamedTuple):
+    """Layers that share a block table.
+
+    ``block_size`` tokens per block; ``slot_bytes`` is one token's KV in all its layers.
+    """
+
+    kind: AttentionKind
+    window: int | None
+    block_size: int
+    num_layers: int
+    slot_bytes: int
+
+
+class KVPlan(NamedTuple):
+    """Groups in vLLM's order, and the bytes of one block, the same for all of them."""
+
+    groups: tuple[KVGroup, ...]
+    bytes_per_block: int
+
+
+class _Spec(NamedTuple):
+    kind: AttentionKind
+    window: int | None
+    block_size: int
+    bytes_per_token: int
+
+
+def plan_groups(layout: KVLayout, block_size: int, *, hybrid: bool = True) -> KVPlan:
+    """Group layers so that all groups' blocks have one size.
+
+    A model whose layers are all alike has one group. Otherwise layers with less KV per token get
+    proportionally longer blocks, and each kind of layer is dealt out over groups of one size; a
+    group short of layers wastes the difference.
+
+    Parameters
+    ----------
+    block_size : tokens per block of the layers with most KV per token
+    hybrid : False treats every layer as full attention (``disable_hybrid_kv_cache_manager``);
+        so does vLLM for chunked-local layers next to full ones unless told otherwise
+    """
+    layers = layout.layers
+    kinds = {layer.kind for layer in layers}
+    if not hybrid or ("chunked" in kinds and "full" in kinds):
+        layers = tuple(layer._replace(kind="full", window=None) for layer in layers)
+    specs = _unify_pages(layers, block_size)
+    buckets: dict[_Spec, int] = {}
+    for spec in specs:
+        buckets[spec] = buckets.get(spec, 0) + 1
+    size = _group_size(list(buckets.values()))
+    page = max(spec.block_size * spec.bytes_per_token for spec in specs)
+    groups = []
+    for spec, count in buckets.items():
+        num_groups = -(-count // size)
+        for index in range(num_groups):
+            num_layers = len(range(index, count, num_groups))
+            slot_bytes = num_layers * spec.bytes_per_token
+            groups.append(KVGroup(spec.kind, spec.window, spec.block_size, num_layers, slot_bytes))
+    return KVPlan(tuple(groups), page * max(group.num_layers for group in groups))
+
+
+def _unify_pages(layers: Sequence[LayerKV], block_size: int) -> list[_Spec]:
+    """Stretch the blocks of layers with less KV per token to the largest page, if it divides."""
+    largest = max(layer.bytes_per_token for layer in layers)
+    specs = []
+    for kind, window, bytes_per_token in layers:
+        stretch = 1 if largest % bytes_per_token else largest // bytes_per_token
+        specs.append(_Spec(kind, window, block_size * stretch, bytes_per_token))
+    return specs
+
+
+def _group_size(counts: Sequence[int]) -> int:
+    """Layers per group: the rarest kind's count, or the commonest's if they are close."""
+    few, many = min(counts), max(counts)
+    return many if many < 1.5 * few else few

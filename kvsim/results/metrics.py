@@ -1,0 +1,182 @@
+"""The summary: pure functions of the tables and totals. Key names are ``vllm bench serve``'s."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvsim.results.tables import FinishReason
+from kvsim.results.totals import Totals, bin_middle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Summary = dict[str, Any]
+
+CAUSES = ("token_states", "reservation", "internal", "external")
+PERCENTILES = {"median": 50, "p90": 90, "p99": 99}
+
+
+class Pool(NamedTuple):
+    """The KV memory of one replica: blocks, tokens per block, bytes."""
+
+    num_gpu_blocks: int
+    block_size: int
+    bytes: int
+
+
+def latencies(requests: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    """Per-request latencies in seconds of a requests table's finished rows.
+
+    ``ttft`` = first token - arrival, ``e2el`` = finish - arrival, ``tpot`` = (finish - first token) /
+    (output tokens - 1), NaN for a single token.
+    """
+    done = requests[requests["finish_reason"] == FinishReason.FINISHED]
+    ttft = done["first_token_time"] - done["arrival_time"]
+    e2el = done["finish_time"] - done["arrival_time"]
+    gaps = done["num_output_tokens"] - 1
+    tpot = np.full(len(done), math.nan)
+    several = gaps > 0
+    tpot[several] = (done["finish_time"] - done["first_token_time"])[several] / gaps[several]
+    return {"ttft": ttft, "tpot": tpot, "e2el": e2el}
+
+
+def summarize(
+    requests: NDArray[Any],
+    totals: Sequence[Totals],
+    pool: Pool,
+    *,
+    end_time: float,
+    goodput: Mapping[str, float] | None = None,
+) -> Summary:
+    """Reduce a run to its summary; latencies in ms, undefined values None.
+
+    Parameters
+    ----------
+    requests : the requests table
+    totals : one per replica
+    pool : KV memory of one replica
+    end_time : when the last event happened, seconds
+    goodput : targets in ms by metric
+    """
+    total = Totals()
+    for one in totals:
+        total.add(one)
+    done = requests[requests["finish_reason"] == FinishReason.FINISHED]
+    duration = float(end_time - requests["arrival_time"].min())
+    values = latencies(requests)
+    summary: Summary = {
+        "duration": duration,
+        "completed": len(done),
+        "total_input_tokens": int(done["num_prompt_tokens"].sum()),
+        "total_output_tokens": int(done["num_output_tokens"].sum()),
+    }
+    tokens = summary["total_input_tokens"] + summary["total_output_tokens"]
+    summary["request_throughput"] = _ratio(len(done), duration)
+    summary["request_goodput"] = _goodput(values, goodput, duration)
+    summary["output_throughput"] = _ratio(summary["total_output_tokens"], duration)
+    summary["total_token_throughput"] = _ratio(tokens, duration)
+    for name in ("ttft", "tpot"):
+        summary |= _statistics(name, values[name])
+    summary |= _gap_statistics(done, total.token_gaps)
+    summary |= _statistics("e2el", values["e2el"])
+    normalized = values["e2el"] / np.maximum(done["num_output_tokens"], 1)
+    summary["mean_normalized_latency_ms"] = _ms(normalized.mean()) if len(done) else None
+    summary |= _counts(requests, total)
+    summary |= {
+        "mean_running": _ratio(total.running_seconds, duration),
+        "mean_waiting": _ratio(total.waiting_seconds, duration),
+        "peak_running": total.peak_running,
+        "mean_running_while_refused": _ratio(
+            total.running_while_refused_seconds, total.refused_seconds
+        ),
+        "kv_cache": _kv_cache(total, pool, duration * len(totals)),
+    }
+    return summary
+
+
+def _counts(requests: NDArray[Any], total: Totals) -> Summary:
+    admitted = requests[~np.isnan(requests["first_scheduled_time"])]
+    return {
+        "num_rejected": int((requests["finish_reason"] == FinishReason.REJECTED).sum()),
+        "num_in_flight": int((requests["finish_reason"] == FinishReason.IN_FLIGHT).sum()),
+        "num_preemptions": total.num_preemptions,
+        "num_recomputed_tokens": total.num_recomputed_tokens,
+        "num_steps": total.num_steps,
+        "prefix_cache_hit_rate": _ratio(
+            int(admitted["num_cached_tokens"].sum()), int(admitted["num_prompt_tokens"].sum())
+        ),
+    }
+
+
+def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
+    held = [getattr(total, f"{cause}_seconds") for cause in CAUSES]
+    everything = 0.0
+    for seconds in held:
+        everything += seconds
+    fractions = [seconds / everything if everything > 0 else None for seconds in held]
+    return {
+        "num_gpu_blocks": pool.num_gpu_blocks,
+        "block_size": pool.block_size,
+        "bytes": pool.bytes,
+        "token_states": fractions[0],
+        "reservation": fractions[1],
+        "internal_fragmentation": fractions[2],
+        "external_fragmentation": fractions[3],
+        "cached": _ratio(total.cached_seconds, total.unallocated_seconds),
+        "mean_usage": _ratio(total.usage_seconds, replica_seconds),
+        "peak_usage": total.peak_usage,
+        "num_allocation_failures": total.num_allocation_failures,
+    }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _ms(seconds: float) -> float:
+    return float(seconds) * 1000.0
+
+
+def _statistics(name: str, seconds: NDArray[np.float64]) -> Summary:
+    known = seconds[~np.isnan(seconds)]
+    if not len(known):
+        return {f"{kind}_{name}_ms": None for kind in ("mean", *PERCENTILES)}
+    stats = {f"mean_{name}_ms": _ms(known.mean())}
+    for kind, rank in PERCENTILES.items():
+        stats[f"{kind}_{name}_ms"] = _ms(np.percentile(known, rank))
+    return stats
+
+
+def _gap_statistics(done: NDArray[Any], gaps: Mapping[int, int]) -> Summary:
+    """Inter-token latency: the mean from the requests, percentiles from the binned gaps."""
+    num_gaps = int((done["num_output_tokens"] - 1).sum())
+    if not gaps or not num_gaps:
+        return {f"{kind}_itl_ms": None for kind in ("mean", *PERCENTILES)}
+    span = float((done["finish_time"] - done["first_token_time"]).sum())
+    stats = {"mean_itl_ms": _ms(span / num_gaps)}
+    keys = np.array(sorted(gaps))
+    cumulative = np.cumsum([gaps[key] for key in keys.tolist()])
+    for kind, rank in PERCENTILES.items():
+        at = int(np.searchsorted(cumulative, rank / 100 * cumulative[-1]))
+        stats[f"{kind}_itl_ms"] = _ms(bin_middle(int(keys[min(at, len(keys) - 1)])))
+    return stats
+
+
+def _goodput(
+    values: Mapping[str, NDArray[np.float64]],
+    goodput: Mapping[str, float] | None,
+    duration: float,
+) -> float | None:
+    """Requests per second that meet every target; a single token has no TPOT to miss."""
+    if not goodput:
+        return None
+    good = np.ones(len(values["e2el"]), dtype=np.bool_)
+    for metric, target in goodput.items():
+        seconds = values[metric]
+        good &= np.isnan(seconds) | (seconds * 1000.0 <= target)
+    return _ratio(int(good.sum()), duration)

@@ -1,0 +1,152 @@
+"""A finished run: tables, summary, configuration; save and load."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.config import Config
+from kvsim.files import write_whole
+from kvsim.results.tables import MEMORY, REQUESTS, STEPS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+TABLES = {"requests": REQUESTS, "memory": MEMORY, "steps": STEPS}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a simulation produced.
+
+    Attributes
+    ----------
+    summary : metrics by the names of ``vllm bench serve --save-result``, latencies in ms
+    requests, memory, steps : structured arrays; see :mod:`kvsim.results.tables` for the columns.
+        ``steps`` is empty unless ``record_steps`` was set
+    memory_map : uint8, (memory samples, address bins) of :class:`kvsim.kv.manager.Cause` codes;
+        empty unless ``record_memory_map`` was set
+    config, provenance : what was run; version, seed, trace digest, backend
+    """
+
+    summary: dict[str, Any]
+    requests: NDArray[Any]
+    memory: NDArray[Any]
+    steps: NDArray[Any]
+    memory_map: NDArray[np.uint8]
+    config: Config
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        s = self.summary
+        rate = s["output_throughput"] or 0.0
+        return (
+            f"<Result {self.config.allocator}: {s['completed']:,} completed, "
+            f"{s['num_rejected']:,} rejected, {rate:,.0f} output tokens/s>"
+        )
+
+    def to_pandas(self, table: str = "requests") -> pd.DataFrame:
+        """Return a table as a DataFrame: requests, memory or steps."""
+        import pandas as pd  # noqa: PLC0415 - heavy, and only wanted here
+
+        return pd.DataFrame({name: self._table(table)[name] for name in TABLES[table].names or ()})
+
+    def _table(self, name: str) -> NDArray[Any]:
+        if name not in TABLES:
+            raise ValueError(f"unknown table {name!r} (one of: {', '.join(TABLES)})")
+        table: NDArray[Any] = getattr(self, name)
+        return table
+
+    def save(self, directory: str | Path) -> None:
+        """Write the run into a directory: Parquet tables, summary.json, config.toml, provenance.json.
+
+        Each file appears whole or not at all.
+
+        Raises
+        ------
+        ValueError
+            If the directory cannot be written.
+        """
+        import pyarrow as pa  # noqa: PLC0415 - heavy, and only wanted here
+        from pyarrow import parquet  # noqa: PLC0415
+
+        folder = make_directory(directory)
+        try:
+            for name in TABLES:
+                array = self._table(name)
+                table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
+                write_whole(folder / f"{name}.parquet", partial(parquet.write_table, table))
+            if self.memory_map.size:
+                write_whole(folder / "memory_map.npy", lambda f: np.save(f, self.memory_map))
+            text = self.config.to_toml()
+            write_whole(folder / "config.toml", lambda f: f.write(text.encode()))
+        except OSError as error:
+            raise ValueError(f"{directory}: cannot be written: {error.strerror}") from None
+        write_json(folder / "provenance.json", self.provenance)
+        write_json(folder / "summary.json", self.summary)  # last: it marks the run as complete
+
+
+def load(directory: str | Path) -> Result:
+    """Read a run that :meth:`Result.save` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the directory does not hold a complete run.
+    """
+    folder = Path(directory)
+    if not (folder / "summary.json").is_file():
+        runs = sorted(p.parent.name for p in folder.glob("*/summary.json"))
+        hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        raise ValueError(f"{directory}: not a run directory (no summary.json){hint}")
+    try:
+        tables = {name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in TABLES}
+        summary = json.loads((folder / "summary.json").read_text())
+        provenance = json.loads((folder / "provenance.json").read_text())
+        map_file = folder / "memory_map.npy"
+        memory_map = np.load(map_file) if map_file.is_file() else np.zeros((0, 0), np.uint8)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{directory}: cannot be read: {error}") from None
+    config = Config.from_toml(folder / "config.toml")
+    return Result(summary, **tables, memory_map=memory_map, config=config, provenance=provenance)
+
+
+def _read_table(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    from pyarrow import parquet  # noqa: PLC0415 - heavy, and only wanted here
+
+    table = parquet.read_table(path)
+    array = np.zeros(table.num_rows, dtype=dtype)
+    for name in dtype.names or ():
+        array[name] = table[name].to_numpy()
+    return array
+
+
+def make_directory(directory: str | Path) -> Path:
+    """Create a directory for results.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be made, or is a file.
+    """
+    folder = Path(directory)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{directory}: cannot make this directory: {error.strerror}") from None
+    return folder
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON that any parser reads: NaN and infinity are refused, not written."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    try:
+        write_whole(path, lambda f: f.write(text.encode()))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,200 @@
+"""What every scheduler does: decide a step, and take in what the step produced."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.registry import Registry
+from kvsim.request import Request, Status
+from kvsim.sched.queue import FcfsQueue, PriorityQueue, WaitingQueue
+
+if TYPE_CHECKING:
+    from kvsim.kv.manager import Hit, KVCacheManager
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Limits and switches of a scheduler; names and meanings are vLLM's."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_active_seqs: int | None = None
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    policy: str = "fcfs"
+    async_scheduling: bool = False
+
+
+class Admission(NamedTuple):
+    """A request that joined the batch in this step: new, or resumed after a preemption."""
+
+    request: Request
+    hit: Hit
+    resumed: bool
+
+
+class StepPlan:
+    """What one step computes: ``num_tokens[i]`` next tokens of ``requests[i]``.
+
+    ``unfinished`` holds the ids of requests whose known tokens the step does not complete; all
+    others sample one token.
+    """
+
+    __slots__ = ("admitted", "num_tokens", "preempted", "requests", "unfinished")
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.num_tokens: list[int] = []
+        self.unfinished: set[int] = set()
+        self.admitted: list[Admission] = []
+        self.preempted: list[Request] = []
+
+    def add(self, request: Request, num_tokens: int) -> None:
+        """Schedule the next tokens of a request."""
+        self.requests.append(request)
+        self.num_tokens.append(num_tokens)
+
+    def drop(self, request: Request) -> int:
+        """Take a request out again; returns the tokens it gives back, 0 if it was not in."""
+        if request not in self.requests:
+            return 0
+        index = self.requests.index(request)
+        del self.requests[index]
+        return self.num_tokens.pop(index)
+
+
+class StepOutput(NamedTuple):
+    """Requests that got a token, and those of them that have ended."""
+
+    sampled: list[Request]
+    finished: list[Request]
+
+
+class Scheduler(ABC):
+    """Owns the waiting queue and the running list; decides who computes what in each step.
+
+    Attributes
+    ----------
+    reserves_output : the scheduler never preempts, so its KV-cache manager must take a request's
+        whole output at admission
+    looks_up_prefix : admissions reuse cached prefixes
+    supports_async : can schedule a step before the last one's tokens are known
+    head_refused : the last admission attempt failed for lack of KV room
+    num_allocation_failures, num_preemptions, num_recomputed_tokens : counts so far
+    """
+
+    reserves_output = False
+    looks_up_prefix = True
+    supports_async = False
+
+    def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
+        self.kv = kv
+        self.config = config
+        self.running: list[Request] = []
+        self.waiting: WaitingQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
+        self.num_allocation_failures = 0
+        self.num_preemptions = 0
+        self.num_recomputed_tokens = 0
+        self._refused = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self.running) or len(self.waiting) > 0
+
+    @property
+    def head_refused(self) -> bool:
+        """Whether the head of the queue stands refused for lack of KV room.
+
+        Set by the last admission attempt and kept until the next; limits other than memory do not
+        refuse.
+        """
+        return self._refused and len(self.waiting) > 0
+
+    def add(self, request: Request) -> None:
+        """Queue a new arrival. Mutates."""
+        self.waiting.append(request)
+
+    @abstractmethod
+    def schedule(self, now: float) -> StepPlan:
+        """Decide the next step and take its KV slots. Mutates.
+
+        The plan is empty only if no request can compute anything now.
+        """
+
+    def complete(self, plan: StepPlan, now: float) -> StepOutput:
+        """Take in the tokens of a finished step, in schedule order. Mutates."""
+        del now
+        sampled, finished = [], []
+        unfinished, asynchronous = plan.unfinished, self.config.async_scheduling
+        for request, num_tokens in zip(plan.requests, plan.num_tokens, strict=True):
+            request.num_in_flight_tokens -= num_tokens
+            stale = request.num_stale_tokens > 0
+            if stale:
+                request.num_stale_tokens -= num_tokens
+            if request.status is Status.FINISHED or request.request_id in unfinished:
+                continue
+            request.num_tokens += 1  # also when stale: the token was delivered and is kept
+            sampled.append(request)
+            if not stale and request.num_placeholders > 0:
+                request.num_placeholders -= 1
+                if asynchronous and request.status is Status.RUNNING:
+                    known = request.num_computed_tokens - request.num_in_flight_tokens
+                    self.kv.cache_computed(request, known)
+            if request.num_tokens >= request.num_prompt_tokens + request.max_tokens:
+                self._finish(request)
+                finished.append(request)
+        if finished:
+            self.running = [r for r in self.running if r.status is not Status.FINISHED]
+        return StepOutput(sampled, finished)
+
+    def _finish(self, request: Request) -> None:
+        if request.status is Status.RUNNING:
+            self.kv.free(request)
+        else:  # preempted while its last token was in flight
+            self.waiting.remove(request)
+        request.status = Status.FINISHED
+
+    def reject_head(self) -> Request:
+        """Remove the head of the queue: it cannot be served even by an idle replica. Mutates."""
+        return self.waiting.pop()
+
+    def _admit(self, plan: StepPlan, request: Request, num_tokens: int, hit: Hit) -> None:
+        """Move the head of the queue, whose slots are taken, into the running list."""
+        self.waiting.pop()
+        resumed = request.status is Status.PREEMPTED
+        plan.admitted.append(Admission(request, hit, resumed))
+        plan.add(request, num_tokens)
+        request.status = Status.RUNNING
+        request.num_computed_tokens = hit.num_tokens
+        self.running.append(request)
+
+    def _commit(self, plan: StepPlan) -> StepPlan:
+        """Advance the counts of all scheduled requests. Mutates."""
+        asynchronous = self.config.async_scheduling
+        for request, num_tokens in zip(plan.requests, plan.num_tokens, strict=True):
+            computed = request.num_computed_tokens
+            end = computed + num_tokens
+            if computed < request.max_computed_tokens:
+                self.num_recomputed_tokens += min(end, request.max_computed_tokens) - computed
+            request.num_computed_tokens = end
+            request.num_in_flight_tokens += num_tokens
+            if end < request.num_tokens + request.num_placeholders:
+                plan.unfinished.add(request.request_id)
+            elif asynchronous:
+                request.num_placeholders += 1
+        return plan
+
+
+def _load_schedulers() -> None:
+    import kvsim.sched.orca  # noqa: PLC0415
+    import kvsim.sched.static  # noqa: PLC0415
+    import kvsim.sched.vllm  # noqa: F401, PLC0415
+
+
+#: Factories take a KVCacheManager and a :class:`SchedulerConfig`.
+SCHEDULERS: Registry[Scheduler] = Registry("scheduler", _load_schedulers)
