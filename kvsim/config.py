@@ -16,7 +16,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvsim.catalog.spec import GpuSpec, ModelSpec
-from kvsim.errors import unknown_name
+from kvsim.errors import FieldError, unknown_name
 
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
@@ -127,7 +127,7 @@ class Config(BaseModel):
         try:
             config = cls(**values)
         except ValidationError as error:
-            raise ValueError(_one_line(error)) from None
+            raise _field_error(error) from None
         for metric in config.goodput or {}:
             if metric not in GOODPUT_METRICS:
                 raise unknown_name("goodput metric", metric, GOODPUT_METRICS)
@@ -151,6 +151,21 @@ class Config(BaseModel):
         ValueError
             If the file cannot be read, is no TOML, or holds a wrong key or value.
         """
+        values = cls.read_toml(path)
+        try:
+            return cls.build(**values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @staticmethod
+    def read_toml(path: str | Path) -> dict[str, Any]:
+        """Read a TOML file's keys, dashes or underscores, without checking them.
+
+        Raises
+        ------
+        ValueError
+            If the file cannot be read or is no TOML.
+        """
         try:
             with Path(path).open("rb") as file:
                 values = tomllib.load(file)
@@ -158,10 +173,7 @@ class Config(BaseModel):
             raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not a TOML file: {error}") from None
-        try:
-            return cls.build(**{k.replace("-", "_"): v for k, v in values.items()})
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        return {key.replace("-", "_"): value for key, value in values.items()}
 
     @property
     def digest(self) -> str:
@@ -186,8 +198,8 @@ def _non_defaults(spec: Any) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
 
 
-def _one_line(error: ValidationError) -> str:
+def _field_error(error: ValidationError) -> FieldError:
     first = error.errors()[0]
-    where = str(first["loc"][0]) if first["loc"] else "config"
+    name = str(first["loc"][0]) if first["loc"] else "config"
     what = first["msg"]
-    return f"{where} is {first['input']!r}: {what[0].lower()}{what[1:]}"
+    return FieldError(name, f"is {first['input']!r}: {what[0].lower()}{what[1:]}")

@@ -6,6 +6,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+class FieldError(ValueError):
+    """A wrong value of a configuration field; the command line names the flag instead."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field} {problem}")
+        self.field = field
+        self.problem = problem
+
+
 def unknown_name(what: str, name: str, choices: Iterable[str]) -> ValueError:
     """Build the error for a name that is not in a registry or catalogue, with near ones.
 

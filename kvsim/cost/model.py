@@ -39,7 +39,7 @@ class CostConfig:
     ----------
     layout : KV on one GPU, the KV dtype and any what-if heads or window included
     dtype, quantization : of the weights
-    max_num_batched_tokens, max_model_len : longest step, for tables
+    max_num_batched_tokens : longest step, for tables
     """
 
     model: ModelSpec
@@ -49,7 +49,6 @@ class CostConfig:
     quantization: str | None = None
     tensor_parallel_size: int = 1
     max_num_batched_tokens: int = 2048
-    max_model_len: int = 2048
 
 
 def _load_cost_models() -> None:

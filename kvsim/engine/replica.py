@@ -14,6 +14,8 @@ from kvsim.request import Request
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from kvsim.engine.setup import Setup
@@ -65,6 +67,7 @@ class Replica:
     requests : the run's requests table, shared by all replicas
     start_time : when the run begins, seconds
     end_time : start no step from then on
+    on_end : called after each request's end
     """
 
     def __init__(
@@ -76,15 +79,17 @@ class Replica:
         *,
         start_time: float,
         end_time: float = math.inf,
+        on_end: Callable[[], object] | None = None,
     ) -> None:
         self.clock = start_time
         self._trace = trace
         self._scheduler = setup.make_scheduler()
         self._cost = setup.make_cost_model()
-        self._max_model_len = setup.limits.max_model_len
+        self._max_model_len = setup.memory.limits.max_model_len
         self._depth = setup.num_steps_in_flight
         self._num_stages = setup.config.pipeline_parallel_size
         self._end_time = end_time
+        self._on_end = on_end
         self._check = setup.config.check_invariants
         self._recorder = Recorder(
             index,
@@ -226,6 +231,8 @@ class Replica:
         del self._alive[request.request_id]
         self._recorder.close(request, reason)
         self._num_outstanding -= 1
+        if self._on_end is not None:
+            self._on_end()
 
     def _stand_still(self, plan: StepPlan) -> int:
         """Deal with an empty step behind which nothing is under way.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from kvsim.engine.replica import Replica, make_request
 from kvsim.engine.router import ROUTERS
 from kvsim.engine.setup import Setup, resolve
 from kvsim.engine.world import Serving
+from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import Pool, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import REQUESTS, FinishReason
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 
     from kvsim.engine.backend import Backend
     from kvsim.trace import Trace
+
+    OnProgress = Callable[[str, int], object]
+
+#: The baselines of the PagedAttention paper and paging itself.
+DEFAULT_ALLOCATORS = ("contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged")
 
 
 def simulate(trace: Trace, **options: Any) -> Result:
@@ -56,14 +63,20 @@ def simulate(trace: Trace, **options: Any) -> Result:
     return run(Config.build(**options), trace)
 
 
-def run(config: Config, trace: Trace) -> Result:
-    """Serve a trace by a validated configuration; see :func:`simulate`."""
+def run(
+    config: Config, trace: Trace, *, on_progress: Callable[[int], object] | None = None
+) -> Result:
+    """Serve a trace by a validated configuration; see :func:`simulate`.
+
+    ``on_progress`` is called with the number of requests that have ended, now and then.
+    """
     setup = resolve(config)
     table = _new_requests(trace)
     start = float(trace.arrival_time[0])
     end = start + config.horizon
+    watch = _watcher(on_progress)
     replicas: list[Backend] = [
-        Replica(index, setup, trace, table, start_time=start, end_time=end)
+        Replica(index, setup, trace, table, start_time=start, end_time=end, on_end=watch)
         for index in range(config.data_parallel_size)
     ]
     admissible = _admissible(setup, trace)
@@ -74,6 +87,21 @@ def run(config: Config, trace: Trace) -> Result:
     table["arrival_time"][rejected] = arrival_time[rejected]
     table["finish_reason"][rejected] = FinishReason.REJECTED
     return _collect(setup, trace, table, replicas)
+
+
+def _watcher(on_progress: Callable[[int], object] | None) -> Callable[[], object] | None:
+    """Count ended requests and pass every 64th count on."""
+    if on_progress is None:
+        return None
+    num_ended = 0
+
+    def on_end() -> None:
+        nonlocal num_ended
+        num_ended += 1
+        if num_ended % 64 == 0:
+            on_progress(num_ended)
+
+    return on_end
 
 
 def _new_requests(trace: Trace) -> NDArray[Any]:
@@ -94,7 +122,7 @@ def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
     A prompt of max_model_len or more leaves no room for an output; anything else must fit into an
     empty KV memory.
     """
-    longest, kv = setup.limits.max_model_len, setup.make_kv()
+    longest, kv = setup.memory.limits.max_model_len, setup.make_kv()
     admissible = trace.num_prompt_tokens < longest
     for index in np.flatnonzero(admissible).tolist():
         admissible[index] = kv.fits(make_request(trace, index, 0.0, longest))
@@ -137,7 +165,7 @@ def _collect(
 def _rejections(setup: Setup, table: NDArray[Any]) -> dict[str, int]:
     """Count rejected requests by reason."""
     rejected = table[table["finish_reason"] == FinishReason.REJECTED]
-    longest = setup.limits.max_model_len
+    longest = setup.memory.limits.max_model_len
     too_long = int((rejected["num_prompt_tokens"] >= longest).sum())
     reasons = {
         f"prompt not below max_model_len ({longest})": too_long,
@@ -146,22 +174,69 @@ def _rejections(setup: Setup, table: NDArray[Any]) -> dict[str, int]:
     return {reason: count for reason, count in reasons.items() if count}
 
 
-def compare_results(
+def compare(
+    trace: Trace,
+    allocators: Sequence[str] = DEFAULT_ALLOCATORS,
+    *,
+    on_progress: OnProgress | None = None,
+    **options: Any,
+) -> Comparison:
+    """Serve one trace by several allocators, all other things equal, KV bytes included.
+
+    Parameters
+    ----------
+    trace : the requests
+    allocators : names with modifiers, e.g. ``"contiguous-max"``, ``"paged+int8"``
+    on_progress : called as ``on_progress(allocator, num_ended)`` now and then
+    **options : as for :func:`simulate`
+
+    Raises
+    ------
+    ValueError
+        As for :func:`simulate`, before anything runs; or if an allocator is given twice.
+
+    Examples
+    --------
+    >>> import kvsim, workloads
+    >>> trace = workloads.sharegpt(num_requests=50, request_rate=4, seed=0)
+    >>> rows = kvsim.compare(trace, ["contiguous-max", "paged"]).rows
+    >>> [row["allocator"] for row in rows]
+    ['contiguous-max', 'paged']
+    """
+    return run_comparison(Config.build(**options), trace, allocators, on_progress=on_progress)
+
+
+def run_comparison(
     config: Config,
     trace: Trace,
     allocators: Sequence[str],
-    on_row: Callable[[str, Result], object] | None = None,
-) -> list[Result]:
-    """Serve one trace by several allocators, all other things equal.
-
-    ``on_row`` is called after each.
-    """
-    setups = [config.model_copy(update={"allocator": name}) for name in allocators]
-    for one in setups:
+    *,
+    on_progress: OnProgress | None = None,
+) -> Comparison:
+    """Compare allocators under a validated configuration; see :func:`compare`."""
+    if not allocators:
+        raise ValueError("allocators: name at least one")
+    twice = {name for name in allocators if allocators.count(name) > 1}
+    if twice:
+        raise ValueError(f"allocators: {min(twice)} is given twice")
+    configs = [config.model_copy(update={"allocator": name}) for name in allocators]
+    for one in configs:
         resolve(one)  # every mistake shows before the first long run
-    results = []
-    for one in setups:
-        results.append(run(one, trace))
-        if on_row is not None:
-            on_row(one.allocator, results[-1])
-    return results
+    results = {}
+    for name, one in zip(allocators, configs, strict=True):
+        report = None if on_progress is None else partial(on_progress, name)
+        results[name] = run(one, trace, on_progress=report)
+    return Comparison(describe(trace), results)
+
+
+def describe(trace: Trace) -> dict[str, Any]:
+    """Return what there is to say about a trace in a few numbers; None for an infinite rate."""
+    rate = trace.request_rate
+    return {
+        "num_requests": len(trace),
+        "duration": trace.duration,
+        "request_rate": rate if math.isfinite(rate) else None,
+        "mean_prompt_tokens": float(trace.num_prompt_tokens.mean()),
+        "mean_output_tokens": float(trace.num_output_tokens.mean()),
+        "digest": trace.digest,
+    }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvsim.kv.block_pool import NULL_BLOCK
+from kvsim.memory.planner import admission_cap
 
 if TYPE_CHECKING:
     from kvsim.memory.planner import KVGroup
@@ -79,8 +80,9 @@ class SlidingWindow:
         return max(0, num_tokens - self.window + 1)
 
     def admission_cap(self, max_in_flight_tokens: int, max_model_len: int) -> int | None:  # noqa: D102
-        longest = min(self.window - 1 + max_in_flight_tokens, max_model_len)
-        return cdiv(longest, self.block_size) + 1  # the window may start inside a block
+        return admission_cap(
+            "sliding", self.window, self.block_size, max_in_flight_tokens, max_model_len
+        )
 
     @property
     def _run(self) -> int:
@@ -140,7 +142,9 @@ class ChunkedLocal:
         return num_tokens // self.chunk * self.chunk
 
     def admission_cap(self, max_in_flight_tokens: int, max_model_len: int) -> int | None:  # noqa: D102
-        return cdiv(min(self.chunk + max_in_flight_tokens, max_model_len), self.block_size)
+        return admission_cap(
+            "chunked", self.chunk, self.block_size, max_in_flight_tokens, max_model_len
+        )
 
     def worth_caching(  # noqa: D102
         self, request: Request, block: int, alignment: int, retention: int | None

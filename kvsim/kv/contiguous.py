@@ -21,7 +21,6 @@ from kvsim.kv.manager import (
     KVCacheConfig,
     KVCacheManager,
     KVUsage,
-    bin_causes,
 )
 
 if TYPE_CHECKING:
@@ -147,22 +146,24 @@ class ContiguousManager(KVCacheManager):
         )
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:  # noqa: D102
-        runs = [(start, Cause.FREE) for start, _ in self._space.holes()]
+        causes = np.zeros(num_bins, dtype=np.uint8)
+
+        def first_bin(slot: int) -> int:
+            """Return the first bin whose middle is not before a slot."""
+            return -((self.num_slots - 2 * slot * num_bins) // (2 * self.num_slots))
+
+        def paint(start: int, stop: int, cause: Cause) -> None:
+            causes[first_bin(start) : first_bin(stop)] = cause
+
         for key, piece in self._pieces.items():
-            filled = self._filled.get(key, 0)
-            last = piece.last if key in self._filled else 0
-            runs += [
-                (piece.start, Cause.TOKEN_STATES),
-                (piece.start + filled, Cause.RESERVATION),
-                (piece.start + last, Cause.INTERNAL),
-                (piece.start + piece.asked, Cause.EXTERNAL),
-            ]
-        if not runs:
-            return np.zeros(num_bins, dtype=np.uint8)
-        runs.sort(key=lambda run: run[0])  # stable: runs of length 0 keep their order
-        edges = np.array([edge for edge, _ in runs], dtype=np.int64)
-        causes = np.array([cause for _, cause in runs], dtype=np.uint8)
-        return bin_causes(edges, causes, self.num_slots, num_bins)
+            live = key in self._filled
+            filled = piece.start + (self._filled[key] if live else 0)
+            last = piece.start + (piece.last if live else 0)
+            paint(piece.start, filled, Cause.TOKEN_STATES)
+            paint(filled, last, Cause.RESERVATION)
+            paint(last, piece.start + piece.asked, Cause.INTERNAL)
+            paint(piece.start + piece.asked, piece.start + piece.size, Cause.EXTERNAL)
+        return causes
 
     def check_integrity(self) -> None:  # noqa: D102
         spans = [(p.start, p.size) for p in self._pieces.values()] + self._space.holes()

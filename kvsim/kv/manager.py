@@ -70,9 +70,8 @@ class KVCacheConfig:
     Parameters
     ----------
     layout : KV bytes of every layer, per GPU
-    num_gpu_blocks, block_size : size of the memory in blocks of the unmodified layout, and tokens
-        per block; ``num_slots`` is their product
-    num_bytes : the same in bytes, what every allocator gets
+    num_bytes : KV memory of one GPU, the same for every allocator under comparison
+    block_size : tokens per block
     max_model_len : tokens
     max_in_flight_tokens : most tokens scheduled and not yet processed, all steps together
     enable_prefix_caching : keep the content of freed blocks for later requests
@@ -86,9 +85,8 @@ class KVCacheConfig:
     """
 
     layout: KVLayout
-    num_gpu_blocks: int
-    block_size: int
     num_bytes: int
+    block_size: int
     max_model_len: int
     max_in_flight_tokens: int = 2048
     enable_prefix_caching: bool = False
@@ -166,10 +164,10 @@ class KVCacheManager(ABC):
         del request, num_tokens
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:
-        """Return the main cause in each of ``num_bins`` equal address ranges (see :class:`Cause`).
+        """Return the :class:`Cause` at the middle of each of ``num_bins`` equal address ranges.
 
         Unallocated memory is FREE or CACHED; whether it counts as external is the scheduler's
-        knowledge.
+        knowledge. Does not mutate.
         """
         return np.zeros(num_bins, dtype=np.uint8)
 
@@ -181,23 +179,3 @@ def _load_allocators() -> None:
 
 #: Factories take a :class:`KVCacheConfig` and keyword parameters.
 ALLOCATORS: Registry[KVCacheManager] = Registry("allocator", _load_allocators)
-
-
-def bin_causes(
-    edges: NDArray[np.int64], causes: NDArray[np.uint8], num_slots: int, num_bins: int
-) -> NDArray[np.uint8]:
-    """Reduce runs of slots to the main cause per bin.
-
-    Parameters
-    ----------
-    edges, causes : start slot of each run, ascending from 0, and its cause
-    num_slots : slots in all; the last run ends here
-    """
-    weights = np.zeros((len(Cause), num_bins))
-    bounds = np.append(edges, num_slots) * (num_bins / num_slots)
-    for cause in range(len(Cause)):
-        inside = causes == cause
-        # length of the runs of this cause left of every bin edge, by interpolation
-        filled = np.concatenate(([0.0], np.cumsum(np.diff(bounds) * inside)))
-        weights[cause] = np.diff(np.interp(np.arange(num_bins + 1), bounds, filled))
-    return weights.argmax(axis=0).astype(np.uint8)

@@ -22,7 +22,6 @@ from kvsim.kv.manager import (
     KVCacheConfig,
     KVCacheManager,
     KVUsage,
-    bin_causes,
 )
 from kvsim.kv.prefix_cache import PrefixCache
 from kvsim.memory.planner import plan_groups
@@ -338,24 +337,27 @@ class PagedManager(KVCacheManager):
         return sum(min(slots) for block, slots in dead.items() if len(slots) == ref_cnt[block])
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:  # noqa: D102
-        size = min(spec.block_size for spec in self.groups)
-        causes = np.zeros((self.num_gpu_blocks, size), dtype=np.uint8)
-        for block in self.pool.hashed_blocks():
-            causes[block] = Cause.CACHED
-        for state in self._tables.values():
-            for spec, table in zip(self.groups, state.tables, strict=True):
-                ratio = spec.block_size // size
-                slots = np.arange(len(table) * spec.block_size)
-                cause = np.where(slots < state.request.max_slots, Cause.RESERVATION, Cause.INTERNAL)
-                cause[: state.filled] = Cause.INTERNAL if state.retired else Cause.TOKEN_STATES
-                cause[: spec.num_skipped(state.processed)] = Cause.INTERNAL
-                per_slot = cause.reshape(len(table), size, ratio)[:, :, 0]
-                rows = np.array(table)
-                causes[rows[rows != NULL_BLOCK]] = per_slot[rows != NULL_BLOCK]
-        flat = causes[1:].reshape(-1)
-        if not len(flat):
+        if not self.pool.num_usable:
             return np.zeros(num_bins, dtype=np.uint8)
-        return bin_causes(np.arange(len(flat)), flat, len(flat), num_bins)
+        # Of each block: where its dead, live and reserved slots end, as a share of the block.
+        ends = np.zeros((3, self.num_gpu_blocks))
+        unused = np.full(self.num_gpu_blocks, Cause.FREE, dtype=np.uint8)
+        unused[list(self.pool.hashed_blocks())] = Cause.CACHED
+        for state in self._tables.values():
+            live = (0, 0) if state.retired else (state.filled, state.request.max_slots)
+            for spec, table in zip(self.groups, state.tables, strict=True):
+                blocks = np.array(table)
+                starts = np.arange(len(table)) * spec.block_size
+                for row, end in enumerate((spec.num_skipped(state.processed), *live)):
+                    ends[row, blocks] = (end - starts) / spec.block_size
+                unused[blocks] = Cause.INTERNAL
+        middles = (np.arange(num_bins) + 0.5) * (self.pool.num_usable / num_bins)
+        blocks = middles.astype(np.int64) + 1  # the null block has no address
+        dead, filled, last = ends[:, blocks] > middles % 1
+        causes = np.where(last, np.uint8(Cause.RESERVATION), unused[blocks])
+        causes[filled] = Cause.TOKEN_STATES
+        causes[dead] = Cause.INTERNAL
+        return causes
 
     def check_integrity(self) -> None:  # noqa: D102
         self.pool.check_integrity(

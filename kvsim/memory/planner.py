@@ -30,6 +30,33 @@ class KVPlan(NamedTuple):
     groups: tuple[KVGroup, ...]
     bytes_per_block: int
 
+    def blocks_for(self, num_tokens: int, max_in_flight_tokens: int, max_model_len: int) -> int:
+        """Blocks that a request of ``num_tokens`` tokens holds at most at once, all groups."""
+        total = 0
+        for group in self.groups:
+            blocks = -(-num_tokens // group.block_size)
+            if group.window is not None:
+                cap = admission_cap(
+                    group.kind, group.window, group.block_size, max_in_flight_tokens, max_model_len
+                )
+                blocks = min(blocks, cap)
+            total += blocks
+        return total
+
+
+def admission_cap(
+    kind: AttentionKind,
+    window: int,
+    block_size: int,
+    max_in_flight_tokens: int,
+    max_model_len: int,
+) -> int:
+    """Most blocks a request ever holds in a group with a window or chunk, as vLLM counts them."""
+    if kind == "chunked":
+        return -(-min(window + max_in_flight_tokens, max_model_len) // block_size)
+    longest = min(window - 1 + max_in_flight_tokens, max_model_len)
+    return -(-longest // block_size) + 1  # the window may start inside a block
+
 
 class _Spec(NamedTuple):
     kind: AttentionKind

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.config import Config
+from kvsim.config import Config, RunConfig
 from kvsim.files import write_whole
 from kvsim.results.tables import MEMORY, REQUESTS, STEPS
 
@@ -113,7 +113,7 @@ def load(directory: str | Path) -> Result:
         memory_map = np.load(map_file) if map_file.is_file() else np.zeros((0, 0), np.uint8)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{directory}: cannot be read: {error}") from None
-    config = Config.from_toml(folder / "config.toml")
+    config = RunConfig.from_toml(folder / "config.toml")
     return Result(summary, **tables, memory_map=memory_map, config=config, provenance=provenance)
 
 

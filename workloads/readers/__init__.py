@@ -30,11 +30,13 @@ class Loaded:
     trace : the requests
     format : name of the format, one of ``formats()``
     notes : sentences for the user: rows dropped, lengths estimated, times drawn
+    has_times : whether the file says when requests arrived
     """
 
     trace: Trace
     format: str
     notes: tuple[str, ...]
+    has_times: bool
 
 
 def load(
@@ -89,7 +91,7 @@ def read(
     trace = _build(draft, table)
     if has_times and request_rate is not None:
         trace = trace.with_request_rate(request_rate)
-    return Loaded(trace, fmt.name, tuple(notes))
+    return Loaded(trace, fmt.name, tuple(notes), has_times)
 
 
 def _build(draft: Draft, table: Table) -> Trace:

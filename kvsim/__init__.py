@@ -1,0 +1,75 @@
+"""kvsim: a PagedAttention KV-cache manager simulator.
+
+How many requests fit, how much KV memory is wasted and why, and what throughput and latency follow,
+for a model, a GPU, a request trace and a KV-cache manager.
+
+>>> import kvsim, workloads
+>>> trace = workloads.sharegpt(num_requests=200, request_rate=8, seed=0)
+>>> result = kvsim.simulate(trace, model="llama-3-8b", gpu="a100-80gb", allocator="paged")
+>>> result.summary["completed"]
+200
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim import testing
+    from kvsim.catalog.spec import GpuSpec, ModelSpec
+    from kvsim.config import Config
+    from kvsim.engine.simulate import compare, simulate
+    from kvsim.memory.capacity import Capacity, capacity
+    from kvsim.report import plot
+    from kvsim.results.comparison import Comparison
+    from kvsim.results.result import Result, load
+    from kvsim.trace import Trace
+
+__all__ = [
+    "Capacity",
+    "Comparison",
+    "Config",
+    "GpuSpec",
+    "ModelSpec",
+    "Result",
+    "Trace",
+    "capacity",
+    "compare",
+    "load",
+    "plot",
+    "simulate",
+    "testing",
+]
+
+#: Where each public name lives; imported at first use, so that ``import kvsim`` is light.
+_HOME = {
+    "Capacity": "kvsim.memory.capacity",
+    "Comparison": "kvsim.results.comparison",
+    "Config": "kvsim.config",
+    "GpuSpec": "kvsim.catalog.spec",
+    "ModelSpec": "kvsim.catalog.spec",
+    "Result": "kvsim.results.result",
+    "Trace": "kvsim.trace",
+    "capacity": "kvsim.memory.capacity",
+    "compare": "kvsim.engine.simulate",
+    "load": "kvsim.results.result",
+    "plot": "kvsim.report.plot",
+    "simulate": "kvsim.engine.simulate",
+    "testing": "kvsim.testing",
+}
+
+_MODULES = ("plot", "testing")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'kvsim' has no attribute {name!r}")
+    module = import_module(_HOME[name])
+    value = module if name in _MODULES else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

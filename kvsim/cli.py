@@ -1,0 +1,376 @@
+"""The command line. Flags are the fields of the configuration; each command is a few lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvsim.cli_options import (
+    SectionedCommand,
+    config_options,
+    flag,
+    join_goodput,
+    options_given,
+)
+from kvsim.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from kvsim.config import RunConfig
+    from kvsim.results.comparison import Comparison
+    from kvsim.results.result import Result
+    from kvsim.trace import Trace
+
+#: Requests of a generated workload, and their rate, when nothing else is said.
+NUM_REQUESTS = 1000
+REQUEST_RATE = 2.0
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+)
+@click.version_option(package_name="kvsim")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Simulate KV-cache managers: how many requests fit, what is wasted, what it costs.
+
+    Start with `kvsim compare`, which needs no arguments.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+OUT = click.option("--out", type=click.Path(), metavar="DIR", help="write tables and figures here")
+JSON = click.option("--json", "json_file", metavar="FILE", help="write JSON; - prints only JSON")
+REPLICATIONS = click.option(
+    "--replications", type=click.IntRange(1), default=1, help="runs with seed, seed + 1, ..."
+)
+
+
+@cli.command(cls=SectionedCommand)
+@config_options(leave_out=("allocator",))
+@click.option(
+    "--allocators",
+    default="contiguous-max,contiguous-pow2,contiguous-oracle,paged",
+    show_default=True,
+    help="comma-separated; see `kvsim list allocators`",
+)
+@REPLICATIONS
+@OUT
+@JSON
+def compare(
+    allocators: str, replications: int, out: str | None, json_file: str | None, **options: Any
+) -> None:
+    """Serve one trace by several KV-cache managers: one table, figures, JSON."""
+    from kvsim.config import RunConfig
+    from kvsim.engine.simulate import run_comparison
+    from kvsim.report.terminal import comparison_table
+    from kvsim.results.replications import average
+
+    config = RunConfig.build(**options_given(options))
+    names = [name.strip() for name in allocators.split(",") if name.strip()]
+    if out is not None:
+        config = config.model_copy(update={"record_memory_map": True})
+    comparisons = []
+    for one in _seeded(config, replications):
+        trace, notes = _requests(one)
+        total = len(names) * len(trace)
+        with _progress("simulating", total, json_file) as tick:
+            done = {name: 0 for name in names}
+
+            def on_progress(name: str, count: int, done: dict[str, int] = done) -> None:
+                done[name] = count
+                tick(sum(done.values()))  # noqa: B023 - used within the iteration
+
+            comparisons.append(run_comparison(one, trace, names, on_progress=on_progress))
+    _refuse_if_nothing_ran([r for c in comparisons for r in c.results.values()])
+    rows = [average([c.rows[i] for c in comparisons]) for i in range(len(names))]
+    answer = {"workload": comparisons[0].workload, "rows": rows}
+    if out is not None:
+        _save_all(comparisons, Path(out), {"comparison.json": answer})
+    _answer(answer, json_file, lambda: comparison_table(comparisons[0], rows), notes, out)
+
+
+@cli.command(cls=SectionedCommand)
+@click.argument("config_file", metavar="[CONFIG.toml]", required=False)
+@config_options()
+@REPLICATIONS
+@OUT
+@JSON
+def run(
+    config_file: str | None,
+    replications: int,
+    out: str | None,
+    json_file: str | None,
+    **options: Any,
+) -> None:
+    """Serve a trace by one configuration, from a TOML file, from flags, or both."""
+    from kvsim.config import RunConfig
+    from kvsim.engine.simulate import describe
+    from kvsim.engine.simulate import run as simulate_run
+    from kvsim.report.terminal import run_table
+    from kvsim.results.replications import average
+
+    given = options_given(options)
+    if config_file is not None:
+        given = RunConfig.read_toml(config_file) | given
+    config = RunConfig.build(**given)
+    if out is not None:
+        config = config.model_copy(update={"record_memory_map": True})
+    results = []
+    for one in _seeded(config, replications):
+        trace, notes = _requests(one)
+        with _progress("simulating", len(trace), json_file) as tick:
+            results.append(simulate_run(one, trace, on_progress=tick))
+    _refuse_if_nothing_ran(results)
+    summary = average([result.summary for result in results])
+    if out is not None:
+        _save_all(results, Path(out), {"summary.json": summary})
+    facts = describe(trace)
+    _answer(summary, json_file, lambda: run_table(results[0], facts, summary), notes, out)
+
+
+@cli.command(cls=SectionedCommand)
+@config_options(only=("Model and GPU", "KV memory", "Scheduler limits"))
+@JSON
+def capacity(json_file: str | None, **options: Any) -> None:
+    """Compute the memory budget, the KV blocks and the requests that fit: no simulation."""
+    from kvsim.config import Config
+    from kvsim.memory.capacity import capacity_of
+    from kvsim.report.terminal import capacity_table
+
+    answer = capacity_of(Config.build(**options_given(options)))
+    _answer(answer.to_dict(), json_file, lambda: capacity_table(answer))
+
+
+@cli.group()
+def trace() -> None:
+    """Look at, convert and make traces."""
+
+
+@trace.command("inspect")
+@click.argument("file")
+@JSON
+def trace_inspect(file: str, json_file: str | None) -> None:
+    """Say what a trace file holds, and how it was read."""
+    import workloads
+
+    from kvsim.report.terminal import facts_table
+    from kvsim.report.trace_facts import trace_facts
+
+    loaded = workloads.read(file)
+    facts = {"file": file, "format": loaded.format, **trace_facts(loaded.trace)}
+    facts["notes"] = list(loaded.notes)
+    _answer(facts, json_file, lambda: facts_table(facts))
+
+
+_RESHAPE = [
+    click.option("--request-rate", type=float, help="requests per second; inf sends all at once"),
+    click.option("--num-requests", type=click.IntRange(1), help="how many"),
+    click.option("--seed", type=click.IntRange(0), default=0, help="of what has to be drawn"),
+]
+
+
+def _reshape(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_RESHAPE):
+        command = option(command)
+    return command
+
+
+@trace.command("convert")
+@click.argument("source")
+@click.argument("target")
+@_reshape
+def trace_convert(
+    source: str, target: str, request_rate: float | None, num_requests: int | None, seed: int
+) -> None:
+    """Write a trace file as kvsim's own CSV, JSONL (each also .gz) or Parquet."""
+    requests, notes = _load(source, request_rate, num_requests, seed)
+    requests.save(target)
+    _say(f"{target}: {len(requests):,} requests", notes)
+
+
+@trace.command("generate")
+@click.argument("target")
+@click.option("--workload", default="sharegpt", show_default=True, help="NAME[+KEY=VALUE]...")
+@_reshape
+def trace_generate(
+    target: str, workload: str, request_rate: float | None, num_requests: int | None, seed: int
+) -> None:
+    """Draw requests from a workload; see `kvsim list workloads`."""
+    import workloads
+
+    made = workloads.generate(
+        workload,
+        num_requests=num_requests or NUM_REQUESTS,
+        request_rate=request_rate or REQUEST_RATE,
+        seed=seed,
+    )
+    made.save(target)
+    _say(f"{target}: {len(made):,} requests")
+
+
+@cli.command("list")
+@click.argument("kind")
+def list_(kind: str) -> None:
+    """List models, gpus, allocators, schedulers, workloads or experiments; what there is."""
+    from kvsim.report.listing import listing
+
+    _print(listing(kind))
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+def _requests(config: RunConfig) -> tuple[Trace, Sequence[str]]:
+    """Load or generate what a configuration serves, with notes on how."""
+    if config.trace is not None:
+        return _load(config.trace, config.request_rate, config.num_requests, config.seed)
+    import workloads
+
+    made = workloads.generate(
+        config.workload,
+        num_requests=config.num_requests or NUM_REQUESTS,
+        request_rate=config.request_rate or REQUEST_RATE,
+        seed=config.seed,
+    )
+    return made, ()
+
+
+def _load(
+    file: str, request_rate: float | None, num_requests: int | None, seed: int
+) -> tuple[Trace, Sequence[str]]:
+    """Read a trace, take its first requests, then scale those to a rate."""
+    import workloads
+
+    loaded = workloads.read(file)
+    drawn = request_rate is not None and not loaded.has_times
+    if drawn:
+        loaded = workloads.read(file, request_rate=request_rate, seed=seed)
+    requests = loaded.trace[:num_requests]
+    if request_rate is not None and not drawn:
+        requests = requests.with_request_rate(request_rate)
+    return requests, [note for note in loaded.notes if not note.startswith("not used")]
+
+
+def _seeded(config: RunConfig, replications: int) -> list[RunConfig]:
+    """Return the configuration once per replication, each with its own seed."""
+    if replications > 1 and config.trace is not None:
+        raise ValueError("replications: a trace has no seed; replicate a generated workload")
+    return [
+        config.model_copy(update={"seed": config.seed + i}) if i else config
+        for i in range(replications)
+    ]
+
+
+def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:
+    if all(r.summary["num_rejected"] == len(r.requests) for r in results):
+        reasons = next(iter(results)).summary["rejections"]
+        raise ValueError(f"no request can ever be served: {'; '.join(reasons)}")
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+def _print(renderable: RenderableType) -> None:
+    from rich.console import Console
+
+    console = Console(soft_wrap=False)
+    if not console.is_terminal and console.width < 100:
+        console.width = 100  # a pipe has no width of its own
+    console.print(renderable, highlight=False)
+
+
+def _say(text: str, notes: Sequence[str] = ()) -> None:
+    click.echo(text)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _answer(
+    answer: Mapping[str, Any],
+    json_file: str | None,
+    render: Callable[[], RenderableType],
+    notes: Sequence[str] = (),
+    out: str | None = "",
+) -> None:
+    """Print an answer, as JSON or for people, and say what was or can be written."""
+    if json_file == "-":
+        click.echo(json.dumps(answer, indent=2, allow_nan=False))
+        return
+    if json_file is not None:
+        from kvsim.results.result import write_json
+
+        write_json(Path(json_file), answer)
+    _print(render())
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    if out is None:
+        click.echo("Nothing was written; --out DIR writes tables and figures, --json FILE numbers.")
+    elif out:
+        click.echo(f"Tables and figures are in {out}.")
+
+
+def _save_all(
+    runs: Sequence[Result] | Sequence[Comparison], folder: Path, answers: Mapping[str, Any]
+) -> None:
+    """Write runs with their figures: into the folder, or one folder per seed if there are several."""
+    from kvsim.report.files import save_with_figures
+    from kvsim.results.result import make_directory, write_json
+
+    if len(runs) == 1:
+        save_with_figures(runs[0], folder)
+        return
+    make_directory(folder)
+    for index, one in enumerate(runs):
+        save_with_figures(one, folder / f"replication-{index}")
+    for name, answer in answers.items():
+        write_json(folder / name, answer)
+
+
+@contextmanager
+def _progress(
+    what: str, total: int, json_file: str | None
+) -> Iterator[Callable[[int], object]]:
+    """Show a progress bar on a terminal, nothing in a pipe."""
+    if json_file == "-" or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.update(task, completed=count)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line: exit 0 when done, 2 for a user's mistake, 1 for anything else."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        cli.main(join_goodput(given), prog_name="kvsim", standalone_mode=False)
+    except click.ClickException as error:
+        _fail(" ".join(error.format_message().split()), 2)
+    except click.Abort:
+        _fail("interrupted; nothing was written", 1)
+    except FieldError as error:
+        _fail(f"{flag(error.field)} {error.problem}", 2)
+    except ValueError as error:
+        _fail(" ".join(str(error).split()), 2)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone, e.g. `| head`
+        sys.exit(0)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"kvsim: {message}", err=True)
+    sys.exit(code)

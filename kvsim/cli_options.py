@@ -1,0 +1,176 @@
+"""Flags made from the configuration's fields, so that both can never differ."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from kvsim.config import RunConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pydantic.fields import FieldInfo
+
+#: Fields by the section of the help they stand in.
+SECTIONS = {
+    "Requests": ("workload", "trace", "request_rate", "num_requests", "max_concurrency", "seed"),
+    "Model and GPU": (
+        "model",
+        "gpu",
+        "dtype",
+        "quantization",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "gpu_memory_utilization",
+        "enforce_eager",
+        "vllm_version",
+    ),
+    "KV memory": (
+        "allocator",
+        "kv_cache_memory_bytes",
+        "num_gpu_blocks_override",
+        "block_size",
+        "kv_cache_dtype",
+        "enable_prefix_caching",
+        "watermark",
+        "disable_hybrid_kv_cache_manager",
+        "prefix_cache_retention_interval",
+        "num_lookahead_tokens",
+    ),
+    "Scheduler limits": (
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_chunked_prefill",
+        "async_scheduling",
+    ),
+    "Scheduling": (
+        "scheduler",
+        "scheduling_policy",
+        "long_prefill_token_threshold",
+        "max_num_active_seqs",
+        "scheduler_reserve_full_isl",
+        "router",
+        "cost_model",
+        "backend",
+        "horizon",
+    ),
+    "Records": ("goodput", "record_steps", "record_memory_map", "check_invariants"),
+}
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists the options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one heading per section, and the command's own options first."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        section_of = {name: title for title, names in SECTIONS.items() for name in names}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                title = section_of.get(parameter.name or "", "Options")
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def flag(name: str) -> str:
+    """Return a field's flag."""
+    return "--" + name.replace("_", "-")
+
+
+def config_options(
+    *, only: Collection[str] = tuple(SECTIONS), leave_out: Collection[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a command with the flags of some sections; use it above ``@cli.command``'s others."""
+    names = [n for title in only for n in SECTIONS[title] if n not in leave_out]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            command = _option(name, RunConfig.model_fields[name])(command)
+        return command
+
+    return decorate
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make one flag; values stay text, which the configuration converts and checks."""
+    shown = ""
+    if field.default is not None and not isinstance(field.default, bool):
+        shown = f" [{field.default}]"
+    help_text = (field.description or "") + shown
+    if bool in _types(field.annotation):
+        if field.default is False:
+            return click.option(flag(name), is_flag=True, default=None, help=help_text)
+        pair = f"{flag(name)}/--no-{flag(name)[2:]}"
+        return click.option(pair, default=None, help=help_text)
+    if name == "goodput":
+        return click.option(flag(name), multiple=True, metavar="METRIC:MS ...", help=help_text)
+    choices = _choices(field.annotation)
+    metavar = "|".join(choices) if choices else _metavar(field.annotation)
+    return click.option(flag(name), default=None, metavar=metavar, help=help_text)
+
+
+def _types(annotation: Any) -> set[Any]:
+    """Return the plain types in an annotation, through unions and Annotated."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _types(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return {t for part in typing.get_args(annotation) for t in _types(part)}
+    return {annotation}
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    for part in _types(annotation):
+        if typing.get_origin(part) is Literal:
+            return typing.get_args(part)
+    return ()
+
+
+def _metavar(annotation: Any) -> str:
+    kinds = _types(annotation)
+    return "N" if int in kinds else "X" if float in kinds else "NAME"
+
+
+def options_given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep what the user gave, and read goodput targets.
+
+    Raises
+    ------
+    ValueError
+        For a goodput target that is not METRIC:MS.
+    """
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if "goodput" in given:
+        given["goodput"] = dict(_target(text) for text in given["goodput"])
+    return given
+
+
+def _target(text: str) -> tuple[str, str]:
+    metric, colon, target = text.partition(":")
+    if not colon or not target:
+        raise ValueError(f"--goodput {text}: must be METRIC:MS, e.g. ttft:500 tpot:50")
+    return metric, target
+
+
+def join_goodput(arguments: Sequence[str]) -> list[str]:
+    """Repeat --goodput before each of its targets: ``--goodput ttft:500 tpot:50`` is vLLM's form."""
+    joined: list[str] = []
+    inside = False
+    for argument in arguments:
+        if inside and not argument.startswith("-") and ":" in argument:
+            if joined[-1] != "--goodput":
+                joined.append("--goodput")
+            joined.append(argument)
+            continue
+        inside = argument == "--goodput"
+        joined.append(argument)
+    return joined

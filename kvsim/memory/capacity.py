@@ -1,0 +1,208 @@
+"""How many KV blocks and requests fit: a closed form, no simulation."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.catalog import get_gpu, get_model
+from kvsim.config import Config
+from kvsim.memory.budget import GIB, Budget, inference_budget
+from kvsim.memory.layout import KVLayout, kv_dtype, kv_layout
+from kvsim.memory.limits import Limits, limits_of
+from kvsim.memory.planner import KVPlan, plan_groups
+from kvsim.memory.weights import check_quantization, weight_bytes, weight_dtype
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import GpuSpec, ModelSpec
+
+#: Shortest request length that ``Capacity.max_concurrency`` lists; then it doubles.
+SHORTEST = 256
+
+
+class Memory(NamedTuple):
+    """A configuration's memory on one GPU, all names and defaults resolved.
+
+    ``num_gpu_blocks`` includes the null block, as vLLM logs it.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    limits: Limits
+    dtype: str
+    quantization: str | None
+    layout: KVLayout
+    plan: KVPlan
+    budget: Budget
+    num_gpu_blocks: int
+
+
+def resolve_memory(config: Config) -> Memory:
+    """Resolve names, limits, KV layout and memory budget.
+
+    Raises
+    ------
+    ValueError
+        For unknown names, impossible shapes, and models that leave no room for a KV block.
+    """
+    model, gpu = get_model(config.model), get_gpu(config.gpu)
+    limits = limits_of(config, model, gpu)
+    dtype = weight_dtype(config.dtype)
+    quantization = config.quantization or model.quantization
+    check_quantization(quantization)
+    shape = {
+        "tensor_parallel_size": config.tensor_parallel_size,
+        "pipeline_parallel_size": config.pipeline_parallel_size,
+    }
+    layout = kv_layout(model, kv_dtype(config.kv_cache_dtype, model_dtype=dtype), **shape)
+    plan = plan_groups(layout, config.block_size, hybrid=not config.disable_hybrid_kv_cache_manager)
+    weights = weight_bytes(model, dtype=dtype, quantization=quantization, **shape)
+    budget = inference_budget(
+        model,
+        gpu,
+        weights=weights,
+        gpu_memory_utilization=limits.gpu_memory_utilization,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_seqs=limits.max_num_seqs,
+        enforce_eager=config.enforce_eager,
+        vllm_version=config.vllm_version,
+        **shape,
+    )
+    if config.kv_cache_memory_bytes is not None:
+        budget = budget._replace(kv_cache=config.kv_cache_memory_bytes)
+    num_gpu_blocks = config.num_gpu_blocks_override or budget.kv_cache // plan.bytes_per_block
+    if num_gpu_blocks < 1:
+        raise ValueError(_no_room(config, model, gpu, budget, plan))
+    return Memory(
+        model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks
+    )
+
+
+def _no_room(
+    config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, plan: KVPlan
+) -> str:
+    if config.kv_cache_memory_bytes is not None:
+        return (
+            f"kv_cache_memory_bytes is {config.kv_cache_memory_bytes}: must hold at least one "
+            f"block of {plan.bytes_per_block} bytes"
+        )
+    overhead = budget.activations + budget.non_torch + budget.cuda_graphs
+    return (
+        f"{model.name} does not fit: weights {budget.weights / GIB:.1f} GiB and overheads "
+        f"{overhead / GIB:.1f} GiB leave no KV block in the {budget.total / GIB:.1f} GiB of each "
+        f"{gpu.name}; use a larger tensor_parallel_size, quantization, or another GPU"
+    )
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What fits on one GPU of a deployment.
+
+    Attributes
+    ----------
+    bytes_per_token : KV of one token on one GPU, scales included
+    num_gpu_blocks, bytes_per_block, block_size : the block pool, null block included
+    num_tokens : as vLLM logs it; with window layers the tokens of as many longest requests as fit
+    max_concurrency : requests of a length that fit at once, by length in tokens
+    budget_bytes : parts of ``total`` (utilisation times memory); ``kv_cache`` may be pinned
+    fits : whether one request of max_model_len does
+    assumptions : what was not given, and how it was filled in
+    """
+
+    model: str
+    gpu: str
+    kv_cache_dtype: str
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    max_model_len: int
+    bytes_per_token: int
+    scale_bytes_per_token: int
+    block_size: int
+    bytes_per_block: int
+    num_gpu_blocks: int
+    num_tokens: int
+    max_concurrency: dict[str, int]
+    budget_bytes: dict[str, int]
+    fits: bool
+    assumptions: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON holds them."""
+        return {**asdict(self), "assumptions": list(self.assumptions)}
+
+
+def capacity(**options: Any) -> Capacity:
+    """Compute how many KV blocks, tokens and requests fit.
+
+    Parameters
+    ----------
+    **options : fields of :class:`kvsim.config.Config`: model, gpu, dtype, kv_cache_dtype, ...
+
+    Raises
+    ------
+    ValueError
+        For unknown names, wrong values, and models that do not fit.
+
+    Examples
+    --------
+    >>> capacity(model="llama-3-8b", gpu="a100-80gb", kv_cache_memory_bytes=60 * 10**9).num_gpu_blocks
+    28610
+    """
+    return capacity_of(Config.build(**options))
+
+
+def capacity_of(config: Config) -> Capacity:
+    """Compute the capacity of a validated configuration; see :func:`capacity`."""
+    memory = resolve_memory(config)
+    limits, plan, blocks = memory.limits, memory.plan, memory.num_gpu_blocks
+    longest = limits.max_model_len
+    # Asynchronous scheduling, vLLM's default, has one more step in flight.
+    overlap = config.async_scheduling is not False and config.pipeline_parallel_size == 1
+    in_flight = (config.pipeline_parallel_size + overlap) * limits.max_num_batched_tokens
+
+    def blocks_for(num_tokens: int) -> int:
+        return plan.blocks_for(num_tokens, in_flight, longest)
+
+    lengths = [SHORTEST << i for i in range(64) if SHORTEST << i < longest] + [longest]
+    num_tokens = blocks * config.block_size
+    if any(group.window is not None for group in plan.groups):
+        num_tokens = blocks * longest // blocks_for(longest)
+    return Capacity(
+        model=memory.model.name,
+        gpu=memory.gpu.name,
+        kv_cache_dtype=memory.layout.dtype.name,
+        tensor_parallel_size=config.tensor_parallel_size,
+        pipeline_parallel_size=config.pipeline_parallel_size,
+        max_model_len=longest,
+        bytes_per_token=memory.layout.bytes_per_token,
+        scale_bytes_per_token=memory.layout.scale_bytes_per_token,
+        block_size=config.block_size,
+        bytes_per_block=plan.bytes_per_block,
+        num_gpu_blocks=blocks,
+        num_tokens=num_tokens,
+        max_concurrency={str(length): blocks // blocks_for(length) for length in lengths},
+        budget_bytes=memory.budget._asdict(),
+        fits=blocks_for(longest) <= blocks - 1,
+        assumptions=_assumptions(config, memory),
+    )
+
+
+def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
+    """Name what the user left open, in the order of its weight."""
+    limits, notes = memory.limits, []
+    if config.num_gpu_blocks_override is None and config.kv_cache_memory_bytes is None:
+        if config.max_num_seqs is None:
+            notes.append(f"max_num_seqs {limits.max_num_seqs} (vLLM's default for this GPU)")
+        if config.max_num_batched_tokens is None:
+            tokens = limits.max_num_batched_tokens
+            notes.append(f"max_num_batched_tokens {tokens} (vLLM's default for this GPU)")
+        if config.gpu_memory_utilization is None:
+            notes.append(f"gpu_memory_utilization {limits.gpu_memory_utilization}")
+        notes.append(f"overheads of vLLM {config.vllm_version}, estimated")
+        if "memory_bytes" in memory.gpu.unverified:
+            notes.append(f"the memory CUDA shows on {memory.gpu.name} is unverified")
+    if config.max_model_len is None:
+        notes.append(f"max_model_len {limits.max_model_len} (the model's)")
+    if memory.layout.scale_bytes_per_token:
+        notes.append(f"{memory.layout.scale_bytes_per_token} bytes of scales per token")
+    return tuple(notes)

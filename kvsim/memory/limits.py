@@ -1,0 +1,57 @@
+"""vLLM's limits on lengths and batches, and its defaults for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvsim.memory.budget import GIB, engine_of
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import GpuSpec, ModelSpec
+    from kvsim.config import Config
+
+
+@dataclass(frozen=True)
+class Limits:
+    """vLLM's limits for a model on a GPU, after filling in its defaults."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    gpu_memory_utilization: float
+
+
+def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
+    """Fill in vLLM 0.33's defaults (API server) for the GPU's memory class.
+
+    Raises
+    ------
+    ValueError
+        If the limits contradict each other.
+    """
+    memory = gpu.nominal_memory_bytes
+    large = memory >= 70 * GIB and not gpu.name.startswith("a100")
+    max_model_len = config.max_model_len or model.max_position_embeddings
+    max_num_seqs = config.max_num_seqs or (1024 if large else 256)
+    default_tokens = 16384 if memory >= 160 * GIB else 8192 if large else 2048
+    tokens = config.max_num_batched_tokens
+    if tokens is None:
+        if not config.enable_chunked_prefill:  # as vLLM: a whole prompt must fit in a step
+            default_tokens = max(default_tokens, max_model_len)
+        tokens = min(max(default_tokens, max_num_seqs), max_num_seqs * max_model_len)
+    elif tokens < max_num_seqs:
+        if config.max_num_seqs is not None:
+            raise ValueError(
+                f"max_num_batched_tokens ({tokens}) must be at least max_num_seqs ({max_num_seqs})"
+            )
+        max_num_seqs = tokens
+    if not config.enable_chunked_prefill and tokens < max_model_len:
+        raise ValueError(
+            f"max_num_batched_tokens ({tokens}) must be at least max_model_len ({max_model_len}) "
+            "without chunked prefill"
+        )
+    utilization = config.gpu_memory_utilization
+    if utilization is None:
+        utilization = engine_of(config.vllm_version).gpu_memory_utilization
+    return Limits(max_model_len, max_num_seqs, tokens, utilization)

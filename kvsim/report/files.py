@@ -1,0 +1,29 @@
+"""A run or a comparison on disk, figures included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.files import write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvsim.results.comparison import Comparison
+    from kvsim.results.result import Result
+
+
+def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
+    """Write tables, JSON and PNG figures; each file appears whole or not at all.
+
+    Raises
+    ------
+    ValueError
+        If the folder cannot be written.
+    """
+    from kvsim.report import plot  # noqa: PLC0415 - matplotlib only when figures are wanted
+
+    runs.save(folder)
+    for name, draw in plot.FIGURES.items():
+        figure = draw(runs)
+        write_whole(folder / f"{name}.png", lambda f, fig=figure: fig.savefig(f, dpi=130))

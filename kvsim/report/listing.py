@@ -1,0 +1,117 @@
+"""``kvsim list``: what there is, by name."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from kvsim.errors import unknown_name
+from kvsim.registry import Registry
+from kvsim.report.text import GIB, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=i == 0, overflow="fold")
+    return table
+
+
+def _models() -> Table:
+    from kvsim.catalog import get_model, model_names  # noqa: PLC0415
+    from kvsim.memory.layout import kv_dtype, kv_layout  # noqa: PLC0415
+
+    table = _table("model", "Hugging Face id", "billion params", "KV KiB/token", "max length")
+    for name in model_names():
+        model = get_model(name)
+        kv = kv_layout(model, kv_dtype("bf16")).bytes_per_token / 1024
+        size = number(model.num_params / 1e9, 2)
+        table.add_row(name, model.hf_id, size, f"{kv:g}", number(model.max_position_embeddings))
+    return table
+
+
+def _gpus() -> Table:
+    from kvsim.catalog import get_gpu, gpu_names  # noqa: PLC0415
+
+    table = _table("gpu", "memory GiB", "bandwidth GB/s", "BF16 TFLOP/s", "unverified")
+    for name in gpu_names():
+        gpu = get_gpu(name)
+        table.add_row(
+            name,
+            number(gpu.memory_bytes / GIB, 1),
+            number(gpu.memory_bandwidth_bytes_per_s / 1e9),
+            number(gpu.bf16_flops_per_s / 1e12),
+            ", ".join(gpu.unverified),
+        )
+    return table
+
+
+def _registry(registry: Registry[Any], what: str) -> Table:
+    table = _table(what, "does", "parameters")
+    for name in registry.names():
+        doc = inspect.getdoc(registry.get(name)) or ""
+        parameters = ", ".join(p.replace("_", "-") for p in registry.parameters(name))
+        table.add_row(name, doc.split("\n\n")[0].replace("\n", " ").strip("."), parameters)
+    return table
+
+
+def _allocators() -> Table:
+    from kvsim.kv.manager import ALLOCATORS  # noqa: PLC0415
+
+    table = _registry(ALLOCATORS, "allocator")
+    table.add_section()
+    table.add_row("+int8 +fp8 +int4", "modifiers: KV dtype, its scales counted", "")
+    table.add_row("+window=N", "modifier: a sliding window of N tokens on every layer", "")
+    table.add_row("+gqa=N +mqa", "modifiers: N or 1 KV heads", "")
+    return table
+
+
+def _schedulers() -> Table:
+    from kvsim.sched.scheduler import SCHEDULERS  # noqa: PLC0415
+
+    return _registry(SCHEDULERS, "scheduler")
+
+
+def _workloads() -> Table:
+    from workloads import WORKLOADS  # noqa: PLC0415
+
+    return _registry(WORKLOADS, "workload")
+
+
+def _experiments() -> Table:
+    table = _table("experiment", "asks")
+    for file in sorted(Path("experiments").glob("[a-z]*.py")):
+        first = file.read_text(encoding="utf-8").strip().splitlines()[0]
+        table.add_row(file.stem, first.strip('"').strip("."))
+    table.caption = "run one from a checkout: python -m experiments.NAME [--quick]"
+    return table
+
+
+KINDS: dict[str, Callable[[], Table]] = {
+    "models": _models,
+    "gpus": _gpus,
+    "allocators": _allocators,
+    "schedulers": _schedulers,
+    "workloads": _workloads,
+    "experiments": _experiments,
+}
+
+
+def listing(kind: str) -> Table:
+    """Return the table of a kind.
+
+    Raises
+    ------
+    ValueError
+        Naming the kinds.
+    """
+    if kind not in KINDS:
+        raise unknown_name("list", kind, KINDS)
+    return KINDS[kind]()

@@ -1,0 +1,55 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+GIB = 2**30
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """Format with thousands separators; a dash for what is undefined.
+
+    Examples
+    --------
+    >>> number(12345.678, 1), number(None)
+    ('12,345.7', '-')
+    """
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def percent(fraction: float | None, digits: int = 1) -> str:
+    """Format a fraction as a percentage without its sign.
+
+    Examples
+    --------
+    >>> percent(0.0885)
+    '8.8'
+    """
+    return "-" if fraction is None else f"{100 * fraction:.{digits}f}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Format milliseconds with about three digits, in seconds from 10 s on.
+
+    Examples
+    --------
+    >>> milliseconds(22.31), milliseconds(290161.0)
+    ('22.3 ms', '290 s')
+    """
+    if value is None:
+        return "-"
+    if value >= 100_000:
+        return f"{value / 1000:,.0f} s"
+    if value >= 10_000:
+        return f"{value / 1000:.1f} s"
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.1f} ms"
+
+
+def gib(num_bytes: float) -> str:
+    """Format bytes in GiB.
+
+    Examples
+    --------
+    >>> gib(12 * 2**30)
+    '12.00 GiB'
+    """
+    return f"{num_bytes / GIB:,.2f} GiB"

@@ -1,0 +1,64 @@
+"""Several allocators on one trace: rows, JSON, files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvsim.results.result import make_directory, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kvsim.results.result import Result
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Results by allocator, in the order asked for.
+
+    Attributes
+    ----------
+    workload : what was served: number of requests, mean lengths, rate, digest
+    results : allocator name as given -> its run
+    """
+
+    workload: dict[str, Any]
+    results: Mapping[str, Result]
+
+    def __getitem__(self, allocator: str) -> Result:
+        return self.results[allocator]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One summary per allocator, with its name."""
+        return [{"allocator": name, **result.summary} for name, result in self.results.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``kvsim compare --json`` writes."""
+        return {"workload": self.workload, "rows": self.rows}
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``comparison.json`` and one run directory per allocator.
+
+        Raises
+        ------
+        ValueError
+            If the directory cannot be written.
+        """
+        folder = make_directory(directory)
+        for name, result in self.results.items():
+            result.save(folder / directory_name(name))
+        write_json(folder / "comparison.json", self.to_dict())
+
+
+def directory_name(allocator: str) -> str:
+    """Return an allocator's name as a directory name: ``my.module:Pool`` has a colon."""
+    return "".join(c if c.isalnum() or c in "+-=._" else "_" for c in allocator)

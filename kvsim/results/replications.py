@@ -1,0 +1,53 @@
+"""Several runs of one configuration with different seeds: means and confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Student's t, two-sided 95 %, by degrees of freedom (1 to 30); normal beyond.
+T95 = (
+    (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+    + (2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
+    + (2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+)
+
+
+def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Average summaries key by key; one summary is returned as it is.
+
+    With several, ``replications`` tells how many, and ``ci95`` the half-width of the 95 %
+    confidence interval of each mean. A value that is None in some run is None.
+    """
+    if len(summaries) == 1:
+        return summaries[0]
+    means, widths = _average(summaries)
+    return {**means, "replications": len(summaries), "ci95": widths}
+
+
+def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    means: dict[str, Any] = {}
+    widths: dict[str, Any] = {}
+    for key, first in summaries[0].items():
+        values = [summary[key] for summary in summaries]
+        if key == "rejections":
+            names = sorted({name for value in values for name in value})
+            means[key] = {n: sum(v.get(n, 0) for v in values) / len(values) for n in names}
+        elif isinstance(first, dict):
+            means[key], widths[key] = _average(values)
+        elif isinstance(first, str) or any(value is None for value in values):
+            means[key] = first if isinstance(first, str) else None
+        else:
+            means[key], widths[key] = _mean_and_width(values)
+    return means, widths
+
+
+def _mean_and_width(values: Sequence[float]) -> tuple[float, float]:
+    n = len(values)
+    mean = math.fsum(values) / n
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    t = T95[n - 2] if n - 2 < len(T95) else 1.96
+    return mean, t * math.sqrt(variance / n)
