@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+#: Choices that an error still spells out.
+MOST_SHOWN = 24
+
 
 class FieldError(ValueError):
     """A wrong value of a configuration field; the command line names the flag instead."""
@@ -26,5 +29,6 @@ def unknown_name(what: str, name: str, choices: Iterable[str]) -> ValueError:
     options = sorted(choices)
     near = get_close_matches(name.lower(), options, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    shown = ", ".join(options) if len(options) <= 24 else f"{len(options)} known names"
-    return ValueError(f"unknown {what} {name!r}{hint} (one of: {shown})")
+    if len(options) > MOST_SHOWN:
+        return ValueError(f"unknown {what} {name!r}{hint} (kvsim list {what.lower()}s shows all)")
+    return ValueError(f"unknown {what} {name!r}{hint} (one of: {', '.join(options)})")

@@ -155,15 +155,17 @@ class Serving:
                 yield world.at(horizon, Phase.STEP_IS_SCHEDULED)
 
     def _horizon(self, index: int) -> float:
-        """Return the earliest time at which a request may still be sent to a replica."""
-        planned = math.inf
-        if self._num_sent < len(self.arrival_time):
-            planned = max(float(self.arrival_time[self._num_sent]), self._world.now)
-        if self._places:
-            return planned
-        # A place must free first: by this replica, which then stops, or by another one.
-        freed = min(map(self._earliest_release, self._others(index)), default=math.inf)
-        return max(planned, freed)
+        """Return the earliest time after now at which a request may still be sent to a replica."""
+        if self._num_sent == len(self.arrival_time):
+            return math.inf
+        reached = float(self.arrival_time[self._num_sent])
+        if not self._places:
+            # A place must free first: by this replica, which then stops, or by another one.
+            freed = min(map(self._earliest_release, self._others(index)), default=math.inf)
+            reached = max(reached, freed)
+        # All that is sent now has been sent: steps are scheduled last in an instant. Replicas that
+        # wait for each other to schedule a step now may both do so.
+        return max(reached, math.nextafter(self._world.now, math.inf))
 
     def _others(self, index: int) -> list[int]:
         return [i for i in range(len(self._replicas)) if i != index]

@@ -211,10 +211,9 @@ class PagedManager(KVCacheManager):
 
     def _num_slots(self, request: Request, end: int) -> int:
         """Slots to own when the tokens up to ``end`` are scheduled."""
-        slots = end + self.num_lookahead_tokens
         if self.reserve_output:
-            slots = max(slots, request.max_slots)
-        return min(slots, self.max_model_len)
+            end = max(end, request.max_slots)
+        return min(end + self.num_lookahead_tokens, self.max_model_len)
 
     def _grow(self, request: Request, state: _Tables, end: int) -> bool:
         if self._windowed:
@@ -328,6 +327,8 @@ class PagedManager(KVCacheManager):
             return 0
         dead: dict[int, list[int]] = {}
         for state in self._tables.values():
+            if state.retired:
+                continue  # all its slots are counted already
             skipped = spec.num_skipped(state.processed)
             index = skipped // spec.block_size
             table = state.tables[group]

@@ -1,0 +1,91 @@
+"""Hypothesis strategies: random traces and configurations, small enough to run hundreds of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kvsim.trace import Trace
+
+ALLOCATORS = (
+    "paged",
+    "paged+block-size=4",
+    "paged+window=13",
+    "paged+int8",
+    "contiguous-max",
+    "contiguous-pow2",
+    "contiguous-oracle",
+    "contiguous-max+fit=first",
+    "contiguous-pow2+fit=best",
+    "contiguous-oracle+fit=first",
+    "contiguous-oracle+fit=best+window=9",
+)
+SCHEDULERS = ("vllm", "orca", "static")
+
+
+@st.composite
+def traces(draw: st.DrawFn, max_requests: int = 12) -> Trace:
+    """Few requests, short, often sharing content, often arriving together."""
+    n = draw(st.integers(1, max_requests))
+    gaps = draw(st.lists(st.sampled_from([0.0, 0.0, 0.005, 0.03, 1.0]), min_size=n, max_size=n))
+    arrival, now = [], 0.0
+    for gap in gaps:
+        now += gap
+        arrival.append(now)
+    segments = []
+    for i in range(n):
+        shared = draw(st.integers(0, 30))
+        own = draw(st.integers(0 if shared else 1, 30))
+        pieces = [(draw(st.integers(0, 2)), 0, shared)] if shared else []
+        if own:
+            # Sometimes another request's output comes back as history.
+            history = draw(st.booleans())
+            content = 1000 + draw(st.integers(0, n - 1)) if history else 100 + i
+            pieces.append((content, 0, own))
+        segments.append(pieces)
+    prompt = [sum(length for _, _, length in pieces) for pieces in segments]
+    output = draw(st.lists(st.integers(1, 25), min_size=n, max_size=n))
+    return Trace.from_arrays(
+        arrival,
+        prompt,
+        output,
+        segments=segments,
+        output_content_id=[1000 + i for i in range(n)],
+        priority=draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)),
+        cache_salt=draw(st.lists(st.sampled_from([0, 0, 0, 7]), min_size=n, max_size=n)),
+    )
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> dict[str, Any]:
+    """Options of a deployment under memory pressure, pools of one block included."""
+    scheduler = draw(st.sampled_from(SCHEDULERS))
+    max_num_seqs = draw(st.integers(1, 6))
+    options: dict[str, Any] = {
+        "model": draw(st.sampled_from(["llama-3-8b", "gpt-oss-20b"])),
+        "gpu": "h100-sxm",
+        "allocator": draw(st.sampled_from(ALLOCATORS)),
+        "scheduler": scheduler,
+        "num_gpu_blocks_override": draw(st.one_of(st.integers(1, 12), st.integers(13, 60))),
+        "block_size": draw(st.sampled_from([1, 4, 16])),
+        "max_model_len": draw(st.sampled_from([16, 40, 64, 256])),
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": draw(st.sampled_from([max_num_seqs, 16, 300])),
+        "scheduling_policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.2])),
+        "data_parallel_size": draw(st.sampled_from([1, 1, 2])),
+        "router": draw(st.sampled_from(["round-robin", "least-outstanding"])),
+        "max_concurrency": draw(st.sampled_from([None, None, 1, 3])),
+        "pipeline_parallel_size": draw(st.sampled_from([1, 1, 2])),
+        "num_lookahead_tokens": draw(st.sampled_from([0, 0, 3])),
+    }
+    if scheduler != "static":
+        options["enable_prefix_caching"] = draw(st.booleans())
+    if scheduler == "vllm":
+        options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5]))
+        options["scheduler_reserve_full_isl"] = draw(st.booleans())
+        if options["pipeline_parallel_size"] == 1:
+            options["async_scheduling"] = draw(st.booleans())
+    options["max_num_batched_tokens"] = max(options["max_num_batched_tokens"], max_num_seqs)
+    return options

@@ -1,0 +1,104 @@
+"""Invariants 1 to 10 after every step, on random traces and configurations (ARCHITECTURE lists them).
+
+``check_invariants`` recounts all memory after every step (2, 3, 4, 9); ``check_result`` looks at
+the tables (1, 5, 9, 10); the rest is checked here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from strategies import ALLOCATORS, SCHEDULERS, configs, traces
+
+import kvsim
+from kvsim.kv.manager import ALLOCATORS as ALLOCATOR_REGISTRY
+from kvsim.results.tables import FinishReason
+from kvsim.sched.scheduler import SCHEDULERS as SCHEDULER_REGISTRY
+from kvsim.testing import check_result, equal_tables
+from kvsim.trace import Trace
+
+
+def checked(trace: Trace, options: dict[str, Any]) -> kvsim.Result:
+    result = kvsim.simulate(trace, check_invariants=True, record_steps=True, **options)
+    check_result(result)
+    return result
+
+
+@settings(max_examples=400, deadline=None)
+@given(traces(), configs())
+def test_invariants_hold_after_every_step(trace: Trace, options: dict[str, Any]) -> None:
+    result = checked(trace, options)
+    note(str(result.summary))
+    done = result.requests[result.requests["finish_reason"] == FinishReason.FINISHED]
+    longest = options["max_model_len"]
+    outputs = np.minimum(trace.num_output_tokens, longest - trace.num_prompt_tokens)
+    assert np.array_equal(done["num_output_tokens"], outputs[done["request_id"]])
+    assert (done["num_cached_tokens"] < done["num_prompt_tokens"]).all()
+    assert done["num_preemptions"].sum() == result.summary["num_preemptions"]
+    assert result.summary["peak_running"] <= options["max_num_seqs"]
+    check_progress(result)
+
+
+def check_progress(result: kvsim.Result) -> None:
+    """Invariant 7: within three steps some request gains a token, ends, or the clock moves."""
+    for replica in np.unique(result.steps["replica"]):
+        steps = result.steps[result.steps["replica"] == replica]
+        empty = steps["num_scheduled_tokens"] == 0
+        assert not (empty[2:] & empty[1:-1] & empty[:-2]).any()
+        assert (steps["duration"][~empty] > 0).all()
+        assert (np.diff(steps["start_time"]) >= 0).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces(), configs())
+def test_same_configuration_gives_identical_tables(trace: Trace, options: dict[str, Any]) -> None:
+    """Invariant 8."""
+    first, second = checked(trace, options), checked(trace, options)
+    for table in ("requests", "memory", "steps"):
+        assert equal_tables(getattr(first, table), getattr(second, table))
+    assert first.summary == second.summary
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULER_REGISTRY.names())
+@pytest.mark.parametrize("allocator", ALLOCATOR_REGISTRY.names())
+@pytest.mark.parametrize("num_gpu_blocks", [1, 2, 3, 8])
+def test_every_pair_in_the_registry_survives_tiny_pools(
+    allocator: str, scheduler: str, num_gpu_blocks: int
+) -> None:
+    trace = Trace.from_arrays(
+        [0.0, 0.0, 0.01, 0.5], [3, 20, 5, 90], [4, 12, 30, 2], priority=[1, 0, 2, 0]
+    )
+    result = checked(
+        trace,
+        {
+            "model": "llama-3-8b",
+            "gpu": "a100-80gb",
+            "allocator": allocator,
+            "scheduler": scheduler,
+            "num_gpu_blocks_override": num_gpu_blocks,
+            "max_model_len": 64,
+        },
+    )
+    summary = result.summary
+    assert summary["completed"] + summary["num_rejected"] == len(trace)
+
+
+def test_the_strategies_cover_the_registries() -> None:
+    assert {name.split("+")[0] for name in ALLOCATORS} == set(ALLOCATOR_REGISTRY.names())
+    assert set(SCHEDULERS) == set(SCHEDULER_REGISTRY.names())
+
+
+def test_requests_left_at_the_horizon_are_in_flight() -> None:
+    trace = Trace.from_arrays([0.0, 0.0, 5.0], [100, 100, 100], [1000, 10, 10])
+    result = kvsim.simulate(
+        trace, model="llama-3-8b", gpu="a100-80gb", horizon=1.0, check_invariants=True
+    )
+    reasons = result.requests["finish_reason"].tolist()
+    assert reasons == [FinishReason.IN_FLIGHT, FinishReason.FINISHED, FinishReason.IN_FLIGHT]
+    assert 0 < result.requests["num_output_tokens"][0] < 1000
+    assert math.isnan(result.requests["first_scheduled_time"][2])
+    assert result.summary["num_in_flight"] == 2

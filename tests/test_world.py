@@ -1,0 +1,137 @@
+"""The SimPy world: arrivals, routing, closed loops, exact times, and look-ahead that changes nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from strategies import configs, traces
+
+import kvsim
+from kvsim.engine.world import Phase, Serving, World
+from kvsim.testing import equal_tables
+from kvsim.trace import Trace
+
+TABLES = ("requests", "memory", "steps")
+
+
+def same(a: kvsim.Result, b: kvsim.Result) -> bool:
+    return all(equal_tables(getattr(a, t), getattr(b, t)) for t in TABLES)
+
+
+def test_events_stand_at_exact_times_and_in_the_order_of_their_phase() -> None:
+    world, log = World(initial_time=0.1), []
+
+    def process(name: str, time: float, phase: Phase) -> Any:
+        yield world.at(time, phase)
+        log.append((name, world.now))
+
+    time = 0.1 + 0.7  # 0.1 + (0.8 - 0.1) is another number
+    world.process(process("schedule", time, Phase.STEP_IS_SCHEDULED))
+    world.process(process("send", time, Phase.REQUEST_IS_SENT))
+    world.process(process("end", time, Phase.STEP_ENDS))
+    world.run()
+    assert log == [("end", time), ("send", time), ("schedule", time)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(traces(), configs())
+def test_look_ahead_changes_nothing(trace: Trace, options: dict[str, Any]) -> None:
+    """A world in which no replica ever runs past anybody's next event gives the same tables."""
+
+    def no_look_ahead(self: Serving, index: int) -> float:
+        del index
+        times = [r.next_event_time() for r in self._replicas] + self._release_time
+        if self._places and self._num_sent < len(self.arrival_time):
+            times.append(float(self.arrival_time[self._num_sent]))
+        return max(min(times), math.nextafter(self._world.now, math.inf))
+
+    fast = kvsim.simulate(trace, record_steps=True, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Serving, "_horizon", no_look_ahead)
+        slow = kvsim.simulate(trace, record_steps=True, **options)
+    assert same(fast, slow)
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces(), configs())
+def test_dealing_out_beforehand_equals_sending_one_by_one(
+    trace: Trace, options: dict[str, Any]
+) -> None:
+    options = {**options, "router": "round-robin", "max_concurrency": None}
+    dealt = kvsim.simulate(trace, record_steps=True, **options)
+    sent = kvsim.simulate(trace, record_steps=True, **{**options, "max_concurrency": 10**6})
+    assert same(dealt, sent)
+
+
+def serve(trace: Trace, **options: Any) -> kvsim.Result:
+    options = {"model": "llama-3-8b", "gpu": "a100-80gb", "record_steps": True} | options
+    return kvsim.simulate(trace, cost_model="constant+seconds=1", **options)
+
+
+def test_an_arrival_at_the_very_end_of_a_step_joins_the_next_one() -> None:
+    trace = Trace.from_arrays([0.0, 1.0, 1.0000001], [8, 8, 8], [3, 1, 1])
+    result = serve(trace, async_scheduling=False)
+    assert result.requests["first_scheduled_time"].tolist() == [0.0, 1.0, 2.0]
+    assert result.requests["finish_time"].tolist() == [3.0, 2.0, 3.0]
+
+
+def test_asynchronous_scheduling_sees_arrivals_one_step_earlier_than_it_starts() -> None:
+    """Batch k is scheduled at end(k - 2) and starts at end(k - 1)."""
+    trace = Trace.from_arrays([0.0, 0.5], [8, 8], [5, 1])
+    result = serve(trace, async_scheduling=True)
+    assert result.requests["first_scheduled_time"].tolist() == [0.0, 1.0]
+    assert result.requests["first_token_time"].tolist() == [1.0, 3.0]
+    assert result.requests["finish_time"].tolist() == [5.0, 3.0]
+
+
+def test_round_robin_deals_in_turn_and_least_outstanding_to_the_idle() -> None:
+    trace = Trace.from_arrays([0.0, 0.1, 0.2, 1.5], [8] * 4, [10, 1, 10, 1])
+    turn = serve(trace, data_parallel_size=2)
+    assert turn.requests["replica"].tolist() == [0, 1, 0, 1]
+    least = serve(
+        trace, data_parallel_size=2, router="least-outstanding", async_scheduling=False
+    )
+    # At 0.2 both have one, the first is taken; at 1.5 the second one's has ended.
+    assert least.requests["replica"].tolist() == [0, 1, 0, 1]
+    busy = serve(
+        trace[:3], data_parallel_size=3, router="least-outstanding", async_scheduling=False
+    )
+    assert busy.requests["replica"].tolist() == [0, 1, 2]
+
+
+def test_a_request_that_ends_at_an_arrival_is_no_longer_outstanding() -> None:
+    trace = Trace.from_arrays([0.0, 0.0, 1.0], [8] * 3, [1, 5, 1])
+    result = serve(
+        trace, data_parallel_size=2, router="least-outstanding", async_scheduling=False
+    )
+    assert result.requests["replica"].tolist() == [0, 1, 0]
+
+
+def test_closed_loop_sends_when_planned_or_when_a_place_frees() -> None:
+    """vllm bench serve --max-concurrency 2: the arrival is the time a request is really sent."""
+    trace = Trace.from_arrays([0.0, 0.0, 0.0, 0.0, 9.0], [8] * 5, [2, 3, 2, 1, 1])
+    result = serve(trace, max_concurrency=2, async_scheduling=False)
+    assert result.requests["arrival_time"].tolist() == [0.0, 0.0, 2.0, 3.0, 9.0]
+    assert result.requests["finish_time"].tolist() == [2.0, 3.0, 4.0, 4.0, 10.0]
+    assert result.summary["peak_running"] == 2
+    assert result.summary["mean_waiting"] == 0
+
+
+def test_a_rejected_request_takes_no_place() -> None:
+    trace = Trace.from_arrays([0.0, 0.0, 0.0], [8, 10**6, 8], [2, 2, 2])
+    result = serve(trace, max_concurrency=1, async_scheduling=False)
+    assert result.requests["arrival_time"].tolist() == [0.0, 2.0, 2.0]
+    assert result.summary["num_rejected"] == 1
+    assert result.summary["completed"] == 2
+
+
+def test_pipeline_stages_overlap_different_requests() -> None:
+    """Two stages: a step takes as long, but the next one starts when the first stage is free."""
+    trace = Trace.from_arrays([0.0, 0.0], [8, 8], [2, 2])
+    result = serve(trace, pipeline_parallel_size=2, max_num_batched_tokens=8, max_num_seqs=2)
+    steps = result.steps[result.steps["num_scheduled_tokens"] > 0]
+    assert steps["start_time"].tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert result.requests["finish_time"].tolist() == [2.0, 2.5]
