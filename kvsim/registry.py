@@ -100,7 +100,8 @@ class Registry(Generic[T]):
         if not params:
             return {}
         factory, allowed = self.get(name), self.parameters(name)
-        hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)  # type: ignore[misc]
+        function = factory.__init__ if inspect.isclass(factory) else factory
+        hints = get_type_hints(function, include_extras=True)
         checked: dict[str, object] = {}
         for key, value in params.items():
             if key not in allowed:

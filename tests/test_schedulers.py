@@ -1,0 +1,213 @@
+"""Schedulers as literal event logs, on pools small enough to follow by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvsim.kv.attention import FullAttention
+from kvsim.kv.contiguous import ContiguousManager, reserve_oracle
+from kvsim.kv.manager import KVCacheConfig
+from kvsim.kv.paged import PagedManager
+from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
+from kvsim.request import Request, Status
+from kvsim.sched.orca import OrcaScheduler
+from kvsim.sched.queue import FcfsQueue, PriorityQueue
+from kvsim.sched.scheduler import Scheduler, SchedulerConfig
+from kvsim.sched.static import StaticScheduler
+from kvsim.sched.vllm import VllmScheduler
+
+
+def request(index: int, prompt: int, output: int, priority: int = 0) -> Request:
+    segments = [(100 + index, 0, prompt)]
+    return Request(index, float(index), prompt, output, segments, 1000 + index, priority)
+
+
+def pool(num_gpu_blocks: int, block_size: int = 4, **options: object) -> PagedManager:
+    options = {"max_model_len": 64, "enable_prefix_caching": False} | options
+    return PagedManager(num_gpu_blocks, [FullAttention(block_size)], **options)  # type: ignore[arg-type]
+
+
+def config(**options: object) -> SchedulerConfig:
+    options = {"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 16} | options
+    return SchedulerConfig(**options)  # type: ignore[arg-type]
+
+
+def run(scheduler: Scheduler, requests: list[Request], max_steps: int = 100) -> list[str]:
+    """Serve requests that are all there from the start; one line per step."""
+    for r in requests:
+        scheduler.add(r)
+    log = []
+    while scheduler.has_work and len(log) < max_steps:
+        plan = scheduler.schedule(0.0)
+        scheduled = zip(plan.requests, plan.num_tokens, strict=True)
+        line = " ".join(f"{r.request_id}:{n}" for r, n in scheduled)
+        if plan.preempted:
+            line += " !" + ",".join(str(r.request_id) for r in plan.preempted)
+        output = scheduler.complete(plan, 0.0)
+        if output.finished:
+            line += " ." + ",".join(str(r.request_id) for r in output.finished)
+        log.append(line)
+    return log
+
+
+def test_vllm_mixes_decodes_and_prompt_chunks_within_the_budget() -> None:
+    log = run(VllmScheduler(pool(50), config()), [request(0, 10, 3), request(1, 20, 2)])
+    assert log == ["0:10 1:6", "0:1 1:14", "0:1 1:1 .0,1"]
+
+
+def test_vllm_preempts_the_latest_and_computes_it_again_with_its_output() -> None:
+    scheduler = VllmScheduler(pool(6), config())  # 5 usable blocks of 4 slots
+    log = run(scheduler, [request(0, 7, 5), request(1, 7, 5)])
+    assert log == [
+        "0:7 1:7",
+        "0:1 1:1",  # both fill their second block
+        "0:1 !1",  # one block left: the first takes it, then nothing for the second
+        "0:1",  # the second needs 3 blocks for its 9 tokens, 2 are free
+        "0:1 .0",
+        "1:9",  # prompt and two tokens, at once
+        "1:1",
+        "1:1 .1",
+    ]
+    assert scheduler.num_preemptions == 1
+    assert scheduler.num_recomputed_tokens == 8  # the ninth token had not been computed before
+
+
+def test_vllm_head_of_the_queue_blocks_those_behind_it() -> None:
+    scheduler = VllmScheduler(pool(5), config())
+    log = run(scheduler, [request(0, 8, 3), request(1, 12, 1), request(2, 1, 1)])
+    # The third would have fitted beside the first all along.
+    assert log == ["0:8", "0:1", "0:1 .0", "1:12 2:1 .1,2"]
+
+
+def test_vllm_priority_preempts_the_least_urgent_even_if_scheduled_already() -> None:
+    requests = [request(0, 8, 4, priority=2), request(1, 8, 4, priority=0)]
+    log = run(VllmScheduler(pool(6), config(policy="priority")), requests)
+    # The urgent one was admitted first; at the shortage the other one goes.
+    assert log[:3] == ["1:8 0:8", "1:1 !0", "1:1"]
+    late = VllmScheduler(pool(6), config(policy="priority"))
+    late.add(request(0, 8, 4, priority=2))
+    late.complete(late.schedule(0.0), 0.0)
+    late.add(request(1, 8, 4, priority=0))
+    late.complete(late.schedule(0.0), 0.0)  # 0 takes its third block, 1 its two
+    plan = late.schedule(0.0)
+    # 0 was scheduled first, then 1 needs a block: 0 gives its step and its blocks back.
+    assert [r.request_id for r in plan.requests] == [1]
+    assert [r.request_id for r in plan.preempted] == [0]
+
+
+def test_vllm_without_chunked_prefill_waits_for_a_whole_step() -> None:
+    scheduler = VllmScheduler(pool(50), config(enable_chunked_prefill=False))
+    log = run(scheduler, [request(0, 10, 1), request(1, 10, 1)])
+    assert log == ["0:10 .0", "1:10 .1"]
+    assert not scheduler.head_refused  # the budget held it back, not memory
+
+
+def test_vllm_long_prefill_threshold_spares_a_lone_request() -> None:
+    limits = {"long_prefill_token_threshold": 4}
+    assert run(VllmScheduler(pool(50), config(**limits)), [request(0, 12, 1)]) == ["0:12 .0"]
+    log = run(VllmScheduler(pool(50), config(**limits)), [request(0, 6, 1), request(1, 6, 1)])
+    assert log == ["0:4 1:4", "0:2 1:2 .0,1"]
+
+
+def test_vllm_keeps_a_watermark_free_unless_idle() -> None:
+    kv = pool(11, watermark=0.3)
+    log = run(VllmScheduler(kv, config()), [request(0, 16, 2), request(1, 13, 1)])
+    assert log == ["0:16", "0:1 .0", "1:13 .1"]  # 10 - 4 - 4 < 3: the second waits
+    log = run(VllmScheduler(pool(11), config()), [request(0, 16, 2), request(1, 13, 1)])
+    assert log == ["0:16", "0:1 1:13 .0,1"]  # the first step's budget was used up
+
+
+def test_orca_reserves_everything_at_admission_and_never_preempts() -> None:
+    kv = pool(6, reserve_output=True)
+    scheduler = OrcaScheduler(kv, config())
+    log = run(scheduler, [request(0, 7, 5), request(1, 7, 5), request(2, 1, 1)])
+    assert log == ["0:7", "0:1", "0:1", "0:1", "0:1 .0", "1:7 2:1 .2", "1:1", "1:1", "1:1", "1:1 .1"]
+    assert scheduler.num_preemptions == 0
+
+
+def test_orca_computes_whole_prompts_beyond_the_token_budget() -> None:
+    log = run(OrcaScheduler(pool(50), config()), [request(0, 30, 2), request(1, 30, 1)])
+    assert log == ["0:30 1:30 .1", "0:1 .0"]
+
+
+def test_static_runs_a_batch_to_its_last_request() -> None:
+    kv = pool(50, reserve_output=True)
+    scheduler = StaticScheduler(kv, config(max_num_seqs=2))
+    log = run(scheduler, [request(0, 4, 1), request(1, 4, 3), request(2, 4, 1)])
+    assert log == ["0:4 1:4 .0", "1:1", "1:1 .1", "2:4 .2"]
+
+
+def test_static_holds_the_slots_of_ended_requests() -> None:
+    kv = pool(50, reserve_output=True)
+    scheduler = StaticScheduler(kv, config())
+    for r in (request(0, 8, 1), request(1, 8, 9)):
+        scheduler.add(r)
+    scheduler.complete(scheduler.schedule(0.0), 0.0)
+    usage = kv.usage
+    assert (usage.token_states, usage.reservation, usage.internal) == (8, 8, 8)
+    kv.check_integrity()
+    while scheduler.has_work:
+        scheduler.complete(scheduler.schedule(0.0), 0.0)
+    assert kv.usage.unallocated == kv.total_bytes
+
+
+def test_the_refused_flag_is_kept_until_the_next_attempt() -> None:
+    scheduler = VllmScheduler(pool(5), config(max_num_seqs=2))
+    for r in (request(0, 8, 6), request(1, 12, 1)):
+        scheduler.add(r)
+    states = []
+    while scheduler.has_work:
+        plan = scheduler.schedule(0.0)
+        states.append(scheduler.head_refused)
+        scheduler.complete(plan, 0.0)
+    assert states == [True] * 6 + [False]
+    full = VllmScheduler(pool(50), config(max_num_seqs=1))
+    for r in (request(0, 8, 2), request(1, 12, 1)):
+        full.add(r)
+    full.schedule(0.0)
+    assert not full.head_refused  # max_num_seqs held it back
+
+
+def test_recomputation_hits_the_blocks_a_preempted_request_left_behind() -> None:
+    scheduler = VllmScheduler(pool(8, enable_prefix_caching=True), config(max_num_batched_tokens=32))
+    log = run(scheduler, [request(0, 11, 5), request(1, 11, 5)])
+    assert log == ["0:11 1:11", "0:1 1:1", "0:1 !1", "0:1", "0:1 .0", "1:1", "1:1", "1:1 .1"]
+    assert (scheduler.num_preemptions, scheduler.num_recomputed_tokens) == (1, 0)
+    without = VllmScheduler(pool(8), config(max_num_batched_tokens=32))
+    run(without, [request(0, 11, 5), request(1, 11, 5)])
+    assert without.num_recomputed_tokens == 12
+
+
+def test_asynchronous_requests_never_run_past_their_end() -> None:
+    scheduler = VllmScheduler(pool(50), config(async_scheduling=True))
+    scheduler.add(request(0, 4, 3))
+    plans = [scheduler.schedule(0.0)]
+    sampled = []
+    while scheduler.has_work:
+        plans.append(scheduler.schedule(0.0))
+        sampled.append([r.request_id for r in scheduler.complete(plans.pop(0), 0.0).sampled])
+    assert sampled == [[0], [0], [0]]
+
+
+def test_queues() -> None:
+    fcfs, priority = FcfsQueue(), PriorityQueue()
+    requests = [request(0, 1, 1, priority=1), request(1, 1, 1), request(2, 1, 1, priority=1)]
+    for r in requests:
+        fcfs.append(r)
+        priority.append(r)
+    fcfs.push_front(fcfs.pop())
+    assert [r.request_id for r in fcfs] == [0, 1, 2]
+    assert [r.request_id for r in priority] == [1, 0, 2]
+    priority.remove(requests[0])
+    assert (priority.pop().request_id, priority.head().request_id, len(priority)) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("scheduler", [VllmScheduler, OrcaScheduler, StaticScheduler])
+def test_contiguous_memory_under_every_scheduler(scheduler: type[Scheduler]) -> None:
+    layout = KVLayout((LayerKV("full", None, 1),), KV_DTYPES["bf16"], 0)
+    kv = ContiguousManager(KVCacheConfig(layout, 32, 4, 64), reserve_oracle, "buddy")
+    requests = [request(i, 5 + i, 3) for i in range(5)]
+    run(scheduler(kv, config()), requests)
+    assert all(r.status is Status.FINISHED for r in requests)
+    assert kv.usage.unallocated == kv.total_bytes
+    kv.check_integrity()
