@@ -76,6 +76,7 @@ def compare(
     from kvsim.report.terminal import comparison_table
     from kvsim.results.replications import average
 
+    _check_targets(out, json_file)
     config = RunConfig.build(**options_given(options))
     names = [name.strip() for name in allocators.split(",") if name.strip()]
     if out is not None:
@@ -85,11 +86,11 @@ def compare(
         trace, notes = _requests(one)
         total = len(names) * len(trace)
         with _progress("simulating", total, json_file) as tick:
-            done = {name: 0 for name in names}
+            done = dict.fromkeys(names, 0)
 
             def on_progress(name: str, count: int, done: dict[str, int] = done) -> None:
                 done[name] = count
-                tick(sum(done.values()))  # noqa: B023 - used within the iteration
+                tick(sum(done.values()))
 
             comparisons.append(run_comparison(one, trace, names, on_progress=on_progress))
     _refuse_if_nothing_ran([r for c in comparisons for r in c.results.values()])
@@ -120,6 +121,7 @@ def run(
     from kvsim.report.terminal import run_table
     from kvsim.results.replications import average
 
+    _check_targets(out, json_file)
     given = options_given(options)
     if config_file is not None:
         given = RunConfig.read_toml(config_file) | given
@@ -163,7 +165,6 @@ def trace() -> None:
 def trace_inspect(file: str, json_file: str | None) -> None:
     """Say what a trace file holds, and how it was read."""
     import workloads
-
     from kvsim.report.terminal import facts_table
     from kvsim.report.trace_facts import trace_facts
 
@@ -281,6 +282,16 @@ def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:
 # -- answers --------------------------------------------------------------------------------------
 
 
+def _check_targets(out: str | None, json_file: str | None) -> None:
+    """Refuse what cannot be written before anything runs."""
+    if out is not None:
+        existing = next(p for p in (Path(out), *Path(out).absolute().parents) if p.exists())
+        if not existing.is_dir():
+            raise ValueError(f"--out {out}: cannot make this directory: {existing} is a file")
+    if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
+        raise ValueError(f"--json {json_file}: cannot be written: no such directory")
+
+
 def _print(renderable: RenderableType) -> None:
     from rich.console import Console
 
@@ -321,9 +332,9 @@ def _answer(
 
 
 def _save_all(
-    runs: Sequence[Result] | Sequence[Comparison], folder: Path, answers: Mapping[str, Any]
+    runs: Sequence[Result | Comparison], folder: Path, answers: Mapping[str, Any]
 ) -> None:
-    """Write runs with their figures: into the folder, or one folder per seed if there are several."""
+    """Write runs with their figures, several into a folder each."""
     from kvsim.report.files import save_with_figures
     from kvsim.results.result import make_directory, write_json
 
@@ -338,9 +349,7 @@ def _save_all(
 
 
 @contextmanager
-def _progress(
-    what: str, total: int, json_file: str | None
-) -> Iterator[Callable[[int], object]]:
+def _progress(what: str, total: int, json_file: str | None) -> Iterator[Callable[[int], object]]:
     """Show a progress bar on a terminal, nothing in a pipe."""
     if json_file == "-" or not sys.stderr.isatty():
         yield lambda count: None

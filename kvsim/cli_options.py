@@ -89,7 +89,7 @@ def flag(name: str) -> str:
 def config_options(
     *, only: Collection[str] = tuple(SECTIONS), leave_out: Collection[str] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a command with the flags of some sections; use it above ``@cli.command``'s others."""
+    """Decorate a command with the flags of some sections."""
     names = [n for title in only for n in SECTIONS[title] if n not in leave_out]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +162,7 @@ def _target(text: str) -> tuple[str, str]:
 
 
 def join_goodput(arguments: Sequence[str]) -> list[str]:
-    """Repeat --goodput before each of its targets: ``--goodput ttft:500 tpot:50`` is vLLM's form."""
+    """Repeat --goodput before each target, as in vLLM's ``--goodput ttft:500 tpot:50``."""
     joined: list[str] = []
     inside = False
     for argument in arguments:

@@ -194,7 +194,9 @@ class RunConfig(Config):
 
 def _non_defaults(spec: Any) -> dict[str, Any]:
     """Fields of a model or GPU that differ from their default, as TOML can hold them."""
-    values = {f.name: getattr(spec, f.name) for f in fields(spec) if getattr(spec, f.name) != f.default}
+    values = {
+        f.name: getattr(spec, f.name) for f in fields(spec) if getattr(spec, f.name) != f.default
+    }
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
 
 

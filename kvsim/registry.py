@@ -8,11 +8,13 @@ runs without an edit to any file of kvsim.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Generic, ParamSpec, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, get_type_hints
 
 from kvsim.errors import unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -95,7 +97,7 @@ class Registry(Generic[T]):
 
     def check_params(self, name: str, params: Mapping[str, object]) -> dict[str, object]:
         """Convert and check parameters without calling the factory."""
-        from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - only when needed
+        from pydantic import TypeAdapter, ValidationError
 
         if not params:
             return {}

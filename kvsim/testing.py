@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def _check_requests(result: Result) -> None:
     if (done["num_output_tokens"] < 1).any():
         _fail(1, "a request finished without a token")
     times = ("arrival_time", "first_scheduled_time", "first_token_time", "finish_time")
-    for earlier, later in zip(times, times[1:], strict=False):
+    for earlier, later in pairwise(times):
         wrong = done[~(done[earlier] <= done[later])]
         if len(wrong):
             _fail(5, f"{earlier} is after {later} for requests {wrong['request_id'][:5].tolist()}")

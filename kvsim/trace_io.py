@@ -72,8 +72,8 @@ def _write_jsonl(columns: Columns, file: IO[bytes]) -> None:
 
 
 def _write_parquet(columns: Columns, file: IO[bytes]) -> None:
-    import pyarrow as pa  # noqa: PLC0415 - half a second, and only this format needs it
-    from pyarrow import parquet  # noqa: PLC0415
+    import pyarrow as pa
+    from pyarrow import parquet
 
     parquet.write_table(pa.table(columns), file)
 

@@ -137,7 +137,7 @@ TestPoolMachine = PoolMachine.TestCase
 TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-# -- contiguous memory --------------------------------------------------------------------------------
+# -- contiguous memory ----------------------------------------------------------------------------
 
 
 def test_buddy_decomposes_splits_and_merges() -> None:

@@ -22,7 +22,9 @@ from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.request import Request, Status
 
 
-def request(index: int, segments: list[tuple[int, int, int]], output: int = 8, salt: int = 0) -> Request:
+def request(
+    index: int, segments: list[tuple[int, int, int]], output: int = 8, salt: int = 0
+) -> Request:
     prompt = sum(length for _, _, length in segments)
     return Request(index, 0.0, prompt, output, segments, 1000 + index, cache_salt=salt)
 
@@ -43,12 +45,12 @@ def compute(kv: Any, r: Request, num_tokens: int) -> bool:
     return True
 
 
-def paged(num_gpu_blocks: int = 20, spec: Any = FullAttention(4), **options: Any) -> PagedManager:
-    specs = spec if isinstance(spec, list) else [spec]
+def paged(num_gpu_blocks: int = 20, spec: Any = None, **options: Any) -> PagedManager:
+    specs = spec if isinstance(spec, list) else [spec or FullAttention(4)]
     return PagedManager(num_gpu_blocks, specs, max_model_len=128, **options)
 
 
-# -- bytes by cause -----------------------------------------------------------------------------------
+# -- bytes by cause -------------------------------------------------------------------------------
 
 
 def test_paged_causes_of_one_request() -> None:
@@ -96,7 +98,14 @@ def test_contiguous_causes_of_one_request(
     kv = contiguous(300, reserve)
     r = plain(0, prompt, output)
     compute(kv, r, prompt)
-    assert kv.usage == (prompt, last - prompt, asked - last, handed_out - asked, 300 - handed_out, 0)
+    assert kv.usage == (
+        prompt,
+        last - prompt,
+        asked - last,
+        handed_out - asked,
+        300 - handed_out,
+        0,
+    )
     compute(kv, r, 1)
     assert kv.usage.token_states == prompt + 1
     kv.retire(r)
@@ -151,7 +160,7 @@ def test_a_block_check_is_exact_at_the_boundary() -> None:
     assert not contiguous(24, reserve_oracle, "buddy").fits(plain(0, 13, 4))  # largest piece: 16
 
 
-# -- prefix hits --------------------------------------------------------------------------------------
+# -- prefix hits ----------------------------------------------------------------------------------
 
 
 def test_the_last_token_is_always_computed() -> None:
@@ -190,7 +199,7 @@ def test_content_is_the_same_however_it_is_cut_and_only_then() -> None:
     assert keys([(9, 0, 4), (7, 4, 8)])[1] != whole[1]
 
 
-# -- windows ------------------------------------------------------------------------------------------
+# -- windows --------------------------------------------------------------------------------------
 
 
 def test_sliding_windows_drop_blocks_and_cap_memory() -> None:
@@ -239,7 +248,7 @@ def test_hybrid_groups_share_one_pool() -> None:
     assert kv.pool.num_free == 39
 
 
-# -- memory map ---------------------------------------------------------------------------------------
+# -- memory map -----------------------------------------------------------------------------------
 
 
 def test_memory_map_shows_the_cause_at_every_slot() -> None:
@@ -266,7 +275,7 @@ def test_memory_map_agrees_with_the_bytes() -> None:
     assert counts.tolist() == [usage.unallocated, *usage[:4], 0]
 
 
-# -- the grammar --------------------------------------------------------------------------------------
+# -- the grammar ----------------------------------------------------------------------------------
 
 
 def test_allocator_grammar() -> None:

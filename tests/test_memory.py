@@ -84,7 +84,7 @@ def test_table_1_of_the_paper(
     assert c.num_tokens == pytest.approx(slots, rel=tolerance + 0.001)
 
 
-# -- dtypes, ranks, stages --------------------------------------------------------------------------
+# -- dtypes, ranks, stages ------------------------------------------------------------------------
 
 
 def test_fp8_halves_and_int8_gives_back_its_scales() -> None:
@@ -102,7 +102,9 @@ def test_vllm_spellings_of_dtypes() -> None:
     assert kv_dtype("auto", model_dtype="fp16") is KV_DTYPES["fp16"]
     assert kv_dtype("fp8_e4m3") is KV_DTYPES["fp8"]
     assert kv_dtype("bfloat16") is KV_DTYPES["bf16"]
-    with pytest.raises(ValueError, match="unknown KV cache dtype 'int3'; did you mean int8 or int4"):
+    with pytest.raises(
+        ValueError, match="unknown KV cache dtype 'int3'; did you mean int8 or int4"
+    ):
         kv_dtype("int3")
 
 
@@ -111,7 +113,7 @@ def test_kv_heads_divide_over_ranks_and_are_copied_below_one() -> None:
     assert kv_bytes("llama-3-8b", tensor_parallel_size=16) * 8 == kv_bytes("llama-3-8b")
     assert kv_bytes("deepseek-v3", tensor_parallel_size=8) == kv_bytes("deepseek-v3") == 70_272
     assert heads_per_rank(4, 2) == 2
-    with pytest.raises(ValueError, match="8 KV heads cannot be shared out over .*size 3"):
+    with pytest.raises(ValueError, match=r"8 KV heads cannot be shared out over .*size 3"):
         kv_bytes("llama-3-8b", tensor_parallel_size=3)
 
 
@@ -122,14 +124,16 @@ def test_pipeline_stages_hold_their_layers() -> None:
         kv_bytes("llama-3-8b", pipeline_parallel_size=33)
 
 
-# -- the planner -------------------------------------------------------------------------------------
+# -- the planner ----------------------------------------------------------------------------------
 
 #: Layers (kind, window, bytes per token) behind the recorded plans.
 SHAPES = {
     "llama3_8b": [("full", None, 4096)] * 32,
     "llama3_70b": [("full", None, 4096)] * 80,
     "mistral7b": [("sliding", 4096, 4096)] * 32,
-    "gemma3_27b": [("full", None, 8192) if i % 6 == 5 else ("sliding", 1024, 8192) for i in range(62)],
+    "gemma3_27b": [
+        ("full", None, 8192) if i % 6 == 5 else ("sliding", 1024, 8192) for i in range(62)
+    ],
     "gpt_oss_20b": [("full", None, 2048) if i % 2 else ("sliding", 128, 2048) for i in range(24)],
     "13full+12swa": [("sliding", 128, 2048) if i % 2 else ("full", None, 2048) for i in range(25)],
     "mixed heads": [("sliding", 512, 4096) if i % 4 else ("full", None, 2048) for i in range(16)],
@@ -162,12 +166,17 @@ def test_planner_agrees_with_vllm(shared_data: Path) -> None:
 
 
 def test_planner_examples() -> None:
-    """The same from rules alone: Gemma-3-27B has 6 sliding groups of 8 or 9 and a full one of 10."""
+    """From the rules alone: Gemma-3-27B has 6 sliding groups of 8 or 9 layers and a full one."""
     plan = plan_groups(layout_of(SHAPES["gemma3_27b"]), 16)
     assert [g.num_layers for g in plan.groups] == [9, 9, 9, 9, 8, 8, 10]
     assert 20 * 2**30 // plan.bytes_per_block == 16_384
     plan = plan_groups(layout_of(SHAPES["mixed heads"]), 16)
-    assert [(g.block_size, g.num_layers) for g in plan.groups] == [(32, 4), (16, 4), (16, 4), (16, 4)]
+    assert [(g.block_size, g.num_layers) for g in plan.groups] == [
+        (32, 4),
+        (16, 4),
+        (16, 4),
+        (16, 4),
+    ]
 
 
 def test_hybrid_models_can_be_treated_as_full_attention() -> None:
@@ -177,7 +186,7 @@ def test_hybrid_models_can_be_treated_as_full_attention() -> None:
     assert plan.bytes_per_block == 16 * layout.bytes_per_token
 
 
-# -- budget and capacity ------------------------------------------------------------------------------
+# -- budget and capacity --------------------------------------------------------------------------
 
 
 def test_weights_by_dtype_quantisation_and_rank() -> None:
@@ -204,7 +213,11 @@ def test_a_budget_adds_up() -> None:
 
 def test_overrides_and_fit() -> None:
     c = capacity(model="llama-3-8b", gpu="l4", num_gpu_blocks_override=512)
-    assert (c.num_gpu_blocks, c.num_tokens, c.fits) == (512, 8192, False)  # block 0 is the null block
+    assert (c.num_gpu_blocks, c.num_tokens, c.fits) == (
+        512,
+        8192,
+        False,
+    )  # block 0 is the null block
     assert capacity(model="llama-3-8b", gpu="l4", num_gpu_blocks_override=513).fits
     assert c.max_concurrency["8192"] == 1
     with pytest.raises(ValueError, match="at least one block of 2097152 bytes"):
@@ -220,7 +233,7 @@ def test_conventions_follow_the_vllm_version() -> None:
     assert engine_of("0.33").gpu_memory_utilization == 0.92
     assert engine_of("v0.19.1").graphs_gib == 0.0
     assert engine_of("0.6.4.post1").sampler_copies == 9.9
-    with pytest.raises(ValueError, match="must look like 0.33"):
+    with pytest.raises(ValueError, match=r"must look like 0\.33"):
         engine_of("latest")
 
 

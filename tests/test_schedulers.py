@@ -121,7 +121,18 @@ def test_orca_reserves_everything_at_admission_and_never_preempts() -> None:
     kv = pool(6, reserve_output=True)
     scheduler = OrcaScheduler(kv, config())
     log = run(scheduler, [request(0, 7, 5), request(1, 7, 5), request(2, 1, 1)])
-    assert log == ["0:7", "0:1", "0:1", "0:1", "0:1 .0", "1:7 2:1 .2", "1:1", "1:1", "1:1", "1:1 .1"]
+    assert log == [
+        "0:7",
+        "0:1",
+        "0:1",
+        "0:1",
+        "0:1 .0",
+        "1:7 2:1 .2",
+        "1:1",
+        "1:1",
+        "1:1",
+        "1:1 .1",
+    ]
     assert scheduler.num_preemptions == 0
 
 
@@ -169,7 +180,9 @@ def test_the_refused_flag_is_kept_until_the_next_attempt() -> None:
 
 
 def test_recomputation_hits_the_blocks_a_preempted_request_left_behind() -> None:
-    scheduler = VllmScheduler(pool(8, enable_prefix_caching=True), config(max_num_batched_tokens=32))
+    scheduler = VllmScheduler(
+        pool(8, enable_prefix_caching=True), config(max_num_batched_tokens=32)
+    )
     log = run(scheduler, [request(0, 11, 5), request(1, 11, 5)])
     assert log == ["0:11 1:11", "0:1 1:1", "0:1 !1", "0:1", "0:1 .0", "1:1", "1:1", "1:1 .1"]
     assert (scheduler.num_preemptions, scheduler.num_recomputed_tokens) == (1, 0)

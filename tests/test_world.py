@@ -1,4 +1,4 @@
-"""The SimPy world: arrivals, routing, closed loops, exact times, and look-ahead that changes nothing."""
+"""The SimPy world: arrivals, routing, closed loops, exact times, harmless look-ahead."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ def test_round_robin_deals_in_turn_and_least_outstanding_to_the_idle() -> None:
     trace = Trace.from_arrays([0.0, 0.1, 0.2, 1.5], [8] * 4, [10, 1, 10, 1])
     turn = serve(trace, data_parallel_size=2)
     assert turn.requests["replica"].tolist() == [0, 1, 0, 1]
-    least = serve(
-        trace, data_parallel_size=2, router="least-outstanding", async_scheduling=False
-    )
+    least = serve(trace, data_parallel_size=2, router="least-outstanding", async_scheduling=False)
     # At 0.2 both have one, the first is taken; at 1.5 the second one's has ended.
     assert least.requests["replica"].tolist() == [0, 1, 0, 1]
     busy = serve(
@@ -104,9 +102,7 @@ def test_round_robin_deals_in_turn_and_least_outstanding_to_the_idle() -> None:
 
 def test_a_request_that_ends_at_an_arrival_is_no_longer_outstanding() -> None:
     trace = Trace.from_arrays([0.0, 0.0, 1.0], [8] * 3, [1, 5, 1])
-    result = serve(
-        trace, data_parallel_size=2, router="least-outstanding", async_scheduling=False
-    )
+    result = serve(trace, data_parallel_size=2, router="least-outstanding", async_scheduling=False)
     assert result.requests["replica"].tolist() == [0, 1, 0]
 
 

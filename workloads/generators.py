@@ -209,7 +209,7 @@ def empirical(
     ValueError
         If the file cannot be read, for a value out of range or an unknown arrival process.
     """
-    from workloads.readers import load  # noqa: PLC0415 - no other generator reads files
+    from workloads.readers import load
 
     if not trace:
         raise ValueError("workload 'empirical' needs a file: empirical+trace=PATH")

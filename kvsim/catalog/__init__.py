@@ -90,7 +90,7 @@ def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, os.PathLike) or _is_config_path(model):
-        from kvsim.catalog.hf_config import read_hf_config  # noqa: PLC0415  only files need it
+        from kvsim.catalog.hf_config import read_hf_config
 
         return read_hf_config(model)
     catalogue = _catalogue()
@@ -209,8 +209,8 @@ def _catalogue() -> _Catalogue:
 
 def _resolved(file: str) -> list[tuple[str, dict[str, Any]]]:
     """Read a table; an entry with ``like`` starts from the shape of the entry it names."""
-    import tomllib  # noqa: PLC0415  these two cost more than the rest of this module
-    from importlib import resources  # noqa: PLC0415
+    import tomllib
+    from importlib import resources
 
     tables = tomllib.loads(resources.files(__package__).joinpath(file).read_text("utf-8"))
     return [(name, _with_base(table, tables)) for name, table in tables.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat  # noqa: TC002 - the registry reads the annotation
 
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 

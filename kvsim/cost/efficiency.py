@@ -1,7 +1,7 @@
 """How much of a card's peak each kind of work reaches. The only constants of the roofline.
 
-Fitted on kernel times of aiconfigurator-core 0.12.0 (GEMM and attention under vLLM, CUDA-graph timing)
-on H100 and A100; overheads on one lightly loaded run of vLLM 0.23 on an H100. Cards without
+Fitted on kernel times of aiconfigurator-core 0.12.0 (GEMM and attention under vLLM, CUDA-graph
+timing) on H100 and A100; overheads on one lightly loaded run of vLLM 0.23 on an H100. Cards without
 measurements take the H100's fractions of their own peaks, which put an RTX 4090 within 11 % of
 measured end-to-end times.
 """

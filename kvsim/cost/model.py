@@ -52,8 +52,8 @@ class CostConfig:
 
 
 def _load_cost_models() -> None:
-    import kvsim.cost.constant  # noqa: PLC0415
-    import kvsim.cost.roofline  # noqa: F401, PLC0415
+    import kvsim.cost.constant
+    import kvsim.cost.roofline  # noqa: F401
 
 
 #: Factories take a :class:`CostConfig` and keyword parameters.

@@ -87,8 +87,7 @@ class Recorder:
         if self._record_steps:
             tokens, running = sum(plan.num_tokens), len(self._scheduler.running)
             self._steps.append(
-                (self._replica, start, cost.time, tokens, running, len(plan.preempted))
-                + (cost.flops, cost.bytes)
+                (self._replica, start, *cost[:1], tokens, running, len(plan.preempted), *cost[1:])
             )
         if self.totals.num_steps % self._stride == 0:
             self._sample(now)
@@ -106,8 +105,17 @@ class Recorder:
         external = usage.external + usage.unallocated * refused
         free = 0 if refused else usage.unallocated
         self._memory.append(
-            (now, self._replica, len(scheduler.running), len(scheduler.waiting), kv.kv_usage)
-            + (usage.token_states, usage.reservation, usage.internal, external, free, usage.cached)
+            (
+                now,
+                self._replica,
+                len(scheduler.running),
+                len(scheduler.waiting),
+                kv.kv_usage,
+                *usage[:3],
+                external,
+                free,
+                usage.cached,
+            )
         )
         if self._bins:
             causes = kv.memory_map(self._bins)

@@ -6,8 +6,6 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from kvsim.cost.model import StepCost
 from kvsim.engine.recorder import Recorder
 from kvsim.request import Request
@@ -16,6 +14,7 @@ from kvsim.results.tables import FinishReason
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from kvsim.engine.setup import Setup

@@ -1,7 +1,7 @@
 """The SimPy world: clients, router and replicas on one clock.
 
-A replica runs by itself up to its horizon, the earliest time at which something outside can reach it.
-Where nothing outside can, all requests are dealt out beforehand and no event is needed per request.
+A replica runs by itself up to its horizon, the earliest time at which something outside can reach
+it. Where nothing outside can, all requests are dealt out beforehand, without an event per request.
 Events at one instant happen in a fixed order that does not depend on who scheduled them first:
 steps end, then requests are sent, then steps are scheduled.
 """
@@ -95,7 +95,9 @@ class Serving:
 
     def _deal_out(self) -> None:
         ids = np.flatnonzero(self._admissible)
-        choices = np.array([self._router.choose(int(i), self._replicas) for i in ids], dtype=np.int64)
+        choices = np.array(
+            [self._router.choose(int(i), self._replicas) for i in ids], dtype=np.int64
+        )
         for index, replica in enumerate(self._replicas):
             mine = ids[choices == index]
             replica.submit(mine, self.arrival_time[mine])

@@ -78,6 +78,6 @@ def parse_allocator(text: str) -> AllocatorSpec:
             params[key] = value
         else:
             known = [*KV_DTYPES, "window", "gqa", "mqa", *(p.replace("_", "-") for p in own)]
-            error = unknown_name("modifier", key.replace("_", "-"), known)
-            raise ValueError(f"allocator {text!r}: {error}")
+            unknown = unknown_name("modifier", key.replace("_", "-"), known)
+            raise ValueError(f"allocator {text!r}: {unknown}")
     return AllocatorSpec(base, ALLOCATORS.check_params(base, params), **changes)

@@ -1,7 +1,7 @@
 """Names for full blocks: equal content behind an equal prefix gives an equal key.
 
-vLLM hashes (parent's hash, token ids, extra keys) with SHA-256. The simulator knows no token ids but
-the content a token belongs to, so it mixes (parent's key, the content pieces of the block, the
+vLLM hashes (parent's hash, token ids, extra keys) with SHA-256. The simulator knows no token ids
+but the content a token belongs to, so it mixes (parent's key, the content pieces of the block, the
 salt) by a 64-bit integer function. Any injective naming gives identical schedules; with 64 bits two
 of 100 million different blocks collide with a probability of 0.03 %.
 """

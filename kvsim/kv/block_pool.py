@@ -1,10 +1,10 @@
 """The block pool: fixed-size blocks with reference counts, a free queue and a hash map.
 
 The rules are vLLM 0.33's. Block 0 is the null block, a placeholder that is never handed out. Free
-blocks queue up in two parts: those without content in front, last freed first out; behind them those
-whose content may be hit again, in the order of the eviction policy. A block keeps its content until
-it is handed out (lazy eviction), and a block in a table never changes its id: block tables are
-append-only. The price is that one content may sit in several blocks.
+blocks queue up in two parts: those without content in front, last freed first out; behind them
+those whose content may be hit again, in the order of the eviction policy. A block keeps its content
+until it is handed out (lazy eviction), and a block in a table never changes its id: block tables
+are append-only. The price is that one content may sit in several blocks.
 """
 
 from __future__ import annotations

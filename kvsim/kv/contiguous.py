@@ -50,9 +50,7 @@ def reserve_oracle(request: Request, max_model_len: int) -> int:
 
 
 class _Piece(NamedTuple):
-    """Slots of one request: where they start, how many were handed out, asked for, and are used
-    by its end.
-    """
+    """Slots of one request: handed out from ``start`` on, asked for, and filled by its end."""
 
     request: Request
     start: int

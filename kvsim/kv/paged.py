@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import PositiveInt
+from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
 
 from kvsim.kv.attention import AttentionSpec, FullAttention, attention_spec, cdiv
 from kvsim.kv.block_pool import NULL_BLOCK, BlockPool
@@ -71,7 +71,7 @@ class PagedManager(KVCacheManager):
     See :class:`kvsim.kv.manager.KVCacheConfig` for the others.
     """
 
-    def __init__(  # noqa: PLR0913 - one keyword per vLLM option
+    def __init__(
         self,
         num_gpu_blocks: int,
         groups: Sequence[AttentionSpec],

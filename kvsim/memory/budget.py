@@ -1,8 +1,8 @@
 """What is left for KV on a GPU: utilisation times memory, less weights and all overheads.
 
-The overhead terms are a first predictor, fitted on the start-up logs of 24 real vLLM runs (KV blocks
-within 0.65 % at the median and 3.3 % at the 90th percentile of those same runs). Pin the result with
-``kv_cache_memory_bytes`` or ``num_gpu_blocks_override`` whenever a log is at hand.
+The overhead terms are a first predictor, fitted on the start-up logs of 24 real vLLM runs (KV
+blocks within 0.65 % at the median and 3.3 % at the 90th percentile of those same runs). Pin the
+result with ``kv_cache_memory_bytes`` or ``num_gpu_blocks_override`` whenever a log is at hand.
 """
 
 from __future__ import annotations
@@ -68,7 +68,12 @@ class Budget(NamedTuple):
 
 
 def activation_bytes(
-    model: ModelSpec, engine: Engine, *, num_tokens: int, max_num_seqs: int, tensor_parallel_size: int
+    model: ModelSpec,
+    engine: Engine,
+    *,
+    num_tokens: int,
+    max_num_seqs: int,
+    tensor_parallel_size: int,
 ) -> int:
     """Peak activations of the profile run with ``num_tokens`` dummy tokens, bytes on one GPU.
 

@@ -73,14 +73,10 @@ def resolve_memory(config: Config) -> Memory:
     num_gpu_blocks = config.num_gpu_blocks_override or budget.kv_cache // plan.bytes_per_block
     if num_gpu_blocks < 1:
         raise ValueError(_no_room(config, model, gpu, budget, plan))
-    return Memory(
-        model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks
-    )
+    return Memory(model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks)
 
 
-def _no_room(
-    config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, plan: KVPlan
-) -> str:
+def _no_room(config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, plan: KVPlan) -> str:
     if config.kv_cache_memory_bytes is not None:
         return (
             f"kv_cache_memory_bytes is {config.kv_cache_memory_bytes}: must hold at least one "
@@ -145,7 +141,8 @@ def capacity(**options: Any) -> Capacity:
 
     Examples
     --------
-    >>> capacity(model="llama-3-8b", gpu="a100-80gb", kv_cache_memory_bytes=60 * 10**9).num_gpu_blocks
+    >>> c = capacity(model="llama-3-8b", gpu="a100-80gb", kv_cache_memory_bytes=60 * 10**9)
+    >>> c.num_gpu_blocks
     28610
     """
     return capacity_of(Config.build(**options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kvsim.files import write_whole
@@ -21,9 +22,9 @@ def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
     ValueError
         If the folder cannot be written.
     """
-    from kvsim.report import plot  # noqa: PLC0415 - matplotlib only when figures are wanted
+    from kvsim.report import plot
 
     runs.save(folder)
     for name, draw in plot.FIGURES.items():
         figure = draw(runs)
-        write_whole(folder / f"{name}.png", lambda f, fig=figure: fig.savefig(f, dpi=130))
+        write_whole(folder / f"{name}.png", partial(figure.savefig, dpi=130))

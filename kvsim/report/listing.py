@@ -10,11 +10,12 @@ from rich import box
 from rich.table import Table
 
 from kvsim.errors import unknown_name
-from kvsim.registry import Registry
 from kvsim.report.text import GIB, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from kvsim.registry import Registry
 
 
 def _table(*headings: str) -> Table:
@@ -25,8 +26,8 @@ def _table(*headings: str) -> Table:
 
 
 def _models() -> Table:
-    from kvsim.catalog import get_model, model_names  # noqa: PLC0415
-    from kvsim.memory.layout import kv_dtype, kv_layout  # noqa: PLC0415
+    from kvsim.catalog import get_model, model_names
+    from kvsim.memory.layout import kv_dtype, kv_layout
 
     table = _table("model", "Hugging Face id", "billion params", "KV KiB/token", "max length")
     for name in model_names():
@@ -38,7 +39,7 @@ def _models() -> Table:
 
 
 def _gpus() -> Table:
-    from kvsim.catalog import get_gpu, gpu_names  # noqa: PLC0415
+    from kvsim.catalog import get_gpu, gpu_names
 
     table = _table("gpu", "memory GiB", "bandwidth GB/s", "BF16 TFLOP/s", "unverified")
     for name in gpu_names():
@@ -63,7 +64,7 @@ def _registry(registry: Registry[Any], what: str) -> Table:
 
 
 def _allocators() -> Table:
-    from kvsim.kv.manager import ALLOCATORS  # noqa: PLC0415
+    from kvsim.kv.manager import ALLOCATORS
 
     table = _registry(ALLOCATORS, "allocator")
     table.add_section()
@@ -74,13 +75,13 @@ def _allocators() -> Table:
 
 
 def _schedulers() -> Table:
-    from kvsim.sched.scheduler import SCHEDULERS  # noqa: PLC0415
+    from kvsim.sched.scheduler import SCHEDULERS
 
     return _registry(SCHEDULERS, "scheduler")
 
 
 def _workloads() -> Table:
-    from workloads import WORKLOADS  # noqa: PLC0415
+    from workloads import WORKLOADS
 
     return _registry(WORKLOADS, "workload")
 

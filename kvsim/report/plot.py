@@ -1,7 +1,7 @@
 """Figures. Each function takes a Result, a Comparison or several results, and returns a Figure.
 
-None of them touches pyplot's global state; ``figure.savefig(path)`` writes one, and a notebook shows
-it when it is a cell's last value.
+None of them touches pyplot's global state; ``figure.savefig(path)`` writes one, and a notebook
+shows it when it is a cell's last value.
 """
 
 from __future__ import annotations

@@ -39,13 +39,20 @@ def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> Render
     rows = rows or comparison.rows
     table = _table()
     table.add_column("allocator", no_wrap=True)
-    for heading in ("run-\nning", "live\n%", "re-\nserved", "inter-\nnal", "exter-\nnal", "pre-\nempt"):
+    for heading in (
+        "run-\nning",
+        "live\n%",
+        "re-\nserved",
+        "inter-\nnal",
+        "exter-\nnal",
+        "pre-\nempt",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("output\ntok/s", "mean\nTTFT", "mean\nTPOT"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(row["allocator"], *_cells(row))
-    notes = [_legend()]
+    notes: list[Text | None] = [_legend()]
     notes += [_rejections(row["allocator"], row) for row in rows]
     notes += [_spread(rows[0], "output_throughput", "output tokens/s")]
     verdict = _verdict(rows)
@@ -154,7 +161,9 @@ def run_table(
     s = summary or result.summary
     cache = s["kv_cache"]
     scheduler = result.provenance.get("scheduler", "")
-    title = f"{result.config.allocator} under {scheduler}: {deployment(result)}\n{workload(facts)}\n"
+    title = (
+        f"{result.config.allocator} under {scheduler}: {deployment(result)}\n{workload(facts)}\n"
+    )
     table = _table()
     for heading in ("", "mean", "p50", "p90", "p99"):
         table.add_column(heading, justify="left" if not heading else "right")

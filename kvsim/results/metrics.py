@@ -32,8 +32,8 @@ class Pool(NamedTuple):
 def latencies(requests: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     """Per-request latencies in seconds of a requests table's finished rows.
 
-    ``ttft`` = first token - arrival, ``e2el`` = finish - arrival, ``tpot`` = (finish - first token) /
-    (output tokens - 1), NaN for a single token.
+    ``ttft`` = first token - arrival, ``e2el`` = finish - arrival, ``tpot`` = (finish - first token)
+    / (output tokens - 1), NaN for a single token.
     """
     done = requests[requests["finish_reason"] == FinishReason.FINISHED]
     ttft = done["first_token_time"] - done["arrival_time"]

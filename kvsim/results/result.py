@@ -53,9 +53,10 @@ class Result:
 
     def to_pandas(self, table: str = "requests") -> pd.DataFrame:
         """Return a table as a DataFrame: requests, memory or steps."""
-        import pandas as pd  # noqa: PLC0415 - heavy, and only wanted here
+        import pandas as pd
 
-        return pd.DataFrame({name: self._table(table)[name] for name in TABLES[table].names or ()})
+        array = self._table(table)
+        return pd.DataFrame({name: array[name] for name in array.dtype.names or ()})
 
     def _table(self, name: str) -> NDArray[Any]:
         if name not in TABLES:
@@ -64,7 +65,7 @@ class Result:
         return table
 
     def save(self, directory: str | Path) -> None:
-        """Write the run into a directory: Parquet tables, summary.json, config.toml, provenance.json.
+        """Write the run into a directory: Parquet tables, JSON summary and provenance, TOML.
 
         Each file appears whole or not at all.
 
@@ -73,8 +74,8 @@ class Result:
         ValueError
             If the directory cannot be written.
         """
-        import pyarrow as pa  # noqa: PLC0415 - heavy, and only wanted here
-        from pyarrow import parquet  # noqa: PLC0415
+        import pyarrow as pa
+        from pyarrow import parquet
 
         folder = make_directory(directory)
         try:
@@ -118,7 +119,7 @@ def load(directory: str | Path) -> Result:
 
 
 def _read_table(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    from pyarrow import parquet  # noqa: PLC0415 - heavy, and only wanted here
+    from pyarrow import parquet
 
     table = parquet.read_table(path)
     array = np.zeros(table.num_rows, dtype=dtype)

@@ -1,0 +1,1 @@
+"""Schedulers: who computes what in each step."""

@@ -191,9 +191,9 @@ class Scheduler(ABC):
 
 
 def _load_schedulers() -> None:
-    import kvsim.sched.orca  # noqa: PLC0415
-    import kvsim.sched.static  # noqa: PLC0415
-    import kvsim.sched.vllm  # noqa: F401, PLC0415
+    import kvsim.sched.orca
+    import kvsim.sched.static
+    import kvsim.sched.vllm  # noqa: F401
 
 
 #: Factories take a KVCacheManager and a :class:`SchedulerConfig`.

@@ -1,4 +1,4 @@
-"""The scheduler of vLLM 0.33 (V1): chunked prefill under a token budget, preemption by recompute."""
+"""The scheduler of vLLM 0.33: chunked prefill under a token budget, recompute preemption."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ def _json(text: str, where: str) -> Any:
 
 class _ParquetSource:
     def __init__(self, path: str, data: bytes) -> None:
-        import pyarrow as pa  # noqa: PLC0415 - half a second, and only this format needs it
-        from pyarrow import parquet  # noqa: PLC0415
+        import pyarrow as pa
+        from pyarrow import parquet
 
         self.path = path
         try:

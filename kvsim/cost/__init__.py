@@ -1,0 +1,1 @@
+"""Step time: what a step costs on a GPU."""

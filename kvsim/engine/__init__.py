@@ -1,0 +1,1 @@
+"""The SimPy world, replicas and routers; the Python backend."""

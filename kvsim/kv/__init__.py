@@ -1,0 +1,1 @@
+"""KV-cache managers: block pool, block tables, prefix cache, contiguous pieces, windows."""

@@ -1,0 +1,1 @@
+"""Closed-form memory arithmetic: KV layout, groups, weights, budget, capacity."""

@@ -1,0 +1,1 @@
+"""Result tables, totals and metrics: pure functions of what a run recorded."""

@@ -1,0 +1,311 @@
+"""The command line: answers, files, exit codes, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import kvsim
+from kvsim.cli import main
+from kvsim.cli_options import SECTIONS, join_goodput
+from kvsim.config import RunConfig
+
+SMALL = ("--num-requests", "20", "--model", "llama-3-8b", "--gpu", "a100-80gb")
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Run a command in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Answer:
+        code = 0
+        try:
+            main(arguments)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return run
+
+
+def test_compare_prints_a_table_and_says_how_to_write(call) -> None:  # type: ignore[no-untyped-def]
+    answer = call("compare", *SMALL, "--allocators", "contiguous-max,paged")
+    assert answer.code == 0
+    assert "contiguous-max" in answer.out
+    assert "wastes" in answer.out
+    assert "--out DIR writes tables and figures" in answer.out
+    assert list(Path.cwd().iterdir()) == []
+    assert max(map(len, answer.out.splitlines())) <= 100
+
+
+def test_compare_json_has_the_four_fractions(call) -> None:  # type: ignore[no-untyped-def]
+    answer = call("compare", *SMALL, "--json", "-")
+    rows = json.loads(answer.out)["rows"]
+    assert [row["allocator"] for row in rows] == [
+        "contiguous-max",
+        "contiguous-pow2",
+        "contiguous-oracle",
+        "paged",
+    ]
+    for row in rows:
+        cache = row["kv_cache"]
+        parts = ("token_states", "reservation", "internal_fragmentation", "external_fragmentation")
+        assert abs(sum(cache[part] for part in parts) - 1) < 1e-9
+
+
+def test_compare_writes_figures_tables_and_json(call) -> None:  # type: ignore[no-untyped-def]
+    answer = call(
+        "compare", *SMALL, "--allocators", "paged,paged+int8", "--out", "out", "--json", "a.json"
+    )
+    assert answer.code == 0
+    written = sorted(str(p.relative_to("out")) for p in Path("out").rglob("*") if p.is_file())
+    assert [p for p in written if p.endswith(".png")] == [
+        "latency.png",
+        "memory.png",
+        "memory_map.png",
+        "waste.png",
+    ]
+    assert "comparison.json" in written
+    assert "paged+int8/requests.parquet" in written
+    assert json.loads(Path("a.json").read_text()) == json.loads(
+        Path("out/comparison.json").read_text()
+    )
+    assert kvsim.load("out/paged").summary["completed"] == 20
+    assert not list(Path("out").rglob("*.tmp"))
+
+
+def test_run_from_toml_and_flags(call) -> None:  # type: ignore[no-untyped-def]
+    Path("run.toml").write_text(
+        'model = "llama-3-8b"\ngpu = "h100-sxm"\nnum-requests = 10\nmax-num-seqs = 4\n'
+        "goodput = {ttft = 1000.0}\n"
+    )
+    answer = call("run", "run.toml", "--num-requests", "12", "--json", "-")
+    summary = json.loads(answer.out)
+    assert summary["completed"] == 12
+    assert summary["peak_running"] <= 4
+    assert summary["request_goodput"] > 0
+
+
+def test_run_writes_a_run_that_can_be_run_again(call) -> None:  # type: ignore[no-untyped-def]
+    first = call("run", *SMALL, "--out", "a", "--seed", "3", "--json", "-")
+    again = call("run", "a/config.toml", "--json", "-")
+    assert json.loads(first.out) == json.loads(again.out)
+
+
+def test_goodput_in_the_form_of_vllm(call) -> None:  # type: ignore[no-untyped-def]
+    answer = call("run", *SMALL, "--goodput", "ttft:5000", "tpot:500", "--json", "-")
+    summary = json.loads(answer.out)
+    assert summary["request_goodput"] == summary["request_throughput"]
+    assert join_goodput(["run", "--goodput", "ttft:1", "tpot:2", "--seed", "1"]) == [
+        *("run", "--goodput", "ttft:1", "--goodput", "tpot:2", "--seed", "1")
+    ]
+
+
+def test_replications_average(call) -> None:  # type: ignore[no-untyped-def]
+    answer = call("run", *SMALL, "--replications", "3", "--json", "-")
+    summary = json.loads(answer.out)
+    assert summary["replications"] == 3
+    assert summary["ci95"]["output_throughput"] > 0
+    table = call("compare", *SMALL, "--allocators", "paged", "--replications", "2")
+    assert "Means of 2 replications" in table.out
+
+
+def test_capacity(call) -> None:  # type: ignore[no-untyped-def]
+    options = ("--model", "llama-3-8b", "--gpu", "a100-80gb")
+    answer = call("capacity", *options, "--kv-cache-memory-bytes", "60000000000", "--json", "-")
+    capacity = json.loads(answer.out)
+    assert capacity["num_gpu_blocks"] == 28_610
+    assert capacity["max_concurrency"]["4096"] == 111
+    table = call("capacity", *options)
+    assert "kv cache" in table.out
+    assert "Assumed" in table.out
+    tiny = call("capacity", *options, "--num-gpu-blocks-override", "5", "--json", "-")
+    assert json.loads(tiny.out)["fits"] is False
+
+
+def test_trace_commands(call) -> None:  # type: ignore[no-untyped-def]
+    made = call(
+        "trace", "generate", "t.csv.gz", "--workload", "fixed+prompt=7", "--num-requests", "9"
+    )
+    assert made.code == 0
+    assert "9 requests" in made.out
+    converted = call(
+        "trace", "convert", "t.csv.gz", "t.parquet", "--request-rate", "4", "--num-requests", "5"
+    )
+    assert converted.code == 0
+    facts = json.loads(call("trace", "inspect", "t.parquet", "--json", "-").out)
+    assert (facts["num_requests"], facts["mean_prompt_tokens"]) == (5, 7.0)
+    assert facts["request_rate"] == pytest.approx(4)
+    assert "num requests" in call("trace", "inspect", "t.parquet").out
+    served = call("run", "--trace", "t.parquet", "--json", "-")
+    assert json.loads(served.out)["completed"] == 5
+
+
+def test_a_rate_scales_the_requests_that_are_served(call) -> None:  # type: ignore[no-untyped-def]
+    call("trace", "generate", "t.csv", "--num-requests", "50", "--request-rate", "1")
+    answer = call("compare", "--trace", "t.csv", "--num-requests", "10", "--request-rate", "8",
+                  "--allocators", "paged", "--json", "-")  # fmt: skip
+    workload = json.loads(answer.out)["workload"]
+    assert workload["num_requests"] == 10
+    assert workload["request_rate"] == pytest.approx(8)
+    inf = call(
+        "compare",
+        "--trace",
+        "t.csv",
+        "--request-rate",
+        "inf",
+        "--allocators",
+        "paged",
+        "--json",
+        "-",
+    )
+    assert json.loads(inf.out)["workload"]["request_rate"] is None
+
+
+@pytest.mark.parametrize(
+    "kind", ["models", "gpus", "allocators", "schedulers", "workloads", "experiments"]
+)
+def test_list(call, kind: str) -> None:  # type: ignore[no-untyped-def]
+    answer = call("list", kind)
+    assert answer.code == 0
+    assert len(answer.out.splitlines()) > 2
+
+
+MISTAKES = [
+    (("run", "--model", "llama-3-8c"), "unknown model 'llama-3-8c'; did you mean"),
+    (("run", "--gpu", "a100-80"), "unknown GPU 'a100-80'; did you mean"),
+    (("run", "--trace", "no.csv"), "no.csv: cannot be read: No such file"),
+    (("run", "--trace", "."), ".: "),
+    (("run", "--trace", "empty.csv"), "empty.csv: "),
+    (("run", "--trace", "binary.csv"), "binary.csv: "),
+    (("run", "--trace", "nan.csv"), "nan.csv, line 3: arrival_time"),
+    (("run", "--trace", "unsorted.csv"), "unsorted.csv, line 3: arrival_time"),
+    (("run", "--trace", "zero.csv"), "zero.csv, line 2: num_prompt_tokens"),
+    (("run", "--trace", "huge.csv"), "huge.csv, line 2: num_output_tokens"),
+    (("run", "--trace", "columns.csv"), "columns.csv: "),
+    (("run", "--block-size", "0"), "--block-size is '0'"),
+    (("run", "--block-size", "x"), "--block-size is 'x'"),
+    (("run", "--max-num-seqs", "-3"), "--max-num-seqs is '-3'"),
+    (("run", "--gpu-memory-utilization", "1.5"), "--gpu-memory-utilization is '1.5'"),
+    (("run", "--request-rate", "0"), "--request-rate is '0'"),
+    (("run", "--request-rate", "nan"), "--request-rate is 'nan'"),
+    (("run", "--horizon", "nan"), "--horizon is 'nan'"),
+    (("run", "--kv-cache-dtype", "int3"), "unknown KV cache dtype 'int3'"),
+    (("run", "--dtype", "int8"), "unknown dtype 'int8'"),
+    (("run", "--quantization", "gguf"), "unknown quantization 'gguf'"),
+    (("run", "--scheduler", "vlm"), "unknown scheduler 'vlm'; did you mean vllm"),
+    (("run", "--router", "random"), "unknown router 'random'"),
+    (("run", "--cost-model", "magic"), "unknown cost model 'magic'"),
+    (("run", "--cost-model", "constant+seconds=0"), "seconds=0: Input should be greater than 0"),
+    (("run", "--workload", "sharegtp"), "unknown workload 'sharegtp'; did you mean sharegpt"),
+    (("run", "--workload", "sharegpt+arrival=gamma+cv=2+x=1"), "has no parameter 'x'"),
+    (("run", "--scheduling-policy", "lifo"), "--scheduling-policy is 'lifo'"),
+    (("run", "--backend", "gpu"), "--backend is 'gpu'"),
+    (("run", "--goodput", "ttft"), "must be METRIC:MS"),
+    (("run", "--goodput", "tfft:5"), "unknown goodput metric 'tfft'; did you mean ttft"),
+    (("run", "--goodput", "ttft:-5"), "--goodput is"),
+    (("run", "--model", "llama-3-70b", "--gpu", "l4"), "llama-3-70b does not fit"),
+    (("run", "--model", "llama-3-8b", "--tensor-parallel-size", "3"), "8 KV heads cannot be"),
+    (("run", "--workload", "fixed+prompt=900", "--num-gpu-blocks-override", "20"),
+     "no request can ever be served"),
+    (("run", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "512"),
+     "without chunked prefill"),
+    (("run", "--max-num-batched-tokens", "8", "--max-num-seqs", "9"), "must be at least max_num_"),
+    (("run", "--scheduler", "orca", "--async-scheduling"), "'orca' decides one step at a time"),
+    (("run", "--scheduler", "static", "--enable-prefix-caching"), "'static' reuses no prefixes"),
+    (("run", "no.toml"), "no.toml: cannot be read"),
+    (("run", "broken.toml"), "broken.toml: not a TOML file"),
+    (("run", "unknown.toml"), "unknown option 'modle'; did you mean model"),
+    (("run", "--replications", "2", "--trace", "good.csv"), "a trace has no seed"),
+    (("run", "--replications", "0"), "'--replications'"),
+    (("run", "--nope"), "No such option '--nope'"),
+    (("rum",), "No such command 'rum'"),
+    (("compare", "--allocators", "pagd"), "unknown allocator 'pagd'; did you mean paged"),
+    (("compare", "--allocators", ""), "allocators: name at least one"),
+    (("compare", "--allocators", "paged,paged"), "paged is given twice"),
+    (("compare", "--out", "good.csv", *SMALL), "good.csv: cannot make this directory"),
+    (("compare", "--json", "no/such/dir.json", *SMALL), "no/such/dir.json: cannot be written"),
+    (("capacity", "--gpu", "nope"), "unknown GPU 'nope'"),
+    (("capacity", "--model", "llama-3-70b", "--gpu", "l4"), "does not fit"),
+    (("capacity", "--vllm-version", "new"), "must look like 0.33"),
+    (("list", "cars"), "unknown list 'cars'"),
+    (("trace", "inspect", "no.csv"), "no.csv"),
+    (("trace", "convert", "good.csv", "out.txt"), "must end in one of .csv"),
+    (("trace", "generate", "out.csv", "--workload", "nope"), "unknown workload 'nope'"),
+    (("trace", "generate", "out.csv", "--request-rate", "-1"), "request_rate"),
+]  # fmt: skip
+
+HEADER = "arrival_time,num_prompt_tokens,num_output_tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), MISTAKES, ids=[" ".join(a)[:60] for a, _ in MISTAKES]
+)
+def test_mistakes_get_one_line_and_exit_code_2(
+    call, arguments: tuple[str, ...], message: str
+) -> None:  # type: ignore[no-untyped-def]
+    files = {
+        "empty.csv": b"",
+        "binary.csv": bytes(range(256)) * 4,
+        "nan.csv": (HEADER + "0,5,5\nnan,5,5\n").encode(),
+        "unsorted.csv": (HEADER + "2,5,5\n1,5,5\n").encode(),
+        "zero.csv": (HEADER + "0,0,5\n").encode(),
+        "huge.csv": (HEADER + "0,5,99999999999999999999\n").encode(),
+        "columns.csv": b"a,b\n1,2\n",
+        "good.csv": (HEADER + "0,5,5\n").encode(),
+        "broken.toml": b"model = ",
+        "unknown.toml": b'modle = "x"\n',
+    }
+    for name, content in files.items():
+        Path(name).write_bytes(content)
+    answer = call(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("kvsim: ")
+    assert message in answer.err
+    assert answer.err.count("\n") == 1
+    assert sorted(p.name for p in Path.cwd().iterdir()) == sorted(files)
+
+
+def test_targets_are_checked_before_anything_runs(call, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("kvsim.engine.simulate.run", lambda *_, **__: pytest.fail("it ran"))
+    Path("file").write_text("")
+    assert call("compare", "--out", "file").code == 2
+    assert call("compare", "--out", "file/below").code == 2
+    assert call("run", "--json", "nowhere/a.json").code == 2
+
+
+def test_every_field_has_a_flag_in_one_section() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(RunConfig.model_fields)
+
+
+def test_help_and_version_are_light_and_exit_0() -> None:
+    for arguments in (["--help"], ["run", "--help"], ["--version"], []):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "kvsim", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-500:]
+        for heavy in ("numba", "matplotlib", "pandas", "pyarrow", "simpy"):
+            assert f"| {heavy}\n" not in done.stderr.replace("  ", ""), (arguments, heavy)
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    script = f"{sys.executable} -m kvsim list models | head -1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,115 @@
+"""Structure as a test: rooms import downwards only, and the package stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvsim
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Lowest first. A module may import its own room and those before it.
+ROOMS = (
+    *("errors", "files", "registry", "trace", "catalog", "config", "memory", "request", "kv"),
+    *("sched", "cost", "results", "engine", "testing", "report"),
+    *("cli_options", "cli", "__main__", "__init__"),
+)
+
+#: Longest files, in lines; kernels may be longer.
+MAX_LINES = 500
+
+
+def modules() -> list[Path]:
+    return sorted((ROOT / "kvsim").rglob("*.py"))
+
+
+#: Two files of one room.
+SAME_ROOM = {"trace_io": "trace"}
+
+
+def room(path: Path) -> str:
+    name = path.relative_to(ROOT / "kvsim").parts[0].removesuffix(".py")
+    return SAME_ROOM.get(name, name)
+
+
+def imported_rooms(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] + [f"{node.module}.{a.name}" for a in node.names]
+        elif isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "workloads":
+                found.add("workloads")
+            if parts[0] == "kvsim" and len(parts) > 1:
+                found |= {SAME_ROOM.get(parts[1], parts[1])} & set(ROOMS)
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_lower_rooms_never_import_higher_ones(path: Path) -> None:
+    own = ROOMS.index(room(path))
+    allowed = set(ROOMS[: own + 1])
+    if room(path) in ("cli", "report"):
+        allowed.add("workloads")  # the command line loads and lists them
+    assert imported_rooms(path) <= allowed
+
+
+def test_workloads_use_only_the_lowest_rooms() -> None:
+    for path in (ROOT / "workloads").rglob("*.py"):
+        rooms = imported_rooms(path) - {"workloads"}
+        assert rooms <= {"errors", "files", "registry", "trace"}, path
+
+
+def test_files_are_short() -> None:
+    lengths = {}
+    for path in [*modules(), *(ROOT / "workloads").rglob("*.py")]:
+        lengths[path.name] = len(path.read_text(encoding="utf-8").splitlines())
+    too_long = {n: k for n, k in lengths.items() if k > MAX_LINES and "kernels" not in n}
+    assert not too_long
+    assert sorted(lengths.values())[len(lengths) // 2] <= 130
+
+
+def loaded_by(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+HEAVY = {"numba", "matplotlib", "pandas", "pyarrow"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import kvsim",
+        "import workloads",
+        "import kvsim; kvsim.capacity(model='llama-3-8b', gpu='l4')",
+        "import kvsim, workloads; kvsim.simulate(workloads.fixed(num_requests=2))",
+        "from kvsim.cli import main; main(['list', 'models'])",
+        "from kvsim.cli import main; main(['capacity'])",
+    ],
+)
+def test_nothing_heavy_is_loaded_for(code: str) -> None:
+    assert not loaded_by(code) & HEAVY
+
+
+def test_the_public_api_is_small_and_complete() -> None:
+    assert len(kvsim.__all__) <= 15
+    assert dir(kvsim) == sorted(kvsim.__all__)
+    for name in kvsim.__all__:
+        assert getattr(kvsim, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        kvsim.nothing  # noqa: B018

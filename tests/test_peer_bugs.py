@@ -1,0 +1,87 @@
+"""Bugs that users found in other simulators (inference-sim issues 297, 492, 1121, 1321)."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvsim
+import workloads
+from kvsim.testing import check_result
+from kvsim.trace import Trace
+
+
+@pytest.mark.parametrize("num_gpu_blocks", [2, 3, 4, 5, 9, 17])
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_tiny_pools_do_not_livelock(num_gpu_blocks: int, async_scheduling: bool) -> None:
+    trace = Trace.from_arrays([0.0] * 12, [20 + 7 * i for i in range(12)], [30] * 12)
+    result = kvsim.simulate(
+        trace,
+        model="llama-3-8b",
+        gpu="h100-sxm",
+        num_gpu_blocks_override=num_gpu_blocks,
+        async_scheduling=async_scheduling,
+        check_invariants=True,
+    )
+    check_result(result)
+    usable = (num_gpu_blocks - 1) * 16
+    fits = trace.num_prompt_tokens + 30 <= usable
+    assert result.summary["completed"] == fits.sum()
+    assert result.summary["num_rejected"] == (~fits).sum()
+
+
+def test_a_request_that_just_fits_runs_and_one_token_more_is_rejected() -> None:
+    for output, completed in ((16, 1), (17, 0)):
+        trace = Trace.from_arrays([0.0], [32], [output])
+        result = kvsim.simulate(
+            trace, model="llama-3-8b", gpu="h100-sxm", num_gpu_blocks_override=4
+        )
+        assert result.summary["completed"] == completed
+
+
+@pytest.mark.parametrize("prompt", [63, 64, 65])
+def test_prompts_at_the_length_limit(prompt: int) -> None:
+    trace = Trace.from_arrays([0.0], [prompt], [10])
+    result = kvsim.simulate(trace, model="llama-3-8b", gpu="h100-sxm", max_model_len=64)
+    assert result.summary["completed"] == (prompt < 64)
+    if prompt < 64:
+        assert result.requests["num_output_tokens"][0] == 64 - prompt
+
+
+def test_preemption_with_shared_prefixes_never_inflates_throughput() -> None:
+    """Every token is counted once, however often it was computed: outputs and times stay true."""
+    trace = workloads.shared_prefix(
+        num_requests=80,
+        request_rate=float("inf"),
+        num_prefixes=2,
+        prefix=400,
+        suffix=40,
+        output=120,
+    )
+    options = {"model": "llama-3-8b", "gpu": "a100-80gb", "check_invariants": True}
+    roomy = kvsim.simulate(trace, num_gpu_blocks_override=4000, **options)
+    tight = kvsim.simulate(trace, num_gpu_blocks_override=120, **options)
+    for result in (roomy, tight):
+        check_result(result)
+        assert result.summary["total_output_tokens"] == trace.num_output_tokens.sum()
+    assert tight.summary["num_preemptions"] > 0
+    assert tight.summary["output_throughput"] < roomy.summary["output_throughput"]
+    assert tight.summary["prefix_cache_hit_rate"] <= 1
+
+
+def test_retries_do_not_inflate_the_hit_rate() -> None:
+    """Hits of a preempted request on its own blocks are not hits of the workload."""
+    trace = Trace.from_arrays([0.0] * 6, [50] * 6, [60] * 6)
+    result = kvsim.simulate(trace, model="llama-3-8b", gpu="a100-80gb", num_gpu_blocks_override=20)
+    assert result.summary["num_preemptions"] > 0
+    assert result.summary["prefix_cache_hit_rate"] == 0
+
+
+def test_fragmentation_depends_on_the_block_size() -> None:
+    """A published demonstration printed the same figure for every page size."""
+    trace = workloads.sharegpt(num_requests=120, request_rate=8, seed=0)
+    names = [f"paged+block-size={size}" for size in (1, 16, 128, 512)]
+    rows = kvsim.compare(trace, names, model="llama-3-8b", gpu="a100-80gb").rows
+    wasted = [1 - row["kv_cache"]["token_states"] for row in rows]
+    assert wasted == sorted(wasted)
+    assert wasted[0] < 0.001
+    assert wasted[-1] > 0.3
