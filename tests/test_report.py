@@ -1,0 +1,104 @@
+"""Figures hold the numbers they claim to show, with labelled axes; tables fit a terminal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import kvsim
+import workloads
+from kvsim.kv.manager import Cause
+from kvsim.report.terminal import comparison_table, run_table
+from kvsim.report.text import gib, milliseconds, number, percent
+
+
+@pytest.fixture(scope="module")
+def comparison() -> kvsim.Comparison:
+    trace = workloads.sharegpt(num_requests=40, request_rate=4, seed=0)
+    names = ["contiguous-max", "contiguous-pow2", "paged"]
+    return kvsim.compare(trace, names, record_memory_map=True, data_parallel_size=2)
+
+
+def test_waste_bars_are_the_fractions_and_sum_to_100(comparison: kvsim.Comparison) -> None:
+    figure = kvsim.plot.waste(comparison)
+    (axes,) = figure.axes
+    assert axes.get_ylabel().endswith("(%)")
+    assert axes.get_ylim() == (0, 100)
+    heights = np.array([bar.get_height() for bar in axes.patches]).reshape(4, 3)
+    assert heights.sum(axis=0) == pytest.approx([100] * 3)
+    expected = [100 * row["kv_cache"]["token_states"] for row in comparison.rows]
+    assert heights[0] == pytest.approx(expected)
+    assert [t.get_text() for t in axes.get_xticklabels()] == list(comparison)
+
+
+def test_every_axis_of_every_figure_is_labelled_with_its_unit(comparison: kvsim.Comparison) -> None:
+    for name, draw in kvsim.plot.FIGURES.items():
+        for runs in (comparison, comparison["paged"], dict(comparison.results)):
+            figure = draw(runs)
+            labels = [axes.get_ylabel() for axes in figure.axes] + [
+                axes.get_xlabel() for axes in figure.axes
+            ]
+            assert any("(" in label for label in labels), name
+            assert figure.legends, name
+
+
+def test_the_memory_map_shows_the_recorded_causes(comparison: kvsim.Comparison) -> None:
+    figure = kvsim.plot.memory_map(comparison)
+    assert len(figure.axes) == 3
+    ends = {axes.get_xlim()[1] for axes in figure.axes}
+    assert len(ends) == 1  # one time axis, so that a longer run looks longer
+    image = figure.axes[0].images[0].get_array()
+    assert set(np.unique(image)) <= {int(cause) for cause in Cause}
+    assert Cause.INTERNAL in image
+    assert Cause.INTERNAL not in figure.axes[2].images[0].get_array()[:, :5]
+
+
+def test_a_memory_map_needs_its_recording() -> None:
+    trace = workloads.fixed(num_requests=3)
+    result = kvsim.simulate(trace, model="llama-3-8b", gpu="a100-80gb")
+    with pytest.raises(ValueError, match="run it with record_memory_map=True"):
+        kvsim.plot.memory_map(result)
+
+
+def lines(renderable: object, width: int) -> list[str]:
+    console = Console(width=width, no_color=True)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get().splitlines()
+
+
+def test_the_comparison_fits_eighty_columns(comparison: kvsim.Comparison) -> None:
+    shown = lines(comparison_table(comparison), 80)
+    row = next(line for line in shown if line.startswith("contiguous-pow2"))
+    summary = comparison["contiguous-pow2"].summary
+    assert "…" not in "".join(shown)
+    assert percent(summary["kv_cache"]["token_states"]) in row
+    assert milliseconds(summary["mean_tpot_ms"]) in row
+    assert any("2 replicas" in line for line in shown)
+
+
+def test_the_verdict_compares_the_most_with_the_least_wasteful(
+    comparison: kvsim.Comparison,
+) -> None:
+    text = " ".join(lines(comparison_table(comparison), 200))
+    assert "paged wastes" in text
+    assert "contiguous-max" in text.split("paged wastes")[1]
+
+
+def test_run_table(comparison: kvsim.Comparison) -> None:
+    text = "\n".join(lines(run_table(comparison["paged"], comparison.workload), 100))
+    for word in ("TTFT", "TPOT", "ITL", "E2E", "preemptions", "prefix cache hit rate", "vllm"):
+        assert word in text
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert number(1234.5) == "1,234"
+    assert number(None) == percent(None) == milliseconds(None) == "-"
+    assert [milliseconds(v) for v in (3.14159, 250, 12_345, 290_161)] == [
+        "3.1 ms",
+        "250 ms",
+        "12.3 s",
+        "290 s",
+    ]
+    assert gib(3 * 2**30) == "3.00 GiB"
