@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, get_type_hints
 
 from kvsim.errors import unknown_name
@@ -20,19 +21,33 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+def import_modules(package: str) -> None:
+    """Import every module of a package, so that each registers what it holds."""
+    path = import_module(package).__path__
+    for module in iter_modules(path, package + "."):
+        import_module(module.name)
+
+
 class Registry(Generic[T]):
     """Factories of one kind of component, by name.
 
     Parameters
     ----------
     what : how errors call the kind, e.g. ``"scheduler"``
-    load : imports the files that register the built-in components; called before any look-up
+    package : whose modules are imported before the first look-up, so that a new component is one
+        new file there
     """
 
-    def __init__(self, what: str, load: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, what: str, package: str | None = None) -> None:
         self.what = what
-        self._load = load
+        self._package = package
         self._factories: dict[str, Callable[..., T]] = {}
+
+    def _load(self) -> None:
+        """Import the package's modules, once; each registers what it holds."""
+        if self._package is not None:
+            package, self._package = self._package, None
+            import_modules(package)
 
     def register(self, name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Name a class or function; returns it unchanged.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from kvsim.registry import Registry, parse_spec
@@ -12,13 +11,8 @@ if TYPE_CHECKING:
     from kvsim.trace import Trace
 
 
-def _load() -> None:
-    for module in ("generators", "prefixes", "sessions"):
-        import_module(f"workloads.{module}")
-
-
 #: Generators by their command-line names. Each takes num_requests, request_rate, seed and arrival.
-WORKLOADS: Registry[Trace] = Registry("workload", _load)
+WORKLOADS: Registry[Trace] = Registry("workload", "workloads")
 
 
 def generate(spec: str, *, num_requests: int, request_rate: float, seed: int) -> Trace:

@@ -51,10 +51,5 @@ class CostConfig:
     max_num_batched_tokens: int = 2048
 
 
-def _load_cost_models() -> None:
-    import kvsim.cost.constant
-    import kvsim.cost.roofline  # noqa: F401
-
-
 #: Factories take a :class:`CostConfig` and keyword parameters.
-COST_MODELS: Registry[CostModel] = Registry("cost model", _load_cost_models)
+COST_MODELS: Registry[CostModel] = Registry("cost model", "kvsim.cost")

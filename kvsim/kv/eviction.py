@@ -34,7 +34,7 @@ class EvictionPolicy(Protocol):
         """Blocks held, next victim first. Does not mutate."""
 
 
-EVICTION_POLICIES: Registry[EvictionPolicy] = Registry("eviction policy")
+EVICTION_POLICIES: Registry[EvictionPolicy] = Registry("eviction policy", "kvsim.kv")
 
 
 @EVICTION_POLICIES.register("lru")

@@ -172,10 +172,5 @@ class KVCacheManager(ABC):
         return np.zeros(num_bins, dtype=np.uint8)
 
 
-def _load_allocators() -> None:
-    import kvsim.kv.contiguous
-    import kvsim.kv.paged  # noqa: F401
-
-
 #: Factories take a :class:`KVCacheConfig` and keyword parameters.
-ALLOCATORS: Registry[KVCacheManager] = Registry("allocator", _load_allocators)
+ALLOCATORS: Registry[KVCacheManager] = Registry("allocator", "kvsim.kv")

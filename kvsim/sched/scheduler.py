@@ -190,11 +190,5 @@ class Scheduler(ABC):
         return plan
 
 
-def _load_schedulers() -> None:
-    import kvsim.sched.orca
-    import kvsim.sched.static
-    import kvsim.sched.vllm  # noqa: F401
-
-
 #: Factories take a KVCacheManager and a :class:`SchedulerConfig`.
-SCHEDULERS: Registry[Scheduler] = Registry("scheduler", _load_schedulers)
+SCHEDULERS: Registry[Scheduler] = Registry("scheduler", "kvsim.sched")

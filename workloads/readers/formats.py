@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from kvsim.registry import import_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
 Reader = Callable[..., "Draft"]
 
-_MODULES = (
-    *("azure", "burstgpt", "llmservingsim", "mooncake", "own"),
-    *("sharegpt", "vidur", "vllm_bench", "weka"),
-)
 _FORMATS: dict[str, Format] = {}
 
 
@@ -75,8 +72,7 @@ def reader(
 
 def formats() -> list[str]:
     """Return the names of all trace formats that can be read."""
-    for module in _MODULES:
-        import_module(f"workloads.readers.{module}")
+    import_modules("workloads.readers")
     return sorted(_FORMATS)
 
 
