@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kvsim import testing
+    from kvsim.cases.record import record
+    from kvsim.cases.replay import replay
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
     from kvsim.engine.simulate import compare, simulate
@@ -38,6 +40,8 @@ __all__ = [
     "compare",
     "load",
     "plot",
+    "record",
+    "replay",
     "simulate",
     "testing",
 ]
@@ -55,6 +59,8 @@ _HOME = {
     "compare": "kvsim.engine.simulate",
     "load": "kvsim.results.result",
     "plot": "kvsim.report.plot",
+    "record": "kvsim.cases.record",
+    "replay": "kvsim.cases.replay",
     "simulate": "kvsim.engine.simulate",
     "testing": "kvsim.testing",
 }

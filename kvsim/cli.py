@@ -105,16 +105,19 @@ def compare(
 @click.argument("config_file", metavar="[CONFIG.toml]", required=False)
 @config_options()
 @REPLICATIONS
+@click.option("--record", "case_file", metavar="CASE.json", help="write every step's schedule here")
 @OUT
 @JSON
 def run(
     config_file: str | None,
     replications: int,
+    case_file: str | None,
     out: str | None,
     json_file: str | None,
     **options: Any,
 ) -> None:
     """Serve a trace by one configuration, from a TOML file, from flags, or both."""
+    from kvsim.cases.record import record_run
     from kvsim.config import RunConfig
     from kvsim.engine.simulate import describe
     from kvsim.engine.simulate import run as simulate_run
@@ -122,6 +125,10 @@ def run(
     from kvsim.results.replications import average
 
     _check_targets(out, json_file)
+    if case_file is not None:
+        _check_file("--record", case_file)
+        if replications > 1:
+            raise ValueError("--record: a case is one run; leave --replications out")
     given = options_given(options)
     if config_file is not None:
         given = RunConfig.read_toml(config_file) | given
@@ -132,7 +139,10 @@ def run(
     for one in _seeded(config, replications):
         trace, notes = _requests(one)
         with _progress("simulating", len(trace), json_file) as tick:
-            results.append(simulate_run(one, trace, on_progress=tick))
+            if case_file is None:
+                results.append(simulate_run(one, trace, on_progress=tick))
+            else:
+                results.append(record_run(one, trace, case_file, on_progress=tick))
     _refuse_if_nothing_ran(results)
     summary = average([result.summary for result in results])
     if out is not None:
@@ -152,6 +162,23 @@ def capacity(json_file: str | None, **options: Any) -> None:
 
     answer = capacity_of(Config.build(**options_given(options)))
     _answer(answer.to_dict(), json_file, lambda: capacity_table(answer))
+
+
+@cli.command("replay-case")
+@click.argument("files", metavar="CASE.json...", nargs=-1, required=True)
+def replay_case(files: Sequence[str]) -> None:
+    """Replay recorded schedules: exit 0 if all are identical, else the first differences and 1."""
+    from kvsim.cases.case import read_case
+    from kvsim.cases.replay import replay
+
+    any_different = False
+    for file in files:
+        case = read_case(file)
+        difference = replay(case)
+        any_different |= difference is not None
+        answer = f"identical ({len(case.steps):,} steps)" if difference is None else difference
+        click.echo(f"{file}: {answer}")
+    sys.exit(int(any_different))
 
 
 @cli.group()
@@ -288,8 +315,15 @@ def _check_targets(out: str | None, json_file: str | None) -> None:
         existing = next(p for p in (Path(out), *Path(out).absolute().parents) if p.exists())
         if not existing.is_dir():
             raise ValueError(f"--out {out}: cannot make this directory: {existing} is a file")
-    if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
-        raise ValueError(f"--json {json_file}: cannot be written: no such directory")
+    if json_file not in (None, "-"):
+        _check_file("--json", str(json_file))
+
+
+def _check_file(option: str, file: str) -> None:
+    if not Path(file).absolute().parent.is_dir():
+        raise ValueError(f"{option} {file}: cannot be written: no such directory")
+    if Path(file).is_dir():
+        raise ValueError(f"{option} {file}: cannot be written: it is a directory")
 
 
 def _print(renderable: RenderableType) -> None:

@@ -70,7 +70,14 @@ def run(
 
     ``on_progress`` is called with the number of requests that have ended, now and then.
     """
-    setup = resolve(config)
+    return serve(resolve(config), trace, on_progress=on_progress)
+
+
+def serve(
+    setup: Setup, trace: Trace, *, on_progress: Callable[[int], object] | None = None
+) -> Result:
+    """Serve a trace by a resolved configuration; see :func:`run`."""
+    config = setup.config
     table = _new_requests(trace)
     start = float(trace.arrival_time[0])
     end = start + config.horizon

@@ -125,6 +125,14 @@ class ContiguousManager(KVCacheManager):
     def fits(self, request: Request) -> bool:  # noqa: D102
         return self._slots(self._reserve(request, self._max_model_len)) <= self._space.largest()
 
+    @property
+    def num_free(self) -> int:  # noqa: D102
+        return self.num_slots - self._num_size
+
+    def address(self, request: Request) -> tuple[int, int] | None:  # noqa: D102
+        piece = self._pieces[request.request_id]
+        return piece.start, piece.size
+
     # -- accounting --------------------------------------------------------------------------
 
     @property

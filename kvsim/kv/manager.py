@@ -163,6 +163,21 @@ class KVCacheManager(ABC):
         """Note that the first ``num_tokens`` tokens are computed and known. Mutates."""
         del request, num_tokens
 
+    @property
+    def num_free(self) -> int:
+        """Blocks (or slots) that belong to nobody, cached ones included. Does not mutate."""
+        return round((1 - self.kv_usage) * self.num_gpu_blocks)
+
+    def block_ids(self, request: Request) -> list[list[int]]:
+        """Return a running request's block table in every group; not for changing."""
+        del request
+        return []
+
+    def address(self, request: Request) -> tuple[int, int] | None:
+        """Return first slot and number of slots of a running request, if it has one piece."""
+        del request
+        return None
+
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:
         """Return the :class:`Cause` at the middle of each of ``num_bins`` equal address ranges.
 

@@ -156,6 +156,13 @@ class PagedManager(KVCacheManager):
         caps = [None] * len(self.groups) if self.reserve_output else self._caps
         return self._num_blocks_for(tokens, caps) <= self.pool.num_usable
 
+    @property
+    def num_free(self) -> int:  # noqa: D102
+        return self.pool.num_free
+
+    def block_ids(self, request: Request) -> list[list[int]]:  # noqa: D102
+        return self._tables[request.request_id].tables
+
     # -- admission and growth ----------------------------------------------------------------
 
     def _num_blocks_for(self, num_tokens: int, caps: Sequence[int | None]) -> int:

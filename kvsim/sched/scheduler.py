@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvsim.registry import Registry
 from kvsim.request import Request, Status
@@ -25,7 +25,7 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     long_prefill_token_threshold_adaptive: bool = False
-    policy: str = "fcfs"
+    policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
 
 

@@ -1,0 +1,1 @@
+"""Recorded schedules: vLLM's own, and those of any configuration, replayed step by step."""

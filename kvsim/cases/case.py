@@ -1,0 +1,189 @@
+"""A case: a small workload, a configuration, and what every step of its schedule did.
+
+The form is that of the recorded schedules of the real vLLM 0.33, plain JSON; what kvsim adds for
+other allocators and schedulers is optional.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from kvsim.catalog.spec import AttentionKind
+from kvsim.files import write_whole
+from kvsim.kv.attention import AttentionSpec, ChunkedLocal, FullAttention, SlidingWindow
+
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    # What a later vLLM adds and kvsim does not know shows as a difference, if it matters.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Group(_Part):
+    """One KV-cache group: attention kind with its window or chunk, and tokens per block."""
+
+    type: Literal["full", "sliding_window", "chunked_local"]
+    block_size: Count
+    window: Count | None = None
+    chunk: Count | None = None
+
+    @model_validator(mode="after")
+    def _has_length(self) -> Self:
+        missing = {"sliding_window": self.window, "chunked_local": self.chunk}.get(self.type, 1)
+        if missing is None:
+            raise ValueError(f"a {self.type} group needs its window or chunk")
+        return self
+
+    @classmethod
+    def of(cls, spec: AttentionSpec) -> Group:
+        """Describe an attention spec."""
+        if isinstance(spec, SlidingWindow):
+            return cls(type="sliding_window", block_size=spec.block_size, window=spec.window)
+        if isinstance(spec, ChunkedLocal):
+            return cls(type="chunked_local", block_size=spec.block_size, chunk=spec.chunk)
+        return cls(type="full", block_size=spec.block_size)
+
+    @property
+    def spec(self) -> AttentionSpec:
+        """The rules of the group."""
+        if self.window is not None:
+            return SlidingWindow(self.block_size, self.window)
+        if self.chunk is not None:
+            return ChunkedLocal(self.block_size, self.chunk)
+        return FullAttention(self.block_size)
+
+
+class CaseConfig(_Part):
+    """What the schedule depends on; names and defaults are vLLM's.
+
+    ``num_gpu_blocks`` includes the null block; ``groups`` None is one full-attention group. With
+    ``summary`` the log keeps counts and checksums instead of names. kvsim's own: ``allocator`` and
+    ``scheduler`` as on the command line, ``eviction`` policy, ``pipeline_parallel_size``; and, for
+    allocators other than ``paged``, their memory: ``kv_cache_bytes`` and ``layers`` as
+    (kind, window, bytes per token).
+    """
+
+    num_gpu_blocks: Whole
+    max_num_seqs: Count
+    max_num_batched_tokens: Count
+    max_model_len: Count
+    block_size: Count = 16
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    long_prefill_token_threshold: Whole = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    scheduler_reserve_full_isl: bool = True
+    async_scheduling: bool = False
+    max_num_active_seqs: Count | None = None
+    groups: Annotated[list[Group], Field(min_length=1)] | None = None
+    retention_interval: Whole | None = 0
+    num_lookahead_tokens: Whole = 0
+    summary: bool = False
+    allocator: str = "paged"
+    scheduler: str = "vllm"
+    eviction: str = "lru"
+    pipeline_parallel_size: Count = 1
+    kv_cache_bytes: Whole | None = None
+    layers: (
+        Annotated[list[tuple[AttentionKind, Count | None, Count]], Field(min_length=1)] | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _has_memory(self) -> Self:
+        if self.allocator != "paged" and (self.layers is None or self.kv_cache_bytes is None):
+            raise ValueError(f"allocator {self.allocator!r} needs layers and kv_cache_bytes")
+        return self
+
+
+class CaseRequest(_Part):
+    """One request. Token i of a segment is a function of (segment, i) alone.
+
+    ``segments`` are [segment, num_tokens] or [segment, start, num_tokens]; output token j is token
+    j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``.
+    """
+
+    id: str | int
+    arrival_step: Whole
+    segments: Annotated[list[tuple[int, Count] | tuple[int, Whole, Count]], Field(min_length=1)]
+    max_tokens: Count
+    priority: int = 0
+    arrival_time: float | None = None
+    cache_salt: str | int | None = None
+    out_seg: int | None = None
+
+
+class Workload(_Part):
+    """The requests; those of one step arrive in list order."""
+
+    requests: Annotated[list[CaseRequest], Field(min_length=1)]
+
+
+class Case(_Part):
+    """A workload, its configuration and its recorded steps; see ARCHITECTURE for the fields."""
+
+    name: str = "case"
+    config: CaseConfig
+    workload: Workload
+    steps: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    totals: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        ids = [str(request.id) for request in self.workload.requests]
+        if len(set(ids)) < len(ids):
+            raise ValueError("two requests have the same id")
+        for request in self.workload.requests:
+            length = sum(segment[-1] for segment in request.segments)
+            if length >= self.config.max_model_len:
+                raise ValueError(f"request {request.id}: its prompt is not below max_model_len")
+        for number, step in enumerate(self.steps):
+            if not isinstance(step.get("s"), int):
+                raise ValueError(f"steps[{number}] has no step number s")
+        return self
+
+
+def read_case(path: str | Path) -> Case:
+    """Read and check a case file.
+
+    Raises
+    ------
+    ValueError
+        One line: the file, the place in it and what is wrong there.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a JSON file: {error}") from None
+    try:
+        return Case.model_validate(content, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "case"
+        raise ValueError(f"{path}: {place}: {first['msg']}") from None
+
+
+def write_case(case: Case, path: str | Path) -> None:
+    """Write a case as JSON, whole or not at all.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be written.
+    """
+    content = case.model_dump()
+    content["workload"] = case.workload.model_dump(exclude_defaults=True)
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    try:
+        write_whole(Path(path), lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,117 @@
+"""Replay a case and find the first step that does not come out as recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from kvsim.cases.case import Case, read_case
+from kvsim.cases.play import play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvsim.cases.log import Entry
+
+#: Fields that stand in the log only when there is something to say.
+EVENTS = ("sch", "new", "res", "pre", "nb", "fin")
+#: Fields of every step, where the allocator has them.
+STATES = ("s", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "bt", "addr")
+#: Longest value that is shown whole.
+MOST_SHOWN = 160
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a replay departs from the record.
+
+    ``step`` is the step's number ``s``, ``field`` the log's field with the place inside it, such as
+    ``new[0][2][0][3]``.
+    """
+
+    step: int
+    field: str
+    expected: Any
+    got: Any
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step}: {self.field}: expected {_shown(self.expected)}, "
+            f"got {_shown(self.got)}"
+        )
+
+
+def replay(case: str | Path | Case, *, check_invariants: bool = False) -> Difference | None:
+    """Replay a recorded schedule.
+
+    Parameters
+    ----------
+    case : file, or a case that was read or recorded
+    check_invariants : recount all memory after every step
+
+    Returns
+    -------
+    Difference or None
+        The first difference; None if every logged field of every step is identical. Fields that
+        the record does not have are not compared.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or is no case.
+
+    Examples
+    --------
+    >>> import kvsim, workloads
+    >>> trace = workloads.fixed(prompt=100, output=10, num_requests=8, request_rate=float("inf"))
+    >>> case = kvsim.record(trace, model="llama-3-8b", gpu="l4", max_model_len=512)
+    >>> print(kvsim.replay(case))
+    None
+    """
+    if not isinstance(case, Case):
+        case = read_case(case)
+    recorded = set().union(*case.steps)
+    events = [field for field in EVENTS if field in recorded]
+    played = play(case.config, case.workload, check=check_invariants)
+    for expected, got in zip_longest(case.steps, played):
+        if expected is None:
+            if case.totals.get("stalled"):
+                return None  # the record stops where the real engine made no more progress
+            return Difference(got["s"], "steps", "the end", "one more step")
+        if got is None:
+            return Difference(expected["s"], "steps", "this step", "the end")
+        difference = _compare(expected, got, events)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _compare(expected: Entry, got: Entry, events: list[str]) -> Difference | None:
+    pairs = [(name, expected.get(name), got.get(name)) for name in STATES if name in expected]
+    # An event that is left out has not happened.
+    pairs[1:1] = [(name, expected.get(name) or None, got.get(name) or None) for name in events]
+    for name, a, b in pairs:
+        if a != b and not _nothing_scheduled(a, b):
+            return Difference(expected["s"], *_narrow(name, a, b))
+    return None
+
+
+def _nothing_scheduled(a: object, b: object) -> bool:
+    return a is None and b == [0, 0, 0]
+
+
+def _narrow(field: str, expected: Any, got: Any) -> tuple[str, Any, Any]:
+    """Follow equal-shaped lists and tables down to the first part that differs."""
+    if isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
+        index = next(i for i, (a, b) in enumerate(zip(expected, got, strict=True)) if a != b)
+        return _narrow(f"{field}[{index}]", expected[index], got[index])
+    if isinstance(expected, dict) and isinstance(got, dict) and expected.keys() == got.keys():
+        key = next(key for key in expected if expected[key] != got[key])
+        return _narrow(f"{field}[{key}]", expected[key], got[key])
+    return field, expected, got
+
+
+def _shown(value: object) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
