@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
     from kvsim.engine.simulate import compare, simulate
-    from kvsim.memory.capacity import Capacity, capacity
+    from kvsim.kv.capacity import capacity
+    from kvsim.memory.capacity import Capacity
     from kvsim.report import plot
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result, load
@@ -55,7 +56,7 @@ _HOME = {
     "ModelSpec": "kvsim.catalog.spec",
     "Result": "kvsim.results.result",
     "Trace": "kvsim.trace",
-    "capacity": "kvsim.memory.capacity",
+    "capacity": "kvsim.kv.capacity",
     "compare": "kvsim.engine.simulate",
     "load": "kvsim.results.result",
     "plot": "kvsim.report.plot",

@@ -35,7 +35,11 @@ REQUEST_RATE = 2.0
 
 
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "token_normalize_func": lambda token: token.replace("_", "-"),  # --max_num_seqs works too
+    },
     invoke_without_command=True,
 )
 @click.version_option(package_name="kvsim")
@@ -156,11 +160,10 @@ def run(
 @JSON
 def capacity(json_file: str | None, **options: Any) -> None:
     """Compute the memory budget, the KV blocks and the requests that fit: no simulation."""
-    from kvsim.config import Config
-    from kvsim.memory.capacity import capacity_of
+    from kvsim.kv.capacity import capacity as capacity_of
     from kvsim.report.terminal import capacity_table
 
-    answer = capacity_of(Config.build(**options_given(options)))
+    answer = capacity_of(**options_given(options))
     _answer(answer.to_dict(), json_file, lambda: capacity_table(answer))
 
 
@@ -240,7 +243,7 @@ def trace_generate(
     made = workloads.generate(
         workload,
         num_requests=num_requests or NUM_REQUESTS,
-        request_rate=request_rate or REQUEST_RATE,
+        request_rate=REQUEST_RATE if request_rate is None else request_rate,
         seed=seed,
     )
     made.save(target)
@@ -281,11 +284,13 @@ def _load(
     import workloads
 
     loaded = workloads.read(file)
-    drawn = request_rate is not None and not loaded.has_times
-    if drawn:
-        loaded = workloads.read(file, request_rate=request_rate, seed=seed)
     requests = loaded.trace[:num_requests]
-    if request_rate is not None and not drawn:
+    if request_rate is not None and not loaded.has_times:
+        drawn = workloads.read(file, request_rate=request_rate, seed=seed)
+        loaded, requests = drawn, drawn.trace[:num_requests]
+        if len(requests) < len(drawn.trace):  # the beginning of a session trace is a ramp
+            requests = requests.with_request_rate(request_rate)
+    elif request_rate is not None:
         requests = requests.with_request_rate(request_rate)
     return requests, [note for note in loaded.notes if not note.startswith("not used")]
 
@@ -311,6 +316,10 @@ def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:
 
 def _check_targets(out: str | None, json_file: str | None) -> None:
     """Refuse what cannot be written before anything runs."""
+    if "" in (out, json_file):
+        raise ValueError(
+            f"{'--out' if not out and out is not None else '--json'} is empty: name a place"
+        )
     if out is not None:
         existing = next(p for p in (Path(out), *Path(out).absolute().parents) if p.exists())
         if not existing.is_dir():
@@ -404,11 +413,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
     except click.Abort:
-        _fail("interrupted; nothing was written", 1)
+        _fail("interrupted", 1)
     except FieldError as error:
         _fail(f"{flag(error.field)} {error.problem}", 2)
     except ValueError as error:
         _fail(" ".join(str(error).split()), 2)
+    except (MemoryError, OverflowError):
+        _fail("the configuration is too large for this machine's memory or numbers", 2)
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone, e.g. `| head`
         sys.exit(0)

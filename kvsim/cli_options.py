@@ -63,6 +63,13 @@ SECTIONS = {
     "Records": ("goodput", "record_steps", "record_memory_map", "check_invariants"),
 }
 
+#: vLLM's short forms.
+SHORT_FLAGS = {
+    "tensor_parallel_size": "-tp",
+    "pipeline_parallel_size": "-pp",
+    "data_parallel_size": "-dp",
+}
+
 
 class SectionedCommand(click.Command):
     """A command whose help lists the options by section."""
@@ -113,9 +120,10 @@ def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Calla
         return click.option(pair, default=None, help=help_text)
     if name == "goodput":
         return click.option(flag(name), multiple=True, metavar="METRIC:MS ...", help=help_text)
+    short = [SHORT_FLAGS[name]] if name in SHORT_FLAGS else []
     choices = _choices(field.annotation)
     metavar = "|".join(choices) if choices else _metavar(field.annotation)
-    return click.option(flag(name), default=None, metavar=metavar, help=help_text)
+    return click.option(*short, flag(name), name, default=None, metavar=metavar, help=help_text)
 
 
 def _types(annotation: Any) -> set[Any]:
@@ -150,7 +158,10 @@ def options_given(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if "goodput" in given:
-        given["goodput"] = dict(_target(text) for text in given["goodput"])
+        targets = [_target(text) for text in given["goodput"]]
+        given["goodput"] = dict(targets)
+        if len(given["goodput"]) < len(targets):
+            raise ValueError("--goodput: each metric takes one target")
     return given
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvsim.catalog.spec import GpuSpec, ModelSpec
 from kvsim.errors import FieldError, unknown_name
@@ -21,7 +21,11 @@ from kvsim.errors import FieldError, unknown_name
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
 
+#: How TOML and flags write None where it is not the default.
+NONE = "none"
+
 Count = Annotated[int, Field(ge=1)]
+Parallel = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Config(BaseModel):
@@ -40,9 +44,9 @@ class Config(BaseModel):
     quantization: str | None = Field(
         None, description="weights: fp8, int8, awq, gptq, bitsandbytes, mxfp4"
     )
-    tensor_parallel_size: Count = Field(1, description="GPUs that share every layer")
-    pipeline_parallel_size: Count = Field(1, description="GPUs that split the layers in stages")
-    data_parallel_size: Count = Field(1, description="replicas behind the router")
+    tensor_parallel_size: Parallel = Field(1, description="GPUs that share every layer")
+    pipeline_parallel_size: Parallel = Field(1, description="GPUs that split the layers in stages")
+    data_parallel_size: Parallel = Field(1, description="replicas behind the router")
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="share of GPU memory to use [vLLM's default: 0.92]"
     )
@@ -80,7 +84,7 @@ class Config(BaseModel):
         True, description="admit only what fits with its full prompt"
     )
     prefix_cache_retention_interval: Annotated[int, Field(ge=0)] | None = Field(
-        0, description="tokens between kept sliding-window checkpoints; 0: only the last"
+        0, description="tokens between kept sliding-window checkpoints; 0: only the last; none: all"
     )
     num_lookahead_tokens: Annotated[int, Field(ge=0)] = Field(
         0, description="slots kept ahead for draft tokens"
@@ -102,7 +106,7 @@ class Config(BaseModel):
         None, description="most requests in flight at the clients, as in vllm bench serve"
     )
     horizon: Annotated[float, Field(gt=0, allow_inf_nan=True)] = Field(
-        math.inf, description="start no step this many seconds after the first arrival"
+        math.inf, description="schedule no step from this many seconds on after the first arrival"
     )
     goodput: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
         None, description="latency targets in ms, e.g. ttft:500 tpot:50"
@@ -112,9 +116,14 @@ class Config(BaseModel):
     record_memory_map: bool = Field(False, description="keep causes by address over time")
     check_invariants: bool = Field(False, description="recount all memory after every step")
 
+    @field_validator("prefix_cache_retention_interval", mode="before")
+    @classmethod
+    def _none(cls, value: object) -> object:
+        return None if value == NONE else value
+
     @classmethod
     def build(cls, **values: Any) -> Self:
-        """Validate keywords; entries that are None keep their default.
+        """Validate keywords.
 
         Raises
         ------
@@ -135,10 +144,12 @@ class Config(BaseModel):
 
     def to_toml(self) -> str:
         """Write down everything that differs from the defaults."""
-        values = {}
+        values: dict[str, Any] = {}
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            if value != field.default and value is not None:
+            if value is None and field.default is not None:
+                values[name] = NONE
+            elif value != field.default and value is not None:
                 values[name] = _non_defaults(value) if is_dataclass(value) else value
         return tomli_w.dumps(values)
 

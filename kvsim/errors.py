@@ -33,5 +33,6 @@ def unknown_name(what: str, name: str, choices: Iterable[str]) -> ValueError:
     near = get_close_matches(name.lower(), options, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     if len(options) > MOST_SHOWN:
-        return ValueError(f"unknown {what} {name!r}{hint} (kvsim list {what.lower()}s shows all)")
+        where = "kvsim run --help" if what == "option" else f"kvsim list {what.lower()}s"
+        return ValueError(f"unknown {what} {name!r}{hint} ({where} shows all)")
     return ValueError(f"unknown {what} {name!r}{hint} (one of: {', '.join(options)})")

@@ -13,11 +13,18 @@ if TYPE_CHECKING:
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Fill a file beside ``path``, then put it in its place in one step.
 
+    A pipe or a device is written to as it is.
+
     Raises
     ------
     OSError
         If the folder cannot be written; nothing is left behind.
     """
+    path = path.resolve()  # a link keeps pointing at what it names
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            write(device)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     file = temporary.open("xb")
     try:

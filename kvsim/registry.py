@@ -92,6 +92,8 @@ class Registry(Generic[T]):
             factory: Callable[..., T] = getattr(import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"cannot import {self.what} {path!r}: {error}") from None
+        if not callable(factory):
+            raise ValueError(f"{self.what} {path!r} is no class or function")
         return factory
 
     def parameters(self, name: str) -> list[str]:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from strategies import configs, traces
 
 import kvsim
 import workloads
 from kvsim.cases.case import read_case
 from kvsim.cli import main
-from tests.strategies import configs, traces
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "vllm_cases").glob("*.json"))
 
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_case(tmp_path, capsys, content):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# -- recording --------------------------------------------------------------------------------------
+# -- recording ----------------------------------------------------------------------------------
 
 
 @given(configs(), traces())

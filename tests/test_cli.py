@@ -309,3 +309,62 @@ def test_a_closed_pipe_is_no_error() -> None:
     script = f"{sys.executable} -m kvsim list models | head -1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--out", "", "--num-requests", "3"],
+        ["run", "--json", "", "--num-requests", "3"],
+        ["run", "--json", ".", "--num-requests", "3"],
+        ["run", "--goodput", "ttft:5", "ttft:500", "--num-requests", "3"],
+        ["run", "--cost-model", "constant+seconds=inf", "--num-requests", "3"],
+        ["run", "--scheduler", "os:sep", "--num-requests", "3"],
+        ["run", "--num-gpu-blocks-override", "1" + "0" * 21, "--num-requests", "3"],
+        ["run", "-dp", "100000000", "--num-requests", "3"],
+        ["trace", "generate", "t.csv", "--request-rate", "0"],
+        ["capacity", "--allocator", "nope"],
+    ],
+)
+def test_more_mistakes_are_one_line(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_vllm_spellings_are_accepted(capsys):
+    main(["capacity", "-tp", "2", "--max_num_seqs", "64", "--model", "llama-3-8b", "--json", "-"])
+    assert json.loads(capsys.readouterr().out)["tensor_parallel_size"] == 2
+
+
+def test_json_writes_through_links(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("old")
+    link.symlink_to(real)
+    main(["capacity", "--json", str(link)])
+    assert link.is_symlink()
+    assert "bytes_per_token" in json.loads(real.read_text())
+
+
+def test_a_rate_holds_for_the_requests_that_are_kept(tmp_path):
+    talk = [{"from": "human", "value": "x" * 40}, {"from": "gpt", "value": "y" * 40}]
+    source, target = tmp_path / "sharegpt.json", tmp_path / "out.csv"
+    source.write_text(json.dumps([{"id": str(i), "conversations": talk * 4} for i in range(300)]))
+    main(
+        [
+            "trace",
+            "convert",
+            str(source),
+            str(target),
+            "--request-rate",
+            "8",
+            "--num-requests",
+            "100",
+        ]
+    )
+    import workloads
+
+    assert workloads.load(target).request_rate == pytest.approx(8, rel=0.01)

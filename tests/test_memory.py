@@ -11,8 +11,8 @@ import pytest
 
 import kvsim
 from kvsim.catalog import get_gpu, get_model
+from kvsim.kv.capacity import capacity
 from kvsim.memory.budget import engine_of
-from kvsim.memory.capacity import capacity
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV, heads_per_rank, kv_dtype, kv_layout
 from kvsim.memory.planner import plan_groups
 from kvsim.memory.weights import weight_bytes
@@ -289,3 +289,31 @@ def test_logged_block_counts_come_out_within_three_percent(shared_data: Path) ->
             **options,
         )
         assert c.num_gpu_blocks == pytest.approx(int(row["num_gpu_blocks"]), rel=0.03), key
+
+
+def test_capacity_honours_the_allocator_and_its_modifiers():
+    plain = capacity(model="llama-3-8b", gpu="a100-80gb")
+    assert capacity(
+        model="llama-3-8b", gpu="a100-80gb", allocator="paged+fp8"
+    ).bytes_per_token * 2 == (plain.bytes_per_token)
+    assert capacity(
+        model="llama-3-8b", gpu="a100-80gb", allocator="paged+mqa"
+    ).bytes_per_token * 8 == (plain.bytes_per_token)
+    larger = capacity(model="llama-3-8b", gpu="a100-80gb", allocator="paged+block-size=32")
+    assert larger.block_size == 32
+    assert larger.num_gpu_blocks == plain.num_gpu_blocks // 2
+    for wrong in ("contiguous-max", "pagd"):
+        with pytest.raises(ValueError, match="allocator"):
+            capacity(model="llama-3-8b", gpu="a100-80gb", allocator=wrong)
+
+
+def test_kv_heads_of_their_own_replace_the_latent_of_mla():
+    # DeepSeek-V3: 61 layers, head_dim 128, one KV head, K and V in bf16.
+    answer = capacity(
+        model="deepseek-v3",
+        gpu="b200",
+        tensor_parallel_size=8,
+        num_gpu_blocks_override=1000,
+        allocator="paged+mqa",
+    )
+    assert answer.bytes_per_token == 2 * 61 * 1 * 128 * 2

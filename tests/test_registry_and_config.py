@@ -163,3 +163,11 @@ def test_wrong_options_raise_one_line(options: dict[str, object], message: str) 
 def test_configurations_are_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Config.build().block_size = 32  # type: ignore[misc]
+
+
+def test_none_survives_where_it_is_not_the_default(tmp_path):
+    config = Config.build(prefix_cache_retention_interval=None)
+    assert config.digest != Config.build().digest
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml())
+    assert Config.from_toml(path) == config

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import kvsim
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.contiguous import ContiguousManager, reserve_oracle
 from kvsim.kv.manager import KVCacheConfig
@@ -15,6 +17,7 @@ from kvsim.sched.queue import FcfsQueue, PriorityQueue
 from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 from kvsim.sched.static import StaticScheduler
 from kvsim.sched.vllm import VllmScheduler
+from kvsim.trace import Trace
 
 
 def request(index: int, prompt: int, output: int, priority: int = 0) -> Request:
@@ -224,3 +227,23 @@ def test_contiguous_memory_under_every_scheduler(scheduler: type[Scheduler]) -> 
     assert all(r.status is Status.FINISHED for r in requests)
     assert kv.usage.unallocated == kv.total_bytes
     kv.check_integrity()
+
+
+def test_a_victim_at_the_head_has_not_been_refused():
+    # Three requests in six blocks: C is refused, then B is preempted and stands before it.
+    trace = Trace.from_arrays([0.0, 0.0, 0.05], [30, 30, 60], [40, 40, 4])
+    result = kvsim.simulate(
+        trace,
+        model="llama-3-8b",
+        gpu="a100-80gb",
+        num_gpu_blocks_override=7,
+        max_model_len=128,
+        cost_model="constant+seconds=0.1",
+        async_scheduling=False,
+        enable_prefix_caching=False,
+    )
+    memory = result.memory
+    first = int(np.flatnonzero(np.diff(memory["num_waiting"]) > 0)[-1]) + 1
+    assert memory["num_running"][first] == 1
+    assert memory["free"][first] > 0
+    assert memory["external"][first] == 0

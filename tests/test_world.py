@@ -131,3 +131,12 @@ def test_pipeline_stages_overlap_different_requests() -> None:
     steps = result.steps[result.steps["num_scheduled_tokens"] > 0]
     assert steps["start_time"].tolist() == [0.0, 0.5, 1.0, 1.5]
     assert result.requests["finish_time"].tolist() == [2.0, 2.5]
+
+
+def test_the_clock_stops_at_the_horizon():
+    trace = Trace.from_arrays([0.0, 1000.0], [10, 10], [5, 5])
+    result = kvsim.simulate(
+        trace, model="llama-3-8b", gpu="l4", cost_model="constant+seconds=0.1", horizon=10
+    )
+    assert result.summary["duration"] == 10.0
+    assert result.summary["num_in_flight"] == 1

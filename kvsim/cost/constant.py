@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import PositiveFloat  # noqa: TC002 - the registry reads the annotation
+from pydantic import Field
 
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 
 if TYPE_CHECKING:
     from kvsim.sched.scheduler import StepPlan
 
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
 
 @COST_MODELS.register("constant")
 class ConstantCost:
     """``seconds`` per step, whatever it holds."""
 
-    def __init__(self, config: CostConfig, *, seconds: PositiveFloat = 0.02) -> None:
+    def __init__(self, config: CostConfig, *, seconds: Seconds = 0.02) -> None:
         del config
         self._cost = StepCost(seconds, 0.0, 0.0)
 

@@ -61,6 +61,8 @@ class RooflineCost:
         self._body_flops, self._head_flops = _gemm_flops(model, tp)
         self._weight_bytes, self._head_bytes = _streamed_bytes(config)
 
+        # The layout holds one pipeline stage; a step passes through all of them.
+        self._num_stages = model.num_layers / len(config.layout.layers)
         bandwidth = gpu.memory_bandwidth_bytes_per_s
         self._stream_rate = bandwidth * rate.weights
         self._gemm_rate = _peak_flops(gpu, config.quantization) * rate.gemm
@@ -97,8 +99,8 @@ class RooflineCost:
         written = num_tokens * self._kv_bytes
         return StepCost(
             time,
-            gemm_flops + prefill_flops + decode_flops,
-            weights + decode_bytes + prefill_bytes + written,
+            (gemm_flops + prefill_flops + decode_flops) / self._num_stages,
+            (weights + decode_bytes + prefill_bytes) / self._num_stages + written,
         )
 
     def _attention(self, plan: StepPlan) -> tuple[float, float, float, float]:

@@ -140,7 +140,9 @@ class Replica:
                     continue
                 if not self._arrivals or self._arrivals[0][0] > horizon:
                     break
-                self._pass_time(self._arrivals[0][0])
+                self._pass_time(min(self._arrivals[0][0], self._end_time))
+                if self.clock >= self._end_time:
+                    break
             elif self.clock >= horizon:
                 break
             elif self.clock < self._end_time:

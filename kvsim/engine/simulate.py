@@ -18,6 +18,7 @@ from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import Pool, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import REQUESTS, FinishReason
+from kvsim.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.engine.backend import Backend
-    from kvsim.trace import Trace
 
     OnProgress = Callable[[str, int], object]
 
@@ -77,6 +77,7 @@ def serve(
     setup: Setup, trace: Trace, *, on_progress: Callable[[int], object] | None = None
 ) -> Result:
     """Serve a trace by a resolved configuration; see :func:`run`."""
+    check_trace(trace)
     config = setup.config
     table = _new_requests(trace)
     start = float(trace.arrival_time[0])
@@ -94,6 +95,20 @@ def serve(
     table["arrival_time"][rejected] = arrival_time[rejected]
     table["finish_reason"][rejected] = FinishReason.REJECTED
     return _collect(setup, trace, table, replicas)
+
+
+def check_trace(trace: object) -> None:
+    """Refuse what is no trace, with a hint.
+
+    Raises
+    ------
+    ValueError
+        If it is no :class:`kvsim.Trace`.
+    """
+    if not isinstance(trace, Trace):
+        raise ValueError(
+            f"trace: must be a kvsim.Trace, not {type(trace).__name__}; workloads.load reads files"
+        )
 
 
 def _watcher(on_progress: Callable[[int], object] | None) -> Callable[[], object] | None:
@@ -221,6 +236,9 @@ def run_comparison(
     on_progress: OnProgress | None = None,
 ) -> Comparison:
     """Compare allocators under a validated configuration; see :func:`compare`."""
+    check_trace(trace)
+    if isinstance(allocators, str) or not all(isinstance(name, str) for name in allocators):
+        raise ValueError("allocators: must be a list of names")
     if not allocators:
         raise ValueError("allocators: name at least one")
     twice = {name for name in allocators if allocators.count(name) > 1}

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.catalog import get_gpu, get_model
-from kvsim.config import Config
 from kvsim.memory.budget import GIB, Budget, inference_budget
 from kvsim.memory.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.memory.limits import Limits, limits_of
@@ -15,6 +14,7 @@ from kvsim.memory.weights import check_quantization, weight_bytes, weight_dtype
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
+    from kvsim.config import Config
 
 #: Shortest request length that ``Capacity.max_concurrency`` lists; then it doubles.
 SHORTEST = 256
@@ -37,8 +37,14 @@ class Memory(NamedTuple):
     num_gpu_blocks: int
 
 
-def resolve_memory(config: Config) -> Memory:
+def resolve_memory(
+    config: Config, *, num_kv_heads: int | None = None, window: int | None = None
+) -> Memory:
     """Resolve names, limits, KV layout and memory budget.
+
+    Parameters
+    ----------
+    num_kv_heads, window : what-if overrides of the model's attention
 
     Raises
     ------
@@ -54,7 +60,13 @@ def resolve_memory(config: Config) -> Memory:
         "tensor_parallel_size": config.tensor_parallel_size,
         "pipeline_parallel_size": config.pipeline_parallel_size,
     }
-    layout = kv_layout(model, kv_dtype(config.kv_cache_dtype, model_dtype=dtype), **shape)
+    layout = kv_layout(
+        model,
+        kv_dtype(config.kv_cache_dtype, model_dtype=dtype),
+        num_kv_heads=num_kv_heads,
+        window=window,
+        **shape,
+    )
     plan = plan_groups(layout, config.block_size, hybrid=not config.disable_hybrid_kv_cache_manager)
     weights = weight_bytes(model, dtype=dtype, quantization=quantization, **shape)
     budget = inference_budget(
@@ -127,30 +139,21 @@ class Capacity:
         return {**asdict(self), "assumptions": list(self.assumptions)}
 
 
-def capacity(**options: Any) -> Capacity:
-    """Compute how many KV blocks, tokens and requests fit.
+def capacity_of(
+    config: Config, *, num_kv_heads: int | None = None, window: int | None = None
+) -> Capacity:
+    """Compute the capacity of a validated configuration.
 
     Parameters
     ----------
-    **options : fields of :class:`kvsim.config.Config`: model, gpu, dtype, kv_cache_dtype, ...
+    num_kv_heads, window : what-if overrides of the model's attention
 
     Raises
     ------
     ValueError
-        For unknown names, wrong values, and models that do not fit.
-
-    Examples
-    --------
-    >>> c = capacity(model="llama-3-8b", gpu="a100-80gb", kv_cache_memory_bytes=60 * 10**9)
-    >>> c.num_gpu_blocks
-    28610
+        As for :func:`resolve_memory`.
     """
-    return capacity_of(Config.build(**options))
-
-
-def capacity_of(config: Config) -> Capacity:
-    """Compute the capacity of a validated configuration; see :func:`capacity`."""
-    memory = resolve_memory(config)
+    memory = resolve_memory(config, num_kv_heads=num_kv_heads, window=window)
     limits, plan, blocks = memory.limits, memory.plan, memory.num_gpu_blocks
     longest = limits.max_model_len
     # Asynchronous scheduling, vLLM's default, has one more step in flight.

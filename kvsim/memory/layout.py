@@ -97,13 +97,23 @@ class KVLayout:
 
 
 def with_attention(
-    layers: Iterable[AttentionLayer], *, num_kv_heads: int | None, window: int | None
+    layers: Iterable[AttentionLayer],
+    *,
+    num_kv_heads: int | None,
+    window: int | None,
+    head_dim: int,
 ) -> tuple[AttentionLayer, ...]:
-    """Return layers as they would be with other KV heads (GQA, MQA) or a sliding window."""
+    """Return layers as they would be with other KV heads (GQA, MQA) or a sliding window.
+
+    With KV heads of its own, MLA's latent gives way to keys and values of ``head_dim``.
+    """
     changed = []
     for layer in layers:
         if num_kv_heads is not None:
-            layer = layer._replace(num_kv_heads=num_kv_heads, num_vectors=2)  # noqa: PLW2901
+            dim = layer.head_dim if layer.num_vectors == 2 else head_dim
+            layer = layer._replace(  # noqa: PLW2901
+                num_kv_heads=num_kv_heads, num_vectors=2, head_dim=dim
+            )
         if window is not None:
             layer = layer._replace(kind="sliding", window=window)  # noqa: PLW2901
         changed.append(layer)
@@ -158,7 +168,9 @@ def kv_layout(
         raise ValueError(
             f"{num_kv_heads} KV heads: must divide the {model.num_heads} heads of {model.name}"
         )
-    layers = with_attention(model.layers, num_kv_heads=num_kv_heads, window=window)
+    layers = with_attention(
+        model.layers, num_kv_heads=num_kv_heads, window=window, head_dim=model.head_dim
+    )
     stage = layers[: -(-len(layers) // pipeline_parallel_size)]
     placed, scales = [], 0
     for layer in stage:

@@ -170,11 +170,14 @@ def run_table(
     for metric, label in {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}.items():
         kinds = ("mean", "median", "p90", "p99")
         table.add_row(label, *(milliseconds(s[f"{kind}_{metric}_ms"]) for kind in kinds))
+    peak = number(s["peak_running"])
+    if result.config.data_parallel_size > 1:
+        peak += " on one replica"
     lines = [
         f"completed {number(s['completed'])} in {number(s['duration'], 1)} s: "
         f"{number(s['request_throughput'], 2)} requests/s, "
         f"{number(s['output_throughput'])} output tokens/s",
-        f"running {number(s['mean_running'], 1)} on average, {number(s['peak_running'])} at most; "
+        f"running {number(s['mean_running'], 1)} on average, {peak} at most; "
         f"waiting {number(s['mean_waiting'], 1)}; {number(s['num_preemptions'])} preemptions "
         f"({number(s['num_recomputed_tokens'])} tokens computed again)",
         f"KV memory {percent(cache['mean_usage'])} % used on average, "

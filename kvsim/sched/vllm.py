@@ -109,6 +109,7 @@ class VllmScheduler(Scheduler):
         victim.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.push_front(victim)
+        self._refused = False  # the new head has not been tried
         plan.preempted.append(victim)
 
     def _schedule_waiting(self, plan: StepPlan, budget: int, threshold: int) -> None:
