@@ -39,6 +39,7 @@ SECTIONS = {
         "enable_prefix_caching",
         "watermark",
         "disable_hybrid_kv_cache_manager",
+        "kv_cache_layout",
         "prefix_cache_retention_interval",
         "num_lookahead_tokens",
     ),

@@ -92,6 +92,9 @@ class Config(BaseModel):
     disable_hybrid_kv_cache_manager: bool = Field(
         False, description="treat sliding and chunked layers as full attention"
     )
+    kv_cache_layout: Literal["LBNHC", "BLNHC"] = Field(
+        "LBNHC", description="of mixed layers: layer or block outermost in the KV tensors"
+    )
     enforce_eager: bool = Field(False, description="no CUDA graphs: their memory is free")
     vllm_version: str = Field("0.33", description="vLLM whose memory conventions to follow")
 

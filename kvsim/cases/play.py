@@ -142,6 +142,7 @@ def play(config: CaseConfig, workload: Workload, *, check: bool = False) -> Iter
         If ``check`` finds an invariant broken.
     """
     scheduler = make_scheduler(config)
+    scheduler.kv.foresee(request for _, request in _make_requests(config, workload))
     arrivals = _make_requests(config, workload)
     names = {index: request.id for index, request in enumerate(workload.requests)}
     log = StepLog(scheduler, names, summary=config.summary)

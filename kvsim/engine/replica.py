@@ -83,6 +83,11 @@ class Replica:
         self.clock = start_time
         self._trace = trace
         self._scheduler = setup.make_scheduler()
+        self._scheduler.kv.foresee(
+            make_request(trace, i, 0.0, setup.memory.limits.max_model_len)
+            for i in range(len(trace))
+            if trace.num_prompt_tokens[i] < setup.memory.limits.max_model_len
+        )
         self._cost = setup.make_cost_model()
         self._max_model_len = setup.memory.limits.max_model_len
         self._depth = setup.num_steps_in_flight

@@ -71,7 +71,12 @@ def resolve(config: Config) -> Setup:
         cost_config=_cost_config(config, memory, allocator),
         num_steps_in_flight=num_steps_in_flight,
     )
-    setup.make_scheduler()
+    kv = setup.make_scheduler().kv
+    if kv.foresees and config.data_parallel_size > 1:
+        raise ValueError(
+            f"allocator {config.allocator}: belady knows the future of one replica; "
+            "data_parallel_size must be 1"
+        )
     setup.make_cost_model()
     ROUTERS.get(config.router)
     return setup
@@ -110,6 +115,7 @@ def _kv_config(
         num_lookahead_tokens=config.num_lookahead_tokens,
         prefix_cache_retention_interval=config.prefix_cache_retention_interval,
         hybrid=not config.disable_hybrid_kv_cache_manager,
+        packed=config.kv_cache_layout == "BLNHC",
     )
 
 

@@ -100,6 +100,7 @@ class BlockPool:
         for block in blocks:
             if block == NULL_BLOCK:
                 continue
+            self._cached.hit(block)
             if self.ref_cnt[block] == 0:
                 self._cached.remove(block)
                 self.num_used[self.group_of[block]] += 1
@@ -129,6 +130,12 @@ class BlockPool:
         """Give a full block its key, so that later lookups find it."""
         self._hash_of[block] = key
         self._blocks_of[self.group_of[block]].setdefault(key, {})[block] = None
+        self._cached.cached(block, key)
+
+    @property
+    def eviction(self) -> EvictionPolicy:
+        """The order of cached free blocks."""
+        return self._cached
 
     def _forget(self, block: int) -> None:
         key = self._hash_of.pop(block)

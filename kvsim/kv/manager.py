@@ -12,7 +12,7 @@ import numpy as np
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -82,6 +82,7 @@ class KVCacheConfig:
     num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
     prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
     hybrid : keep sliding and full layers apart; else all are treated as full attention
+    packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
     """
 
     layout: KVLayout
@@ -96,6 +97,7 @@ class KVCacheConfig:
     num_lookahead_tokens: int = 0
     prefix_cache_retention_interval: int | None = 0
     hybrid: bool = True
+    packed: bool = False
 
 
 class KVCacheManager(ABC):
@@ -108,8 +110,10 @@ class KVCacheManager(ABC):
     ----------
     total_bytes : all KV memory it manages (paged: without the null block)
     num_gpu_blocks, block_size : as reported in results
+    foresees : makes use of :meth:`foresee`
     """
 
+    foresees = False
     total_bytes: int
     num_gpu_blocks: int
     block_size: int
@@ -154,6 +158,10 @@ class KVCacheManager(ABC):
         """Whether an empty memory could serve the request to its end. Does not mutate."""
         del request
         return True
+
+    def foresee(self, requests: Iterable[Request]) -> None:
+        """Be told every request to come, in order of arrival, for bounds that know the future."""
+        del requests
 
     def retire(self, request: Request) -> None:
         """Note that a request has ended while its batch keeps its slots. Mutates."""

@@ -13,7 +13,7 @@ from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotat
 
 from kvsim.kv.attention import AttentionSpec, FullAttention, attention_spec, cdiv
 from kvsim.kv.block_pool import NULL_BLOCK, BlockPool
-from kvsim.kv.eviction import EVICTION_POLICIES
+from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
@@ -27,7 +27,7 @@ from kvsim.kv.prefix_cache import PrefixCache
 from kvsim.memory.planner import plan_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -108,6 +108,8 @@ class PagedManager(KVCacheManager):
         self._windowed = [g for g, s in enumerate(groups) if not isinstance(s, FullAttention)]
         self._one_full_group = len(self.groups) == 1 and not self._windowed
         self._tables: dict[int, _Tables] = {}
+        policy = type(self.pool.eviction)
+        self.foresees = policy.foresee is not EvictionPolicy.foresee
         # Sums over the tables of live requests; every report is made of them.
         self._num_filled = 0
         self._num_table_blocks = [0] * len(self.groups)
@@ -133,6 +135,10 @@ class PagedManager(KVCacheManager):
         self._num_filled += end - state.filled
         state.filled = end
         return True
+
+    def foresee(self, requests: Iterable[Request]) -> None:  # noqa: D102
+        if self.foresees:
+            self.pool.eviction.foresee([self._prompt_keys(request) for request in requests])
 
     def free(self, request: Request) -> None:  # noqa: D102
         state = self._tables.pop(request.request_id)
@@ -197,6 +203,8 @@ class PagedManager(KVCacheManager):
         slots = self._num_slots(request, end)
         if self._need_to_admit(slots, hit, None) > free:
             return False
+        if self.foresees:
+            self.pool.eviction.arrived(self._prompt_keys(request))
         state = _Tables(request, len(self.groups))
         if hit.num_tokens:
             for g, spec in enumerate(self.groups):
@@ -215,6 +223,12 @@ class PagedManager(KVCacheManager):
             self._cache_blocks(request, state, min(end, request.num_tokens))
         self._set_quiet(state)
         return True
+
+    def _prompt_keys(self, request: Request) -> list[int]:
+        """Keys of the blocks that a prompt may hit."""
+        base = self.prefix_cache.hash_block_size
+        num_tokens = request.num_prompt_tokens - 1
+        return list(self.prefix_cache.keys(request, num_tokens, base)[: num_tokens // base])
 
     def _num_slots(self, request: Request, end: int) -> int:
         """Slots to own when the tokens up to ``end`` are scheduled."""
@@ -392,7 +406,12 @@ def paged(
     config: KVCacheConfig, *, block_size: PositiveInt | None = None, eviction: str = "lru"
 ) -> KVCacheManager:
     """Blocks over a shared pool, prefix caching: PagedAttention as in vLLM."""
-    plan = plan_groups(config.layout, block_size or config.block_size, hybrid=config.hybrid)
+    plan = plan_groups(
+        config.layout,
+        block_size or config.block_size,
+        hybrid=config.hybrid,
+        packed=config.packed,
+    )
     return PagedManager(
         config.num_bytes // plan.bytes_per_block,
         [attention_spec(group) for group in plan.groups],

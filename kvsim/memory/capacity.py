@@ -67,7 +67,12 @@ def resolve_memory(
         window=window,
         **shape,
     )
-    plan = plan_groups(layout, config.block_size, hybrid=not config.disable_hybrid_kv_cache_manager)
+    plan = plan_groups(
+        layout,
+        config.block_size,
+        hybrid=not config.disable_hybrid_kv_cache_manager,
+        packed=config.kv_cache_layout == "BLNHC",
+    )
     weights = weight_bytes(model, dtype=dtype, quantization=quantization, **shape)
     budget = inference_budget(
         model,

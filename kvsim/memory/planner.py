@@ -65,7 +65,9 @@ class _Spec(NamedTuple):
     bytes_per_token: int
 
 
-def plan_groups(layout: KVLayout, block_size: int, *, hybrid: bool = True) -> KVPlan:
+def plan_groups(
+    layout: KVLayout, block_size: int, *, hybrid: bool = True, packed: bool = False
+) -> KVPlan:
     """Group layers so that all groups' blocks have one size.
 
     A model whose layers are all alike has one group. Otherwise layers with less KV per token get
@@ -77,11 +79,15 @@ def plan_groups(layout: KVLayout, block_size: int, *, hybrid: bool = True) -> KV
     block_size : tokens per block of the layers with most KV per token
     hybrid : False treats every layer as full attention (``disable_hybrid_kv_cache_manager``);
         so does vLLM for chunked-local layers next to full ones unless told otherwise
+    packed : group layers of different pages by bytes instead, as vLLM does when the block is the
+        outermost dimension of the KV tensor (inferred from one recorded plan)
     """
     layers = layout.layers
     kinds = {layer.kind for layer in layers}
     if not hybrid or ("chunked" in kinds and "full" in kinds):
         layers = tuple(layer._replace(kind="full", window=None) for layer in layers)
+    if packed and len({layer.bytes_per_token for layer in layers}) > 1:
+        return _pack(layers, block_size)
     specs = _unify_pages(layers, block_size)
     buckets: dict[_Spec, int] = {}
     for spec in specs:
@@ -96,6 +102,22 @@ def plan_groups(layout: KVLayout, block_size: int, *, hybrid: bool = True) -> KV
             slot_bytes = num_layers * spec.bytes_per_token
             groups.append(KVGroup(spec.kind, spec.window, spec.block_size, num_layers, slot_bytes))
     return KVPlan(tuple(groups), page * max(group.num_layers for group in groups))
+
+
+def _pack(layers: Sequence[LayerKV], block_size: int) -> KVPlan:
+    """Deal each kind of layer out over groups of at most the rarest kind's bytes."""
+    buckets: dict[LayerKV, int] = {}
+    for layer in layers:
+        buckets[layer] = buckets.get(layer, 0) + 1
+    target = min(layer.bytes_per_token * count for layer, count in buckets.items())
+    groups = []
+    for layer, count in buckets.items():
+        num_groups = -(-count // max(target // layer.bytes_per_token, 1))
+        for index in range(num_groups):
+            num_layers = len(range(index, count, num_groups))
+            slot_bytes = num_layers * layer.bytes_per_token
+            groups.append(KVGroup(layer.kind, layer.window, block_size, num_layers, slot_bytes))
+    return KVPlan(tuple(groups), block_size * max(group.slot_bytes for group in groups))
 
 
 def _unify_pages(layers: Sequence[LayerKV], block_size: int) -> list[_Spec]:

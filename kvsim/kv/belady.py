@@ -1,0 +1,73 @@
+"""Belady's optimum: the bound that no eviction policy without a crystal ball can pass."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kvsim.kv.eviction import EVICTION_POLICIES, Ranked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NEVER = math.inf
+
+
+@EVICTION_POLICIES.register("belady")
+class Belady(Ranked):
+    """Content whose next use lies furthest ahead first (Belady 1966).
+
+    It is told the prompts of the whole trace beforehand. Of content that the same request needs
+    next, the end of the prefix goes first, since without its beginning the rest cannot be hit. A
+    second copy of a content is of no use at all.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._uses: dict[int, deque[int]] = {}  # key -> coming requests that need it, by order
+        self._depth: dict[int, int] = {}  # key -> place in its prompt
+        self._key_of: dict[int, int] = {}
+        self._blocks_of: dict[int, list[int]] = {}  # key -> blocks that hold it, earliest first
+        self._order: dict[tuple[int, ...], deque[int]] = {}
+        self._num_ranked = 0
+
+    def foresee(self, accesses: Sequence[Sequence[int]]) -> None:  # noqa: D102
+        for order, keys in enumerate(accesses):
+            for depth, key in enumerate(keys):
+                self._uses.setdefault(key, deque()).append(order)
+                self._depth[key] = depth
+            if keys:
+                self._order.setdefault((keys[-1], len(keys)), deque()).append(order)
+
+    def arrived(self, keys: Sequence[int]) -> None:  # noqa: D102
+        orders = self._order.get((keys[-1], len(keys))) if keys else None
+        if not orders:
+            return  # it came back after a preemption: its uses are gone already
+        order = orders.popleft()
+        for key in keys:
+            self._uses[key].remove(order)
+            for block_id in self._blocks_of.get(key, ()):
+                if block_id in self._rank_of:
+                    self.insert(block_id)  # its rank has changed
+
+    def cached(self, block_id: int, key: int) -> None:  # noqa: D102
+        self._key_of[block_id] = key
+        self._blocks_of.setdefault(key, []).append(block_id)
+
+    def rank(self, block_id: int) -> tuple[float, ...]:  # noqa: D102
+        self._num_ranked += 1
+        key = self._key_of[block_id]
+        uses = self._uses.get(key)
+        next_use = uses[0] if uses else NEVER
+        if self._blocks_of[key][0] != block_id:
+            next_use = NEVER
+        return -next_use, -self._depth.get(key, NEVER), self._num_ranked
+
+    def evict(self) -> int:  # noqa: D102
+        block_id = super().evict()
+        blocks = self._blocks_of[self._key_of.pop(block_id)]
+        blocks.remove(block_id)
+        if blocks and blocks[0] in self._rank_of:
+            self.insert(blocks[0])  # now the only copy, and of use
+        return block_id

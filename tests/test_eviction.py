@@ -1,0 +1,184 @@
+"""Eviction policies over the same pool: orders worked by hand, bounds, a published curve."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import traces
+
+import kvsim
+import workloads
+from kvsim.kv.attention import FullAttention
+from kvsim.kv.eviction import EVICTION_POLICIES
+from kvsim.kv.paged import PagedManager
+from kvsim.request import Request
+
+POLICIES = EVICTION_POLICIES.names()
+
+
+def test_the_registry_holds_vllms_order_the_classics_and_the_bound():
+    assert POLICIES == ["belady", "fifo", "lfu", "lru", "s3fifo"]
+
+
+def manager(num_blocks: int, policy: str, block_size: int = 4) -> PagedManager:
+    groups = [FullAttention(block_size)]
+    return PagedManager(num_blocks + 1, groups, max_model_len=10**7, eviction=policy)
+
+
+def request(index: int, contents: list[int], block_size: int = 4) -> Request:
+    """A prompt of whole blocks of known content and one token of its own."""
+    segments = [(content, 0, block_size) for content in contents] + [(10**9 + index, 0, 1)]
+    length = block_size * len(contents) + 1
+    return Request(index, 0.0, length, 1, segments, 2 * 10**9 + index)
+
+
+def num_hits(prompts: list[list[int]], num_blocks: int, policy: str, block_size: int = 4) -> int:
+    """Blocks hit when each prompt is served alone; too long ones are passed over."""
+    kv = manager(num_blocks, policy, block_size)
+    kv.foresee(request(i, prompt, block_size) for i, prompt in enumerate(prompts))
+    hits = 0
+    for i, prompt in enumerate(prompts):
+        one = request(i, prompt, block_size)
+        hit = kv.lookup(one)
+        if kv.allocate_slots(one, one.num_tokens - hit.num_tokens, hit):
+            hits += hit.num_tokens // block_size
+            kv.free(one)
+        kv.check_integrity()
+    return hits
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        # Room for three cached blocks. 1 is used oftest, 2 is oldest unused, 4 comes last.
+        ("lru", {1: True, 2: False, 3: True}),
+        ("fifo", {1: False, 2: True, 3: True}),
+        ("lfu", {1: True, 2: False, 3: True}),
+    ],
+)
+def test_the_victim_is_the_one_the_policy_names(policy, expected):
+    prompts = [[1], [2], [3], [1], [1], [3], [4]]
+    for probe, kept in expected.items():
+        base = num_hits(prompts, 4, policy)
+        assert (num_hits([*prompts, [probe]], 4, policy) > base) == kept
+
+
+def test_s3fifo_lets_a_scan_pass_by():
+    """Content hit twice while it was new survives a scan that flushes LRU."""
+    popular = [[1], [1], [1], [2], [2], [2]]
+    scan = [[100 + i] for i in range(60)]
+    prompts = [*popular, *scan, [1], [2]]
+    assert num_hits(prompts, 12, "s3fifo") == 4 + 2
+    assert num_hits(prompts, 12, "lru") == 4
+
+
+def test_belady_keeps_what_comes_back_soonest():
+    prompts = [[1], [2], [3], [4], [1], [2], [3]]
+    assert num_hits(prompts, 4, "lru") == 0
+    assert num_hits(prompts, 4, "belady") == 2
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_policy_passes_belady(policy, data):
+    """Prompts are paths in a random tree, as prefixes are."""
+    seed = data.draw(st.integers(0, 10**6))
+    rng = random.Random(seed)
+    prompts = []
+    for _ in range(rng.randint(1, 40)):
+        path, node = [], 0
+        for _ in range(rng.randint(1, 6)):
+            node = node * 3 + rng.choice([1, 1, 2, 3])
+            path.append(node)
+        prompts.append(path)
+    num_blocks = rng.randint(7, 30)
+    assert num_hits(prompts, num_blocks, policy) <= num_hits(prompts, num_blocks, "belady")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(trace=traces())
+@settings(max_examples=15, deadline=None)
+def test_every_policy_keeps_the_invariants_of_a_run(policy, trace):
+    kvsim.simulate(
+        trace,
+        model="gpt-oss-20b" if policy != "belady" else "llama-3-8b",
+        gpu="h100-sxm",
+        allocator=f"paged+block-size=4+eviction={policy}",
+        num_gpu_blocks_override=40,
+        max_model_len=64,
+        max_num_seqs=3,
+        check_invariants=True,
+    )
+
+
+def test_policies_agree_while_nothing_must_go():
+    trace = workloads.multi_turn(num_requests=60, request_rate=5, seed=3)
+    rates = {
+        policy: kvsim.simulate(
+            trace, model="llama-3-8b", gpu="h100-sxm", allocator=f"paged+eviction={policy}"
+        ).summary["prefix_cache_hit_rate"]
+        for policy in POLICIES
+    }
+    assert len(set(rates.values())) == 1
+    assert rates["lru"] > 0.1
+
+
+def test_belady_needs_to_know_who_gets_what():
+    with pytest.raises(ValueError, match="belady"):
+        kvsim.simulate(
+            workloads.fixed(prompt=10, output=2, num_requests=2, request_rate=1.0),
+            model="llama-3-8b",
+            gpu="l4",
+            allocator="paged+eviction=belady",
+            data_parallel_size=2,
+        )
+
+
+#: Shares of the Mooncake conversation trace's 182,790 unique blocks, and numbers of blocks, with
+#: the block LRU hit rate measured on it (FAST'25 trace, 512-token blocks).
+LRU_CURVE = {1827: 0.052, 9139: 0.195, 18279: 0.278, 45697: 0.353, 91395: 0.363, 400_000: 0.3664}
+LRU_CURVE |= {1000: 0.0445, 10_000: 0.2112, 30_000: 0.3257, 50_000: 0.3546, 100_000: 0.3637}
+
+
+def mooncake_prompts(shared_data) -> list[list[int]]:
+    trace = workloads.load(next((shared_data / "traces").glob("mooncake*conv*")))
+    return [[piece[0] for piece in trace.segments_of(i)] for i in range(len(trace))]
+
+
+@pytest.mark.slow
+def test_lru_hit_rates_on_the_mooncake_trace(shared_data):
+    """Each request alone: its blocks, one more for its last token; the curve is within .001."""
+    prompts = mooncake_prompts(shared_data)
+    total = sum(map(len, prompts))
+    for num_blocks, expected in LRU_CURVE.items():
+        assert rate_of(prompts, num_blocks, "lru", total) == pytest.approx(expected, abs=0.001)
+
+
+def rate_of(prompts, num_blocks, policy, total):
+    kv = PagedManager(num_blocks + 2, [FullAttention(512)], max_model_len=10**7, eviction=policy)
+    kv.foresee(request(i, prompt, 512) for i, prompt in enumerate(prompts))
+    hits = 0
+    for i, prompt in enumerate(prompts):
+        one = request(i, prompt, 512)
+        hit = kv.lookup(one)
+        hits += hit.num_tokens // 512
+        assert kv.allocate_slots(one, one.num_tokens - hit.num_tokens, hit)
+        kv.free(one)
+    return hits / total
+
+
+def test_one_point_of_the_mooncake_curve_and_its_bound(shared_data):
+    prompts = mooncake_prompts(shared_data)[:3000]
+    total = sum(map(len, prompts))
+    rates = {policy: rate_of(prompts, 5000, policy, total) for policy in ("lru", "belady")}
+    assert rates["lru"] < rates["belady"]
+
+
+def test_one_point_of_the_lru_curve(shared_data):
+    prompts = mooncake_prompts(shared_data)
+    rate = rate_of(prompts, 10_000, "lru", sum(map(len, prompts)))
+    assert rate == pytest.approx(LRU_CURVE[10_000], abs=0.001)
