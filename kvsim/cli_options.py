@@ -38,6 +38,7 @@ SECTIONS = {
         "kv_cache_dtype",
         "enable_prefix_caching",
         "watermark",
+        "swap_space",
         "disable_hybrid_kv_cache_manager",
         "kv_cache_layout",
         "prefix_cache_retention_interval",
@@ -53,6 +54,7 @@ SECTIONS = {
     "Scheduling": (
         "scheduler",
         "scheduling_policy",
+        "preemption_mode",
         "long_prefill_token_threshold",
         "max_num_active_seqs",
         "scheduler_reserve_full_isl",

@@ -74,8 +74,14 @@ class Config(BaseModel):
         0, description="most tokens of one prompt per step; 0: no limit"
     )
     scheduling_policy: Literal["fcfs", "priority"] = Field("fcfs", description="order of service")
-    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="share of blocks that admissions leave free"
+    watermark: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        None, description="share of blocks that admissions leave free [0; vllm-v0: 0.01]"
+    )
+    preemption_mode: Literal["recompute", "swap"] = Field(
+        "recompute", description="what vllm-v0 does with a preempted request"
+    )
+    swap_space: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        4.0, description="GiB of host memory per GPU for swapping (vllm-v0; vllm never swaps)"
     )
     max_num_active_seqs: Count | None = Field(
         None, description="most admitted requests [max-num-seqs]"

@@ -32,6 +32,9 @@ VLLM, SCHEDULER, QUEUE = "sched/vllm.py", "sched/scheduler.py", "sched/queue.py"
 PAGED, POOL, HASH = "kv/paged.py", "kv/block_pool.py", "kv/block_hash.py"
 CACHE, ATTENTION, PLANNER = "kv/prefix_cache.py", "kv/attention.py", "memory/planner.py"
 
+#: Left out, as no run can tell: the max_model_len limit of 2a.2 (outputs are cut beforehand), the
+#: end of the loop after a FCFS self-preemption (the victim is the last), the computed count of a
+#: waiting request (admission sets it), and the early stop of a lookup with two kinds of layers.
 MUTANTS = [
     # 2. One step.
     Mutant("2 threshold ignored when alone", VLLM, "if num_unfinished > 1 else 0", "if num_unfinished > 0 else 0"),
@@ -40,17 +43,14 @@ MUTANTS = [
     Mutant("2a running first", VLLM, "        budget = self._schedule_running(plan, budget, threshold)\n        if not plan.preempted:\n            self._schedule_waiting(plan, budget, threshold)\n", "        self._schedule_waiting(plan, budget // 2, threshold)\n        budget = self._schedule_running(plan, budget, threshold)\n"),
     Mutant("2a.1 certain to end", VLLM, "if placeholders and computed + 2 - placeholders >= end:", "if placeholders and computed + 1 - placeholders >= end:"),
     Mutant("2a.2 threshold on running", VLLM, "            if 0 < threshold < num_tokens:\n                num_tokens = threshold\n            num_tokens = min(num_tokens, budget, longest - computed)", "            num_tokens = min(num_tokens, budget, longest - computed)"),
-    Mutant("2a.2 no token past max_model_len", VLLM, "min(num_tokens, budget, longest - computed)", "min(num_tokens, budget, longest + 1 - computed)"),
     Mutant("2a.3 FCFS victim is the last", VLLM, "position = len(self.running) - 1", "position = 0"),
     Mutant("2a.3 priority victim by arrival", VLLM, "return request.priority, request.arrival_time", "return request.priority, 0.0"),
     Mutant("2a.3 index follows a victim before it", VLLM, "                if position < index:\n                    index -= 1\n", ""),
     Mutant("2a.3 budget of a dropped victim", VLLM, "budget += plan.drop(victim)", "plan.drop(victim)"),
-    Mutant("2a.3 FCFS self-preemption ends the loop", VLLM, 'if self.config.policy == "fcfs":\n                        return budget', 'if self.config.policy == "none":\n                        return budget'),
     Mutant("2a.3 priority self-preemption goes on", VLLM, 'if self.config.policy == "fcfs":\n                        return budget', "if True:\n                        return budget"),
     Mutant("2 preempted to the front", VLLM, "        self.waiting.push_front(victim)\n        self._refused", "        self.waiting.append(victim)\n        self._refused"),
     Mutant("2 stale output", VLLM, "victim.num_stale_tokens = victim.num_in_flight_tokens", "victim.num_stale_tokens = 0"),
     Mutant("2 placeholders go at preemption", VLLM, "        victim.num_placeholders = 0\n", ""),
-    Mutant("2 preempted computes all again", VLLM, "        victim.num_computed_tokens = 0\n", "        victim.num_computed_tokens = min(victim.num_computed_tokens, 1)\n"),
     Mutant("2b nobody admitted in a preempting step", VLLM, "        if not plan.preempted:\n            self._schedule", "        if True:\n            self._schedule"),
     Mutant("2b max_num_active_seqs", VLLM, "len(self.running) < self._max_active", "len(self.running) <= self._max_active"),
     Mutant("2b.1 stale heads are set aside", VLLM, "            if request.num_stale_tokens:\n                set_aside", "            if False:\n                set_aside"),
@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant("5.4 skipped part of a hit is null", PAGED, "state.tables[g] = [NULL_BLOCK] * skipped + found", "state.tables[g] = [NULL_BLOCK] * skipped + list(reversed(found))"),
     Mutant("5 a hit on a free block takes it", PAGED, "need += block != NULL_BLOCK and self.pool.ref_cnt[block] == 0", "need += 0"),
     Mutant("5.6 cached when scheduled", PAGED, "            self._cache_blocks(request, state, min(end, request.num_tokens))\n        self._set_quiet(state)\n        return True\n\n    def _set_quiet", "            pass\n        self._set_quiet(state)\n        return True\n\n    def _set_quiet"),
-    Mutant("5.6 no caching past known tokens", PAGED, "            self._cache_blocks(request, state, min(end, request.num_tokens))\n        self._set_quiet(state)\n        return True\n\n    def _prompt_keys", "            self._cache_blocks(request, state, end)\n        self._set_quiet(state)\n        return True\n\n    def _prompt_keys"),
+    Mutant("5.6 no caching past known tokens", PAGED, "            self._cache_blocks(request, state, min(end, request.num_tokens))\n        self._set_quiet(state)\n        return True\n\n    def _set_quiet", "            self._cache_blocks(request, state, end)\n        self._set_quiet(state)\n        return True\n\n    def _set_quiet"),
     Mutant("5 sliding admission cap", PLANNER, "return -(-longest // block_size) + 1", "return -(-longest // block_size)"),
     Mutant("5 chunked admission cap", PLANNER, "return -(-min(window + max_in_flight_tokens, max_model_len) // block_size)", "return -(-min(window, max_model_len) // block_size)"),
     # 6. Hashing and lookup.
@@ -121,7 +121,6 @@ MUTANTS = [
     Mutant("8 full attention first", CACHE, "key=lambda m: not isinstance(m[0], FullAttention)", "key=lambda m: 0"),
     Mutant("8 equal specs hit together", CACHE, "                if block is None:\n                    return None\n                blocks.append(block)", "                if block is None:\n                    block = 1\n                blocks.append(block)"),
     Mutant("8 fixpoint", CACHE, "if not shrunk or one_pass:", "if True:"),
-    Mutant("8 one pass for full and one other", CACHE, "if not shrunk or one_pass:", "if not shrunk:"),
     Mutant("8 full part is trimmed", CACHE, "table[: cdiv(hit, spec.block_size)] if full else table", "table"),
     Mutant("8 longest hit is the boundary", CACHE, "longest if longest > hit else 0", "0"),
     Mutant("8 boundary overwritten by every lookup", VLLM, "request.shared_prefix_boundary = hit.shared_prefix_boundary", "request.shared_prefix_boundary = max(request.shared_prefix_boundary, hit.shared_prefix_boundary)"),

@@ -21,7 +21,7 @@ ALLOCATORS = (
     "contiguous-oracle+fit=first",
     "contiguous-oracle+fit=best+window=9",
 )
-SCHEDULERS = ("vllm", "orca", "static")
+SCHEDULERS = ("vllm", "orca", "static", "vllm-v0")
 
 
 @st.composite
@@ -80,7 +80,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         "pipeline_parallel_size": draw(st.sampled_from([1, 1, 2])),
         "num_lookahead_tokens": draw(st.sampled_from([0, 0, 3])),
     }
-    if scheduler != "static":
+    if scheduler not in ("static", "vllm-v0"):
         options["enable_prefix_caching"] = draw(st.booleans())
     if scheduler == "vllm":
         options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5]))
@@ -88,4 +88,8 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         if options["pipeline_parallel_size"] == 1:
             options["async_scheduling"] = draw(st.booleans())
     options["max_num_batched_tokens"] = max(options["max_num_batched_tokens"], max_num_seqs)
+    if scheduler == "vllm-v0":
+        del options["max_num_batched_tokens"]
+        options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
+        options["swap_space"] = draw(st.sampled_from([0.0, 1e-3, 4.0]))
     return options

@@ -17,6 +17,7 @@ from kvsim.sched.queue import FcfsQueue, PriorityQueue
 from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 from kvsim.sched.static import StaticScheduler
 from kvsim.sched.vllm import VllmScheduler
+from kvsim.sched.vllm_v0 import VllmV0Scheduler
 from kvsim.trace import Trace
 
 
@@ -247,3 +248,97 @@ def test_a_victim_at_the_head_has_not_been_refused():
     assert memory["num_running"][first] == 1
     assert memory["free"][first] > 0
     assert memory["external"][first] == 0
+
+
+# -- vllm-v0 --------------------------------------------------------------------------------------
+
+
+def test_v0_computes_prompts_in_steps_of_their_own() -> None:
+    log = run(VllmV0Scheduler(pool(50), config()), [request(0, 10, 3), request(1, 20, 2)])
+    # The budget of 16 holds one prompt; decodes wait while a prompt can be admitted.
+    assert log[:1] == ["0:10"]
+    assert run(
+        VllmV0Scheduler(pool(50), config(max_num_batched_tokens=64)),
+        [request(0, 10, 3), request(1, 20, 2)],
+    ) == ["0:10 1:20", "0:1 1:1 .1", "0:1 .0"]
+
+
+def test_v0_recomputes_prompt_and_output_at_once() -> None:
+    log = run(VllmV0Scheduler(pool(6), config()), [request(0, 7, 5), request(1, 7, 5)])
+    assert log == [
+        "0:7 1:7",
+        "0:1 1:1",
+        "0:1 !1",  # one block left, then none for the second
+        "0:1",
+        "0:1 .0",
+        "1:9",
+        "1:1",
+        "1:1 .1",
+    ]
+
+
+def test_v0_swaps_and_goes_on_where_it_was() -> None:
+    kv = pool(6, num_cpu_blocks=2)
+    scheduler = VllmV0Scheduler(kv, config(preemption_mode="swap"))
+    log = run(scheduler, [request(0, 7, 5), request(1, 7, 5)])
+    # Back with its 8 tokens computed: nothing is recomputed.
+    assert log == ["0:7 1:7", "0:1 1:1", "0:1 !1", "0:1", "0:1 .0", "1:1", "1:1", "1:1 .1"]
+    assert scheduler.num_recomputed_tokens == 0
+
+
+def test_v0_recomputes_when_the_host_is_full() -> None:
+    kv = pool(6, num_cpu_blocks=1)
+    scheduler = VllmV0Scheduler(kv, config(preemption_mode="swap"))
+    log = run(scheduler, [request(0, 7, 5), request(1, 7, 5)])
+    assert "1:9" in log
+    assert scheduler.num_recomputed_tokens == 8
+
+
+def test_v0_admits_nobody_while_someone_is_swapped_out() -> None:
+    scheduler = VllmV0Scheduler(pool(6, num_cpu_blocks=2), config(preemption_mode="swap"))
+    log = []
+    for arrival in ([request(0, 7, 5), request(1, 7, 5)], [], [], [request(2, 2, 1)]):
+        for one in arrival:
+            scheduler.add(one)
+        plan = scheduler.schedule(0.0)
+        scheduler.complete(plan, 0.0)
+        log.append([r.request_id for r in plan.requests])
+    # 2 would fit, but 1 is swapped out since the third step.
+    assert log == [[0, 1], [0, 1], [0], [0]]
+    assert len(scheduler.waiting) == 1
+    assert scheduler.num_waiting == 2
+
+
+def test_v0_swapping_takes_the_links_time_and_keeps_tokens() -> None:
+    trace = Trace.from_arrays([0.0] * 8, [200] * 8, [200] * 8)
+    options = {
+        "model": "llama-3-8b",
+        "gpu": "a100-80gb",
+        "scheduler": "vllm-v0",
+        "num_gpu_blocks_override": 120,
+        "max_model_len": 512,
+        "check_invariants": True,
+        "record_steps": True,
+    }
+    swap = kvsim.simulate(trace, preemption_mode="swap", **options).summary
+    again = kvsim.simulate(trace, **options).summary
+    assert swap["num_preemptions"] > 0
+    assert swap["num_recomputed_tokens"] == 0 < again["num_recomputed_tokens"]
+    assert swap["total_output_tokens"] == again["total_output_tokens"] == 1600
+
+
+def test_v0_leaves_one_percent_free_and_needs_room_for_a_prompt() -> None:
+    with pytest.raises(ValueError, match="max_num_batched_tokens"):
+        kvsim.simulate(
+            Trace.from_arrays([0.0], [5], [5]), scheduler="vllm-v0", max_num_batched_tokens=1024
+        )
+    with pytest.raises(ValueError, match="preemption_mode"):
+        kvsim.simulate(Trace.from_arrays([0.0], [5], [5]), preemption_mode="swap")
+    # 10 of 1001 blocks stay free: 61 prompts of 16 blocks and not 62.
+    trace = Trace.from_arrays([0.0] * 70, [256] * 70, [1] * 70)
+    options = {"model": "llama-3-8b", "gpu": "a100-80gb", "num_gpu_blocks_override": 1001}
+    v0 = kvsim.simulate(
+        trace, scheduler="vllm-v0", max_num_batched_tokens=70 * 256, max_model_len=1024, **options
+    )
+    first = v0.requests["first_scheduled_time"] == v0.requests["first_scheduled_time"][0]
+    assert first.sum() == 61

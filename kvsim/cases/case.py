@@ -64,7 +64,8 @@ class CaseConfig(_Part):
 
     ``num_gpu_blocks`` includes the null block; ``groups`` None is one full-attention group. With
     ``summary`` the log keeps counts and checksums instead of names. kvsim's own: ``allocator`` and
-    ``scheduler`` as on the command line, ``eviction`` policy, ``pipeline_parallel_size``; and, for
+    ``scheduler`` as on the command line, ``eviction`` policy, ``pipeline_parallel_size``,
+    ``preemption_mode`` with ``num_cpu_blocks`` to swap to; and, for
     allocators other than ``paged``, their memory: ``kv_cache_bytes`` and ``layers`` as
     (kind, window, bytes per token).
     """
@@ -90,6 +91,8 @@ class CaseConfig(_Part):
     allocator: str = "paged"
     scheduler: str = "vllm"
     eviction: str = "lru"
+    preemption_mode: Literal["recompute", "swap"] = "recompute"
+    num_cpu_blocks: Whole = 0
     pipeline_parallel_size: Count = 1
     kv_cache_bytes: Whole | None = None
     layers: (

@@ -46,6 +46,7 @@ def make_scheduler(config: CaseConfig) -> Scheduler:
         long_prefill_token_threshold_adaptive=config.long_prefill_token_threshold_adaptive,
         policy=config.policy,
         async_scheduling=config.async_scheduling,
+        preemption_mode=config.preemption_mode,
     )
     return factory(kv, limits)
 
@@ -71,6 +72,7 @@ def _make_kv(config: CaseConfig, *, reserve_output: bool) -> KVCacheManager:
             num_lookahead_tokens=config.num_lookahead_tokens,
             retention_interval=config.retention_interval,
             eviction=config.eviction,
+            num_cpu_blocks=config.num_cpu_blocks,
         )
     allocator = parse_allocator(config.allocator)
     layers = tuple(LayerKV(*layer) for layer in config.layers)

@@ -155,6 +155,7 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
     if type(kv) is PagedManager:
         own["groups"] = [Group.of(spec) for spec in kv.groups]
         own["eviction"] = setup.allocator.params.get("eviction", "lru")
+        own["num_cpu_blocks"] = memory.swap_space_bytes // kv.bytes_per_block
     else:
         own["allocator"] = setup.config.allocator
         own["kv_cache_bytes"] = memory.num_bytes
@@ -174,6 +175,7 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
         watermark=memory.watermark,
         scheduler_reserve_full_isl=memory.reserve_full_isl,
         async_scheduling=limits.async_scheduling,
+        preemption_mode=limits.preemption_mode,
         retention_interval=memory.prefix_cache_retention_interval,
         num_lookahead_tokens=memory.num_lookahead_tokens,
         pipeline_parallel_size=setup.config.pipeline_parallel_size,

@@ -68,6 +68,7 @@ class RooflineCost:
         self._gemm_rate = _peak_flops(gpu, config.quantization) * rate.gemm
         self._kv_rate = bandwidth * rate.decode_attention
         self._prefill_rate = gpu.bf16_flops_per_s * rate.prefill_attention
+        self._pcie_rate = gpu.pcie_bytes_per_s
         self._step_time = rate.step + model.num_layers * rate.layer_launch
         self._request_time = rate.request
         self._reduce_time = self._reduce_time_per_token = 0.0
@@ -92,6 +93,8 @@ class RooflineCost:
         time = self._step_time + num_requests * self._request_time
         time += max(weights / self._stream_rate, gemm_flops / self._gemm_rate)
 
+        if plan.swapped_bytes:
+            time += plan.swapped_bytes / self._pcie_rate
         decode_bytes, prefill_bytes, prefill_flops, decode_flops = self._attention(plan)
         time += decode_bytes / self._kv_rate
         time += max(prefill_bytes / self._kv_rate, prefill_flops / self._prefill_rate)

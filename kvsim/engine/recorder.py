@@ -64,7 +64,7 @@ class Recorder:
         totals.unallocated_seconds += usage.unallocated * seconds
         totals.cached_seconds += usage.cached * seconds
         totals.running_seconds += num_running * seconds
-        totals.waiting_seconds += len(scheduler.waiting) * seconds
+        totals.waiting_seconds += scheduler.num_waiting * seconds
         external = usage.external
         if scheduler.head_refused:
             external += usage.unallocated
@@ -109,7 +109,7 @@ class Recorder:
                 now,
                 self._replica,
                 len(scheduler.running),
-                len(scheduler.waiting),
+                scheduler.num_waiting,
                 kv.kv_usage,
                 *usage[:3],
                 external,

@@ -9,6 +9,7 @@ from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
 from kvsim.engine.router import ROUTERS
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
+from kvsim.memory.budget import GIB
 from kvsim.memory.capacity import Memory, resolve_memory
 from kvsim.memory.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.registry import parse_spec
@@ -67,7 +68,7 @@ def resolve(config: Config) -> Setup:
         allocator=allocator,
         scheduler=scheduler,
         kv_config=_kv_config(config, memory, allocator, scheduler, num_steps_in_flight),
-        scheduler_config=_scheduler_config(config, memory, asynchronous),
+        scheduler_config=_scheduler_config(config, memory, scheduler, asynchronous),
         cost_config=_cost_config(config, memory, allocator),
         num_steps_in_flight=num_steps_in_flight,
     )
@@ -109,7 +110,8 @@ def _kv_config(
         max_model_len=memory.limits.max_model_len,
         max_in_flight_tokens=steps * memory.limits.max_num_batched_tokens,
         enable_prefix_caching=_prefix_caching(config, scheduler),
-        watermark=config.watermark,
+        watermark=_watermark(config, scheduler),
+        swap_space_bytes=int(config.swap_space * GIB),
         reserve_full_isl=config.scheduler_reserve_full_isl,
         reserve_output=_trait(scheduler, "reserves_output"),
         num_lookahead_tokens=config.num_lookahead_tokens,
@@ -119,15 +121,34 @@ def _kv_config(
     )
 
 
-def _scheduler_config(config: Config, memory: Memory, asynchronous: bool) -> SchedulerConfig:
+def _watermark(config: Config, scheduler: str) -> float:
+    if config.watermark is None:
+        return float(getattr(SCHEDULERS.get(scheduler), "watermark", 0.0))
+    return config.watermark
+
+
+def _scheduler_config(
+    config: Config, memory: Memory, scheduler: str, asynchronous: bool
+) -> SchedulerConfig:
+    if config.preemption_mode == "swap" and not _trait(scheduler, "can_swap"):
+        raise ValueError(f"preemption_mode: scheduler {scheduler!r} cannot swap; vllm-v0 can")
+    tokens = memory.limits.max_num_batched_tokens
+    if _trait(scheduler, "whole_prompts") and tokens < memory.limits.max_model_len:
+        if config.max_num_batched_tokens is not None:
+            raise ValueError(
+                f"max_num_batched_tokens ({tokens}) must be at least max_model_len "
+                f"({memory.limits.max_model_len}) under scheduler {scheduler!r}"
+            )
+        tokens = memory.limits.max_model_len
     return SchedulerConfig(
         max_model_len=memory.limits.max_model_len,
         max_num_seqs=memory.limits.max_num_seqs,
-        max_num_batched_tokens=memory.limits.max_num_batched_tokens,
+        max_num_batched_tokens=tokens,
         max_num_active_seqs=config.max_num_active_seqs,
         enable_chunked_prefill=config.enable_chunked_prefill,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
         policy=config.scheduling_policy,
+        preemption_mode=config.preemption_mode,
         async_scheduling=asynchronous,
     )
 

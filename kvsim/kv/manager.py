@@ -81,6 +81,7 @@ class KVCacheConfig:
         preempts
     num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
     prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
+    swap_space_bytes : host memory for swapped-out KV
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
     """
@@ -96,6 +97,7 @@ class KVCacheConfig:
     reserve_output: bool = False
     num_lookahead_tokens: int = 0
     prefix_cache_retention_interval: int | None = 0
+    swap_space_bytes: int = 0
     hybrid: bool = True
     packed: bool = False
 
@@ -162,6 +164,16 @@ class KVCacheManager(ABC):
     def foresee(self, requests: Iterable[Request]) -> None:
         """Be told every request to come, in order of arrival, for bounds that know the future."""
         del requests
+
+    def swap_out(self, request: Request) -> int:
+        """Move a request's KV to host memory; returns bytes moved, 0 if it cannot. Mutates."""
+        del request
+        return 0
+
+    def swap_in(self, request: Request) -> int:
+        """Bring a request's KV back; returns bytes moved, 0 if there is no room. Mutates."""
+        del request
+        return 0
 
     def retire(self, request: Request) -> None:
         """Note that a request has ended while its batch keeps its slots. Mutates."""

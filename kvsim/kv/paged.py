@@ -57,6 +57,10 @@ class _Tables:
         self.retired = False
 
 
+def _num_held(state: _Tables) -> int:
+    return sum(len(table) - table.count(NULL_BLOCK) for table in state.tables)
+
+
 class PagedManager(KVCacheManager):
     """Blocks of ``block_size`` slots, taken as a request grows.
 
@@ -68,6 +72,7 @@ class PagedManager(KVCacheManager):
     bytes_per_block : bytes of one block, the same for all groups; what a group's layers leave
         unused of it is external waste
     eviction : name of the eviction policy
+    num_cpu_blocks : blocks of host memory for requests that are swapped out
     See :class:`kvsim.kv.manager.KVCacheConfig` for the others.
     """
 
@@ -87,6 +92,7 @@ class PagedManager(KVCacheManager):
         num_lookahead_tokens: int = 0,
         retention_interval: int | None = 0,
         eviction: str = "lru",
+        num_cpu_blocks: int = 0,
     ) -> None:
         self.groups = list(groups)
         self.pool = BlockPool(num_gpu_blocks, len(self.groups), EVICTION_POLICIES.create(eviction))
@@ -108,6 +114,8 @@ class PagedManager(KVCacheManager):
         self._windowed = [g for g, s in enumerate(groups) if not isinstance(s, FullAttention)]
         self._one_full_group = len(self.groups) == 1 and not self._windowed
         self._tables: dict[int, _Tables] = {}
+        self._swapped: dict[int, _Tables] = {}
+        self._num_cpu_free = num_cpu_blocks
         policy = type(self.pool.eviction)
         self.foresees = policy.foresee is not EvictionPolicy.foresee
         # Sums over the tables of live requests; every report is made of them.
@@ -145,6 +153,37 @@ class PagedManager(KVCacheManager):
         self._count(state, -1)
         for table in state.tables:
             self.pool.free(reversed(table))
+
+    def swap_out(self, request: Request) -> int:  # noqa: D102
+        num_blocks = _num_held(self._tables[request.request_id])
+        if num_blocks > self._num_cpu_free:
+            return 0
+        state = self._tables[request.request_id]
+        tables = [list(table) for table in state.tables]
+        self.free(request)
+        state.tables = tables  # which entries were null still counts
+        self._swapped[request.request_id] = state
+        self._num_cpu_free -= num_blocks
+        return num_blocks * self.bytes_per_block
+
+    def swap_in(self, request: Request) -> int:  # noqa: D102
+        state = self._swapped[request.request_id]
+        num_blocks = _num_held(state)
+        # One more for its next token, as in vLLM's V0; a lone request takes what there is.
+        needed = num_blocks + (1 + self.watermark_blocks if self._tables else 0)
+        if needed > self.pool.num_free:
+            return 0
+        del self._swapped[request.request_id]
+        self._num_cpu_free += num_blocks
+        for g, table in enumerate(state.tables):
+            places = [i for i, block in enumerate(table) if block != NULL_BLOCK]
+            for i, block in zip(places, self.pool.get(len(places), g), strict=True):
+                table[i] = block
+        state.cached_tokens = state.filled  # its keys were lost with its blocks
+        self._tables[request.request_id] = state
+        self._count(state, +1)
+        self._set_quiet(state)
+        return num_blocks * self.bytes_per_block
 
     def retire(self, request: Request) -> None:  # noqa: D102
         state = self._tables[request.request_id]
@@ -426,4 +465,5 @@ def paged(
         num_lookahead_tokens=config.num_lookahead_tokens,
         retention_interval=config.prefix_cache_retention_interval,
         eviction=eviction,
+        num_cpu_blocks=config.swap_space_bytes // plan.bytes_per_block,
     )

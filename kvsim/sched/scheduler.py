@@ -27,6 +27,7 @@ class SchedulerConfig:
     long_prefill_token_threshold_adaptive: bool = False
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
+    preemption_mode: Literal["recompute", "swap"] = "recompute"
 
 
 class Admission(NamedTuple):
@@ -41,10 +42,17 @@ class StepPlan:
     """What one step computes: ``num_tokens[i]`` next tokens of ``requests[i]``.
 
     ``unfinished`` holds the ids of requests whose known tokens the step does not complete; all
-    others sample one token.
+    others sample one token. ``swapped_bytes`` of KV move between GPU and host before it starts.
     """
 
-    __slots__ = ("admitted", "num_tokens", "preempted", "requests", "unfinished")
+    __slots__ = (
+        "admitted",
+        "num_tokens",
+        "preempted",
+        "requests",
+        "swapped_bytes",
+        "unfinished",
+    )
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -52,6 +60,7 @@ class StepPlan:
         self.unfinished: set[int] = set()
         self.admitted: list[Admission] = []
         self.preempted: list[Request] = []
+        self.swapped_bytes = 0
 
     def add(self, request: Request, num_tokens: int) -> None:
         """Schedule the next tokens of a request."""
@@ -82,6 +91,9 @@ class Scheduler(ABC):
     reserves_output : the scheduler never preempts, so its KV-cache manager must take a request's
         whole output at admission
     looks_up_prefix : admissions reuse cached prefixes
+    whole_prompts : computes a prompt in one step, so a step must have room for the longest
+    watermark : share of the blocks that admissions leave free, unless configured
+    can_swap : may preempt by swapping to host memory
     supports_async : can schedule a step before the last one's tokens are known
     head_refused : the last admission attempt failed for lack of KV room
     num_allocation_failures, num_preemptions, num_recomputed_tokens : counts so far
@@ -90,6 +102,9 @@ class Scheduler(ABC):
     reserves_output = False
     looks_up_prefix = True
     supports_async = False
+    whole_prompts = False
+    watermark = 0.0
+    can_swap = False
 
     def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
         self.kv = kv
@@ -105,6 +120,11 @@ class Scheduler(ABC):
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
         return bool(self.running) or len(self.waiting) > 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have arrived, are unfinished and not running."""
+        return len(self.waiting)
 
     @property
     def head_refused(self) -> bool:

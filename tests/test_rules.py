@@ -1,0 +1,151 @@
+"""Rules that no small recorded schedule pins down, each on its smallest example."""
+
+from __future__ import annotations
+
+from kvsim.kv.attention import FullAttention, SlidingWindow
+from kvsim.kv.block_pool import BlockPool
+from kvsim.kv.paged import PagedManager
+from kvsim.kv.prefix_cache import PrefixCache
+from kvsim.memory.planner import admission_cap
+from kvsim.request import Request
+from kvsim.sched.scheduler import SchedulerConfig
+from kvsim.sched.vllm import VllmScheduler
+
+
+def request(index: int, prompt: int, output: int, priority: int = 0) -> Request:
+    segments = [(100 + index, 0, prompt)]
+    return Request(index, float(index), prompt, output, segments, 1000 + index, priority)
+
+
+def scheduler(num_gpu_blocks: int, **options: object) -> VllmScheduler:
+    kv = PagedManager(
+        num_gpu_blocks, [FullAttention(4)], max_model_len=64, enable_prefix_caching=False
+    )
+    limits = {"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 64} | options
+    return VllmScheduler(kv, SchedulerConfig(**limits))  # type: ignore[arg-type]
+
+
+def test_a_dropped_victim_gives_its_tokens_back_to_the_budget():
+    """Priority preemption of a request that this very step had scheduled (section 2a.3)."""
+    sched = scheduler(8, policy="priority", max_num_batched_tokens=2)
+    for one in (request(0, 8, 8, priority=2), request(1, 4, 8), request(2, 4, 20, priority=1)):
+        sched.add(one)
+        sched.complete(sched.schedule(0.0), 0.0)
+    while sched.has_work:
+        plan = sched.schedule(0.0)
+        if plan.preempted:
+            # Everybody who runs gets a token: the victim's did not cost them theirs.
+            assert {r.request_id for r in plan.requests} == {r.request_id for r in sched.running}
+        sched.complete(plan, 0.0)
+    assert sched.num_preemptions
+
+
+class ThreeInFlight:
+    """Asynchronous scheduling with three batches under way, so that two can be stale."""
+
+    def __init__(self, num_gpu_blocks: int) -> None:
+        self.sched = scheduler(num_gpu_blocks, async_scheduling=True)
+        self.plans = []
+
+    def schedule(self) -> list[int]:
+        plan = self.sched.schedule(0.0)
+        self.plans.append(plan)
+        return [r.request_id for r in plan.requests]
+
+    def complete(self) -> None:
+        self.sched.complete(self.plans.pop(0), 0.0)
+
+
+def test_a_victim_with_output_in_flight_is_set_aside_until_it_has_come():
+    """Sections 2b.1 and 3: two stale batches, in order, and those behind may pass."""
+    loop = ThreeInFlight(6)  # five blocks of four
+    victims = [request(0, 4, 20), request(1, 4, 20), request(2, 4, 20)]
+    for one in victims:
+        loop.sched.add(one)
+    assert loop.schedule() == [0, 1, 2]
+    assert loop.schedule() == [0, 1]  # second blocks of 0 and 1: none is left for 2
+    assert victims[2].num_stale_tokens == 4
+    for _ in range(3):
+        loop.schedule()
+    # At its fifth token 0 needs a third block: 1 goes, with four batches in flight.
+    assert [r.request_id for r in loop.sched.running] == [0, 1]
+    assert loop.schedule() == [0]
+    assert victims[1].num_stale_tokens == 8
+    assert [r.request_id for r in loop.sched.waiting] == [1, 2]
+    short = request(3, 2, 2)
+    loop.sched.add(short)
+    assert loop.schedule() == [0, 3]  # both heads are set aside, the one behind passes
+    assert [r.request_id for r in loop.sched.waiting] == [1, 2]
+    stale = []
+    for _ in range(5):
+        loop.complete()
+        stale.append((victims[1].num_stale_tokens, victims[2].num_stale_tokens))
+    assert stale == [(4, 0), (3, 0), (2, 0), (1, 0), (0, 0)]
+    # Their tokens were delivered and kept.
+    assert victims[2].num_output_tokens == 1
+    assert victims[1].num_output_tokens == 5
+    assert victims[1].num_placeholders == 0
+
+
+def test_admission_caps_count_what_is_in_flight():
+    assert admission_cap("chunked", 64, 16, 128, 512) == 12  # (64 + 128) / 16
+    assert admission_cap("chunked", 64, 16, 128, 160) == 10
+    assert admission_cap("sliding", 64, 16, 128, 512) == 13  # ceil(191 / 16) + 1
+
+
+def test_full_attention_stops_at_the_first_miss():
+    held = {10: [1], 30: [3]}
+    hit = FullAttention(4).find_hit([10, 20, 30], 12, held.get, 1, 4)
+    assert hit == [[1]]
+
+
+def test_a_window_hit_ends_on_an_aligned_boundary():
+    """Blocks 0 to 2 are there; with an alignment of two blocks a run may start at 1, not 2."""
+    held = {10: [1], 20: [2], 30: [3]}
+    hit = SlidingWindow(4, window=5).find_hit([10, 20, 30], 12, held.get, 1, 8)
+    assert hit == [[0, 2]]
+    assert SlidingWindow(4, window=5).find_hit([10, 20, 30], 12, held.get, 1, 4) == [[0, 0, 3]]
+
+
+def test_unequal_blocks_meet_at_their_common_multiple():
+    cache = PrefixCache(BlockPool(10, 2), [FullAttention(16), SlidingWindow(24, 48)])
+    assert cache.alignment == 48
+    assert cache.hash_block_size == 8
+
+
+def test_a_hit_shrinks_until_every_window_can_resume_there():
+    """Three kinds of layers: the third limits the second, which is then looked up again."""
+    groups = [FullAttention(4), SlidingWindow(4, window=5), SlidingWindow(4, window=9)]
+    pool = BlockPool(20, 3)
+    cache = PrefixCache(pool, groups)
+    one = request(0, 17, 1)
+    keys = cache.keys(one, 16, 4)
+    held = {0: (0, 1, 2, 3), 1: (1, 3), 2: (0, 1)}
+    block_of = {}
+    for group, places in held.items():
+        for place in places:
+            block = pool.get(1, group)[0]
+            pool.cache(block, keys[place])
+            block_of[group, place] = block
+    hit = cache.lookup(one)
+    assert hit.num_tokens == 8
+    assert hit.blocks[0] == [block_of[0, 0], block_of[0, 1]]
+    assert hit.blocks[1] == [0, block_of[1, 1]]
+    assert hit.blocks[2] == [block_of[2, 0], block_of[2, 1]]
+    assert hit.shared_prefix_boundary == 16
+
+
+def test_a_preempted_request_hits_its_own_freed_blocks():
+    kv = PagedManager(7, [FullAttention(4)], max_model_len=64)
+    sched = VllmScheduler(
+        kv, SchedulerConfig(max_model_len=64, max_num_seqs=8, max_num_batched_tokens=64)
+    )
+    for one in (request(0, 8, 12), request(1, 8, 9)):
+        sched.add(one)
+    resumed = []
+    while sched.has_work:
+        plan = sched.schedule(0.0)
+        resumed += [a.hit.num_tokens for a in plan.admitted if a.resumed]
+        sched.complete(plan, 0.0)
+    assert resumed
+    assert max(resumed) >= 4
