@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ("block_pool", "kv_managers", "schedulers", "cases", "peer_bugs", "eviction")
+TESTS = ("rules", "block_pool", "kv_managers", "schedulers", "cases", "peer_bugs", "eviction")
 
 
 class Mutant(NamedTuple):

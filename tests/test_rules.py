@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvsim.kv.attention import FullAttention, SlidingWindow
 from kvsim.kv.block_pool import BlockPool
 from kvsim.kv.paged import PagedManager
@@ -27,17 +29,18 @@ def scheduler(num_gpu_blocks: int, **options: object) -> VllmScheduler:
 
 def test_a_dropped_victim_gives_its_tokens_back_to_the_budget():
     """Priority preemption of a request that this very step had scheduled (section 2a.3)."""
-    sched = scheduler(8, policy="priority", max_num_batched_tokens=2)
-    for one in (request(0, 8, 8, priority=2), request(1, 4, 8), request(2, 4, 20, priority=1)):
+    sched = scheduler(6, policy="priority")  # five blocks of four
+    for one in (request(0, 3, 8, 2), request(1, 8, 8, 0), request(2, 7, 8, 1)):
         sched.add(one)
-        sched.complete(sched.schedule(0.0), 0.0)
-    while sched.has_work:
-        plan = sched.schedule(0.0)
-        if plan.preempted:
-            # Everybody who runs gets a token: the victim's did not cost them theirs.
-            assert {r.request_id for r in plan.requests} == {r.request_id for r in sched.running}
-        sched.complete(plan, 0.0)
-    assert sched.num_preemptions
+        sched.schedule(0.0)
+    for one in sched.running:  # as if the three prompts had just been answered
+        one.num_tokens = one.num_computed_tokens = one.num_prompt_tokens
+        one.num_tokens += 1
+    sched.config = replace(sched.config, max_num_batched_tokens=2)
+    plan = sched.schedule(0.0)
+    # 0 had one of two tokens; 1 needs a block, 0 goes, and its token serves 2.
+    assert [r.request_id for r in plan.preempted] == [0]
+    assert [r.request_id for r in plan.requests] == [1, 2]
 
 
 class ThreeInFlight:
