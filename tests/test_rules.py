@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import traces
+
+import kvsim
 from kvsim.kv.attention import FullAttention, SlidingWindow
 from kvsim.kv.block_pool import BlockPool
-from kvsim.kv.paged import PagedManager
+from kvsim.kv.manager import KVCacheConfig
+from kvsim.kv.paged import PagedManager, paged
 from kvsim.kv.prefix_cache import PrefixCache
 from kvsim.memory.planner import admission_cap
 from kvsim.request import Request
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.sched.vllm import VllmScheduler
+
+MODELS = ("llama-3-8b", "gpt-oss-20b")
 
 
 def request(index: int, prompt: int, output: int, priority: int = 0) -> Request:
@@ -152,3 +160,68 @@ def test_a_preempted_request_hits_its_own_freed_blocks():
         sched.complete(plan, 0.0)
     assert resumed
     assert max(resumed) >= 4
+
+
+class Witness(PagedManager):
+    """A paged manager that remembers what each block holds, token by token, and checks hits."""
+
+    def __init__(self, config: KVCacheConfig) -> None:
+        made = paged(config)
+        super().__init__(
+            made.num_gpu_blocks,
+            made.groups,
+            slot_bytes=made.slot_bytes,
+            bytes_per_block=made.bytes_per_block,
+            max_model_len=config.max_model_len,
+            max_in_flight_tokens=config.max_in_flight_tokens,
+            enable_prefix_caching=config.enable_prefix_caching,
+            watermark=config.watermark,
+            reserve_output=config.reserve_output,
+        )
+        self.tokens_of: dict[int, list] = {}
+
+    def prefix(self, request: Request, length: int) -> list:
+        tokens = [request.cache_salt]
+        for content, start, count in request.content:
+            count = min(count, length + 1 - len(tokens))
+            tokens += [(content, start + i) for i in range(count)]
+        return tokens
+
+    def _cache_blocks(self, request, state, num_tokens):
+        super()._cache_blocks(request, state, num_tokens)
+        for spec, table in zip(self.groups, state.tables, strict=True):
+            for i in range(state.cached_tokens // spec.block_size):
+                end = (i + 1) * spec.block_size
+                if table[i]:
+                    self.tokens_of[table[i]] = self.prefix(request, end)
+
+    def lookup(self, request):
+        hit = super().lookup(request)
+        for spec, blocks in zip(self.groups, hit.blocks, strict=False):
+            for i, block in enumerate(blocks):
+                end = (i + 1) * spec.block_size
+                assert not block or self.tokens_of[block] == self.prefix(request, end)
+                NUM_HITS.append(block != 0)
+        return hit
+
+
+NUM_HITS: list[bool] = []
+
+
+@given(trace=traces(), num_gpu_blocks=st.integers(8, 40), model=st.sampled_from(MODELS))
+@settings(max_examples=60, deadline=None)
+def test_a_hit_never_returns_a_block_with_other_content(trace, num_gpu_blocks, model):
+    kvsim.simulate(
+        trace,
+        model=model,
+        gpu="h100-sxm",
+        block_size=4,
+        allocator=f"{Witness.__module__}:Witness",
+        num_gpu_blocks_override=num_gpu_blocks,
+        max_model_len=64,
+        max_num_seqs=4,
+    )
+
+
+def test_the_witness_saw_hits():
+    assert sum(NUM_HITS) > 100
