@@ -183,8 +183,8 @@ class Witness(PagedManager):
     def prefix(self, request: Request, length: int) -> list:
         tokens = [request.cache_salt]
         for content, start, count in request.content:
-            count = min(count, length + 1 - len(tokens))
-            tokens += [(content, start + i) for i in range(count)]
+            missing = length + 1 - len(tokens)
+            tokens += [(content, start + i) for i in range(min(count, missing))]
         return tokens
 
     def _cache_blocks(self, request, state, num_tokens):
