@@ -110,7 +110,9 @@ class Config(BaseModel):
     )
     router: str = Field("round-robin", description="how requests choose a replica")
     cost_model: str = Field("roofline", description="step times: NAME[+KEY=VALUE]...")
-    backend: Literal["auto", "python"] = Field("auto", description="which engine runs it")
+    backend: Literal["auto", "python", "compiled"] = Field(
+        "auto", description="which engine runs it"
+    )
     max_concurrency: Count | None = Field(
         None, description="most requests in flight at the clients, as in vllm bench serve"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,6 +118,7 @@ def _record(
     if not math.isinf(config.horizon):
         raise ValueError("record: a case ends with its last request; leave the horizon out")
     setup, watch = resolve(config), _Watch()
+    setup = replace(setup, config=config.model_copy(update={"backend": "python"}))
     watched = _WatchedSetup(**vars(setup), watch=watch)
     result = serve(watched, trace, on_progress=on_progress)
     if not watch.seen:

@@ -20,6 +20,7 @@ class ConstantCost:
 
     def __init__(self, config: CostConfig, *, seconds: Seconds = 0.02) -> None:
         del config
+        self.seconds = seconds
         self._cost = StepCost(seconds, 0.0, 0.0)
 
     def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel

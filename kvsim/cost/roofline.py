@@ -55,11 +55,11 @@ class RooflineCost:
         rate = efficiency_of(gpu.name)
         self._hidden = model.hidden_size
         self._classes = _layer_classes(config)
-        self._one_full_class = len(self._classes) == 1 and self._classes[0].kind == "full"
+        self.one_full_class = len(self._classes) == 1 and self._classes[0].kind == "full"
         self._kv_bytes = config.layout.bytes_per_token
 
         self._body_flops, self._head_flops = _gemm_flops(model, tp)
-        self._weight_bytes, self._head_bytes = _streamed_bytes(config)
+        self.weight_bytes_by_tokens, self._head_bytes = _streamed_bytes(config)
 
         # The layout holds one pipeline stage; a step passes through all of them.
         self._num_stages = model.num_layers / len(config.layout.layers)
@@ -79,6 +79,25 @@ class RooflineCost:
             self._reduce_time = reduces * rate.all_reduce
             self._reduce_time_per_token = reduces * ring / link
 
+    def constants(self) -> dict[str, float]:
+        """Return what the compiled kernels price a step with, layers all alike."""
+        layers = self._classes[0]
+        return {
+            "step_time": self._step_time,
+            "request_time": self._request_time,
+            "stream_rate": self._stream_rate,
+            "gemm_rate": self._gemm_rate,
+            "body_flops": self._body_flops,
+            "head_flops": self._head_flops,
+            "head_bytes": self._head_bytes,
+            "kv_bytes": layers.kv_bytes,
+            "pair_flops": layers.pair_flops,
+            "kv_rate": self._kv_rate,
+            "prefill_rate": self._prefill_rate,
+            "reduce_time": self._reduce_time,
+            "reduce_time_per_token": self._reduce_time_per_token,
+        }
+
     def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
         num_requests = len(plan.requests)
         if not num_requests:
@@ -87,7 +106,7 @@ class RooflineCost:
         num_sampled = num_requests - len(plan.unfinished)
 
         gemm_flops = num_tokens * self._body_flops + num_sampled * self._head_flops
-        weights = self._weight_bytes[min(num_tokens, len(self._weight_bytes) - 1)]
+        weights = self.weight_bytes_by_tokens[min(num_tokens, len(self.weight_bytes_by_tokens) - 1)]
         if num_sampled:
             weights += self._head_bytes
         time = self._step_time + num_requests * self._request_time
@@ -110,7 +129,7 @@ class RooflineCost:
         """Return KV bytes read by decodes and by prompts, FLOPs of prompts and of decodes."""
         decode_bytes = prefill_bytes = prefill_flops = decode_flops = 0.0
         for layers in self._classes:
-            if self._one_full_class:
+            if self.one_full_class:
                 decode_keys, prefill_keys, prefill_pairs = _full_attention(plan)
             else:
                 decode_keys, prefill_keys, prefill_pairs = _seen(plan, layers.kind, layers.window)

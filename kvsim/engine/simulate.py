@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.engine.backend import Backend
+    from kvsim.engine.compiled import CompiledReplica
 
     OnProgress = Callable[[str, int], object]
 
@@ -83,8 +84,9 @@ def serve(
     start = float(trace.arrival_time[0])
     end = start + config.horizon
     watch = _watcher(on_progress)
+    make_replica = choose_backend(setup)
     replicas: list[Backend] = [
-        Replica(index, setup, trace, table, start_time=start, end_time=end, on_end=watch)
+        make_replica(index, setup, trace, table, start_time=start, end_time=end, on_end=watch)
         for index in range(config.data_parallel_size)
     ]
     admissible = _admissible(setup, trace)
@@ -95,6 +97,27 @@ def serve(
     table["arrival_time"][rejected] = arrival_time[rejected]
     table["finish_reason"][rejected] = FinishReason.REJECTED
     return _collect(setup, trace, table, replicas)
+
+
+def choose_backend(setup: Setup) -> type[Replica] | type[CompiledReplica]:
+    """Return the compiled engine where it can run a configuration, unless told otherwise.
+
+    Raises
+    ------
+    ValueError
+        If the compiled backend is asked for and cannot.
+    """
+    from kvsim.engine.compiled import CompiledReplica, refusal
+
+    backend = setup.config.backend
+    if backend == "python":
+        return Replica
+    reason = refusal(setup)
+    if reason is None:
+        return CompiledReplica
+    if backend == "compiled":
+        raise ValueError(f"backend: compiled cannot run this: {reason}")
+    return Replica
 
 
 def check_trace(trace: object) -> None:
@@ -178,7 +201,7 @@ def _collect(
             "trace_digest": trace.digest,
             "num_requests": len(trace),
             "seed": config.seed,
-            "backend": "python",
+            "backend": "python" if isinstance(replicas[0], Replica) else "compiled",
             "scheduler": setup.scheduler,
         },
     )

@@ -74,7 +74,8 @@ class ContiguousManager(KVCacheManager):
         self.total_bytes = self.num_slots * self._slot_bytes
         self._max_model_len = config.max_model_len
         self._window = config.layout.rolling_window
-        self._reserve = reserve
+        self.reserve = reserve
+        self.fit = fit
         self._space = address_space(self.num_slots, fit)
         self._pieces: dict[int, _Piece] = {}
         self._filled: dict[int, int] = {}  # live tokens; an ended request has no entry
@@ -95,7 +96,7 @@ class ContiguousManager(KVCacheManager):
         key = request.request_id
         filled = self._filled.get(key)
         if filled is None:
-            asked = self._slots(self._reserve(request, self._max_model_len))
+            asked = self._slots(self.reserve(request, self._max_model_len))
             place = self._space.allocate(asked)
             if place is None:
                 return False
@@ -123,7 +124,7 @@ class ContiguousManager(KVCacheManager):
         self._num_last -= self._pieces[request.request_id].last
 
     def fits(self, request: Request) -> bool:  # noqa: D102
-        return self._slots(self._reserve(request, self._max_model_len)) <= self._space.largest()
+        return self._slots(self.reserve(request, self._max_model_len)) <= self._space.largest()
 
     @property
     def num_free(self) -> int:  # noqa: D102

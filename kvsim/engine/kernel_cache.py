@@ -1,0 +1,72 @@
+"""Where compiled kernels are kept: the user's cache directory, by a hash of their source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+#: Names of the module with all kernels, and of the variable that overrides the cache directory.
+KERNELS = "kvsim.engine.kernels"
+CACHE_VARIABLE = "KVSIM_CACHE_DIR"
+
+
+def cache_folder() -> Path:
+    """Return the folder for this version of the kernels; an edit or an upgrade gets another.
+
+    Without a writable home it is a private folder among the temporary files.
+    """
+    import numba
+
+    source = Path(__file__).with_name("kernels.py").read_bytes()
+    stamp = f"{numba.__version__} {sys.version} {numba.config.DISABLE_JIT}".encode()
+    digest = hashlib.sha256(source + stamp).hexdigest()[:16]
+    private = Path(tempfile.gettempdir()) / f"kvsim-{os.getuid() if hasattr(os, 'getuid') else 0}"
+    for base in (_user_cache(), private):
+        folder = base / "kernels" / digest
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(tempfile.mkdtemp(prefix="kvsim-"))
+
+
+def _user_cache() -> Path:
+    given = os.environ.get(CACHE_VARIABLE)
+    if given:
+        return Path(given)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "kvsim"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "kvsim"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvsim"
+
+
+def load_kernels() -> ModuleType:
+    """Import the kernels with their own cache; says so when they must be compiled first."""
+    if KERNELS in sys.modules:
+        return sys.modules[KERNELS]
+    import numba
+
+    folder = cache_folder()
+    if not numba.config.DISABLE_JIT and not any(folder.rglob("*.nbi")):
+        print(  # noqa: T201 - a first run is silent for most of a minute otherwise
+            "kvsim: compiling the simulation kernels, once (about half a minute) ...",
+            file=sys.stderr,
+            flush=True,
+        )
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder)
+    try:
+        return import_module(KERNELS)
+    finally:
+        numba.config.CACHE_DIR = before
