@@ -38,6 +38,44 @@ STEPS_PER_CALL = 200_000
 RESERVES = {reserve_max: 0, reserve_pow2: 1, reserve_oracle: 2}
 PLACEMENTS = {"buddy": 1, "first": 2, "best": 3}
 
+#: Fields of Totals, and columns of the requests table, by their places in the kernels' arrays.
+INTEGRALS = {
+    "token_states_seconds": "TOKEN_STATES_S",
+    "reservation_seconds": "RESERVATION_S",
+    "internal_seconds": "INTERNAL_S",
+    "external_seconds": "EXTERNAL_S",
+    "unallocated_seconds": "UNALLOCATED_S",
+    "cached_seconds": "CACHED_S",
+    "usage_seconds": "USAGE_S",
+    "running_seconds": "RUNNING_S",
+    "waiting_seconds": "WAITING_S",
+    "refused_seconds": "REFUSED_S",
+    "running_while_refused_seconds": "RUNNING_REFUSED_S",
+    "peak_usage": "PEAK_USAGE",
+}
+COUNTS = {
+    "peak_running": "PEAK_RUNNING",
+    "num_steps": "NUM_STEPS",
+    "num_preemptions": "NUM_PREEMPTIONS",
+    "num_recomputed_tokens": "NUM_RECOMPUTED",
+    "num_allocation_failures": "NUM_FAILURES",
+}
+TIMES = {
+    "arrival_time": "ARRIVAL",
+    "first_scheduled_time": "FIRST_SCHEDULED",
+    "first_token_time": "FIRST_TOKEN",
+    "finish_time": "FINISH",
+}
+SAMPLED = (
+    *("num_running", "num_waiting", "token_states", "reservation"),
+    *("internal", "external", "free", "cached"),
+)
+#: Settings that are floats; their places are in the array of floats.
+FLOAT_SETTINGS = frozenset(
+    "num_stages end_time constant_time step_time request_time stream_rate gemm_rate body_flops "
+    "head_flops head_bytes pair_flops kv_rate prefill_rate reduce_time reduce_time_per_token".split()
+)
+
 
 def refusal(setup: Setup) -> str | None:
     """Why the kernels cannot run a configuration; None if they can."""
@@ -81,118 +119,108 @@ class CompiledReplica:
         end_time: float = math.inf,
         on_end: Callable[[], object] | None = None,
     ) -> None:
-        self._kernels = load_kernels()
+        self._kernels = k = load_kernels()
         self._index = index
         self._requests = requests
         self._on_end = on_end
-        self._config = _kernel_config(self._kernels, setup, end_time)
-        self._state = _new_state(self._kernels, self._config, setup, trace)
-        self._state.f[self._kernels.CLOCK] = start_time
-        self._state.f[self._kernels.STAGE_FREE] = start_time
-        self._state.f[self._kernels.LAST_TOKEN] = math.nan
+        self._arrays = _new_arrays(k, setup, trace, start_time=start_time, end_time=end_time)
+        self._m, self._f, _, self._maps = self._arrays
+
+    def _ints(self, offset: int, count: int) -> NDArray[np.int64]:
+        """View an array of integers by the place of its offset."""
+        at = int(self._m[offset])
+        return self._m[at : at + count]
+
+    def _floats(self, offset: int, count: int) -> NDArray[np.float64]:
+        at = int(self._m[offset])
+        return self._f[at : at + count]
 
     @property
     def clock(self) -> float:
         """Time of the last event processed."""
-        return float(self._state.f[self._kernels.CLOCK])
+        return float(self._f[self._kernels.CLOCK])
 
     def submit(  # noqa: D102 - see Backend
         self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
     ) -> None:
-        s, k = self._state, self._kernels
-        at = int(s.i[k.NUM_ARRIVALS])
-        s.arrival_id[at : at + len(request_ids)] = request_ids
-        s.arrival_time[at : at + len(request_ids)] = arrival_times
-        s.i[k.NUM_ARRIVALS] += len(request_ids)
-        s.i[k.OUTSTANDING] += len(request_ids)
+        m, k, count = self._m, self._kernels, len(request_ids)
+        at, n = int(m[k.NUM_ARRIVALS]), len(self._requests)
+        self._ints(k.ARRIVAL_ID, n)[at : at + count] = request_ids
+        self._floats(k.ARRIVAL_TIME, n)[at : at + count] = arrival_times
+        m[k.NUM_ARRIVALS] += count
+        m[k.OUTSTANDING] += count
 
     def num_outstanding(self) -> int:  # noqa: D102
-        return int(self._state.i[self._kernels.OUTSTANDING])
+        return int(self._m[self._kernels.OUTSTANDING])
 
     def next_event_time(self) -> float:  # noqa: D102
-        s, k = self._state, self._kernels
-        clock = self.clock
-        if s.i[k.MUST_COMPLETE]:
-            return float(s.batch_end[s.i[k.FIRST_BATCH]])
-        has_work = s.i[k.RUNNING] > 0 or s.i[k.WAITING] > 0
-        if s.i[k.IN_FLIGHT] or (has_work and clock < self._config.end_time):
+        m, f, k = self._m, self._f, self._kernels
+        clock, end_time = self.clock, float(f[k.END_TIME])
+        if m[k.MUST_COMPLETE]:
+            return float(f[m[k.BATCH_END] + m[k.FIRST_BATCH]])
+        has_work = m[k.NUM_RUNNING] > 0 or m[k.NUM_WAITING] > 0
+        if m[k.NUM_BATCHES] or (has_work and clock < end_time):
             return clock
-        if s.i[k.NEXT_ARRIVAL] == s.i[k.NUM_ARRIVALS] or clock >= self._config.end_time:
+        if m[k.NEXT_ARRIVAL] == m[k.NUM_ARRIVALS] or clock >= end_time:
             return math.inf
-        return max(float(s.arrival_time[s.i[k.NEXT_ARRIVAL]]), clock)
+        return max(float(f[m[k.ARRIVAL_TIME] + m[k.NEXT_ARRIVAL]]), clock)
 
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:  # noqa: D102
-        s, k = self._state, self._kernels
+        m, k = self._m, self._kernels
         num_ended = 0
         with np.errstate(over="ignore"):  # 64-bit keys wrap around, also without compilation
             while True:
-                ended = k.advance(self._config, s, horizon, until_finish, STEPS_PER_CALL)
+                ended = k.advance(*self._arrays, horizon, until_finish, STEPS_PER_CALL)
                 num_ended += ended
                 if self._on_end is not None:
                     for _ in range(ended):
                         self._on_end()
-                if s.i[k.STATUS] == k.STUCK:
+                if m[k.OUTCOME] == k.STUCK:
                     raise RuntimeError(
-                        f"invariant 7: {s.i[k.RUNNING]} running and {s.i[k.WAITING]} waiting "
+                        f"invariant 7: {m[k.NUM_RUNNING]} running and {m[k.NUM_WAITING]} waiting "
                         f"requests at {self.clock} s but nothing can be scheduled"
                     )
-                if s.i[k.STATUS] != k.PAUSED or (until_finish and num_ended):
+                if m[k.OUTCOME] != k.PAUSED or (until_finish and num_ended):
                     return num_ended
 
     def settle(self, end_time: float) -> Totals:  # noqa: D102
-        s, k = self._state, self._kernels
-        k.pass_time(self._config, s, end_time)
+        m, f, k = self._m, self._f, self._kernels
+        k.pass_time(*self._arrays, end_time)
         self._write_requests()
-        f, i = s.f, s.i
-        used = np.flatnonzero(s.gaps)
-        return Totals(
-            token_states_seconds=float(f[k.TOKEN_STATES_S]),
-            reservation_seconds=float(f[k.RESERVATION_S]),
-            internal_seconds=float(f[k.INTERNAL_S]),
-            external_seconds=float(f[k.EXTERNAL_S]),
-            unallocated_seconds=float(f[k.UNALLOCATED_S]),
-            cached_seconds=float(f[k.CACHED_S]),
-            usage_seconds=float(f[k.USAGE_S]),
-            running_seconds=float(f[k.RUNNING_S]),
-            waiting_seconds=float(f[k.WAITING_S]),
-            refused_seconds=float(f[k.REFUSED_S]),
-            running_while_refused_seconds=float(f[k.RUNNING_REFUSED_S]),
-            peak_usage=float(f[k.PEAK_USAGE]),
-            peak_running=int(i[k.PEAK_RUNNING]),
-            num_steps=int(i[k.NUM_STEPS]),
-            num_preemptions=int(i[k.PREEMPTIONS]),
-            num_recomputed_tokens=int(i[k.RECOMPUTED]),
-            num_allocation_failures=int(i[k.FAILURES]),
-            token_gaps=dict(zip(used.tolist(), s.gaps[used].tolist(), strict=True)),
-        )
+        gaps = self._ints(k.GAPS, k.GAP_BINS)
+        used = np.flatnonzero(gaps)
+        integrals = {name: float(f[getattr(k, place)]) for name, place in INTEGRALS.items()}
+        counts = {name: int(m[getattr(k, place)]) for name, place in COUNTS.items()}
+        token_gaps = dict(zip(used.tolist(), gaps[used].tolist(), strict=True))
+        return Totals(token_gaps=token_gaps, **integrals, **counts)
 
     def _write_requests(self) -> None:
-        s, k = self._state, self._kernels
-        rows = np.flatnonzero(s.status != k.UNSEEN)
-        table = self._requests
+        k, table = self._kernels, self._requests
+        n = len(table)
+        status = self._ints(k.STATUS, n)
+        rows = np.flatnonzero(status != k.UNSEEN)
         table["replica"][rows] = self._index
-        table["arrival_time"][rows] = s.arrival[rows]
-        table["first_scheduled_time"][rows] = s.first_scheduled[rows]
-        table["first_token_time"][rows] = s.first_token[rows]
-        table["finish_time"][rows] = s.finish[rows]
-        table["num_output_tokens"][rows] = s.num_tokens[rows] - s.prompt[rows]
-        table["num_cached_tokens"][rows] = s.cached[rows]
-        table["num_preemptions"][rows] = s.preemptions[rows]
-        finished = s.status[rows] == k.FINISHED
+        for name, place in TIMES.items():
+            table[name][rows] = self._floats(getattr(k, place), n)[rows]
+        output = self._ints(k.NUM_TOKENS, n)[rows] - self._ints(k.PROMPT, n)[rows]
+        table["num_output_tokens"][rows] = output
+        table["num_cached_tokens"][rows] = self._ints(k.CACHED, n)[rows]
+        table["num_preemptions"][rows] = self._ints(k.PREEMPTIONS, n)[rows]
+        finished = status[rows] == k.FINISHED
         reasons = np.where(finished, FinishReason.FINISHED, FinishReason.IN_FLIGHT)
         table["finish_reason"][rows] = reasons
 
     @property
     def memory(self) -> NDArray[Any]:
         """The memory table of this replica."""
-        s, k = self._state, self._kernels
-        n = int(s.i[k.NUM_SAMPLES])
+        k = self._kernels
+        n = int(self._m[k.NUM_SAMPLES])
         table = np.zeros(n, dtype=MEMORY)
-        table["time"], table["kv_usage"] = s.sample_floats[:n].T
+        table["time"], table["kv_usage"] = self._floats(k.SAMPLE_FLOATS, 2 * n).reshape(n, 2).T
         table["replica"] = self._index
-        names = ("num_running", "num_waiting", "token_states", "reservation")
-        for column, name in enumerate((*names, "internal", "external", "free", "cached")):
-            table[name] = s.sample_ints[:n, column]
+        ints = self._ints(k.SAMPLE_INTS, 8 * n).reshape(n, 8)
+        for column, name in enumerate(SAMPLED):
+            table[name] = ints[:, column]
         return table
 
     @property
@@ -203,46 +231,44 @@ class CompiledReplica:
     @property
     def memory_map(self) -> NDArray[np.uint8]:
         """Cause per sample and address bin."""
-        n = int(self._state.i[self._kernels.NUM_SAMPLES])
-        bins = int(self._config.bins)
-        return np.array(self._state.map[:n, :bins]).reshape(n, bins)
+        n, bins = int(self._m[self._kernels.NUM_SAMPLES]), int(self._m[self._kernels.BINS])
+        return self._maps[: n * bins].reshape(n, bins).copy()
 
 
-def _kernel_config(k: Any, setup: Setup, end_time: float) -> Any:
+def _settings(k: Any, setup: Setup, end_time: float) -> dict[str, float]:
+    """Return the kernels' settings by name; those not named are 0."""
     scheduler, cost = setup.make_scheduler(), setup.make_cost_model()
     kv, limits, memory = scheduler.kv, setup.scheduler_config, setup.kv_config
-    values: dict[str, Any] = dict.fromkeys(k.Config._fields, 0)
-    floats = k.Config._fields[k.Config._fields.index("num_stages") :]
-    values |= dict.fromkeys(floats, 0.0)
-    values |= {
+    values: dict[str, float] = {
         "block_size": kv.block_size,
         "max_model_len": limits.max_model_len,
         "max_active": limits.max_num_active_seqs or limits.max_num_seqs,
         "budget": limits.max_num_batched_tokens,
         "threshold": limits.long_prefill_token_threshold,
-        "adaptive": int(limits.long_prefill_token_threshold_adaptive),
-        "chunked": int(limits.enable_chunked_prefill),
-        "priority": int(limits.policy == "priority"),
-        "asynchronous": int(limits.async_scheduling),
+        "adaptive": limits.long_prefill_token_threshold_adaptive,
+        "chunked": limits.enable_chunked_prefill,
+        "by_priority": limits.policy == "priority",
+        "asynchronous": limits.async_scheduling,
         "depth": setup.num_steps_in_flight,
         "bins": MEMORY_MAP_BINS * setup.config.record_memory_map,
-        "num_stages": float(setup.config.pipeline_parallel_size),
+        "num_stages": setup.config.pipeline_parallel_size,
         "end_time": end_time,
         "constant_time": -1.0,
     }
     if isinstance(kv, PagedManager):
         values |= {
+            "placement": k.PAGED,
             "num_usable": kv.pool.num_usable,
             "unit_bytes": kv.bytes_per_block,
             "slot_bytes": kv.slot_bytes[0],
-            "caching": int(kv.enable_prefix_caching),
+            "caching": kv.enable_prefix_caching,
             "watermark_blocks": kv.watermark_blocks,
-            "reserve_full": int(kv.reserve_full_isl),
+            "reserve_full": kv.reserve_full_isl,
             "lookahead": kv.num_lookahead_tokens,
         }
     elif isinstance(kv, ContiguousManager):
         values |= {
-            "orca": 1,
+            "orca": True,
             "placement": PLACEMENTS[kv.fit],
             "reserve": RESERVES[kv.reserve],
             "num_usable": kv.num_slots,
@@ -255,133 +281,156 @@ def _kernel_config(k: Any, setup: Setup, end_time: float) -> Any:
         values["constant_time"] = cost.seconds
     elif isinstance(cost, RooflineCost):
         values |= cost.constants()
+    return values
+
+
+class _Layout:
+    """Lays arrays out one after the other in a flat one, then fills them."""
+
+    def __init__(self, num_scalars: int) -> None:
+        self.size = num_scalars
+        self._filled: list[tuple[int, int, Any]] = []
+
+    def place(self, length: int, content: Any = 0) -> int:
+        """Reserve room; content None is left as it is, for memory that is written before read."""
+        at = self.size
+        self.size += length
+        if content is not None:
+            self._filled.append((at, length, content))
+        return at
+
+    def make(self, dtype: type) -> NDArray[Any]:
+        """Make the flat array. Memory that is never touched is never really taken."""
+        flat = np.empty(self.size, dtype=dtype)
+        for at, length, content in self._filled:
+            flat[at : at + length] = content
+        return flat
+
+
+def _new_arrays(
+    k: Any, setup: Setup, trace: Trace, *, start_time: float, end_time: float
+) -> tuple[NDArray[Any], ...]:
+    """Make the kernels' arrays for a replica on which nothing has happened."""
+    values = _settings(k, setup, end_time)
+    n, slots = len(trace), int(values["max_active"])
+    paged, usable = values["placement"] == k.PAGED, int(values["num_usable"])
+    blocks = usable + 1 if paged else 1
+    longest = cdiv(int(values["max_model_len"]), int(values["block_size"]))
+    width = min(longest, blocks) + 1 if paged else 0
+    orders = usable.bit_length() if values["placement"] == k.BUDDY else 2
+    max_holes = 0 if paged else slots + 64
+    depth = int(values["depth"]) + 1
+    bins = int(values["bins"])
+    by_priority, caching = values["by_priority"], values.get("caching", False)
+    buckets = 1 << (2 * blocks - 1).bit_length() if caching else 1
+    cost = setup.make_cost_model()
+    weights = cost.weight_bytes_by_tokens if isinstance(cost, RooflineCost) else [0.0]
+    values |= {
+        "width": width,
+        "max_holes": max_holes,
+        "num_orders": orders,
+        "num_blocks": blocks,
+        "bucket_mask": buckets - 1,
+        "max_batches": depth,
+        "last_weight": len(weights) - 1,
+    }
+    ints, floats = _Layout(k.NUM_SCALARS), _Layout(k.NUM_FLOAT_SCALARS)
+    arrays: dict[str, int] = {}
+    output = np.minimum(trace.num_output_tokens, longest_output(trace, values["max_model_len"]))
+    per_request = {
+        "PROMPT": trace.num_prompt_tokens,
+        "MAX_TOKENS": output,
+        "PRIORITY": trace.priority,
+        "OUTPUT_ID": trace.output_content_id,
+        "SALT": trace.cache_salt,
+        "STATUS": k.UNSEEN,
+        "SLOT": -1,
+        "ARRIVAL_ID": None,
+    }
+    zeros = "NUM_TOKENS COMPUTED IN_FLIGHT STALE PLACEHOLDERS MAX_COMPUTED PREEMPTIONS CACHED"
+    per_request |= dict.fromkeys(zeros.split(), 0)
+    per_request |= dict.fromkeys(["HEAP"] if by_priority else ["QUEUE_NEXT", "QUEUE_PREVIOUS"])
+    for name, content in per_request.items():
+        arrays[name] = ints.place(n, content)
+    arrays["SEGMENT_OFFSET"] = ints.place(n + 1, trace.segment_offsets)
+    for name, content in {
+        "SEGMENT_ID": trace.segment_content_id,
+        "SEGMENT_START": trace.segment_start,
+        "SEGMENT_LENGTH": trace.segment_num_tokens,
+    }.items():
+        arrays[name] = ints.place(len(content), content)
+    for name in "LENGTH CACHED_TOKENS FILLED NUM_KEYS KEY_SEGMENT KEY_OFFSET".split():
+        arrays[name] = ints.place(slots)
+    for name in "START SIZE ASKED LAST".split():
+        arrays[name] = ints.place(slots)
+    arrays["KEY_OWNER"] = ints.place(slots, -1)
+    arrays["FREE_SLOTS"] = ints.place(slots, np.arange(slots)[::-1])
+    arrays["RUN"] = ints.place(slots + 1)
+    arrays["ASIDE"] = ints.place(n, None)
+    arrays["TABLE"] = ints.place(slots * width, None)
+    for name in "REF_CNT LRU_PREVIOUS LRU_NEXT HASHED MAP_UNUSED".split():
+        arrays[name] = ints.place(blocks)
+    for name in "CHAIN COPY".split():
+        arrays[name] = ints.place(blocks, -1)
+    arrays["UNHASHED"] = ints.place(blocks, np.arange(blocks, 0, -1) - 1)
+    arrays["BUCKET"] = ints.place(buckets, -1)
+    arrays["HOLES"] = ints.place(orders * max_holes)
+    arrays["NUM_HOLES"] = ints.place(orders)
+    for name in "BATCH_REQUEST BATCH_TOKENS BATCH_UNFINISHED".split():
+        arrays[name] = ints.place(depth * slots, None)
+    arrays["BATCH_SIZE"] = ints.place(depth)
+    arrays["SAMPLE_INTS"] = ints.place(k.MAX_SAMPLES * 8, None)
+    arrays["GAPS"] = ints.place(k.GAP_BINS)
+    for name in "FIRST_SCHEDULED FIRST_TOKEN LAST_TOKEN FINISH".split():
+        arrays[name] = floats.place(n, math.nan)
+    for name in "ARRIVAL ARRIVAL_TIME".split():
+        arrays[name] = floats.place(n, None)
+    arrays["BATCH_END"] = floats.place(depth)
+    arrays["SAMPLE_FLOATS"] = floats.place(k.MAX_SAMPLES * 2, None)
+    arrays["WEIGHT_BYTES"] = floats.place(len(weights), np.array(weights))
+    for name in "MAP_FILLED MAP_LAST".split():
+        arrays[name] = floats.place(blocks)
+    arrays["KEY"], arrays["BLOCK_KEY"] = 0, slots * width * bool(caching)
+
+    m, f = ints.make(np.int64), floats.make(np.float64)
+    u = np.empty(arrays["BLOCK_KEY"] + blocks, dtype=np.uint64)
+    maps = np.empty(k.MAX_SAMPLES * bins, dtype=np.uint8)
+    m[: k.NUM_SCALARS] = 0
+    f[: k.NUM_FLOAT_SCALARS] = 0.0
+    for name, place in arrays.items():
+        m[getattr(k, name)] = place
     for name, value in values.items():
-        values[name] = float(value) if name in floats and name != "kv_bytes" else int(value)
-    return k.Config(**values)
-
-
-def _new_state(k: Any, c: Any, setup: Setup, trace: Trace) -> Any:
-    n, cost = len(trace), setup.make_cost_model()
-    slots = int(c.max_active)
-    paged = c.placement == k.PAGED
-    blocks = int(c.num_usable) + 1 if paged else 1
-    width = min(cdiv(int(c.max_model_len), int(c.block_size)), blocks) + 1 if paged else 1
-    orders = (int(c.num_usable).bit_length() if c.placement == k.BUDDY else 2) if not paged else 1
-    depth = int(c.depth) + 1
-    longest = int(c.max_model_len)
-    ints, f8 = np.int64, np.float64
-    empty = np.zeros(1, dtype=ints)
-
-    def per_request(dtype: type = ints, fill: float = 0) -> NDArray[Any]:
-        return np.full(n, fill, dtype=dtype)
-
-    def nans() -> NDArray[Any]:
-        return np.full(n, math.nan)
-
-    i = np.zeros(34, dtype=ints)
+        place = getattr(k, name.upper())
+        if name in FLOAT_SETTINGS:
+            f[place] = value
+        else:
+            m[place] = value
     for name in ("QUEUE_HEAD", "QUEUE_TAIL", "LRU_HEAD", "LRU_TAIL"):
-        i[getattr(k, name)] = -1
-    i[k.STRIDE] = 1
-    i[k.FREE_SLOTS] = slots
-    i[k.UNHASHED] = blocks - 1
-    bits = np.zeros(1, dtype=f8)
-    holes, num_holes = _new_holes(k, c, orders, slots + 64)
-    kept = k.MAX_SAMPLES if c.bins else 1
-    table_bins = max(int(c.bins), 1)
-    has_segments = trace.has_segments
-    buckets = 1 << max(2 * blocks - 1, 1).bit_length() if c.caching else 1
-    weights = getattr(cost, "weight_bytes_by_tokens", None)
-    linked, heaped = (1, n) if c.priority else (n, 1)
-    return k.State(
-        i=i,
-        f=np.zeros(15),
-        prompt=np.ascontiguousarray(trace.num_prompt_tokens),
-        max_tokens=np.minimum(trace.num_output_tokens, longest - trace.num_prompt_tokens),
-        priority=np.ascontiguousarray(trace.priority),
-        segment_offset=np.ascontiguousarray(trace.segment_offsets),
-        segment_id=np.ascontiguousarray(trace.segment_content_id) if has_segments else empty,
-        segment_start=np.ascontiguousarray(trace.segment_start) if has_segments else empty,
-        segment_length=np.ascontiguousarray(trace.segment_num_tokens) if has_segments else empty,
-        output_id=np.ascontiguousarray(trace.output_content_id),
-        salt=np.ascontiguousarray(trace.cache_salt),
-        arrival=per_request(f8),
-        num_tokens=per_request(),
-        computed=per_request(),
-        in_flight=per_request(),
-        stale=per_request(),
-        placeholders=per_request(),
-        max_computed=per_request(),
-        preemptions=per_request(),
-        cached=per_request(),
-        status=per_request(np.int8, k.UNSEEN),
-        slot=per_request(np.int32, -1),
-        first_scheduled=nans(),
-        first_token=nans(),
-        last_token=nans(),
-        finish=nans(),
-        run=np.zeros(slots + 1, dtype=ints),
-        queue_next=np.zeros(linked, dtype=ints),
-        queue_previous=np.zeros(linked, dtype=ints),
-        heap=np.zeros(heaped, dtype=ints),
-        aside=np.zeros(slots + 1 if not c.asynchronous else n, dtype=ints),
-        arrival_id=np.zeros(n, dtype=ints),
-        arrival_time=np.zeros(n),
-        table=np.empty((slots, width), dtype=np.int32),
-        key=np.empty((slots, width) if c.caching else (1, 1), dtype=np.uint64),
-        length=np.zeros(slots, dtype=ints),
-        cached_tokens=np.zeros(slots, dtype=ints),
-        filled=np.zeros(slots, dtype=ints),
-        key_owner=np.full(slots, -1, dtype=ints),
-        num_keys=np.zeros(slots, dtype=ints),
-        key_segment=np.zeros(slots, dtype=ints),
-        key_offset=np.zeros(slots, dtype=ints),
-        free_slots=np.arange(slots)[::-1].astype(ints),
-        start=np.zeros(slots, dtype=ints),
-        size=np.zeros(slots, dtype=ints),
-        asked=np.zeros(slots, dtype=ints),
-        last=np.zeros(slots, dtype=ints),
-        ref_cnt=np.zeros(blocks, dtype=np.int32),
-        unhashed=np.arange(blocks, 0, -1).astype(np.int32) - (blocks > 0),
-        lru_previous=np.zeros(blocks, dtype=np.int32),
-        lru_next=np.zeros(blocks, dtype=np.int32),
-        hashed=np.zeros(blocks, dtype=np.uint8),
-        block_key=np.zeros(blocks, dtype=np.uint64),
-        bucket=np.full(buckets, -1, dtype=np.int32),
-        chain=np.full(blocks, -1, dtype=np.int32),
-        copy=np.full(blocks, -1, dtype=np.int32),
-        holes=holes,
-        num_holes=num_holes,
-        batch_request=np.empty((depth, slots), dtype=ints),
-        batch_tokens=np.empty((depth, slots), dtype=ints),
-        batch_unfinished=np.empty((depth, slots), dtype=np.bool_),
-        batch_size=np.zeros(depth, dtype=ints),
-        batch_end=np.zeros(depth),
-        sample_ints=np.empty((k.MAX_SAMPLES, 8), dtype=ints),
-        sample_floats=np.empty((k.MAX_SAMPLES, 2)),
-        map=np.empty((kept, table_bins), dtype=np.uint8),
-        map_filled=np.zeros(blocks),
-        map_last=np.zeros(blocks),
-        map_unused=np.zeros(blocks, dtype=np.uint8),
-        gaps=np.zeros(k.GAP_BINS, dtype=ints),
-        weight_bytes=np.array(weights if weights is not None else [0.0]),
-        float_bits=bits,
-        int_bits=bits.view(ints),
-    )
+        m[getattr(k, name)] = -1
+    m[k.STRIDE] = 1
+    m[k.NUM_FREE_SLOTS] = slots
+    m[k.NUM_UNHASHED] = blocks - 1
+    f[k.CLOCK] = f[k.STAGE_FREE] = start_time
+    f[k.LAST_TOKEN_TIME] = math.nan
+    _lay_holes(k, m, int(values["placement"]), usable)
+    return m, f, u, maps
 
 
-def _new_holes(k: Any, c: Any, orders: int, capacity: int) -> tuple[Any, Any]:
+def longest_output(trace: Trace, max_model_len: float) -> NDArray[np.int64]:
+    """Tokens that each request may generate before it reaches ``max_model_len``."""
+    return int(max_model_len) - trace.num_prompt_tokens
+
+
+def _lay_holes(k: Any, m: NDArray[np.int64], placement: int, total: int) -> None:
     """Lay out an empty contiguous memory as kvsim.kv.address_space does."""
-    holes = np.zeros((max(orders, 1), capacity), dtype=np.int64)
-    num_holes = np.zeros(max(orders, 1), dtype=np.int64)
-    total = int(c.num_usable)
-    if c.placement == k.BUDDY:
+    holes, num_holes, row = int(m[k.HOLES]), int(m[k.NUM_HOLES]), int(m[k.MAX_HOLES])
+    if placement == k.BUDDY:
         start = 0
-        for order in range(orders - 1, -1, -1):
+        for order in range(int(m[k.NUM_ORDERS]) - 1, -1, -1):
             if total - start >= 1 << order:
-                holes[order, 0] = start
-                num_holes[order] = 1
+                m[holes + order * row] = start
+                m[num_holes + order] = 1
                 start += 1 << order
-    elif c.placement != k.PAGED and total:
-        holes[1, 0] = total
-        num_holes[0] = 1
-    return holes, num_holes
+    elif placement != k.PAGED and total:
+        m[holes + row] = total
+        m[num_holes] = 1

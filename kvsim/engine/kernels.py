@@ -2,26 +2,69 @@
 
 This module imports nothing from kvsim: its compiled code is cached under a hash of this file alone.
 Every rule and every order of floating-point operations is that of the plain-Python modules, which
-are the specification; names are theirs. State lives in arrays of one :class:`State`; scalars that
-change are entries of ``s.i`` (integers) and ``s.f`` (floats).
+are the specification; names are theirs.
+
+All state lives in four flat arrays, because every array that a kernel gets costs time at each call:
+``m`` (int64), ``f`` (float64), ``u`` (uint64, keys of content) and ``maps`` (uint8, memory maps).
+Names in capitals are places in them. ``m[NUM_RUNNING]`` is a scalar; ``m[m[COMPUTED] + r]`` is entry
+r of an array whose offset is the scalar ``m[COMPUTED]``; tables have rows of a fixed width.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 from numba import njit
 
-# Entries of s.i
-(RUNNING, WAITING, NUM_ARRIVALS, NEXT_ARRIVAL, IN_FLIGHT, FIRST_BATCH, MUST_COMPLETE, OUTSTANDING,
- EMPTY_STEPS, REFUSED, NUM_STEPS, STRIDE, NUM_SAMPLES, PREEMPTIONS, RECOMPUTED, FAILURES,
- PEAK_RUNNING, UNHASHED, CACHED_FREE, USED, FREE_SLOTS, FILLED, TABLE_BLOCKS, INTERNAL, QUEUE_HEAD,
- QUEUE_TAIL, LRU_HEAD, LRU_TAIL, SIZE, ASKED, LAST, HOLES, PREEMPTED, STATUS) = range(34)  # fmt: skip
-# Entries of s.f
-(CLOCK, STAGE_FREE, LAST_TOKEN, TOKEN_STATES_S, RESERVATION_S, INTERNAL_S, EXTERNAL_S,
- UNALLOCATED_S, CACHED_S, USAGE_S, RUNNING_S, WAITING_S, REFUSED_S, RUNNING_REFUSED_S,
- PEAK_USAGE) = range(15)  # fmt: skip
+#: Scalars of ``m`` that change.
+COUNTS = (
+    NUM_RUNNING, NUM_WAITING, NUM_ARRIVALS, NEXT_ARRIVAL, NUM_BATCHES, FIRST_BATCH, MUST_COMPLETE,
+    OUTSTANDING, EMPTY_STEPS, REFUSED, NUM_STEPS, STRIDE, NUM_SAMPLES, NUM_PREEMPTIONS,
+    NUM_RECOMPUTED, NUM_FAILURES, PEAK_RUNNING, NUM_UNHASHED, NUM_CACHED_FREE, NUM_USED,
+    NUM_FREE_SLOTS, SUM_FILLED, NUM_TABLE_BLOCKS, SUM_INTERNAL, QUEUE_HEAD, QUEUE_TAIL, LRU_HEAD,
+    LRU_TAIL, SUM_SIZE, SUM_ASKED, SUM_LAST, NUM_PREEMPTED, OUTCOME,
+) = tuple(range(33))  # fmt: skip
+#: Scalars of ``m`` that do not change: the configuration, and widths of rows. Sizes are in tokens;
+#: ``NUM_USABLE`` counts blocks, or slots of a contiguous memory, and ``UNIT_BYTES`` is one's size.
+SETTINGS = (
+    PLACEMENT, RESERVE, ORCA, BLOCK_SIZE, NUM_USABLE, UNIT_BYTES, SLOT_BYTES, MAX_MODEL_LEN,
+    MAX_ACTIVE, BUDGET, THRESHOLD, ADAPTIVE, CHUNKED, BY_PRIORITY, ASYNCHRONOUS, CACHING,
+    WATERMARK_BLOCKS, RESERVE_FULL, LOOKAHEAD, WINDOW, DEPTH, BINS, KV_BYTES, WIDTH, MAX_HOLES,
+    NUM_ORDERS, NUM_BLOCKS, BUCKET_MASK, MAX_BATCHES, LAST_WEIGHT,
+) = tuple(range(33, 63))  # fmt: skip
+#: Offsets of arrays in ``m``: of requests, of queues, of slots that running requests have, of
+#: blocks, of holes in a contiguous memory, of steps in flight, of records.
+INT_ARRAYS = (
+    PROMPT, MAX_TOKENS, PRIORITY, SEGMENT_OFFSET, SEGMENT_ID, SEGMENT_START, SEGMENT_LENGTH,
+    OUTPUT_ID, SALT, NUM_TOKENS, COMPUTED, IN_FLIGHT, STALE, PLACEHOLDERS, MAX_COMPUTED,
+    PREEMPTIONS, CACHED, STATUS, SLOT,
+    RUN, QUEUE_NEXT, QUEUE_PREVIOUS, HEAP, ASIDE, ARRIVAL_ID,
+    TABLE, LENGTH, CACHED_TOKENS, FILLED, KEY_OWNER, NUM_KEYS, KEY_SEGMENT, KEY_OFFSET, FREE_SLOTS,
+    START, SIZE, ASKED, LAST,
+    REF_CNT, UNHASHED, LRU_PREVIOUS, LRU_NEXT, HASHED, BUCKET, CHAIN, COPY, MAP_UNUSED,
+    HOLES, NUM_HOLES,
+    BATCH_REQUEST, BATCH_TOKENS, BATCH_UNFINISHED, BATCH_SIZE,
+    SAMPLE_INTS, GAPS,
+) = tuple(range(63, 118))  # fmt: skip
+#: Offsets, held in ``m``, of arrays in ``f`` and in ``u``.
+FLOAT_ARRAYS = (
+    ARRIVAL, FIRST_SCHEDULED, FIRST_TOKEN, LAST_TOKEN, FINISH, ARRIVAL_TIME, BATCH_END,
+    SAMPLE_FLOATS, WEIGHT_BYTES, MAP_FILLED, MAP_LAST,
+) = tuple(range(118, 129))  # fmt: skip
+KEY_ARRAYS = KEY, BLOCK_KEY = tuple(range(129, 131))
+NUM_SCALARS = 131
+#: Scalars of ``f``: what changes (times in seconds, integrals over time), and the settings.
+SUMS = (
+    CLOCK, STAGE_FREE, LAST_TOKEN_TIME, TOKEN_STATES_S, RESERVATION_S, INTERNAL_S, EXTERNAL_S,
+    UNALLOCATED_S, CACHED_S, USAGE_S, RUNNING_S, WAITING_S, REFUSED_S, RUNNING_REFUSED_S,
+    PEAK_USAGE, BITS,
+) = tuple(range(16))  # fmt: skip
+RATES = (
+    NUM_STAGES, END_TIME, CONSTANT_TIME, STEP_TIME, REQUEST_TIME, STREAM_RATE, GEMM_RATE,
+    BODY_FLOPS, HEAD_FLOPS, HEAD_BYTES, PAIR_FLOPS, KV_RATE, PREFILL_RATE, REDUCE_TIME,
+    REDUCE_TIME_PER_TOKEN,
+) = tuple(range(16, 31))  # fmt: skip
+NUM_FLOAT_SCALARS = 31
+
 # Status of a request; as kvsim.request.Status, and -1 before it is seen
 UNSEEN, WAITS, RUNS, IS_PREEMPTED, FINISHED = -1, 0, 1, 2, 4
 # Causes of the memory map; as kvsim.kv.manager.Cause
@@ -30,7 +73,7 @@ C_FREE, C_TOKEN_STATES, C_RESERVATION, C_INTERNAL, C_EXTERNAL, C_CACHED = 0, 1, 
 PAGED, BUDDY, FIRST_FIT, BEST_FIT = 0, 1, 2, 3
 # Reservations of contiguous pieces
 RESERVE_MAX, RESERVE_POW2, RESERVE_ORACLE = 0, 1, 2
-# s.i[STATUS]
+# m[OUTCOME] of a call
 DONE, PAUSED, STUCK = 0, 1, 2
 
 MAX_SAMPLES = 4096
@@ -44,237 +87,108 @@ _NONE = np.uint64(0x9E3779B97F4A7C15)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-class Config(NamedTuple):
-    """What does not change during a run. Counts are int64, times and rates float64."""
-
-    placement: Any
-    reserve: Any
-    orca: Any
-    block_size: Any
-    num_usable: Any  # blocks, or slots of a contiguous memory
-    unit_bytes: Any  # of a block, or of a slot
-    slot_bytes: Any
-    max_model_len: Any
-    max_active: Any
-    budget: Any
-    threshold: Any
-    adaptive: Any
-    chunked: Any
-    priority: Any
-    asynchronous: Any
-    caching: Any
-    watermark_blocks: Any
-    reserve_full: Any
-    lookahead: Any
-    window: Any  # of a rolling buffer, 0 for none
-    depth: Any
-    bins: Any
-    num_stages: Any
-    end_time: Any
-    constant_time: Any  # of a step, negative for the roofline
-    step_time: Any
-    request_time: Any
-    stream_rate: Any
-    gemm_rate: Any
-    body_flops: Any
-    head_flops: Any
-    head_bytes: Any
-    kv_bytes: Any  # int64
-    pair_flops: Any
-    kv_rate: Any
-    prefill_rate: Any
-    reduce_time: Any
-    reduce_time_per_token: Any
-
-
-class State(NamedTuple):
-    """Arrays by first axis: requests n, slots of running requests S, blocks N, steps in flight D."""
-
-    i: Any
-    f: Any
-    # The trace, n
-    prompt: Any
-    max_tokens: Any
-    priority: Any
-    segment_offset: Any  # n + 1, all zeros without segments
-    segment_id: Any
-    segment_start: Any
-    segment_length: Any
-    output_id: Any
-    salt: Any
-    # Requests, n
-    arrival: Any
-    num_tokens: Any
-    computed: Any
-    in_flight: Any
-    stale: Any
-    placeholders: Any
-    max_computed: Any
-    preemptions: Any
-    cached: Any
-    status: Any
-    slot: Any
-    first_scheduled: Any
-    first_token: Any
-    last_token: Any
-    finish: Any
-    # Queues
-    run: Any  # S + 1
-    queue_next: Any  # n; first come first served
-    queue_previous: Any
-    heap: Any  # n; by priority
-    aside: Any
-    arrival_id: Any
-    arrival_time: Any
-    # Slots, S
-    table: Any  # S x blocks of the longest request
-    key: Any
-    length: Any
-    cached_tokens: Any
-    filled: Any
-    key_owner: Any
-    num_keys: Any
-    key_segment: Any
-    key_offset: Any
-    free_slots: Any
-    start: Any  # contiguous pieces
-    size: Any
-    asked: Any
-    last: Any
-    # Blocks, N
-    ref_cnt: Any
-    unhashed: Any
-    lru_previous: Any
-    lru_next: Any
-    hashed: Any
-    block_key: Any
-    bucket: Any
-    chain: Any
-    copy: Any
-    # Contiguous memory
-    holes: Any  # orders x pieces of starts; or 2 x pieces of starts and sizes
-    num_holes: Any
-    # Steps in flight, D x S
-    batch_request: Any
-    batch_tokens: Any
-    batch_unfinished: Any
-    batch_size: Any
-    batch_end: Any
-    # Records
-    sample_ints: Any
-    sample_floats: Any
-    map: Any
-    map_filled: Any
-    map_last: Any
-    map_unused: Any
-    gaps: Any
-    weight_bytes: Any
-    float_bits: Any  # one float64, and the same memory as int64
-    int_bits: Any
-
-
 # -- the waiting queue ----------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def _before(s, a, b):
-    if s.priority[a] != s.priority[b]:
-        return s.priority[a] < s.priority[b]
-    if s.arrival[a] != s.arrival[b]:
-        return s.arrival[a] < s.arrival[b]
+@njit
+def _before(m, f, u, maps, a, b):
+    if m[m[PRIORITY] + a] != m[m[PRIORITY] + b]:
+        return m[m[PRIORITY] + a] < m[m[PRIORITY] + b]
+    if f[m[ARRIVAL] + a] != f[m[ARRIVAL] + b]:
+        return f[m[ARRIVAL] + a] < f[m[ARRIVAL] + b]
     return a < b
 
 
-@njit(cache=True)
-def _sift_up(s, at):
+@njit
+def _sift_up(m, f, u, maps, at):
     while at > 0:
         parent = (at - 1) // 2
-        if not _before(s, s.heap[at], s.heap[parent]):
+        if not _before(m, f, u, maps, m[m[HEAP] + at], m[m[HEAP] + parent]):
             return
-        s.heap[at], s.heap[parent] = s.heap[parent], s.heap[at]
+        m[m[HEAP] + at], m[m[HEAP] + parent] = m[m[HEAP] + parent], m[m[HEAP] + at]
         at = parent
 
 
-@njit(cache=True)
-def _sift_down(s, at, n):
+@njit
+def _sift_down(m, f, u, maps, at, n):
     while True:
         least = at
         for child in range(2 * at + 1, min(2 * at + 3, n)):
-            if _before(s, s.heap[child], s.heap[least]):
+            if _before(m, f, u, maps, m[m[HEAP] + child], m[m[HEAP] + least]):
                 least = child
         if least == at:
             return
-        s.heap[at], s.heap[least] = s.heap[least], s.heap[at]
+        m[m[HEAP] + at], m[m[HEAP] + least] = m[m[HEAP] + least], m[m[HEAP] + at]
         at = least
 
 
-@njit(cache=True)
-def _queue_append(c, s, r):
-    n = s.i[WAITING]
-    s.i[WAITING] = n + 1
-    if c.priority:
-        s.heap[n] = r
-        _sift_up(s, n)
+@njit
+def _queue_append(m, f, u, maps, r):
+    n = m[NUM_WAITING]
+    m[NUM_WAITING] = n + 1
+    if m[BY_PRIORITY]:
+        m[m[HEAP] + n] = r
+        _sift_up(m, f, u, maps, n)
         return
-    tail = s.i[QUEUE_TAIL]
-    s.queue_previous[r] = tail
-    s.queue_next[r] = -1
+    tail = m[QUEUE_TAIL]
+    m[m[QUEUE_PREVIOUS] + r] = tail
+    m[m[QUEUE_NEXT] + r] = -1
     if tail < 0:
-        s.i[QUEUE_HEAD] = r
+        m[QUEUE_HEAD] = r
     else:
-        s.queue_next[tail] = r
-    s.i[QUEUE_TAIL] = r
+        m[m[QUEUE_NEXT] + tail] = r
+    m[QUEUE_TAIL] = r
 
 
-@njit(cache=True)
-def _queue_push_front(c, s, r):
-    if c.priority:
-        _queue_append(c, s, r)
+@njit
+def _queue_push_front(m, f, u, maps, r):
+    if m[BY_PRIORITY]:
+        _queue_append(m, f, u, maps, r)
         return
-    head = s.i[QUEUE_HEAD]
-    s.queue_next[r] = head
-    s.queue_previous[r] = -1
+    head = m[QUEUE_HEAD]
+    m[m[QUEUE_NEXT] + r] = head
+    m[m[QUEUE_PREVIOUS] + r] = -1
     if head < 0:
-        s.i[QUEUE_TAIL] = r
+        m[QUEUE_TAIL] = r
     else:
-        s.queue_previous[head] = r
-    s.i[QUEUE_HEAD] = r
-    s.i[WAITING] += 1
+        m[m[QUEUE_PREVIOUS] + head] = r
+    m[QUEUE_HEAD] = r
+    m[NUM_WAITING] += 1
 
 
-@njit(cache=True)
-def _queue_head(c, s):
-    return s.heap[0] if c.priority else s.i[QUEUE_HEAD]
+@njit
+def _queue_head(m, f, u, maps):
+    return m[m[HEAP] + 0] if m[BY_PRIORITY] else m[QUEUE_HEAD]
 
 
-@njit(cache=True)
-def _queue_remove(c, s, r):
-    n = s.i[WAITING] - 1
-    s.i[WAITING] = n
-    if c.priority:
+@njit
+def _queue_remove(m, f, u, maps, r):
+    n = m[NUM_WAITING] - 1
+    m[NUM_WAITING] = n
+    if m[BY_PRIORITY]:
         at = 0
-        while s.heap[at] != r:
+        while m[m[HEAP] + at] != r:
             at += 1
-        s.heap[at] = s.heap[n]
+        m[m[HEAP] + at] = m[m[HEAP] + n]
         if at < n:
-            _sift_up(s, at)
-            _sift_down(s, at, n)
+            _sift_up(m, f, u, maps, at)
+            _sift_down(m, f, u, maps, at, n)
         return
-    previous, following = s.queue_previous[r], s.queue_next[r]
+    previous, following = m[m[QUEUE_PREVIOUS] + r], m[m[QUEUE_NEXT] + r]
     if previous < 0:
-        s.i[QUEUE_HEAD] = following
+        m[QUEUE_HEAD] = following
     else:
-        s.queue_next[previous] = following
+        m[m[QUEUE_NEXT] + previous] = following
     if following < 0:
-        s.i[QUEUE_TAIL] = previous
+        m[QUEUE_TAIL] = previous
     else:
-        s.queue_previous[following] = previous
+        m[m[QUEUE_PREVIOUS] + following] = previous
 
 
 # -- keys and the block pool ----------------------------------------------------------------------
 
 
-@njit(cache=True)
+@njit
 def _mix(key, value):
     z = key * _A + value + _NONE
     z = (z ^ (z >> _S30)) * _B
@@ -282,31 +196,31 @@ def _mix(key, value):
     return z ^ (z >> _S31)
 
 
-@njit(cache=True)
-def _extend_keys(c, s, slot, r, num_blocks):
+@njit
+def _extend_keys(m, f, u, maps, slot, r, num_blocks):
     """Compute the keys of a request's first ``num_blocks`` full blocks into its slot's row."""
-    if s.key_owner[slot] != r:
-        s.key_owner[slot] = r
-        s.num_keys[slot] = 0
-        s.key_segment[slot] = 0
-        s.key_offset[slot] = 0
-    first = s.segment_offset[r]
-    count = s.segment_offset[r + 1] - first
+    if m[m[KEY_OWNER] + slot] != r:
+        m[m[KEY_OWNER] + slot] = r
+        m[m[NUM_KEYS] + slot] = 0
+        m[m[KEY_SEGMENT] + slot] = 0
+        m[m[KEY_OFFSET] + slot] = 0
+    first = m[m[SEGMENT_OFFSET] + r]
+    count = m[m[SEGMENT_OFFSET] + r + 1] - first
     num_segments = count if count > 0 else 1
-    index, offset = s.key_segment[slot], s.key_offset[slot]
-    for b in range(s.num_keys[slot], num_blocks):
-        key = s.key[slot, b - 1] if b else _mix(_NONE, np.uint64(s.salt[r]))
-        missing = c.block_size
+    index, offset = m[m[KEY_SEGMENT] + slot], m[m[KEY_OFFSET] + slot]
+    for b in range(m[m[NUM_KEYS] + slot], num_blocks):
+        key = u[m[KEY] + slot * m[WIDTH] + b - 1] if b else _mix(_NONE, np.uint64(m[m[SALT] + r]))
+        missing = m[BLOCK_SIZE]
         piece_id, piece_start, piece_length = -1, -1, 0
         while missing > 0:
             if index >= num_segments:
-                content, start, length = s.output_id[r], 0, np.int64(1) << 62
+                content, start, length = m[m[OUTPUT_ID] + r], 0, np.int64(1) << 62
             elif count > 0:
-                content = s.segment_id[first + index]
-                start = s.segment_start[first + index]
-                length = s.segment_length[first + index]
+                content = m[m[SEGMENT_ID] + first + index]
+                start = m[m[SEGMENT_START] + first + index]
+                length = m[m[SEGMENT_LENGTH] + first + index]
             else:
-                content, start, length = -2 * r - 1, 0, s.prompt[r]
+                content, start, length = -2 * r - 1, 0, m[m[PROMPT] + r]
             taken = min(length - offset, missing)
             begin = start + offset
             if piece_length and content == piece_id and begin == piece_start + piece_length:
@@ -324,297 +238,297 @@ def _extend_keys(c, s, slot, r, num_blocks):
                 offset = 0
         key = _mix(key, np.uint64(piece_id))
         key = _mix(key, np.uint64(piece_start))
-        s.key[slot, b] = _mix(key, np.uint64(piece_length))
-    if num_blocks > s.num_keys[slot]:
-        s.num_keys[slot] = num_blocks
-        s.key_segment[slot] = index
-        s.key_offset[slot] = offset
+        u[m[KEY] + slot * m[WIDTH] + b] = _mix(key, np.uint64(piece_length))
+    if num_blocks > m[m[NUM_KEYS] + slot]:
+        m[m[NUM_KEYS] + slot] = num_blocks
+        m[m[KEY_SEGMENT] + slot] = index
+        m[m[KEY_OFFSET] + slot] = offset
 
 
-@njit(cache=True)
-def _find(s, key):
+@njit
+def _find(m, f, u, maps, key):
     """Return the block that has held a content longest, or -1."""
-    block = s.bucket[np.int64(key & np.uint64(len(s.bucket) - 1))]
-    while block >= 0 and s.block_key[block] != key:
-        block = s.chain[block]
+    block = m[m[BUCKET] + np.int64(key & np.uint64(m[BUCKET_MASK]))]
+    while block >= 0 and u[m[BLOCK_KEY] + block] != key:
+        block = m[m[CHAIN] + block]
     return block
 
 
-@njit(cache=True)
-def _cache_block(s, block, key):
-    s.hashed[block] = 1
-    s.block_key[block] = key
-    s.copy[block] = -1
-    first = _find(s, key)
+@njit
+def _cache_block(m, f, u, maps, block, key):
+    m[m[HASHED] + block] = 1
+    u[m[BLOCK_KEY] + block] = key
+    m[m[COPY] + block] = -1
+    first = _find(m, f, u, maps, key)
     if first >= 0:
-        while s.copy[first] >= 0:
-            first = s.copy[first]
-        s.copy[first] = block
+        while m[m[COPY] + first] >= 0:
+            first = m[m[COPY] + first]
+        m[m[COPY] + first] = block
         return
-    at = np.int64(key & np.uint64(len(s.bucket) - 1))
-    s.chain[block] = s.bucket[at]
-    s.bucket[at] = block
+    at = np.int64(key & np.uint64(m[BUCKET_MASK]))
+    m[m[CHAIN] + block] = m[m[BUCKET] + at]
+    m[m[BUCKET] + at] = block
 
 
-@njit(cache=True)
-def _forget(s, block):
-    s.hashed[block] = 0
-    key = s.block_key[block]
-    at = np.int64(key & np.uint64(len(s.bucket) - 1))
-    first, previous = s.bucket[at], -1
-    while s.block_key[first] != key:
-        previous, first = first, s.chain[first]
+@njit
+def _forget(m, f, u, maps, block):
+    m[m[HASHED] + block] = 0
+    key = u[m[BLOCK_KEY] + block]
+    at = np.int64(key & np.uint64(m[BUCKET_MASK]))
+    first, previous = m[m[BUCKET] + at], -1
+    while u[m[BLOCK_KEY] + first] != key:
+        previous, first = first, m[m[CHAIN] + first]
     if first != block:
-        while s.copy[first] != block:
-            first = s.copy[first]
-        s.copy[first] = s.copy[block]
+        while m[m[COPY] + first] != block:
+            first = m[m[COPY] + first]
+        m[m[COPY] + first] = m[m[COPY] + block]
         return
-    heir = s.copy[block]
+    heir = m[m[COPY] + block]
     if heir >= 0:
-        s.chain[heir] = s.chain[block]
+        m[m[CHAIN] + heir] = m[m[CHAIN] + block]
     else:
-        heir = s.chain[block]
+        heir = m[m[CHAIN] + block]
     if previous < 0:
-        s.bucket[at] = heir
+        m[m[BUCKET] + at] = heir
     else:
-        s.chain[previous] = heir
+        m[m[CHAIN] + previous] = heir
 
 
-@njit(cache=True)
-def _lru_remove(s, block):
-    previous, following = s.lru_previous[block], s.lru_next[block]
+@njit
+def _lru_remove(m, f, u, maps, block):
+    previous, following = m[m[LRU_PREVIOUS] + block], m[m[LRU_NEXT] + block]
     if previous < 0:
-        s.i[LRU_HEAD] = following
+        m[LRU_HEAD] = following
     else:
-        s.lru_next[previous] = following
+        m[m[LRU_NEXT] + previous] = following
     if following < 0:
-        s.i[LRU_TAIL] = previous
+        m[LRU_TAIL] = previous
     else:
-        s.lru_previous[following] = previous
-    s.i[CACHED_FREE] -= 1
+        m[m[LRU_PREVIOUS] + following] = previous
+    m[NUM_CACHED_FREE] -= 1
 
 
-@njit(cache=True)
-def _lru_append(s, block):
-    tail = s.i[LRU_TAIL]
-    s.lru_previous[block] = tail
-    s.lru_next[block] = -1
+@njit
+def _lru_append(m, f, u, maps, block):
+    tail = m[LRU_TAIL]
+    m[m[LRU_PREVIOUS] + block] = tail
+    m[m[LRU_NEXT] + block] = -1
     if tail < 0:
-        s.i[LRU_HEAD] = block
+        m[LRU_HEAD] = block
     else:
-        s.lru_next[tail] = block
-    s.i[LRU_TAIL] = block
-    s.i[CACHED_FREE] += 1
+        m[m[LRU_NEXT] + tail] = block
+    m[LRU_TAIL] = block
+    m[NUM_CACHED_FREE] += 1
 
 
-@njit(cache=True)
-def _append_blocks(s, slot, num_blocks):
+@njit
+def _append_blocks(m, f, u, maps, slot, num_blocks):
     """Hand out free blocks, those without content first, to the end of a table."""
-    length = s.length[slot]
+    length = m[m[LENGTH] + slot]
     for k in range(num_blocks):
-        if s.i[UNHASHED] > 0:
-            s.i[UNHASHED] -= 1
-            block = s.unhashed[s.i[UNHASHED]]
+        if m[NUM_UNHASHED] > 0:
+            m[NUM_UNHASHED] -= 1
+            block = m[m[UNHASHED] + m[NUM_UNHASHED]]
         else:
-            block = s.i[LRU_HEAD]
-            _lru_remove(s, block)
-            _forget(s, block)
-        s.ref_cnt[block] = 1
-        s.table[slot, length + k] = block
-    s.length[slot] = length + num_blocks
-    s.i[USED] += num_blocks
-    s.i[TABLE_BLOCKS] += num_blocks
+            block = m[LRU_HEAD]
+            _lru_remove(m, f, u, maps, block)
+            _forget(m, f, u, maps, block)
+        m[m[REF_CNT] + block] = 1
+        m[m[TABLE] + slot * m[WIDTH] + length + k] = block
+    m[m[LENGTH] + slot] = length + num_blocks
+    m[NUM_USED] += num_blocks
+    m[NUM_TABLE_BLOCKS] += num_blocks
 
 
-@njit(cache=True)
-def _free_blocks(s, slot):
+@njit
+def _free_blocks(m, f, u, maps, slot):
     """Free a table last to first: hashed blocks to the back, the others to the front."""
-    for k in range(s.length[slot] - 1, -1, -1):
-        block = s.table[slot, k]
-        s.ref_cnt[block] -= 1
-        if s.ref_cnt[block] == 0:
-            s.i[USED] -= 1
-            if s.hashed[block]:
-                _lru_append(s, block)
-    for k in range(s.length[slot]):
-        block = s.table[slot, k]
-        if s.ref_cnt[block] == 0 and not s.hashed[block]:
-            s.unhashed[s.i[UNHASHED]] = block
-            s.i[UNHASHED] += 1
-    s.i[TABLE_BLOCKS] -= s.length[slot]
-    s.length[slot] = 0
+    for k in range(m[m[LENGTH] + slot] - 1, -1, -1):
+        block = m[m[TABLE] + slot * m[WIDTH] + k]
+        m[m[REF_CNT] + block] -= 1
+        if m[m[REF_CNT] + block] == 0:
+            m[NUM_USED] -= 1
+            if m[m[HASHED] + block]:
+                _lru_append(m, f, u, maps, block)
+    for k in range(m[m[LENGTH] + slot]):
+        block = m[m[TABLE] + slot * m[WIDTH] + k]
+        if m[m[REF_CNT] + block] == 0 and not m[m[HASHED] + block]:
+            m[m[UNHASHED] + m[NUM_UNHASHED]] = block
+            m[NUM_UNHASHED] += 1
+    m[NUM_TABLE_BLOCKS] -= m[m[LENGTH] + slot]
+    m[m[LENGTH] + slot] = 0
 
 
-@njit(cache=True)
-def _num_free(s):
-    return s.i[UNHASHED] + s.i[CACHED_FREE]
+@njit
+def _num_free(m, f, u, maps):
+    return m[NUM_UNHASHED] + m[NUM_CACHED_FREE]
 
 
-@njit(cache=True)
-def _past_the_end(c, s, r, slot):
-    return max(s.length[slot] * c.block_size - (s.prompt[r] + s.max_tokens[r] - 1), 0)
+@njit
+def _past_the_end(m, f, u, maps, r, slot):
+    return max(m[m[LENGTH] + slot] * m[BLOCK_SIZE] - (m[m[PROMPT] + r] + m[m[MAX_TOKENS] + r] - 1), 0)
 
 
-@njit(cache=True)
-def _cache_blocks(c, s, r, slot, num_tokens):
-    if num_tokens < s.cached_tokens[slot] + c.block_size:
+@njit
+def _cache_blocks(m, f, u, maps, r, slot, num_tokens):
+    if num_tokens < m[m[CACHED_TOKENS] + slot] + m[BLOCK_SIZE]:
         return
-    last = num_tokens // c.block_size
-    _extend_keys(c, s, slot, r, last)
-    for k in range(s.cached_tokens[slot] // c.block_size, last):
-        _cache_block(s, s.table[slot, k], s.key[slot, k])
-    s.cached_tokens[slot] = last * c.block_size
+    last = num_tokens // m[BLOCK_SIZE]
+    _extend_keys(m, f, u, maps, slot, r, last)
+    for k in range(m[m[CACHED_TOKENS] + slot] // m[BLOCK_SIZE], last):
+        _cache_block(m, f, u, maps, m[m[TABLE] + slot * m[WIDTH] + k], u[m[KEY] + slot * m[WIDTH] + k])
+    m[m[CACHED_TOKENS] + slot] = last * m[BLOCK_SIZE]
 
 
-@njit(cache=True)
+@njit
 def _cdiv(a, b):
     return -(-a // b)
 
 
-@njit(cache=True)
-def _lookup(c, s, r, slot):
+@njit
+def _lookup(m, f, u, maps, r, slot):
     """Return the number of cached blocks a waiting request could reuse."""
-    limit = (s.num_tokens[r] - 1) // c.block_size
+    limit = (m[m[NUM_TOKENS] + r] - 1) // m[BLOCK_SIZE]
     if limit < 1:
         return 0
-    _extend_keys(c, s, slot, r, limit)
+    _extend_keys(m, f, u, maps, slot, r, limit)
     hit = 0
     while hit < limit:
-        block = _find(s, s.key[slot, hit])
+        block = _find(m, f, u, maps, u[m[KEY] + slot * m[WIDTH] + hit])
         if block < 0:
             break
-        s.table[slot, hit] = block
+        m[m[TABLE] + slot * m[WIDTH] + hit] = block
         hit += 1
     return hit
 
 
-@njit(cache=True)
-def _paged_admit(c, s, r, slot, hit, num_new):
+@njit
+def _paged_admit(m, f, u, maps, r, slot, hit, num_new):
     """Admit with ``hit`` blocks that stand in the slot's table already."""
-    free = _num_free(s)
-    if s.i[RUNNING] > 0:
-        free -= c.watermark_blocks
+    free = _num_free(m, f, u, maps)
+    if m[NUM_RUNNING] > 0:
+        free -= m[WATERMARK_BLOCKS]
     taken = 0
     for k in range(hit):
-        taken += s.ref_cnt[s.table[slot, k]] == 0
-    if c.reserve_full:
-        length = min(s.num_tokens[r], c.max_model_len)
-        if max(_cdiv(length, c.block_size) - hit, 0) + taken > free:
+        taken += m[m[REF_CNT] + m[m[TABLE] + slot * m[WIDTH] + k]] == 0
+    if m[RESERVE_FULL]:
+        length = min(m[m[NUM_TOKENS] + r], m[MAX_MODEL_LEN])
+        if max(_cdiv(length, m[BLOCK_SIZE]) - hit, 0) + taken > free:
             return False
-    end = hit * c.block_size + num_new
-    needed = max(_cdiv(min(end + c.lookahead, c.max_model_len), c.block_size) - hit, 0)
+    end = hit * m[BLOCK_SIZE] + num_new
+    needed = max(_cdiv(min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN]), m[BLOCK_SIZE]) - hit, 0)
     if needed + taken > free:
         return False
     for k in range(hit):
-        block = s.table[slot, k]
-        if s.ref_cnt[block] == 0:
-            _lru_remove(s, block)
-            s.i[USED] += 1
-        s.ref_cnt[block] += 1
-    s.length[slot] = hit
-    s.i[TABLE_BLOCKS] += hit
-    _append_blocks(s, slot, needed)
-    s.filled[slot] = end
-    s.cached_tokens[slot] = hit * c.block_size
-    s.i[FILLED] += end
-    s.i[INTERNAL] += _past_the_end(c, s, r, slot)
-    if c.caching:
-        _cache_blocks(c, s, r, slot, min(end, s.num_tokens[r]))
+        block = m[m[TABLE] + slot * m[WIDTH] + k]
+        if m[m[REF_CNT] + block] == 0:
+            _lru_remove(m, f, u, maps, block)
+            m[NUM_USED] += 1
+        m[m[REF_CNT] + block] += 1
+    m[m[LENGTH] + slot] = hit
+    m[NUM_TABLE_BLOCKS] += hit
+    _append_blocks(m, f, u, maps, slot, needed)
+    m[m[FILLED] + slot] = end
+    m[m[CACHED_TOKENS] + slot] = hit * m[BLOCK_SIZE]
+    m[SUM_FILLED] += end
+    m[SUM_INTERNAL] += _past_the_end(m, f, u, maps, r, slot)
+    if m[CACHING]:
+        _cache_blocks(m, f, u, maps, r, slot, min(end, m[m[NUM_TOKENS] + r]))
     return True
 
 
-@njit(cache=True)
-def _grow(c, s, r, num_new):
+@njit
+def _grow(m, f, u, maps, r, num_new):
     """Make room for a running request's next tokens."""
-    slot = s.slot[r]
-    end = s.computed[r] + num_new
-    if c.placement == PAGED:
-        needed = _cdiv(min(end + c.lookahead, c.max_model_len), c.block_size) - s.length[slot]
+    slot = m[m[SLOT] + r]
+    end = m[m[COMPUTED] + r] + num_new
+    if m[PLACEMENT] == PAGED:
+        needed = _cdiv(min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN]), m[BLOCK_SIZE]) - m[m[LENGTH] + slot]
         if needed > 0:
-            if needed > _num_free(s):
+            if needed > _num_free(m, f, u, maps):
                 return False
-            s.i[INTERNAL] -= _past_the_end(c, s, r, slot)
-            _append_blocks(s, slot, needed)
-            s.i[INTERNAL] += _past_the_end(c, s, r, slot)
-        if c.caching:
-            _cache_blocks(c, s, r, slot, min(end, s.num_tokens[r]))
+            m[SUM_INTERNAL] -= _past_the_end(m, f, u, maps, r, slot)
+            _append_blocks(m, f, u, maps, slot, needed)
+            m[SUM_INTERNAL] += _past_the_end(m, f, u, maps, r, slot)
+        if m[CACHING]:
+            _cache_blocks(m, f, u, maps, r, slot, min(end, m[m[NUM_TOKENS] + r]))
     else:
-        end = _rolled(c, end)
-    s.i[FILLED] += end - s.filled[slot]
-    s.filled[slot] = end
+        end = _rolled(m, end)
+    m[SUM_FILLED] += end - m[m[FILLED] + slot]
+    m[m[FILLED] + slot] = end
     return True
 
 
-@njit(cache=True)
-def _free(c, s, r):
-    slot = s.slot[r]
-    s.i[FILLED] -= s.filled[slot]
-    if c.placement == PAGED:
-        s.i[INTERNAL] -= _past_the_end(c, s, r, slot)
-        _free_blocks(s, slot)
+@njit
+def _free(m, f, u, maps, r):
+    slot = m[m[SLOT] + r]
+    m[SUM_FILLED] -= m[m[FILLED] + slot]
+    if m[PLACEMENT] == PAGED:
+        m[SUM_INTERNAL] -= _past_the_end(m, f, u, maps, r, slot)
+        _free_blocks(m, f, u, maps, slot)
     else:
-        s.i[SIZE] -= s.size[slot]
-        s.i[ASKED] -= s.asked[slot]
-        s.i[LAST] -= s.last[slot]
-        if c.placement == BUDDY:
-            _buddy_free(s, s.start[slot], s.size[slot])
+        m[SUM_SIZE] -= m[m[SIZE] + slot]
+        m[SUM_ASKED] -= m[m[ASKED] + slot]
+        m[SUM_LAST] -= m[m[LAST] + slot]
+        if m[PLACEMENT] == BUDDY:
+            _buddy_free(m, f, u, maps, m[m[START] + slot], m[m[SIZE] + slot])
         else:
-            _fit_free(s, s.start[slot], s.size[slot])
-    s.slot[r] = -1
-    s.free_slots[s.i[FREE_SLOTS]] = slot
-    s.i[FREE_SLOTS] += 1
+            _fit_free(m, f, u, maps, m[m[START] + slot], m[m[SIZE] + slot])
+    m[m[SLOT] + r] = -1
+    m[m[FREE_SLOTS] + m[NUM_FREE_SLOTS]] = slot
+    m[NUM_FREE_SLOTS] += 1
 
 
 # -- contiguous memory ----------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def _rolled(c, num_tokens):
-    return num_tokens if c.window == 0 else min(num_tokens, c.window)
+@njit
+def _rolled(m, num_tokens):
+    return num_tokens if m[WINDOW] == 0 else min(num_tokens, m[WINDOW])
 
 
-@njit(cache=True)
-def _place_in(row, count, start):
+@njit
+def _place_in(m, row, count, start):
     """First index of a sorted row that is not below ``start``."""
     at = 0
-    while at < count and row[at] < start:
+    while at < count and m[row + at] < start:
         at += 1
     return at
 
 
-@njit(cache=True)
-def _insert(row, count, at, value):
+@njit
+def _insert(m, row, count, at, value):
     for k in range(count, at, -1):
-        row[k] = row[k - 1]
-    row[at] = value
+        m[row + k] = m[row + k - 1]
+    m[row + at] = value
 
 
-@njit(cache=True)
-def _delete(row, count, at):
+@njit
+def _delete(m, row, count, at):
     for k in range(at, count - 1):
-        row[k] = row[k + 1]
+        m[row + k] = m[row + k + 1]
 
 
-@njit(cache=True)
-def _buddy_allocate(s, wanted_order):
+@njit
+def _buddy_allocate(m, f, u, maps, wanted_order):
     order = wanted_order
-    while order < len(s.num_holes) and s.num_holes[order] == 0:
+    while order < m[NUM_ORDERS] and m[m[NUM_HOLES] + order] == 0:
         order += 1
-    if order == len(s.num_holes):
+    if order == m[NUM_ORDERS]:
         return -1
-    start = s.holes[order, 0]
-    _delete(s.holes[order], s.num_holes[order], 0)
-    s.num_holes[order] -= 1
+    start = m[m[HOLES] + order * m[MAX_HOLES] + 0]
+    _delete(m, m[HOLES] + order * m[MAX_HOLES], m[m[NUM_HOLES] + order], 0)
+    m[m[NUM_HOLES] + order] -= 1
     while order > wanted_order:
         order -= 1
         half = start + (np.int64(1) << order)
-        row, count = s.holes[order], s.num_holes[order]
-        _insert(row, count, _place_in(row, count, half), half)
-        s.num_holes[order] = count + 1
+        row, count = m[HOLES] + order * m[MAX_HOLES], m[m[NUM_HOLES] + order]
+        _insert(m, row, count, _place_in(m, row, count, half), half)
+        m[m[NUM_HOLES] + order] = count + 1
     return start
 
 
-@njit(cache=True)
+@njit
 def _order_of(size):
     order = 0
     while (np.int64(1) << order) < size:
@@ -622,641 +536,644 @@ def _order_of(size):
     return order
 
 
-@njit(cache=True)
-def _buddy_free(s, start, size):
+@njit
+def _buddy_free(m, f, u, maps, start, size):
     order = _order_of(size)
     while True:
-        row, count = s.holes[order], s.num_holes[order]
+        row, count = m[HOLES] + order * m[MAX_HOLES], m[m[NUM_HOLES] + order]
         buddy = start ^ (np.int64(1) << order)
-        at = _place_in(row, count, buddy)
-        if order + 1 >= len(s.num_holes) or at == count or row[at] != buddy:
+        at = _place_in(m, row, count, buddy)
+        if order + 1 >= m[NUM_ORDERS] or at == count or m[row + at] != buddy:
             break
-        _delete(row, count, at)
-        s.num_holes[order] = count - 1
+        _delete(m, row, count, at)
+        m[m[NUM_HOLES] + order] = count - 1
         start = min(start, buddy)
         order += 1
-    row, count = s.holes[order], s.num_holes[order]
-    _insert(row, count, _place_in(row, count, start), start)
-    s.num_holes[order] = count + 1
+    row, count = m[HOLES] + order * m[MAX_HOLES], m[m[NUM_HOLES] + order]
+    _insert(m, row, count, _place_in(m, row, count, start), start)
+    m[m[NUM_HOLES] + order] = count + 1
 
 
-@njit(cache=True)
-def _fit_allocate(s, wanted, best):
-    starts, sizes, count = s.holes[0], s.holes[1], s.num_holes[0]
+@njit
+def _fit_allocate(m, f, u, maps, wanted, best):
+    starts, sizes, count = m[HOLES], m[HOLES] + m[MAX_HOLES], m[m[NUM_HOLES] + 0]
     at = -1
     for k in range(count):
-        if sizes[k] >= wanted and (at < 0 or (best and sizes[k] < sizes[at])):
+        if m[sizes + k] >= wanted and (at < 0 or (best and m[sizes + k] < m[sizes + at])):
             at = k
             if not best:
                 break
     if at < 0:
         return -1
-    start = starts[at]
-    if sizes[at] > wanted:
-        starts[at] += wanted
-        sizes[at] -= wanted
+    start = m[starts + at]
+    if m[sizes + at] > wanted:
+        m[starts + at] += wanted
+        m[sizes + at] -= wanted
     else:
-        _delete(starts, count, at)
-        _delete(sizes, count, at)
-        s.num_holes[0] = count - 1
+        _delete(m, starts, count, at)
+        _delete(m, sizes, count, at)
+        m[m[NUM_HOLES] + 0] = count - 1
     return start
 
 
-@njit(cache=True)
-def _fit_free(s, start, size):
-    starts, sizes, count = s.holes[0], s.holes[1], s.num_holes[0]
-    at = _place_in(starts, count, start)
-    after = at < count and starts[at] == start + size
-    before = at > 0 and starts[at - 1] + sizes[at - 1] == start
+@njit
+def _fit_free(m, f, u, maps, start, size):
+    starts, sizes, count = m[HOLES], m[HOLES] + m[MAX_HOLES], m[m[NUM_HOLES] + 0]
+    at = _place_in(m, starts, count, start)
+    after = at < count and m[starts + at] == start + size
+    before = at > 0 and m[starts + at - 1] + m[sizes + at - 1] == start
     if before and after:
-        sizes[at - 1] += size + sizes[at]
-        _delete(starts, count, at)
-        _delete(sizes, count, at)
-        s.num_holes[0] = count - 1
+        m[sizes + at - 1] += size + m[sizes + at]
+        _delete(m, starts, count, at)
+        _delete(m, sizes, count, at)
+        m[m[NUM_HOLES] + 0] = count - 1
     elif before:
-        sizes[at - 1] += size
+        m[sizes + at - 1] += size
     elif after:
-        starts[at] = start
-        sizes[at] += size
+        m[starts + at] = start
+        m[sizes + at] += size
     else:
-        _insert(starts, count, at, start)
-        _insert(sizes, count, at, size)
-        s.num_holes[0] = count + 1
+        _insert(m, starts, count, at, start)
+        _insert(m, sizes, count, at, size)
+        m[m[NUM_HOLES] + 0] = count + 1
 
 
-@njit(cache=True)
-def _contiguous_admit(c, s, r, slot):
-    output = s.max_tokens[r]
-    if c.reserve == RESERVE_MAX:
-        asked = c.max_model_len
-    elif c.reserve == RESERVE_POW2:
-        asked = min(s.prompt[r] + (np.int64(1) << _order_of(output)), c.max_model_len)
+@njit
+def _contiguous_admit(m, f, u, maps, r, slot):
+    output = m[m[MAX_TOKENS] + r]
+    if m[RESERVE] == RESERVE_MAX:
+        asked = m[MAX_MODEL_LEN]
+    elif m[RESERVE] == RESERVE_POW2:
+        asked = min(m[m[PROMPT] + r] + (np.int64(1) << _order_of(output)), m[MAX_MODEL_LEN])
     else:
-        asked = min(s.prompt[r] + output, c.max_model_len)
-    asked = _rolled(c, asked)
+        asked = min(m[m[PROMPT] + r] + output, m[MAX_MODEL_LEN])
+    asked = _rolled(m, asked)
     size = asked
-    if c.placement == BUDDY:
+    if m[PLACEMENT] == BUDDY:
         order = _order_of(asked)
         size = np.int64(1) << order
-        start = _buddy_allocate(s, order)
+        start = _buddy_allocate(m, f, u, maps, order)
     else:
-        start = _fit_allocate(s, asked, c.placement == BEST_FIT)
+        start = _fit_allocate(m, f, u, maps, asked, m[PLACEMENT] == BEST_FIT)
     if start < 0:
         return False
-    s.start[slot] = start
-    s.size[slot] = size
-    s.asked[slot] = asked
-    s.last[slot] = min(_rolled(c, s.prompt[r] + output - 1), asked)
-    s.i[SIZE] += size
-    s.i[ASKED] += asked
-    s.i[LAST] += s.last[slot]
-    s.filled[slot] = _rolled(c, s.num_tokens[r])
-    s.i[FILLED] += s.filled[slot]
+    m[m[START] + slot] = start
+    m[m[SIZE] + slot] = size
+    m[m[ASKED] + slot] = asked
+    m[m[LAST] + slot] = min(_rolled(m, m[m[PROMPT] + r] + output - 1), asked)
+    m[SUM_SIZE] += size
+    m[SUM_ASKED] += asked
+    m[SUM_LAST] += m[m[LAST] + slot]
+    m[m[FILLED] + slot] = _rolled(m, m[m[NUM_TOKENS] + r])
+    m[SUM_FILLED] += m[m[FILLED] + slot]
     return True
 
 
 # -- records --------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def _usage(c, s):
+@njit
+def _usage(m, f, u, maps):
     """Bytes of token states, reservation, internal, external, unallocated and cached."""
-    b = c.slot_bytes
-    if c.placement == PAGED:
-        unfilled = s.i[TABLE_BLOCKS] * c.block_size - s.i[FILLED]
-        past = s.i[INTERNAL]
-        used = s.i[USED]
+    b = m[SLOT_BYTES]
+    if m[PLACEMENT] == PAGED:
+        unfilled = m[NUM_TABLE_BLOCKS] * m[BLOCK_SIZE] - m[SUM_FILLED]
+        past = m[SUM_INTERNAL]
+        used = m[NUM_USED]
         return (
-            (used * c.block_size - unfilled) * b,
+            (used * m[BLOCK_SIZE] - unfilled) * b,
             (unfilled - past) * b,
             past * b,
-            used * (c.unit_bytes - c.block_size * b),
-            _num_free(s) * c.unit_bytes,
-            s.i[CACHED_FREE] * c.unit_bytes,
+            used * (m[UNIT_BYTES] - m[BLOCK_SIZE] * b),
+            _num_free(m, f, u, maps) * m[UNIT_BYTES],
+            m[NUM_CACHED_FREE] * m[UNIT_BYTES],
         )
     return (
-        s.i[FILLED] * b,
-        (s.i[LAST] - s.i[FILLED]) * b,
-        (s.i[ASKED] - s.i[LAST]) * b,
-        (s.i[SIZE] - s.i[ASKED]) * b,
-        (c.num_usable - s.i[SIZE]) * b,
+        m[SUM_FILLED] * b,
+        (m[SUM_LAST] - m[SUM_FILLED]) * b,
+        (m[SUM_ASKED] - m[SUM_LAST]) * b,
+        (m[SUM_SIZE] - m[SUM_ASKED]) * b,
+        (m[NUM_USABLE] - m[SUM_SIZE]) * b,
         np.int64(0),
     )
 
 
-@njit(cache=True)
-def _kv_usage(c, s):
-    if c.num_usable == 0:
+@njit
+def _kv_usage(m, f, u, maps):
+    if m[NUM_USABLE] == 0:
         return 0.0
-    if c.placement == PAGED:
-        return (c.num_usable - _num_free(s)) / c.num_usable
-    return s.i[SIZE] / c.num_usable
+    if m[PLACEMENT] == PAGED:
+        return (m[NUM_USABLE] - _num_free(m, f, u, maps)) / m[NUM_USABLE]
+    return m[SUM_SIZE] / m[NUM_USABLE]
+
+
+@njit
+def _head_refused(m, f, u, maps):
+    return m[REFUSED] == 1 and m[NUM_WAITING] > 0
 
 
 @njit(cache=True)
-def _head_refused(s):
-    return s.i[REFUSED] == 1 and s.i[WAITING] > 0
-
-
-@njit(cache=True)
-def pass_time(c, s, to):
+def pass_time(m, f, u, maps, to):
     """Let time pass in which nothing changes. Mutates."""
-    if not to > s.f[CLOCK]:
+    if not to > f[CLOCK]:
         return
-    seconds = to - s.f[CLOCK]
-    s.f[CLOCK] = to
-    tokens, reserved, internal, external, unallocated, cached = _usage(c, s)
-    running = s.i[RUNNING]
-    s.f[TOKEN_STATES_S] += tokens * seconds
-    s.f[RESERVATION_S] += reserved * seconds
-    s.f[INTERNAL_S] += internal * seconds
-    s.f[UNALLOCATED_S] += unallocated * seconds
-    s.f[CACHED_S] += cached * seconds
-    s.f[RUNNING_S] += running * seconds
-    s.f[WAITING_S] += s.i[WAITING] * seconds
-    if _head_refused(s):
+    seconds = to - f[CLOCK]
+    f[CLOCK] = to
+    tokens, reserved, internal, external, unallocated, cached = _usage(m, f, u, maps)
+    running = m[NUM_RUNNING]
+    f[TOKEN_STATES_S] += tokens * seconds
+    f[RESERVATION_S] += reserved * seconds
+    f[INTERNAL_S] += internal * seconds
+    f[UNALLOCATED_S] += unallocated * seconds
+    f[CACHED_S] += cached * seconds
+    f[RUNNING_S] += running * seconds
+    f[WAITING_S] += m[NUM_WAITING] * seconds
+    if _head_refused(m, f, u, maps):
         external += unallocated
-        s.f[REFUSED_S] += seconds
-        s.f[RUNNING_REFUSED_S] += running * seconds
-    s.f[EXTERNAL_S] += external * seconds
-    usage = _kv_usage(c, s)
-    s.f[USAGE_S] += usage * seconds
-    s.f[PEAK_USAGE] = max(s.f[PEAK_USAGE], usage)
-    s.i[PEAK_RUNNING] = max(s.i[PEAK_RUNNING], running)
+        f[REFUSED_S] += seconds
+        f[RUNNING_REFUSED_S] += running * seconds
+    f[EXTERNAL_S] += external * seconds
+    usage = _kv_usage(m, f, u, maps)
+    f[USAGE_S] += usage * seconds
+    f[PEAK_USAGE] = max(f[PEAK_USAGE], usage)
+    m[PEAK_RUNNING] = max(m[PEAK_RUNNING], running)
 
 
-@njit(cache=True)
-def _halve_samples(c, s):
+@njit
+def _halve_samples(m, f, u, maps):
     half = MAX_SAMPLES // 2
     for k in range(half):
-        s.sample_ints[k] = s.sample_ints[2 * k]
-        s.sample_floats[k] = s.sample_floats[2 * k]
-        if c.bins:
-            s.map[k] = s.map[2 * k]
-    s.i[NUM_SAMPLES] = half
-    s.i[STRIDE] *= 2
+        for column in range(8):
+            m[m[SAMPLE_INTS] + k * 8 + column] = m[m[SAMPLE_INTS] + k * 16 + column]
+        for column in range(2):
+            f[m[SAMPLE_FLOATS] + k * 2 + column] = f[m[SAMPLE_FLOATS] + k * 4 + column]
+        if m[BINS]:
+            for at in range(m[BINS]):
+                maps[k * m[BINS] + at] = maps[2 * k * m[BINS] + at]
+    m[NUM_SAMPLES] = half
+    m[STRIDE] *= 2
 
 
-@njit(cache=True)
-def _sample(c, s):
-    if s.i[NUM_SAMPLES] == MAX_SAMPLES:
-        _halve_samples(c, s)
-        if s.i[NUM_STEPS] % s.i[STRIDE]:
+@njit
+def _sample(m, f, u, maps):
+    if m[NUM_SAMPLES] == MAX_SAMPLES:
+        _halve_samples(m, f, u, maps)
+        if m[NUM_STEPS] % m[STRIDE]:
             return
-    k = s.i[NUM_SAMPLES]
-    s.i[NUM_SAMPLES] = k + 1
-    tokens, reserved, internal, external, unallocated, cached = _usage(c, s)
+    k = m[NUM_SAMPLES]
+    m[NUM_SAMPLES] = k + 1
+    tokens, reserved, internal, external, unallocated, cached = _usage(m, f, u, maps)
     free = unallocated
-    if _head_refused(s):
+    if _head_refused(m, f, u, maps):
         external += unallocated
         free = 0
-    s.sample_floats[k, 0] = s.f[CLOCK]
-    s.sample_floats[k, 1] = _kv_usage(c, s)
-    row = s.sample_ints[k]
-    row[0], row[1] = s.i[RUNNING], s.i[WAITING]
-    row[2], row[3], row[4], row[5], row[6] = tokens, reserved, internal, external, free
-    row[7] = cached
-    if c.bins:
-        if c.placement == PAGED:
-            _map_blocks(c, s, s.map[k])
+    f[m[SAMPLE_FLOATS] + k * 2 + 0] = f[CLOCK]
+    f[m[SAMPLE_FLOATS] + k * 2 + 1] = _kv_usage(m, f, u, maps)
+    row = m[SAMPLE_INTS] + k * 8
+    m[row], m[row + 1] = m[NUM_RUNNING], m[NUM_WAITING]
+    m[row + 2], m[row + 3], m[row + 4] = tokens, reserved, internal
+    m[row + 5], m[row + 6], m[row + 7] = external, free, cached
+    if m[BINS]:
+        if m[PLACEMENT] == PAGED:
+            _map_blocks(m, f, u, maps, k * m[BINS])
         else:
-            _map_pieces(c, s, s.map[k])
-        if _head_refused(s):
-            for at in range(c.bins):
-                if s.map[k, at] == C_FREE:
-                    s.map[k, at] = C_EXTERNAL
+            _map_pieces(m, f, u, maps, k * m[BINS])
+        if _head_refused(m, f, u, maps):
+            for at in range(m[BINS]):
+                if maps[k * m[BINS] + at] == C_FREE:
+                    maps[k * m[BINS] + at] = C_EXTERNAL
 
 
-@njit(cache=True)
-def _map_blocks(c, s, row):
-    for block in range(len(s.ref_cnt)):
-        s.map_filled[block] = 0.0
-        s.map_last[block] = 0.0
-        s.map_unused[block] = C_CACHED if s.hashed[block] else C_FREE
-    for at in range(s.i[RUNNING]):
-        r = s.run[at]
-        slot = s.slot[r]
-        last = s.prompt[r] + s.max_tokens[r] - 1
-        for k in range(s.length[slot]):
-            block = s.table[slot, k]
-            first = k * c.block_size
-            s.map_filled[block] = (s.filled[slot] - first) / c.block_size
-            s.map_last[block] = (last - first) / c.block_size
-            s.map_unused[block] = C_INTERNAL
-    for at in range(c.bins):
-        if c.num_usable == 0:
-            row[at] = C_FREE
+@njit
+def _map_blocks(m, f, u, maps, row):
+    for block in range(m[NUM_BLOCKS]):
+        f[m[MAP_FILLED] + block] = 0.0
+        f[m[MAP_LAST] + block] = 0.0
+        m[m[MAP_UNUSED] + block] = C_CACHED if m[m[HASHED] + block] else C_FREE
+    for at in range(m[NUM_RUNNING]):
+        r = m[m[RUN] + at]
+        slot = m[m[SLOT] + r]
+        last = m[m[PROMPT] + r] + m[m[MAX_TOKENS] + r] - 1
+        for k in range(m[m[LENGTH] + slot]):
+            block = m[m[TABLE] + slot * m[WIDTH] + k]
+            first = k * m[BLOCK_SIZE]
+            f[m[MAP_FILLED] + block] = (m[m[FILLED] + slot] - first) / m[BLOCK_SIZE]
+            f[m[MAP_LAST] + block] = (last - first) / m[BLOCK_SIZE]
+            m[m[MAP_UNUSED] + block] = C_INTERNAL
+    for at in range(m[BINS]):
+        if m[NUM_USABLE] == 0:
+            maps[row + at] = C_FREE
             continue
-        middle = (at + 0.5) * (c.num_usable / c.bins)
+        middle = (at + 0.5) * (m[NUM_USABLE] / m[BINS])
         block = np.int64(middle) + 1
         place = middle % 1.0
-        row[at] = s.map_unused[block]
-        if s.map_last[block] > place:
-            row[at] = C_RESERVATION
-        if s.map_filled[block] > place:
-            row[at] = C_TOKEN_STATES
+        maps[row + at] = m[m[MAP_UNUSED] + block]
+        if f[m[MAP_LAST] + block] > place:
+            maps[row + at] = C_RESERVATION
+        if f[m[MAP_FILLED] + block] > place:
+            maps[row + at] = C_TOKEN_STATES
 
 
-@njit(cache=True)
-def _paint(c, row, start, stop, cause):
-    double = 2 * c.num_usable
-    first = -((c.num_usable - 2 * start * c.bins) // double)
-    last = -((c.num_usable - 2 * stop * c.bins) // double)
+@njit
+def _paint(m, maps, row, start, stop, cause):
+    double = 2 * m[NUM_USABLE]
+    first = -((m[NUM_USABLE] - 2 * start * m[BINS]) // double)
+    last = -((m[NUM_USABLE] - 2 * stop * m[BINS]) // double)
     for at in range(first, last):
-        row[at] = cause
+        maps[row + at] = cause
 
 
-@njit(cache=True)
-def _map_pieces(c, s, row):
-    for at in range(c.bins):
-        row[at] = C_FREE
-    for at in range(s.i[RUNNING]):
-        slot = s.slot[s.run[at]]
-        start = s.start[slot]
-        filled, last = start + s.filled[slot], start + s.last[slot]
-        _paint(c, row, start, filled, C_TOKEN_STATES)
-        _paint(c, row, filled, last, C_RESERVATION)
-        _paint(c, row, last, start + s.asked[slot], C_INTERNAL)
-        _paint(c, row, start + s.asked[slot], start + s.size[slot], C_EXTERNAL)
+@njit
+def _map_pieces(m, f, u, maps, row):
+    for at in range(m[BINS]):
+        maps[row + at] = C_FREE
+    for at in range(m[NUM_RUNNING]):
+        slot = m[m[SLOT] + m[m[RUN] + at]]
+        start = m[m[START] + slot]
+        filled, last = start + m[m[FILLED] + slot], start + m[m[LAST] + slot]
+        _paint(m, maps, row, start, filled, C_TOKEN_STATES)
+        _paint(m, maps, row, filled, last, C_RESERVATION)
+        _paint(m, maps, row, last, start + m[m[ASKED] + slot], C_INTERNAL)
+        _paint(m, maps, row, start + m[m[ASKED] + slot], start + m[m[SIZE] + slot], C_EXTERNAL)
 
 
-@njit(cache=True)
-def _gap(s, seconds, num_tokens):
-    s.float_bits[0] = seconds
-    s.gaps[s.int_bits[0] >> 42] += num_tokens
+@njit
+def _gap(m, f, u, maps, seconds, num_tokens):
+    f[BITS] = seconds
+    m[m[GAPS] + (f[BITS : BITS + 1].view(np.int64)[0] >> 42)] += num_tokens
 
 
 # -- one step -------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def _see_arrivals(c, s):
-    at, clock = s.i[NEXT_ARRIVAL], s.f[CLOCK]
-    while at < s.i[NUM_ARRIVALS] and s.arrival_time[at] <= clock:
-        r = s.arrival_id[at]
-        s.arrival[r] = s.arrival_time[at]
-        s.status[r] = WAITS
-        s.num_tokens[r] = s.prompt[r]
-        _queue_append(c, s, r)
-        s.f[WAITING_S] += clock - s.arrival_time[at]
+@njit
+def _see_arrivals(m, f, u, maps):
+    at, clock = m[NEXT_ARRIVAL], f[CLOCK]
+    while at < m[NUM_ARRIVALS] and f[m[ARRIVAL_TIME] + at] <= clock:
+        r = m[m[ARRIVAL_ID] + at]
+        f[m[ARRIVAL] + r] = f[m[ARRIVAL_TIME] + at]
+        m[m[STATUS] + r] = WAITS
+        m[m[NUM_TOKENS] + r] = m[m[PROMPT] + r]
+        _queue_append(m, f, u, maps, r)
+        f[WAITING_S] += clock - f[m[ARRIVAL_TIME] + at]
         at += 1
-    s.i[NEXT_ARRIVAL] = at
+    m[NEXT_ARRIVAL] = at
 
 
-@njit(cache=True)
-def _plan(s, b, r, num_tokens):
-    k = s.batch_size[b]
-    s.batch_request[b, k] = r
-    s.batch_tokens[b, k] = num_tokens
-    s.batch_size[b] = k + 1
+@njit
+def _plan(m, f, u, maps, b, r, num_tokens):
+    k = m[m[BATCH_SIZE] + b]
+    m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k] = r
+    m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + k] = num_tokens
+    m[m[BATCH_SIZE] + b] = k + 1
 
 
-@njit(cache=True)
-def _drop(s, b, r):
+@njit
+def _drop(m, f, u, maps, b, r):
     """Take a request out of the plan; returns the tokens it gives back."""
-    n = s.batch_size[b]
+    n = m[m[BATCH_SIZE] + b]
     for k in range(n):
-        if s.batch_request[b, k] == r:
-            tokens = s.batch_tokens[b, k]
+        if m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k] == r:
+            tokens = m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + k]
             for later in range(k, n - 1):
-                s.batch_request[b, later] = s.batch_request[b, later + 1]
-                s.batch_tokens[b, later] = s.batch_tokens[b, later + 1]
-            s.batch_size[b] = n - 1
+                m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + later] = m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + later + 1]
+                m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + later] = m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + later + 1]
+            m[m[BATCH_SIZE] + b] = n - 1
             return tokens
     return 0
 
 
-@njit(cache=True)
-def _victim(c, s):
-    at = s.i[RUNNING] - 1
-    if c.priority:
+@njit
+def _victim(m, f, u, maps):
+    at = m[NUM_RUNNING] - 1
+    if m[BY_PRIORITY]:
         at = 0
-        for k in range(1, s.i[RUNNING]):
-            a, b = s.run[at], s.run[k]
-            if s.priority[b] > s.priority[a] or (
-                s.priority[b] == s.priority[a] and s.arrival[b] > s.arrival[a]
+        for k in range(1, m[NUM_RUNNING]):
+            a, b = m[m[RUN] + at], m[m[RUN] + k]
+            if m[m[PRIORITY] + b] > m[m[PRIORITY] + a] or (
+                m[m[PRIORITY] + b] == m[m[PRIORITY] + a] and f[m[ARRIVAL] + b] > f[m[ARRIVAL] + a]
             ):
                 at = k
     return at
 
 
-@njit(cache=True)
-def _preempt(c, s, r):
-    _free(c, s, r)
-    s.status[r] = IS_PREEMPTED
-    s.max_computed[r] = max(s.max_computed[r], s.computed[r])
-    s.computed[r] = 0
-    s.stale[r] = s.in_flight[r]
-    s.placeholders[r] = 0
-    s.preemptions[r] += 1
-    s.i[PREEMPTIONS] += 1
-    s.i[PREEMPTED] += 1
-    s.i[REFUSED] = 0
-    _queue_push_front(c, s, r)
+@njit
+def _preempt(m, f, u, maps, r):
+    _free(m, f, u, maps, r)
+    m[m[STATUS] + r] = IS_PREEMPTED
+    m[m[MAX_COMPUTED] + r] = max(m[m[MAX_COMPUTED] + r], m[m[COMPUTED] + r])
+    m[m[COMPUTED] + r] = 0
+    m[m[STALE] + r] = m[m[IN_FLIGHT] + r]
+    m[m[PLACEHOLDERS] + r] = 0
+    m[m[PREEMPTIONS] + r] += 1
+    m[NUM_PREEMPTIONS] += 1
+    m[NUM_PREEMPTED] += 1
+    m[REFUSED] = 0
+    _queue_push_front(m, f, u, maps, r)
 
 
-@njit(cache=True)
-def _schedule_running(c, s, b, budget, threshold):
+@njit
+def _schedule_running(m, f, u, maps, b, budget, threshold):
     index = 0
-    while index < s.i[RUNNING] and budget > 0:
-        r = s.run[index]
-        computed, placeholders = s.computed[r], s.placeholders[r]
-        end = s.prompt[r] + s.max_tokens[r]
+    while index < m[NUM_RUNNING] and budget > 0:
+        r = m[m[RUN] + index]
+        computed, placeholders = m[m[COMPUTED] + r], m[m[PLACEHOLDERS] + r]
+        end = m[m[PROMPT] + r] + m[m[MAX_TOKENS] + r]
         if placeholders and computed + 2 - placeholders >= end:
             index += 1
             continue
-        n = s.num_tokens[r] + placeholders - computed
+        n = m[m[NUM_TOKENS] + r] + placeholders - computed
         if 0 < threshold < n:
             n = threshold
-        n = min(n, budget, c.max_model_len - 1 - computed)
+        n = min(n, budget, m[MAX_MODEL_LEN] - 1 - computed)
         if n <= 0:
             index += 1
             continue
         while True:
-            if _grow(c, s, r, n):
-                _plan(s, b, r, n)
+            if _grow(m, f, u, maps, r, n):
+                _plan(m, f, u, maps, b, r, n)
                 budget -= n
                 index += 1
                 break
-            s.i[FAILURES] += 1
-            at = _victim(c, s)
-            victim = s.run[at]
-            for k in range(at, s.i[RUNNING] - 1):
-                s.run[k] = s.run[k + 1]
-            s.i[RUNNING] -= 1
-            budget += _drop(s, b, victim)
-            _preempt(c, s, victim)
+            m[NUM_FAILURES] += 1
+            at = _victim(m, f, u, maps)
+            victim = m[m[RUN] + at]
+            for k in range(at, m[NUM_RUNNING] - 1):
+                m[m[RUN] + k] = m[m[RUN] + k + 1]
+            m[NUM_RUNNING] -= 1
+            budget += _drop(m, f, u, maps, b, victim)
+            _preempt(m, f, u, maps, victim)
             if at < index:
                 index -= 1
             if victim == r:
-                if not c.priority:
+                if not m[BY_PRIORITY]:
                     return budget
                 break
     return budget
 
 
-@njit(cache=True)
-def _admit(c, s, b, r, slot, hit_tokens, n):
-    _queue_remove(c, s, r)
-    if np.isnan(s.first_scheduled[r]):
-        s.first_scheduled[r] = s.f[CLOCK]
-        s.cached[r] = hit_tokens
-    s.i[FREE_SLOTS] -= 1
-    s.slot[r] = slot
-    s.status[r] = RUNS
-    s.computed[r] = hit_tokens
-    s.run[s.i[RUNNING]] = r
-    s.i[RUNNING] += 1
-    _plan(s, b, r, n)
+@njit
+def _admit(m, f, u, maps, b, r, slot, hit_tokens, n):
+    _queue_remove(m, f, u, maps, r)
+    if np.isnan(f[m[FIRST_SCHEDULED] + r]):
+        f[m[FIRST_SCHEDULED] + r] = f[CLOCK]
+        m[m[CACHED] + r] = hit_tokens
+    m[NUM_FREE_SLOTS] -= 1
+    m[m[SLOT] + r] = slot
+    m[m[STATUS] + r] = RUNS
+    m[m[COMPUTED] + r] = hit_tokens
+    m[m[RUN] + m[NUM_RUNNING]] = r
+    m[NUM_RUNNING] += 1
+    _plan(m, f, u, maps, b, r, n)
 
 
-@njit(cache=True)
-def _schedule_waiting(c, s, b, budget, threshold):
+@njit
+def _schedule_waiting(m, f, u, maps, b, budget, threshold):
     num_aside = 0
-    while budget > 0 and s.i[WAITING] > 0 and s.i[RUNNING] < c.max_active:
-        r = _queue_head(c, s)
-        if s.stale[r]:
-            _queue_remove(c, s, r)
-            s.aside[num_aside] = r
+    while budget > 0 and m[NUM_WAITING] > 0 and m[NUM_RUNNING] < m[MAX_ACTIVE]:
+        r = _queue_head(m, f, u, maps)
+        if m[m[STALE] + r]:
+            _queue_remove(m, f, u, maps, r)
+            m[m[ASIDE] + num_aside] = r
             num_aside += 1
             continue
-        slot = s.free_slots[s.i[FREE_SLOTS] - 1]
+        slot = m[m[FREE_SLOTS] + m[NUM_FREE_SLOTS] - 1]
         hit = 0
-        if c.caching:
-            hit = _lookup(c, s, r, slot)
-        n = s.num_tokens[r] - hit * c.block_size
+        if m[CACHING]:
+            hit = _lookup(m, f, u, maps, r, slot)
+        n = m[m[NUM_TOKENS] + r] - hit * m[BLOCK_SIZE]
         if 0 < threshold < n:
             n = threshold
-        if n > budget and not c.chunked:
-            s.i[REFUSED] = 0
+        if n > budget and not m[CHUNKED]:
+            m[REFUSED] = 0
             break
         n = min(n, budget)
-        if not _paged_admit(c, s, r, slot, hit, n):
-            s.i[REFUSED] = 1
-            s.i[FAILURES] += 1
+        if not _paged_admit(m, f, u, maps, r, slot, hit, n):
+            m[REFUSED] = 1
+            m[NUM_FAILURES] += 1
             break
-        s.i[REFUSED] = 0
-        _admit(c, s, b, r, slot, hit * c.block_size, n)
+        m[REFUSED] = 0
+        _admit(m, f, u, maps, b, r, slot, hit * m[BLOCK_SIZE], n)
         budget -= n
     for k in range(num_aside - 1, -1, -1):
-        _queue_push_front(c, s, s.aside[k])
+        _queue_push_front(m, f, u, maps, m[m[ASIDE] + k])
 
 
-@njit(cache=True)
-def _schedule_vllm(c, s, b):
-    unfinished = s.i[RUNNING] + s.i[WAITING]
-    budget = c.budget
-    threshold = c.threshold if unfinished > 1 else 0
-    if threshold and c.adaptive:
+@njit
+def _schedule_vllm(m, f, u, maps, b):
+    unfinished = m[NUM_RUNNING] + m[NUM_WAITING]
+    budget = m[BUDGET]
+    threshold = m[THRESHOLD] if unfinished > 1 else 0
+    if threshold and m[ADAPTIVE]:
         threshold = max(threshold, budget // unfinished)
-    budget = _schedule_running(c, s, b, budget, threshold)
-    if s.i[PREEMPTED] == 0:
-        _schedule_waiting(c, s, b, budget, threshold)
+    budget = _schedule_running(m, f, u, maps, b, budget, threshold)
+    if m[NUM_PREEMPTED] == 0:
+        _schedule_waiting(m, f, u, maps, b, budget, threshold)
 
 
-@njit(cache=True)
-def _schedule_orca(c, s, b):
-    for k in range(s.i[RUNNING]):
-        r = s.run[k]
-        n = s.num_tokens[r] - s.computed[r]
-        if n and _grow(c, s, r, n):
-            _plan(s, b, r, n)
-    while s.i[WAITING] > 0 and s.i[RUNNING] < c.max_active:
-        r = _queue_head(c, s)
-        slot = s.free_slots[s.i[FREE_SLOTS] - 1]
-        if not _contiguous_admit(c, s, r, slot):
-            s.i[REFUSED] = 1
-            s.i[FAILURES] += 1
+@njit
+def _schedule_orca(m, f, u, maps, b):
+    for k in range(m[NUM_RUNNING]):
+        r = m[m[RUN] + k]
+        n = m[m[NUM_TOKENS] + r] - m[m[COMPUTED] + r]
+        if n and _grow(m, f, u, maps, r, n):
+            _plan(m, f, u, maps, b, r, n)
+    while m[NUM_WAITING] > 0 and m[NUM_RUNNING] < m[MAX_ACTIVE]:
+        r = _queue_head(m, f, u, maps)
+        slot = m[m[FREE_SLOTS] + m[NUM_FREE_SLOTS] - 1]
+        if not _contiguous_admit(m, f, u, maps, r, slot):
+            m[REFUSED] = 1
+            m[NUM_FAILURES] += 1
             break
-        s.i[REFUSED] = 0
-        _admit(c, s, b, r, slot, 0, s.num_tokens[r])
+        m[REFUSED] = 0
+        _admit(m, f, u, maps, b, r, slot, 0, m[m[NUM_TOKENS] + r])
 
 
-@njit(cache=True)
-def _commit(c, s, b):
+@njit
+def _commit(m, f, u, maps, b):
     """Advance the counts of all scheduled requests; returns the step's time."""
     num_tokens = num_sampled = decode_keys = prefill_keys = prefill_pairs = np.int64(0)
-    for k in range(s.batch_size[b]):
-        r, n = s.batch_request[b, k], s.batch_tokens[b, k]
-        computed = s.computed[r]
+    for k in range(m[m[BATCH_SIZE] + b]):
+        r, n = m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k], m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + k]
+        computed = m[m[COMPUTED] + r]
         end = computed + n
-        if computed < s.max_computed[r]:
-            s.i[RECOMPUTED] += min(end, s.max_computed[r]) - computed
-        s.computed[r] = end
-        s.in_flight[r] += n
-        unfinished = end < s.num_tokens[r] + s.placeholders[r]
-        s.batch_unfinished[b, k] = unfinished
+        if computed < m[m[MAX_COMPUTED] + r]:
+            m[NUM_RECOMPUTED] += min(end, m[m[MAX_COMPUTED] + r]) - computed
+        m[m[COMPUTED] + r] = end
+        m[m[IN_FLIGHT] + r] += n
+        unfinished = end < m[m[NUM_TOKENS] + r] + m[m[PLACEHOLDERS] + r]
+        m[m[BATCH_UNFINISHED] + b * m[MAX_ACTIVE] + k] = unfinished
         if not unfinished:
             num_sampled += 1
-            if c.asynchronous:
-                s.placeholders[r] += 1
+            if m[ASYNCHRONOUS]:
+                m[m[PLACEHOLDERS] + r] += 1
         num_tokens += n
         if n == 1:
             decode_keys += end
         else:
             prefill_keys += end
             prefill_pairs += n * (2 * end - n + 1) // 2
-    if c.constant_time >= 0:
-        return c.constant_time
+    if f[CONSTANT_TIME] >= 0:
+        return f[CONSTANT_TIME]
     return _step_time(
-        c, s, s.batch_size[b], num_tokens, num_sampled, decode_keys, prefill_keys, prefill_pairs
+        m, f, u, maps, m[m[BATCH_SIZE] + b], num_tokens, num_sampled, decode_keys, prefill_keys, prefill_pairs
     )
 
 
-@njit(cache=True)
-def _step_time(c, s, requests, tokens, sampled, decode_keys, prefill_keys, prefill_pairs):
+@njit
+def _step_time(m, f, u, maps, requests, tokens, sampled, decode_keys, prefill_keys, prefill_pairs):
     """The roofline of kvsim.cost.roofline."""
-    gemm_flops = tokens * c.body_flops + sampled * c.head_flops
-    weights = s.weight_bytes[min(tokens, len(s.weight_bytes) - 1)]
+    gemm_flops = tokens * f[BODY_FLOPS] + sampled * f[HEAD_FLOPS]
+    weights = f[m[WEIGHT_BYTES] + min(tokens, m[LAST_WEIGHT])]
     if sampled:
-        weights += c.head_bytes
-    time = c.step_time + requests * c.request_time
-    time += max(weights / c.stream_rate, gemm_flops / c.gemm_rate)
-    time += np.float64(decode_keys * c.kv_bytes) / c.kv_rate
-    prefill_bytes = np.float64(prefill_keys * c.kv_bytes)
-    prefill_flops = prefill_pairs * c.pair_flops
-    time += max(prefill_bytes / c.kv_rate, prefill_flops / c.prefill_rate)
-    time += c.reduce_time + tokens * c.reduce_time_per_token
+        weights += f[HEAD_BYTES]
+    time = f[STEP_TIME] + requests * f[REQUEST_TIME]
+    time += max(weights / f[STREAM_RATE], gemm_flops / f[GEMM_RATE])
+    time += np.float64(decode_keys * m[KV_BYTES]) / f[KV_RATE]
+    prefill_bytes = np.float64(prefill_keys * m[KV_BYTES])
+    prefill_flops = prefill_pairs * f[PAIR_FLOPS]
+    time += max(prefill_bytes / f[KV_RATE], prefill_flops / f[PREFILL_RATE])
+    time += f[REDUCE_TIME] + tokens * f[REDUCE_TIME_PER_TOKEN]
     return time
 
 
-@njit(cache=True)
-def _record_step(c, s):
-    if s.i[NUM_STEPS] % s.i[STRIDE] == 0:
-        _sample(c, s)
-    s.i[NUM_STEPS] += 1
+@njit
+def _record_step(m, f, u, maps):
+    if m[NUM_STEPS] % m[STRIDE] == 0:
+        _sample(m, f, u, maps)
+    m[NUM_STEPS] += 1
 
 
-@njit(cache=True)
-def _schedule(c, s):
+@njit
+def _schedule(m, f, u, maps):
     """Decide a step and start it; returns False if the scheduler is stuck."""
-    now = s.f[CLOCK]
-    b = (s.i[FIRST_BATCH] + s.i[IN_FLIGHT]) % len(s.batch_size)
-    s.batch_size[b] = 0
-    s.i[PREEMPTED] = 0
-    if c.orca:
-        _schedule_orca(c, s, b)
+    now = f[CLOCK]
+    b = (m[FIRST_BATCH] + m[NUM_BATCHES]) % m[MAX_BATCHES]
+    m[m[BATCH_SIZE] + b] = 0
+    m[NUM_PREEMPTED] = 0
+    if m[ORCA]:
+        _schedule_orca(m, f, u, maps, b)
     else:
-        _schedule_vllm(c, s, b)
-    last = (s.i[FIRST_BATCH] + s.i[IN_FLIGHT] - 1) % len(s.batch_size)
-    if s.batch_size[b]:
-        time = _commit(c, s, b)
-        start = max(now, s.f[STAGE_FREE])
-        s.f[STAGE_FREE] = start + time / c.num_stages
-        last_end = s.batch_end[last] if s.i[IN_FLIGHT] else now
-        s.batch_end[b] = max(start + time, last_end)
-        _record_step(c, s)
-        s.i[EMPTY_STEPS] = 0
+        _schedule_vllm(m, f, u, maps, b)
+    last = (m[FIRST_BATCH] + m[NUM_BATCHES] - 1) % m[MAX_BATCHES]
+    if m[m[BATCH_SIZE] + b]:
+        time = _commit(m, f, u, maps, b)
+        start = max(now, f[STAGE_FREE])
+        f[STAGE_FREE] = start + time / f[NUM_STAGES]
+        last_end = f[m[BATCH_END] + last] if m[NUM_BATCHES] else now
+        f[m[BATCH_END] + b] = max(start + time, last_end)
+        _record_step(m, f, u, maps)
+        m[EMPTY_STEPS] = 0
     else:
-        _record_step(c, s)
+        _record_step(m, f, u, maps)
         any_real = False
-        for k in range(s.i[IN_FLIGHT]):
-            if s.batch_size[(s.i[FIRST_BATCH] + k) % len(s.batch_size)]:
+        for k in range(m[NUM_BATCHES]):
+            if m[m[BATCH_SIZE] + (m[FIRST_BATCH] + k) % m[MAX_BATCHES]]:
                 any_real = True
         if not any_real:
-            s.i[EMPTY_STEPS] += 1
-            hopeless = s.i[PREEMPTED] == 0 and s.i[RUNNING] == 0
-            return not hopeless and s.i[EMPTY_STEPS] < MAX_EMPTY
-        s.batch_end[b] = s.batch_end[last]
-    s.i[IN_FLIGHT] += 1
-    s.i[MUST_COMPLETE] = s.i[IN_FLIGHT] >= c.depth or s.batch_size[b] == 0
+            m[EMPTY_STEPS] += 1
+            hopeless = m[NUM_PREEMPTED] == 0 and m[NUM_RUNNING] == 0
+            return not hopeless and m[EMPTY_STEPS] < MAX_EMPTY
+        f[m[BATCH_END] + b] = f[m[BATCH_END] + last]
+    m[NUM_BATCHES] += 1
+    m[MUST_COMPLETE] = m[NUM_BATCHES] >= m[DEPTH] or m[m[BATCH_SIZE] + b] == 0
     return True
 
 
-@njit(cache=True)
-def _complete(c, s):
+@njit
+def _complete(m, f, u, maps):
     """Take in the tokens of the oldest step; returns how many requests have ended."""
-    b = s.i[FIRST_BATCH]
-    end = s.batch_end[b]
-    pass_time(c, s, end)
-    s.i[MUST_COMPLETE] = 0
-    s.i[FIRST_BATCH] = (b + 1) % len(s.batch_size)
-    s.i[IN_FLIGHT] -= 1
-    before = s.f[LAST_TOKEN]
+    b = m[FIRST_BATCH]
+    end = f[m[BATCH_END] + b]
+    pass_time(m, f, u, maps, end)
+    m[MUST_COMPLETE] = 0
+    m[FIRST_BATCH] = (b + 1) % m[MAX_BATCHES]
+    m[NUM_BATCHES] -= 1
+    before = f[LAST_TOKEN_TIME]
     num_regular = num_sampled = num_finished = 0
-    for k in range(s.batch_size[b]):
-        r, n = s.batch_request[b, k], s.batch_tokens[b, k]
-        s.in_flight[r] -= n
-        stale = s.stale[r] > 0
+    for k in range(m[m[BATCH_SIZE] + b]):
+        r, n = m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k], m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + k]
+        m[m[IN_FLIGHT] + r] -= n
+        stale = m[m[STALE] + r] > 0
         if stale:
-            s.stale[r] -= n
-        if s.status[r] == FINISHED or s.batch_unfinished[b, k]:
+            m[m[STALE] + r] -= n
+        if m[m[STATUS] + r] == FINISHED or m[m[BATCH_UNFINISHED] + b * m[MAX_ACTIVE] + k]:
             continue
-        s.num_tokens[r] += 1
+        m[m[NUM_TOKENS] + r] += 1
         num_sampled += 1
-        last = s.last_token[r]
+        last = f[m[LAST_TOKEN] + r]
         if last == before:
             num_regular += 1
         elif np.isnan(last):
-            s.first_token[r] = end
+            f[m[FIRST_TOKEN] + r] = end
         else:
-            _gap(s, end - last, 1)
-        s.last_token[r] = end
-        if not stale and s.placeholders[r] > 0:
-            s.placeholders[r] -= 1
-            if c.asynchronous and c.caching and s.status[r] == RUNS:
-                _cache_blocks(c, s, r, s.slot[r], s.computed[r] - s.in_flight[r])
-        if s.num_tokens[r] >= s.prompt[r] + s.max_tokens[r]:
-            if s.status[r] == RUNS:
-                _free(c, s, r)
+            _gap(m, f, u, maps, end - last, 1)
+        f[m[LAST_TOKEN] + r] = end
+        if not stale and m[m[PLACEHOLDERS] + r] > 0:
+            m[m[PLACEHOLDERS] + r] -= 1
+            if m[ASYNCHRONOUS] and m[CACHING] and m[m[STATUS] + r] == RUNS:
+                _cache_blocks(m, f, u, maps, r, m[m[SLOT] + r], m[m[COMPUTED] + r] - m[m[IN_FLIGHT] + r])
+        if m[m[NUM_TOKENS] + r] >= m[m[PROMPT] + r] + m[m[MAX_TOKENS] + r]:
+            if m[m[STATUS] + r] == RUNS:
+                _free(m, f, u, maps, r)
             else:
-                _queue_remove(c, s, r)
-            s.status[r] = FINISHED
-            s.finish[r] = end
+                _queue_remove(m, f, u, maps, r)
+            m[m[STATUS] + r] = FINISHED
+            f[m[FINISH] + r] = end
             num_finished += 1
     if num_finished:
         kept = 0
-        for k in range(s.i[RUNNING]):
-            r = s.run[k]
-            if s.status[r] != FINISHED:
-                s.run[kept] = r
+        for k in range(m[NUM_RUNNING]):
+            r = m[m[RUN] + k]
+            if m[m[STATUS] + r] != FINISHED:
+                m[m[RUN] + kept] = r
                 kept += 1
-        s.i[RUNNING] = kept
-        s.i[OUTSTANDING] -= num_finished
+        m[NUM_RUNNING] = kept
+        m[OUTSTANDING] -= num_finished
     if num_regular:
-        _gap(s, end - before, num_regular)
+        _gap(m, f, u, maps, end - before, num_regular)
     if num_sampled:
-        s.f[LAST_TOKEN] = end
+        f[LAST_TOKEN_TIME] = end
     return num_finished
 
 
 @njit(cache=True)
-def advance(c, s, horizon, until_finish, max_steps):
+def advance(m, f, u, maps, horizon, until_finish, max_steps):
     """Run until the outside may matter, or for ``max_steps`` steps; returns requests ended."""
     num_ended = 0
     steps = 0
-    s.i[STATUS] = DONE
+    m[OUTCOME] = DONE
     while not (until_finish and num_ended):
-        if s.i[MUST_COMPLETE]:
-            if s.batch_end[s.i[FIRST_BATCH]] > horizon:
+        if m[MUST_COMPLETE]:
+            if f[m[BATCH_END] + m[FIRST_BATCH]] > horizon:
                 break
-            num_ended += _complete(c, s)
+            num_ended += _complete(m, f, u, maps)
             continue
-        _see_arrivals(c, s)
-        if s.i[RUNNING] == 0 and s.i[WAITING] == 0:
-            if s.i[IN_FLIGHT]:
-                s.i[MUST_COMPLETE] = 1
+        _see_arrivals(m, f, u, maps)
+        if m[NUM_RUNNING] == 0 and m[NUM_WAITING] == 0:
+            if m[NUM_BATCHES]:
+                m[MUST_COMPLETE] = 1
                 continue
-            if s.i[NEXT_ARRIVAL] == s.i[NUM_ARRIVALS]:
+            if m[NEXT_ARRIVAL] == m[NUM_ARRIVALS]:
                 break
-            arrival = s.arrival_time[s.i[NEXT_ARRIVAL]]
+            arrival = f[m[ARRIVAL_TIME] + m[NEXT_ARRIVAL]]
             if arrival > horizon:
                 break
-            pass_time(c, s, min(arrival, c.end_time))
-            if s.f[CLOCK] >= c.end_time:
+            pass_time(m, f, u, maps, min(arrival, f[END_TIME]))
+            if f[CLOCK] >= f[END_TIME]:
                 break
-        elif s.f[CLOCK] >= horizon:
+        elif f[CLOCK] >= horizon:
             break
-        elif s.f[CLOCK] < c.end_time:
+        elif f[CLOCK] < f[END_TIME]:
             if steps == max_steps:
-                s.i[STATUS] = PAUSED
+                m[OUTCOME] = PAUSED
                 break
             steps += 1
-            if not _schedule(c, s):
-                s.i[STATUS] = STUCK
+            if not _schedule(m, f, u, maps):
+                m[OUTCOME] = STUCK
                 break
-        elif s.i[IN_FLIGHT]:
-            s.i[MUST_COMPLETE] = 1
+        elif m[NUM_BATCHES]:
+            m[MUST_COMPLETE] = 1
         else:
             break
     return num_ended
