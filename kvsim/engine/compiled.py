@@ -197,16 +197,17 @@ class CompiledReplica:
     def _write_requests(self) -> None:
         k, table = self._kernels, self._requests
         n = len(table)
-        status = self._ints(k.STATUS, n)
-        rows = np.flatnonzero(status != k.UNSEEN)
+        ints = self._m[k.REQUESTS :][: n * k.RECORD].reshape(n, k.RECORD)
+        floats = self._f[k.REQUESTS :][: n * k.RECORD].reshape(n, k.RECORD)
+        rows = np.flatnonzero(ints[:, k.STATUS] != k.UNSEEN)
         table["replica"][rows] = self._index
         for name, place in TIMES.items():
-            table[name][rows] = self._floats(getattr(k, place), n)[rows]
-        output = self._ints(k.NUM_TOKENS, n)[rows] - self._ints(k.PROMPT, n)[rows]
+            table[name][rows] = floats[rows, getattr(k, place)]
+        output = ints[rows, k.NUM_TOKENS] - ints[rows, k.PROMPT]
         table["num_output_tokens"][rows] = output
-        table["num_cached_tokens"][rows] = self._ints(k.CACHED, n)[rows]
-        table["num_preemptions"][rows] = self._ints(k.PREEMPTIONS, n)[rows]
-        finished = status[rows] == k.FINISHED
+        table["num_cached_tokens"][rows] = ints[rows, k.CACHED]
+        table["num_preemptions"][rows] = ints[rows, k.PREEMPTIONS]
+        finished = ints[rows, k.STATUS] == k.FINISHED
         reasons = np.where(finished, FinishReason.FINISHED, FinishReason.IN_FLIGHT)
         table["finish_reason"][rows] = reasons
 
@@ -231,7 +232,8 @@ class CompiledReplica:
     @property
     def memory_map(self) -> NDArray[np.uint8]:
         """Cause per sample and address bin."""
-        n, bins = int(self._m[self._kernels.NUM_SAMPLES]), int(self._m[self._kernels.BINS])
+        bins = int(self._m[self._kernels.BINS])
+        n = int(self._m[self._kernels.NUM_SAMPLES]) if bins else 0
         return self._maps[: n * bins].reshape(n, bins).copy()
 
 
@@ -326,7 +328,6 @@ def _new_arrays(
     cost = setup.make_cost_model()
     weights = cost.weight_bytes_by_tokens if isinstance(cost, RooflineCost) else [0.0]
     values |= {
-        "width": width,
         "max_holes": max_holes,
         "num_orders": orders,
         "num_blocks": blocks,
@@ -334,40 +335,27 @@ def _new_arrays(
         "max_batches": depth,
         "last_weight": len(weights) - 1,
     }
-    ints, floats = _Layout(k.NUM_SCALARS), _Layout(k.NUM_FLOAT_SCALARS)
+    ints, floats = _Layout(k.REQUESTS), _Layout(k.REQUESTS)
+    ints.place(n * k.RECORD)
+    floats.place(n * k.RECORD, math.nan)
     arrays: dict[str, int] = {}
-    output = np.minimum(trace.num_output_tokens, longest_output(trace, values["max_model_len"]))
-    per_request = {
-        "PROMPT": trace.num_prompt_tokens,
-        "MAX_TOKENS": output,
-        "PRIORITY": trace.priority,
+    for name, content in {
         "OUTPUT_ID": trace.output_content_id,
         "SALT": trace.cache_salt,
-        "STATUS": k.UNSEEN,
-        "SLOT": -1,
-        "ARRIVAL_ID": None,
-    }
-    zeros = "NUM_TOKENS COMPUTED IN_FLIGHT STALE PLACEHOLDERS MAX_COMPUTED PREEMPTIONS CACHED"
-    per_request |= dict.fromkeys(zeros.split(), 0)
-    per_request |= dict.fromkeys(["HEAP"] if by_priority else ["QUEUE_NEXT", "QUEUE_PREVIOUS"])
-    for name, content in per_request.items():
-        arrays[name] = ints.place(n, content)
-    arrays["SEGMENT_OFFSET"] = ints.place(n + 1, trace.segment_offsets)
-    for name, content in {
+        "SEGMENT_OFFSET": trace.segment_offsets,
         "SEGMENT_ID": trace.segment_content_id,
         "SEGMENT_START": trace.segment_start,
         "SEGMENT_LENGTH": trace.segment_num_tokens,
     }.items():
         arrays[name] = ints.place(len(content), content)
-    for name in "LENGTH CACHED_TOKENS FILLED NUM_KEYS KEY_SEGMENT KEY_OFFSET".split():
-        arrays[name] = ints.place(slots)
-    for name in "START SIZE ASKED LAST".split():
-        arrays[name] = ints.place(slots)
-    arrays["KEY_OWNER"] = ints.place(slots, -1)
-    arrays["FREE_SLOTS"] = ints.place(slots, np.arange(slots)[::-1])
+    first_slot = ints.place(slots * k.RECORD)
+    handles = first_slot + k.RECORD * np.arange(slots)
+    arrays["FREE_SLOTS"] = ints.place(slots, handles[::-1])
     arrays["RUN"] = ints.place(slots + 1)
+    arrays["ARRIVAL_ID"] = ints.place(n, None)
     arrays["ASIDE"] = ints.place(n, None)
-    arrays["TABLE"] = ints.place(slots * width, None)
+    arrays["HEAP"] = ints.place(n if by_priority else 0, None)
+    tables = ints.place(slots * width, None)
     for name in "REF_CNT LRU_PREVIOUS LRU_NEXT HASHED MAP_UNUSED".split():
         arrays[name] = ints.place(blocks)
     for name in "CHAIN COPY".split():
@@ -381,22 +369,29 @@ def _new_arrays(
     arrays["BATCH_SIZE"] = ints.place(depth)
     arrays["SAMPLE_INTS"] = ints.place(k.MAX_SAMPLES * 8, None)
     arrays["GAPS"] = ints.place(k.GAP_BINS)
-    for name in "FIRST_SCHEDULED FIRST_TOKEN LAST_TOKEN FINISH".split():
-        arrays[name] = floats.place(n, math.nan)
-    for name in "ARRIVAL ARRIVAL_TIME".split():
-        arrays[name] = floats.place(n, None)
+    arrays["ARRIVAL_TIME"] = floats.place(n, None)
     arrays["BATCH_END"] = floats.place(depth)
     arrays["SAMPLE_FLOATS"] = floats.place(k.MAX_SAMPLES * 2, None)
     arrays["WEIGHT_BYTES"] = floats.place(len(weights), np.array(weights))
     for name in "MAP_FILLED MAP_LAST".split():
         arrays[name] = floats.place(blocks)
-    arrays["KEY"], arrays["BLOCK_KEY"] = 0, slots * width * bool(caching)
+    arrays["BLOCK_KEY"] = slots * width * bool(caching)
 
     m, f = ints.make(np.int64), floats.make(np.float64)
     u = np.empty(arrays["BLOCK_KEY"] + blocks, dtype=np.uint64)
     maps = np.empty(k.MAX_SAMPLES * bins, dtype=np.uint8)
-    m[: k.NUM_SCALARS] = 0
-    f[: k.NUM_FLOAT_SCALARS] = 0.0
+    m[: k.REQUESTS] = 0
+    f[: k.REQUESTS] = 0.0
+    requests = m[k.REQUESTS :][: n * k.RECORD].reshape(n, k.RECORD)
+    requests[:, k.PROMPT] = trace.num_prompt_tokens
+    longest_outputs = int(values["max_model_len"]) - trace.num_prompt_tokens
+    requests[:, k.MAX_TOKENS] = np.minimum(trace.num_output_tokens, longest_outputs)
+    requests[:, k.PRIORITY] = trace.priority
+    requests[:, k.STATUS] = k.UNSEEN
+    records = m[first_slot:][: slots * k.RECORD].reshape(slots, k.RECORD)
+    records[:, k.KEY_OWNER] = -1
+    records[:, k.ROW] = tables + width * np.arange(slots)
+    records[:, k.KEY_ROW] = width * np.arange(slots) * bool(caching)
     for name, place in arrays.items():
         m[getattr(k, name)] = place
     for name, value in values.items():
@@ -414,11 +409,6 @@ def _new_arrays(
     f[k.LAST_TOKEN_TIME] = math.nan
     _lay_holes(k, m, int(values["placement"]), usable)
     return m, f, u, maps
-
-
-def longest_output(trace: Trace, max_model_len: float) -> NDArray[np.int64]:
-    """Tokens that each request may generate before it reaches ``max_model_len``."""
-    return int(max_model_len) - trace.num_prompt_tokens
 
 
 def _lay_holes(k: Any, m: NDArray[np.int64], placement: int, total: int) -> None:

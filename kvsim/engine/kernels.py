@@ -6,8 +6,9 @@ are the specification; names are theirs.
 
 All state lives in four flat arrays, because every array that a kernel gets costs time at each call:
 ``m`` (int64), ``f`` (float64), ``u`` (uint64, keys of content) and ``maps`` (uint8, memory maps).
-Names in capitals are places in them. ``m[NUM_RUNNING]`` is a scalar; ``m[m[COMPUTED] + r]`` is entry
-r of an array whose offset is the scalar ``m[COMPUTED]``; tables have rows of a fixed width.
+Names in capitals are places in them. ``m[NUM_RUNNING]`` is a scalar; ``m[m[REF_CNT] + block]`` is an
+entry of an array that begins at ``m[REF_CNT]``; requests and slots are named by the place of their
+record, so that ``m[COMPUTED + r]`` is a field of one.
 """
 
 from __future__ import annotations
@@ -28,30 +29,38 @@ COUNTS = (
 SETTINGS = (
     PLACEMENT, RESERVE, ORCA, BLOCK_SIZE, NUM_USABLE, UNIT_BYTES, SLOT_BYTES, MAX_MODEL_LEN,
     MAX_ACTIVE, BUDGET, THRESHOLD, ADAPTIVE, CHUNKED, BY_PRIORITY, ASYNCHRONOUS, CACHING,
-    WATERMARK_BLOCKS, RESERVE_FULL, LOOKAHEAD, WINDOW, DEPTH, BINS, KV_BYTES, WIDTH, MAX_HOLES,
+    WATERMARK_BLOCKS, RESERVE_FULL, LOOKAHEAD, WINDOW, DEPTH, BINS, KV_BYTES, MAX_HOLES,
     NUM_ORDERS, NUM_BLOCKS, BUCKET_MASK, MAX_BATCHES, LAST_WEIGHT,
-) = tuple(range(33, 63))  # fmt: skip
-#: Offsets of arrays in ``m``: of requests, of queues, of slots that running requests have, of
-#: blocks, of holes in a contiguous memory, of steps in flight, of records.
+) = tuple(range(33, 62))  # fmt: skip
+#: Offsets of arrays in ``m``: by request, of queues, of blocks, of holes in a contiguous memory, of
+#: steps in flight, of records.
 INT_ARRAYS = (
-    PROMPT, MAX_TOKENS, PRIORITY, SEGMENT_OFFSET, SEGMENT_ID, SEGMENT_START, SEGMENT_LENGTH,
-    OUTPUT_ID, SALT, NUM_TOKENS, COMPUTED, IN_FLIGHT, STALE, PLACEHOLDERS, MAX_COMPUTED,
-    PREEMPTIONS, CACHED, STATUS, SLOT,
-    RUN, QUEUE_NEXT, QUEUE_PREVIOUS, HEAP, ASIDE, ARRIVAL_ID,
-    TABLE, LENGTH, CACHED_TOKENS, FILLED, KEY_OWNER, NUM_KEYS, KEY_SEGMENT, KEY_OFFSET, FREE_SLOTS,
-    START, SIZE, ASKED, LAST,
+    SEGMENT_OFFSET, SEGMENT_ID, SEGMENT_START, SEGMENT_LENGTH, OUTPUT_ID, SALT,
+    RUN, HEAP, ASIDE, ARRIVAL_ID, FREE_SLOTS,
     REF_CNT, UNHASHED, LRU_PREVIOUS, LRU_NEXT, HASHED, BUCKET, CHAIN, COPY, MAP_UNUSED,
     HOLES, NUM_HOLES,
     BATCH_REQUEST, BATCH_TOKENS, BATCH_UNFINISHED, BATCH_SIZE,
     SAMPLE_INTS, GAPS,
-) = tuple(range(63, 118))  # fmt: skip
+) = tuple(range(62, 90))  # fmt: skip
 #: Offsets, held in ``m``, of arrays in ``f`` and in ``u``.
 FLOAT_ARRAYS = (
-    ARRIVAL, FIRST_SCHEDULED, FIRST_TOKEN, LAST_TOKEN, FINISH, ARRIVAL_TIME, BATCH_END,
-    SAMPLE_FLOATS, WEIGHT_BYTES, MAP_FILLED, MAP_LAST,
-) = tuple(range(118, 129))  # fmt: skip
-KEY_ARRAYS = KEY, BLOCK_KEY = tuple(range(129, 131))
-NUM_SCALARS = 131
+    ARRIVAL_TIME, BATCH_END, SAMPLE_FLOATS, WEIGHT_BYTES, MAP_FILLED, MAP_LAST,
+) = tuple(range(90, 96))  # fmt: skip
+KEY_ARRAYS = (BLOCK_KEY,) = (96,)
+#: Where the records of requests begin, in ``m`` and in ``f``, and the length of a record. A request
+#: is named by the place of its record: ``m[COMPUTED + r]``, ``f[FINISH + r]``.
+REQUESTS, RECORD = 112, 16
+INT_FIELDS = (
+    PROMPT, MAX_TOKENS, PRIORITY, NUM_TOKENS, COMPUTED, IN_FLIGHT, STALE, PLACEHOLDERS, MAX_COMPUTED,
+    PREEMPTIONS, CACHED, STATUS, SLOT, QUEUE_NEXT, QUEUE_PREVIOUS,
+) = tuple(range(15))  # fmt: skip
+FLOAT_FIELDS = ARRIVAL, FIRST_SCHEDULED, FIRST_TOKEN, LAST_TOKEN, FINISH = tuple(range(5))
+#: A running request has a slot, named by the place of its record in ``m``: its block table and keys
+#: start at ``m[ROW + slot]`` in ``m`` and ``m[KEY_ROW + slot]`` in ``u``; or it has a piece.
+SLOT_FIELDS = (
+    ROW, KEY_ROW, LENGTH, CACHED_TOKENS, FILLED, KEY_OWNER, NUM_KEYS, KEY_SEGMENT, KEY_OFFSET,
+    START, SIZE, ASKED, LAST,
+) = tuple(range(13))  # fmt: skip
 #: Scalars of ``f``: what changes (times in seconds, integrals over time), and the settings.
 SUMS = (
     CLOCK, STAGE_FREE, LAST_TOKEN_TIME, TOKEN_STATES_S, RESERVATION_S, INTERNAL_S, EXTERNAL_S,
@@ -63,7 +72,6 @@ RATES = (
     BODY_FLOPS, HEAD_FLOPS, HEAD_BYTES, PAIR_FLOPS, KV_RATE, PREFILL_RATE, REDUCE_TIME,
     REDUCE_TIME_PER_TOKEN,
 ) = tuple(range(16, 31))  # fmt: skip
-NUM_FLOAT_SCALARS = 31
 
 # Status of a request; as kvsim.request.Status, and -1 before it is seen
 UNSEEN, WAITS, RUNS, IS_PREEMPTED, FINISHED = -1, 0, 1, 2, 4
@@ -92,10 +100,10 @@ _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 @njit
 def _before(m, f, u, maps, a, b):
-    if m[m[PRIORITY] + a] != m[m[PRIORITY] + b]:
-        return m[m[PRIORITY] + a] < m[m[PRIORITY] + b]
-    if f[m[ARRIVAL] + a] != f[m[ARRIVAL] + b]:
-        return f[m[ARRIVAL] + a] < f[m[ARRIVAL] + b]
+    if m[PRIORITY + a] != m[PRIORITY + b]:
+        return m[PRIORITY + a] < m[PRIORITY + b]
+    if f[ARRIVAL + a] != f[ARRIVAL + b]:
+        return f[ARRIVAL + a] < f[ARRIVAL + b]
     return a < b
 
 
@@ -131,12 +139,12 @@ def _queue_append(m, f, u, maps, r):
         _sift_up(m, f, u, maps, n)
         return
     tail = m[QUEUE_TAIL]
-    m[m[QUEUE_PREVIOUS] + r] = tail
-    m[m[QUEUE_NEXT] + r] = -1
+    m[QUEUE_PREVIOUS + r] = tail
+    m[QUEUE_NEXT + r] = -1
     if tail < 0:
         m[QUEUE_HEAD] = r
     else:
-        m[m[QUEUE_NEXT] + tail] = r
+        m[QUEUE_NEXT + tail] = r
     m[QUEUE_TAIL] = r
 
 
@@ -146,12 +154,12 @@ def _queue_push_front(m, f, u, maps, r):
         _queue_append(m, f, u, maps, r)
         return
     head = m[QUEUE_HEAD]
-    m[m[QUEUE_NEXT] + r] = head
-    m[m[QUEUE_PREVIOUS] + r] = -1
+    m[QUEUE_NEXT + r] = head
+    m[QUEUE_PREVIOUS + r] = -1
     if head < 0:
         m[QUEUE_TAIL] = r
     else:
-        m[m[QUEUE_PREVIOUS] + head] = r
+        m[QUEUE_PREVIOUS + head] = r
     m[QUEUE_HEAD] = r
     m[NUM_WAITING] += 1
 
@@ -174,21 +182,21 @@ def _queue_remove(m, f, u, maps, r):
             _sift_up(m, f, u, maps, at)
             _sift_down(m, f, u, maps, at, n)
         return
-    previous, following = m[m[QUEUE_PREVIOUS] + r], m[m[QUEUE_NEXT] + r]
+    previous, following = m[QUEUE_PREVIOUS + r], m[QUEUE_NEXT + r]
     if previous < 0:
         m[QUEUE_HEAD] = following
     else:
-        m[m[QUEUE_NEXT] + previous] = following
+        m[QUEUE_NEXT + previous] = following
     if following < 0:
         m[QUEUE_TAIL] = previous
     else:
-        m[m[QUEUE_PREVIOUS] + following] = previous
+        m[QUEUE_PREVIOUS + following] = previous
 
 
 # -- keys and the block pool ----------------------------------------------------------------------
 
 
-@njit
+@njit(forceinline=True)
 def _mix(key, value):
     z = key * _A + value + _NONE
     z = (z ^ (z >> _S30)) * _B
@@ -199,28 +207,29 @@ def _mix(key, value):
 @njit
 def _extend_keys(m, f, u, maps, slot, r, num_blocks):
     """Compute the keys of a request's first ``num_blocks`` full blocks into its slot's row."""
-    if m[m[KEY_OWNER] + slot] != r:
-        m[m[KEY_OWNER] + slot] = r
-        m[m[NUM_KEYS] + slot] = 0
-        m[m[KEY_SEGMENT] + slot] = 0
-        m[m[KEY_OFFSET] + slot] = 0
-    first = m[m[SEGMENT_OFFSET] + r]
-    count = m[m[SEGMENT_OFFSET] + r + 1] - first
+    if m[KEY_OWNER + slot] != r:
+        m[KEY_OWNER + slot] = r
+        m[NUM_KEYS + slot] = 0
+        m[KEY_SEGMENT + slot] = 0
+        m[KEY_OFFSET + slot] = 0
+    i = (r - REQUESTS) // RECORD
+    first = m[m[SEGMENT_OFFSET] + i]
+    count = m[m[SEGMENT_OFFSET] + i + 1] - first
     num_segments = count if count > 0 else 1
-    index, offset = m[m[KEY_SEGMENT] + slot], m[m[KEY_OFFSET] + slot]
-    for b in range(m[m[NUM_KEYS] + slot], num_blocks):
-        key = u[m[KEY] + slot * m[WIDTH] + b - 1] if b else _mix(_NONE, np.uint64(m[m[SALT] + r]))
+    index, offset = m[KEY_SEGMENT + slot], m[KEY_OFFSET + slot]
+    for b in range(m[NUM_KEYS + slot], num_blocks):
+        key = u[m[KEY_ROW + slot] + b - 1] if b else _mix(_NONE, np.uint64(m[m[SALT] + i]))
         missing = m[BLOCK_SIZE]
         piece_id, piece_start, piece_length = -1, -1, 0
         while missing > 0:
             if index >= num_segments:
-                content, start, length = m[m[OUTPUT_ID] + r], 0, np.int64(1) << 62
+                content, start, length = m[m[OUTPUT_ID] + i], 0, np.int64(1) << 62
             elif count > 0:
                 content = m[m[SEGMENT_ID] + first + index]
                 start = m[m[SEGMENT_START] + first + index]
                 length = m[m[SEGMENT_LENGTH] + first + index]
             else:
-                content, start, length = -2 * r - 1, 0, m[m[PROMPT] + r]
+                content, start, length = -2 * i - 1, 0, m[PROMPT + r]
             taken = min(length - offset, missing)
             begin = start + offset
             if piece_length and content == piece_id and begin == piece_start + piece_length:
@@ -238,14 +247,14 @@ def _extend_keys(m, f, u, maps, slot, r, num_blocks):
                 offset = 0
         key = _mix(key, np.uint64(piece_id))
         key = _mix(key, np.uint64(piece_start))
-        u[m[KEY] + slot * m[WIDTH] + b] = _mix(key, np.uint64(piece_length))
-    if num_blocks > m[m[NUM_KEYS] + slot]:
-        m[m[NUM_KEYS] + slot] = num_blocks
-        m[m[KEY_SEGMENT] + slot] = index
-        m[m[KEY_OFFSET] + slot] = offset
+        u[m[KEY_ROW + slot] + b] = _mix(key, np.uint64(piece_length))
+    if num_blocks > m[NUM_KEYS + slot]:
+        m[NUM_KEYS + slot] = num_blocks
+        m[KEY_SEGMENT + slot] = index
+        m[KEY_OFFSET + slot] = offset
 
 
-@njit
+@njit(forceinline=True)
 def _find(m, f, u, maps, key):
     """Return the block that has held a content longest, or -1."""
     block = m[m[BUCKET] + np.int64(key & np.uint64(m[BUCKET_MASK]))]
@@ -321,10 +330,10 @@ def _lru_append(m, f, u, maps, block):
     m[NUM_CACHED_FREE] += 1
 
 
-@njit
+@njit(forceinline=True)
 def _append_blocks(m, f, u, maps, slot, num_blocks):
     """Hand out free blocks, those without content first, to the end of a table."""
-    length = m[m[LENGTH] + slot]
+    length = m[LENGTH + slot]
     for k in range(num_blocks):
         if m[NUM_UNHASHED] > 0:
             m[NUM_UNHASHED] -= 1
@@ -334,8 +343,8 @@ def _append_blocks(m, f, u, maps, slot, num_blocks):
             _lru_remove(m, f, u, maps, block)
             _forget(m, f, u, maps, block)
         m[m[REF_CNT] + block] = 1
-        m[m[TABLE] + slot * m[WIDTH] + length + k] = block
-    m[m[LENGTH] + slot] = length + num_blocks
+        m[m[ROW + slot] + length + k] = block
+    m[LENGTH + slot] = length + num_blocks
     m[NUM_USED] += num_blocks
     m[NUM_TABLE_BLOCKS] += num_blocks
 
@@ -343,44 +352,44 @@ def _append_blocks(m, f, u, maps, slot, num_blocks):
 @njit
 def _free_blocks(m, f, u, maps, slot):
     """Free a table last to first: hashed blocks to the back, the others to the front."""
-    for k in range(m[m[LENGTH] + slot] - 1, -1, -1):
-        block = m[m[TABLE] + slot * m[WIDTH] + k]
+    for k in range(m[LENGTH + slot] - 1, -1, -1):
+        block = m[m[ROW + slot] + k]
         m[m[REF_CNT] + block] -= 1
         if m[m[REF_CNT] + block] == 0:
             m[NUM_USED] -= 1
             if m[m[HASHED] + block]:
                 _lru_append(m, f, u, maps, block)
-    for k in range(m[m[LENGTH] + slot]):
-        block = m[m[TABLE] + slot * m[WIDTH] + k]
+    for k in range(m[LENGTH + slot]):
+        block = m[m[ROW + slot] + k]
         if m[m[REF_CNT] + block] == 0 and not m[m[HASHED] + block]:
             m[m[UNHASHED] + m[NUM_UNHASHED]] = block
             m[NUM_UNHASHED] += 1
-    m[NUM_TABLE_BLOCKS] -= m[m[LENGTH] + slot]
-    m[m[LENGTH] + slot] = 0
+    m[NUM_TABLE_BLOCKS] -= m[LENGTH + slot]
+    m[LENGTH + slot] = 0
 
 
-@njit
+@njit(forceinline=True)
 def _num_free(m, f, u, maps):
     return m[NUM_UNHASHED] + m[NUM_CACHED_FREE]
 
 
-@njit
+@njit(forceinline=True)
 def _past_the_end(m, f, u, maps, r, slot):
-    return max(m[m[LENGTH] + slot] * m[BLOCK_SIZE] - (m[m[PROMPT] + r] + m[m[MAX_TOKENS] + r] - 1), 0)
+    return max(m[LENGTH + slot] * m[BLOCK_SIZE] - (m[PROMPT + r] + m[MAX_TOKENS + r] - 1), 0)
 
 
-@njit
+@njit(forceinline=True)
 def _cache_blocks(m, f, u, maps, r, slot, num_tokens):
-    if num_tokens < m[m[CACHED_TOKENS] + slot] + m[BLOCK_SIZE]:
+    if num_tokens < m[CACHED_TOKENS + slot] + m[BLOCK_SIZE]:
         return
     last = num_tokens // m[BLOCK_SIZE]
     _extend_keys(m, f, u, maps, slot, r, last)
-    for k in range(m[m[CACHED_TOKENS] + slot] // m[BLOCK_SIZE], last):
-        _cache_block(m, f, u, maps, m[m[TABLE] + slot * m[WIDTH] + k], u[m[KEY] + slot * m[WIDTH] + k])
-    m[m[CACHED_TOKENS] + slot] = last * m[BLOCK_SIZE]
+    for k in range(m[CACHED_TOKENS + slot] // m[BLOCK_SIZE], last):
+        _cache_block(m, f, u, maps, m[m[ROW + slot] + k], u[m[KEY_ROW + slot] + k])
+    m[CACHED_TOKENS + slot] = last * m[BLOCK_SIZE]
 
 
-@njit
+@njit(forceinline=True)
 def _cdiv(a, b):
     return -(-a // b)
 
@@ -388,16 +397,16 @@ def _cdiv(a, b):
 @njit
 def _lookup(m, f, u, maps, r, slot):
     """Return the number of cached blocks a waiting request could reuse."""
-    limit = (m[m[NUM_TOKENS] + r] - 1) // m[BLOCK_SIZE]
+    limit = (m[NUM_TOKENS + r] - 1) // m[BLOCK_SIZE]
     if limit < 1:
         return 0
     _extend_keys(m, f, u, maps, slot, r, limit)
     hit = 0
     while hit < limit:
-        block = _find(m, f, u, maps, u[m[KEY] + slot * m[WIDTH] + hit])
+        block = _find(m, f, u, maps, u[m[KEY_ROW + slot] + hit])
         if block < 0:
             break
-        m[m[TABLE] + slot * m[WIDTH] + hit] = block
+        m[m[ROW + slot] + hit] = block
         hit += 1
     return hit
 
@@ -410,9 +419,9 @@ def _paged_admit(m, f, u, maps, r, slot, hit, num_new):
         free -= m[WATERMARK_BLOCKS]
     taken = 0
     for k in range(hit):
-        taken += m[m[REF_CNT] + m[m[TABLE] + slot * m[WIDTH] + k]] == 0
+        taken += m[m[REF_CNT] + m[m[ROW + slot] + k]] == 0
     if m[RESERVE_FULL]:
-        length = min(m[m[NUM_TOKENS] + r], m[MAX_MODEL_LEN])
+        length = min(m[NUM_TOKENS + r], m[MAX_MODEL_LEN])
         if max(_cdiv(length, m[BLOCK_SIZE]) - hit, 0) + taken > free:
             return False
     end = hit * m[BLOCK_SIZE] + num_new
@@ -420,61 +429,62 @@ def _paged_admit(m, f, u, maps, r, slot, hit, num_new):
     if needed + taken > free:
         return False
     for k in range(hit):
-        block = m[m[TABLE] + slot * m[WIDTH] + k]
+        block = m[m[ROW + slot] + k]
         if m[m[REF_CNT] + block] == 0:
             _lru_remove(m, f, u, maps, block)
             m[NUM_USED] += 1
         m[m[REF_CNT] + block] += 1
-    m[m[LENGTH] + slot] = hit
+    m[LENGTH + slot] = hit
     m[NUM_TABLE_BLOCKS] += hit
     _append_blocks(m, f, u, maps, slot, needed)
-    m[m[FILLED] + slot] = end
-    m[m[CACHED_TOKENS] + slot] = hit * m[BLOCK_SIZE]
+    m[FILLED + slot] = end
+    m[CACHED_TOKENS + slot] = hit * m[BLOCK_SIZE]
     m[SUM_FILLED] += end
     m[SUM_INTERNAL] += _past_the_end(m, f, u, maps, r, slot)
     if m[CACHING]:
-        _cache_blocks(m, f, u, maps, r, slot, min(end, m[m[NUM_TOKENS] + r]))
+        _cache_blocks(m, f, u, maps, r, slot, min(end, m[NUM_TOKENS + r]))
     return True
 
 
-@njit
+@njit(forceinline=True)
 def _grow(m, f, u, maps, r, num_new):
     """Make room for a running request's next tokens."""
-    slot = m[m[SLOT] + r]
-    end = m[m[COMPUTED] + r] + num_new
+    slot = m[SLOT + r]
+    end = m[COMPUTED + r] + num_new
     if m[PLACEMENT] == PAGED:
-        needed = _cdiv(min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN]), m[BLOCK_SIZE]) - m[m[LENGTH] + slot]
-        if needed > 0:
+        slots = min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN])
+        if slots > m[LENGTH + slot] * m[BLOCK_SIZE]:
+            needed = _cdiv(slots, m[BLOCK_SIZE]) - m[LENGTH + slot]
             if needed > _num_free(m, f, u, maps):
                 return False
             m[SUM_INTERNAL] -= _past_the_end(m, f, u, maps, r, slot)
             _append_blocks(m, f, u, maps, slot, needed)
             m[SUM_INTERNAL] += _past_the_end(m, f, u, maps, r, slot)
         if m[CACHING]:
-            _cache_blocks(m, f, u, maps, r, slot, min(end, m[m[NUM_TOKENS] + r]))
+            _cache_blocks(m, f, u, maps, r, slot, min(end, m[NUM_TOKENS + r]))
     else:
         end = _rolled(m, end)
-    m[SUM_FILLED] += end - m[m[FILLED] + slot]
-    m[m[FILLED] + slot] = end
+    m[SUM_FILLED] += end - m[FILLED + slot]
+    m[FILLED + slot] = end
     return True
 
 
 @njit
 def _free(m, f, u, maps, r):
-    slot = m[m[SLOT] + r]
-    m[SUM_FILLED] -= m[m[FILLED] + slot]
+    slot = m[SLOT + r]
+    m[SUM_FILLED] -= m[FILLED + slot]
     if m[PLACEMENT] == PAGED:
         m[SUM_INTERNAL] -= _past_the_end(m, f, u, maps, r, slot)
         _free_blocks(m, f, u, maps, slot)
     else:
-        m[SUM_SIZE] -= m[m[SIZE] + slot]
-        m[SUM_ASKED] -= m[m[ASKED] + slot]
-        m[SUM_LAST] -= m[m[LAST] + slot]
+        m[SUM_SIZE] -= m[SIZE + slot]
+        m[SUM_ASKED] -= m[ASKED + slot]
+        m[SUM_LAST] -= m[LAST + slot]
         if m[PLACEMENT] == BUDDY:
-            _buddy_free(m, f, u, maps, m[m[START] + slot], m[m[SIZE] + slot])
+            _buddy_free(m, f, u, maps, m[START + slot], m[SIZE + slot])
         else:
-            _fit_free(m, f, u, maps, m[m[START] + slot], m[m[SIZE] + slot])
-    m[m[SLOT] + r] = -1
+            _fit_free(m, f, u, maps, m[START + slot], m[SIZE + slot])
+    m[SLOT + r] = -1
     m[m[FREE_SLOTS] + m[NUM_FREE_SLOTS]] = slot
     m[NUM_FREE_SLOTS] += 1
 
@@ -482,7 +492,7 @@ def _free(m, f, u, maps, r):
 # -- contiguous memory ----------------------------------------------------------------------------
 
 
-@njit
+@njit(forceinline=True)
 def _rolled(m, num_tokens):
     return num_tokens if m[WINDOW] == 0 else min(num_tokens, m[WINDOW])
 
@@ -600,13 +610,13 @@ def _fit_free(m, f, u, maps, start, size):
 
 @njit
 def _contiguous_admit(m, f, u, maps, r, slot):
-    output = m[m[MAX_TOKENS] + r]
+    output = m[MAX_TOKENS + r]
     if m[RESERVE] == RESERVE_MAX:
         asked = m[MAX_MODEL_LEN]
     elif m[RESERVE] == RESERVE_POW2:
-        asked = min(m[m[PROMPT] + r] + (np.int64(1) << _order_of(output)), m[MAX_MODEL_LEN])
+        asked = min(m[PROMPT + r] + (np.int64(1) << _order_of(output)), m[MAX_MODEL_LEN])
     else:
-        asked = min(m[m[PROMPT] + r] + output, m[MAX_MODEL_LEN])
+        asked = min(m[PROMPT + r] + output, m[MAX_MODEL_LEN])
     asked = _rolled(m, asked)
     size = asked
     if m[PLACEMENT] == BUDDY:
@@ -617,22 +627,22 @@ def _contiguous_admit(m, f, u, maps, r, slot):
         start = _fit_allocate(m, f, u, maps, asked, m[PLACEMENT] == BEST_FIT)
     if start < 0:
         return False
-    m[m[START] + slot] = start
-    m[m[SIZE] + slot] = size
-    m[m[ASKED] + slot] = asked
-    m[m[LAST] + slot] = min(_rolled(m, m[m[PROMPT] + r] + output - 1), asked)
+    m[START + slot] = start
+    m[SIZE + slot] = size
+    m[ASKED + slot] = asked
+    m[LAST + slot] = min(_rolled(m, m[PROMPT + r] + output - 1), asked)
     m[SUM_SIZE] += size
     m[SUM_ASKED] += asked
-    m[SUM_LAST] += m[m[LAST] + slot]
-    m[m[FILLED] + slot] = _rolled(m, m[m[NUM_TOKENS] + r])
-    m[SUM_FILLED] += m[m[FILLED] + slot]
+    m[SUM_LAST] += m[LAST + slot]
+    m[FILLED + slot] = _rolled(m, m[NUM_TOKENS + r])
+    m[SUM_FILLED] += m[FILLED + slot]
     return True
 
 
 # -- records --------------------------------------------------------------------------------------
 
 
-@njit
+@njit(forceinline=True)
 def _usage(m, f, u, maps):
     """Bytes of token states, reservation, internal, external, unallocated and cached."""
     b = m[SLOT_BYTES]
@@ -658,7 +668,7 @@ def _usage(m, f, u, maps):
     )
 
 
-@njit
+@njit(forceinline=True)
 def _kv_usage(m, f, u, maps):
     if m[NUM_USABLE] == 0:
         return 0.0
@@ -667,7 +677,7 @@ def _kv_usage(m, f, u, maps):
     return m[SUM_SIZE] / m[NUM_USABLE]
 
 
-@njit
+@njit(forceinline=True)
 def _head_refused(m, f, u, maps):
     return m[REFUSED] == 1 and m[NUM_WAITING] > 0
 
@@ -752,12 +762,12 @@ def _map_blocks(m, f, u, maps, row):
         m[m[MAP_UNUSED] + block] = C_CACHED if m[m[HASHED] + block] else C_FREE
     for at in range(m[NUM_RUNNING]):
         r = m[m[RUN] + at]
-        slot = m[m[SLOT] + r]
-        last = m[m[PROMPT] + r] + m[m[MAX_TOKENS] + r] - 1
-        for k in range(m[m[LENGTH] + slot]):
-            block = m[m[TABLE] + slot * m[WIDTH] + k]
+        slot = m[SLOT + r]
+        last = m[PROMPT + r] + m[MAX_TOKENS + r] - 1
+        for k in range(m[LENGTH + slot]):
+            block = m[m[ROW + slot] + k]
             first = k * m[BLOCK_SIZE]
-            f[m[MAP_FILLED] + block] = (m[m[FILLED] + slot] - first) / m[BLOCK_SIZE]
+            f[m[MAP_FILLED] + block] = (m[FILLED + slot] - first) / m[BLOCK_SIZE]
             f[m[MAP_LAST] + block] = (last - first) / m[BLOCK_SIZE]
             m[m[MAP_UNUSED] + block] = C_INTERNAL
     for at in range(m[BINS]):
@@ -788,16 +798,16 @@ def _map_pieces(m, f, u, maps, row):
     for at in range(m[BINS]):
         maps[row + at] = C_FREE
     for at in range(m[NUM_RUNNING]):
-        slot = m[m[SLOT] + m[m[RUN] + at]]
-        start = m[m[START] + slot]
-        filled, last = start + m[m[FILLED] + slot], start + m[m[LAST] + slot]
+        slot = m[SLOT + m[m[RUN] + at]]
+        start = m[START + slot]
+        filled, last = start + m[FILLED + slot], start + m[LAST + slot]
         _paint(m, maps, row, start, filled, C_TOKEN_STATES)
         _paint(m, maps, row, filled, last, C_RESERVATION)
-        _paint(m, maps, row, last, start + m[m[ASKED] + slot], C_INTERNAL)
-        _paint(m, maps, row, start + m[m[ASKED] + slot], start + m[m[SIZE] + slot], C_EXTERNAL)
+        _paint(m, maps, row, last, start + m[ASKED + slot], C_INTERNAL)
+        _paint(m, maps, row, start + m[ASKED + slot], start + m[SIZE + slot], C_EXTERNAL)
 
 
-@njit
+@njit(forceinline=True)
 def _gap(m, f, u, maps, seconds, num_tokens):
     f[BITS] = seconds
     m[m[GAPS] + (f[BITS : BITS + 1].view(np.int64)[0] >> 42)] += num_tokens
@@ -810,17 +820,17 @@ def _gap(m, f, u, maps, seconds, num_tokens):
 def _see_arrivals(m, f, u, maps):
     at, clock = m[NEXT_ARRIVAL], f[CLOCK]
     while at < m[NUM_ARRIVALS] and f[m[ARRIVAL_TIME] + at] <= clock:
-        r = m[m[ARRIVAL_ID] + at]
-        f[m[ARRIVAL] + r] = f[m[ARRIVAL_TIME] + at]
-        m[m[STATUS] + r] = WAITS
-        m[m[NUM_TOKENS] + r] = m[m[PROMPT] + r]
+        r = REQUESTS + RECORD * m[m[ARRIVAL_ID] + at]
+        f[ARRIVAL + r] = f[m[ARRIVAL_TIME] + at]
+        m[STATUS + r] = WAITS
+        m[NUM_TOKENS + r] = m[PROMPT + r]
         _queue_append(m, f, u, maps, r)
         f[WAITING_S] += clock - f[m[ARRIVAL_TIME] + at]
         at += 1
     m[NEXT_ARRIVAL] = at
 
 
-@njit
+@njit(forceinline=True)
 def _plan(m, f, u, maps, b, r, num_tokens):
     k = m[m[BATCH_SIZE] + b]
     m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k] = r
@@ -850,8 +860,8 @@ def _victim(m, f, u, maps):
         at = 0
         for k in range(1, m[NUM_RUNNING]):
             a, b = m[m[RUN] + at], m[m[RUN] + k]
-            if m[m[PRIORITY] + b] > m[m[PRIORITY] + a] or (
-                m[m[PRIORITY] + b] == m[m[PRIORITY] + a] and f[m[ARRIVAL] + b] > f[m[ARRIVAL] + a]
+            if m[PRIORITY + b] > m[PRIORITY + a] or (
+                m[PRIORITY + b] == m[PRIORITY + a] and f[ARRIVAL + b] > f[ARRIVAL + a]
             ):
                 at = k
     return at
@@ -860,12 +870,12 @@ def _victim(m, f, u, maps):
 @njit
 def _preempt(m, f, u, maps, r):
     _free(m, f, u, maps, r)
-    m[m[STATUS] + r] = IS_PREEMPTED
-    m[m[MAX_COMPUTED] + r] = max(m[m[MAX_COMPUTED] + r], m[m[COMPUTED] + r])
-    m[m[COMPUTED] + r] = 0
-    m[m[STALE] + r] = m[m[IN_FLIGHT] + r]
-    m[m[PLACEHOLDERS] + r] = 0
-    m[m[PREEMPTIONS] + r] += 1
+    m[STATUS + r] = IS_PREEMPTED
+    m[MAX_COMPUTED + r] = max(m[MAX_COMPUTED + r], m[COMPUTED + r])
+    m[COMPUTED + r] = 0
+    m[STALE + r] = m[IN_FLIGHT + r]
+    m[PLACEHOLDERS + r] = 0
+    m[PREEMPTIONS + r] += 1
     m[NUM_PREEMPTIONS] += 1
     m[NUM_PREEMPTED] += 1
     m[REFUSED] = 0
@@ -877,12 +887,12 @@ def _schedule_running(m, f, u, maps, b, budget, threshold):
     index = 0
     while index < m[NUM_RUNNING] and budget > 0:
         r = m[m[RUN] + index]
-        computed, placeholders = m[m[COMPUTED] + r], m[m[PLACEHOLDERS] + r]
-        end = m[m[PROMPT] + r] + m[m[MAX_TOKENS] + r]
+        computed, placeholders = m[COMPUTED + r], m[PLACEHOLDERS + r]
+        end = m[PROMPT + r] + m[MAX_TOKENS + r]
         if placeholders and computed + 2 - placeholders >= end:
             index += 1
             continue
-        n = m[m[NUM_TOKENS] + r] + placeholders - computed
+        n = m[NUM_TOKENS + r] + placeholders - computed
         if 0 < threshold < n:
             n = threshold
         n = min(n, budget, m[MAX_MODEL_LEN] - 1 - computed)
@@ -915,13 +925,13 @@ def _schedule_running(m, f, u, maps, b, budget, threshold):
 @njit
 def _admit(m, f, u, maps, b, r, slot, hit_tokens, n):
     _queue_remove(m, f, u, maps, r)
-    if np.isnan(f[m[FIRST_SCHEDULED] + r]):
-        f[m[FIRST_SCHEDULED] + r] = f[CLOCK]
-        m[m[CACHED] + r] = hit_tokens
+    if np.isnan(f[FIRST_SCHEDULED + r]):
+        f[FIRST_SCHEDULED + r] = f[CLOCK]
+        m[CACHED + r] = hit_tokens
     m[NUM_FREE_SLOTS] -= 1
-    m[m[SLOT] + r] = slot
-    m[m[STATUS] + r] = RUNS
-    m[m[COMPUTED] + r] = hit_tokens
+    m[SLOT + r] = slot
+    m[STATUS + r] = RUNS
+    m[COMPUTED + r] = hit_tokens
     m[m[RUN] + m[NUM_RUNNING]] = r
     m[NUM_RUNNING] += 1
     _plan(m, f, u, maps, b, r, n)
@@ -932,7 +942,7 @@ def _schedule_waiting(m, f, u, maps, b, budget, threshold):
     num_aside = 0
     while budget > 0 and m[NUM_WAITING] > 0 and m[NUM_RUNNING] < m[MAX_ACTIVE]:
         r = _queue_head(m, f, u, maps)
-        if m[m[STALE] + r]:
+        if m[STALE + r]:
             _queue_remove(m, f, u, maps, r)
             m[m[ASIDE] + num_aside] = r
             num_aside += 1
@@ -941,7 +951,7 @@ def _schedule_waiting(m, f, u, maps, b, budget, threshold):
         hit = 0
         if m[CACHING]:
             hit = _lookup(m, f, u, maps, r, slot)
-        n = m[m[NUM_TOKENS] + r] - hit * m[BLOCK_SIZE]
+        n = m[NUM_TOKENS + r] - hit * m[BLOCK_SIZE]
         if 0 < threshold < n:
             n = threshold
         if n > budget and not m[CHUNKED]:
@@ -975,7 +985,7 @@ def _schedule_vllm(m, f, u, maps, b):
 def _schedule_orca(m, f, u, maps, b):
     for k in range(m[NUM_RUNNING]):
         r = m[m[RUN] + k]
-        n = m[m[NUM_TOKENS] + r] - m[m[COMPUTED] + r]
+        n = m[NUM_TOKENS + r] - m[COMPUTED + r]
         if n and _grow(m, f, u, maps, r, n):
             _plan(m, f, u, maps, b, r, n)
     while m[NUM_WAITING] > 0 and m[NUM_RUNNING] < m[MAX_ACTIVE]:
@@ -986,27 +996,27 @@ def _schedule_orca(m, f, u, maps, b):
             m[NUM_FAILURES] += 1
             break
         m[REFUSED] = 0
-        _admit(m, f, u, maps, b, r, slot, 0, m[m[NUM_TOKENS] + r])
+        _admit(m, f, u, maps, b, r, slot, 0, m[NUM_TOKENS + r])
 
 
-@njit
+@njit(forceinline=True)
 def _commit(m, f, u, maps, b):
     """Advance the counts of all scheduled requests; returns the step's time."""
     num_tokens = num_sampled = decode_keys = prefill_keys = prefill_pairs = np.int64(0)
     for k in range(m[m[BATCH_SIZE] + b]):
         r, n = m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k], m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + k]
-        computed = m[m[COMPUTED] + r]
+        computed = m[COMPUTED + r]
         end = computed + n
-        if computed < m[m[MAX_COMPUTED] + r]:
-            m[NUM_RECOMPUTED] += min(end, m[m[MAX_COMPUTED] + r]) - computed
-        m[m[COMPUTED] + r] = end
-        m[m[IN_FLIGHT] + r] += n
-        unfinished = end < m[m[NUM_TOKENS] + r] + m[m[PLACEHOLDERS] + r]
+        if computed < m[MAX_COMPUTED + r]:
+            m[NUM_RECOMPUTED] += min(end, m[MAX_COMPUTED + r]) - computed
+        m[COMPUTED + r] = end
+        m[IN_FLIGHT + r] += n
+        unfinished = end < m[NUM_TOKENS + r] + m[PLACEHOLDERS + r]
         m[m[BATCH_UNFINISHED] + b * m[MAX_ACTIVE] + k] = unfinished
         if not unfinished:
             num_sampled += 1
             if m[ASYNCHRONOUS]:
-                m[m[PLACEHOLDERS] + r] += 1
+                m[PLACEHOLDERS + r] += 1
         num_tokens += n
         if n == 1:
             decode_keys += end
@@ -1020,7 +1030,7 @@ def _commit(m, f, u, maps, b):
     )
 
 
-@njit
+@njit(forceinline=True)
 def _step_time(m, f, u, maps, requests, tokens, sampled, decode_keys, prefill_keys, prefill_pairs):
     """The roofline of kvsim.cost.roofline."""
     gemm_flops = tokens * f[BODY_FLOPS] + sampled * f[HEAD_FLOPS]
@@ -1093,39 +1103,39 @@ def _complete(m, f, u, maps):
     num_regular = num_sampled = num_finished = 0
     for k in range(m[m[BATCH_SIZE] + b]):
         r, n = m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k], m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + k]
-        m[m[IN_FLIGHT] + r] -= n
-        stale = m[m[STALE] + r] > 0
+        m[IN_FLIGHT + r] -= n
+        stale = m[STALE + r] > 0
         if stale:
-            m[m[STALE] + r] -= n
-        if m[m[STATUS] + r] == FINISHED or m[m[BATCH_UNFINISHED] + b * m[MAX_ACTIVE] + k]:
+            m[STALE + r] -= n
+        if m[STATUS + r] == FINISHED or m[m[BATCH_UNFINISHED] + b * m[MAX_ACTIVE] + k]:
             continue
-        m[m[NUM_TOKENS] + r] += 1
+        m[NUM_TOKENS + r] += 1
         num_sampled += 1
-        last = f[m[LAST_TOKEN] + r]
+        last = f[LAST_TOKEN + r]
         if last == before:
             num_regular += 1
         elif np.isnan(last):
-            f[m[FIRST_TOKEN] + r] = end
+            f[FIRST_TOKEN + r] = end
         else:
             _gap(m, f, u, maps, end - last, 1)
-        f[m[LAST_TOKEN] + r] = end
-        if not stale and m[m[PLACEHOLDERS] + r] > 0:
-            m[m[PLACEHOLDERS] + r] -= 1
-            if m[ASYNCHRONOUS] and m[CACHING] and m[m[STATUS] + r] == RUNS:
-                _cache_blocks(m, f, u, maps, r, m[m[SLOT] + r], m[m[COMPUTED] + r] - m[m[IN_FLIGHT] + r])
-        if m[m[NUM_TOKENS] + r] >= m[m[PROMPT] + r] + m[m[MAX_TOKENS] + r]:
-            if m[m[STATUS] + r] == RUNS:
+        f[LAST_TOKEN + r] = end
+        if not stale and m[PLACEHOLDERS + r] > 0:
+            m[PLACEHOLDERS + r] -= 1
+            if m[ASYNCHRONOUS] and m[CACHING] and m[STATUS + r] == RUNS:
+                _cache_blocks(m, f, u, maps, r, m[SLOT + r], m[COMPUTED + r] - m[IN_FLIGHT + r])
+        if m[NUM_TOKENS + r] >= m[PROMPT + r] + m[MAX_TOKENS + r]:
+            if m[STATUS + r] == RUNS:
                 _free(m, f, u, maps, r)
             else:
                 _queue_remove(m, f, u, maps, r)
-            m[m[STATUS] + r] = FINISHED
-            f[m[FINISH] + r] = end
+            m[STATUS + r] = FINISHED
+            f[FINISH + r] = end
             num_finished += 1
     if num_finished:
         kept = 0
         for k in range(m[NUM_RUNNING]):
             r = m[m[RUN] + k]
-            if m[m[STATUS] + r] != FINISHED:
+            if m[STATUS + r] != FINISHED:
                 m[m[RUN] + kept] = r
                 kept += 1
         m[NUM_RUNNING] = kept
