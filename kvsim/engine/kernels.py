@@ -13,8 +13,11 @@ record, so that ``m[COMPUTED + r]`` is a field of one.
 
 from __future__ import annotations
 
+import numba
 import numpy as np
-from numba import njit
+from numba import carray, njit, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 #: Scalars of ``m`` that change.
 COUNTS = (
@@ -196,7 +199,7 @@ def _queue_remove(m, f, u, maps, r):
 # -- keys and the block pool ----------------------------------------------------------------------
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _mix(key, value):
     z = key * _A + value + _NONE
     z = (z ^ (z >> _S30)) * _B
@@ -254,7 +257,7 @@ def _extend_keys(m, f, u, maps, slot, r, num_blocks):
         m[KEY_OFFSET + slot] = offset
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _find(m, f, u, maps, key):
     """Return the block that has held a content longest, or -1."""
     block = m[m[BUCKET] + np.int64(key & np.uint64(m[BUCKET_MASK]))]
@@ -263,7 +266,7 @@ def _find(m, f, u, maps, key):
     return block
 
 
-@njit
+@njit(inline="always")
 def _cache_block(m, f, u, maps, block, key):
     m[m[HASHED] + block] = 1
     u[m[BLOCK_KEY] + block] = key
@@ -279,7 +282,7 @@ def _cache_block(m, f, u, maps, block, key):
     m[m[BUCKET] + at] = block
 
 
-@njit
+@njit(inline="always")
 def _forget(m, f, u, maps, block):
     m[m[HASHED] + block] = 0
     key = u[m[BLOCK_KEY] + block]
@@ -303,7 +306,7 @@ def _forget(m, f, u, maps, block):
         m[m[CHAIN] + previous] = heir
 
 
-@njit
+@njit(inline="always")
 def _lru_remove(m, f, u, maps, block):
     previous, following = m[m[LRU_PREVIOUS] + block], m[m[LRU_NEXT] + block]
     if previous < 0:
@@ -317,7 +320,7 @@ def _lru_remove(m, f, u, maps, block):
     m[NUM_CACHED_FREE] -= 1
 
 
-@njit
+@njit(inline="always")
 def _lru_append(m, f, u, maps, block):
     tail = m[LRU_TAIL]
     m[m[LRU_PREVIOUS] + block] = tail
@@ -330,7 +333,7 @@ def _lru_append(m, f, u, maps, block):
     m[NUM_CACHED_FREE] += 1
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _append_blocks(m, f, u, maps, slot, num_blocks):
     """Hand out free blocks, those without content first, to the end of a table."""
     length = m[LENGTH + slot]
@@ -368,17 +371,17 @@ def _free_blocks(m, f, u, maps, slot):
     m[LENGTH + slot] = 0
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _num_free(m, f, u, maps):
     return m[NUM_UNHASHED] + m[NUM_CACHED_FREE]
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _past_the_end(m, f, u, maps, r, slot):
     return max(m[LENGTH + slot] * m[BLOCK_SIZE] - (m[PROMPT + r] + m[MAX_TOKENS + r] - 1), 0)
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _cache_blocks(m, f, u, maps, r, slot, num_tokens):
     if num_tokens < m[CACHED_TOKENS + slot] + m[BLOCK_SIZE]:
         return
@@ -389,7 +392,7 @@ def _cache_blocks(m, f, u, maps, r, slot, num_tokens):
     m[CACHED_TOKENS + slot] = last * m[BLOCK_SIZE]
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _cdiv(a, b):
     return -(-a // b)
 
@@ -446,7 +449,7 @@ def _paged_admit(m, f, u, maps, r, slot, hit, num_new):
     return True
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _grow(m, f, u, maps, r, num_new):
     """Make room for a running request's next tokens."""
     slot = m[SLOT + r]
@@ -492,7 +495,7 @@ def _free(m, f, u, maps, r):
 # -- contiguous memory ----------------------------------------------------------------------------
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _rolled(m, num_tokens):
     return num_tokens if m[WINDOW] == 0 else min(num_tokens, m[WINDOW])
 
@@ -642,7 +645,7 @@ def _contiguous_admit(m, f, u, maps, r, slot):
 # -- records --------------------------------------------------------------------------------------
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _usage(m, f, u, maps):
     """Bytes of token states, reservation, internal, external, unallocated and cached."""
     b = m[SLOT_BYTES]
@@ -668,7 +671,7 @@ def _usage(m, f, u, maps):
     )
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _kv_usage(m, f, u, maps):
     if m[NUM_USABLE] == 0:
         return 0.0
@@ -677,7 +680,7 @@ def _kv_usage(m, f, u, maps):
     return m[SUM_SIZE] / m[NUM_USABLE]
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _head_refused(m, f, u, maps):
     return m[REFUSED] == 1 and m[NUM_WAITING] > 0
 
@@ -807,7 +810,7 @@ def _map_pieces(m, f, u, maps, row):
         _paint(m, maps, row, start + m[ASKED + slot], start + m[SIZE + slot], C_EXTERNAL)
 
 
-@njit(forceinline=True)
+@njit
 def _gap(m, f, u, maps, seconds, num_tokens):
     f[BITS] = seconds
     m[m[GAPS] + (f[BITS : BITS + 1].view(np.int64)[0] >> 42)] += num_tokens
@@ -830,7 +833,7 @@ def _see_arrivals(m, f, u, maps):
     m[NEXT_ARRIVAL] = at
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def _plan(m, f, u, maps, b, r, num_tokens):
     k = m[m[BATCH_SIZE] + b]
     m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k] = r
@@ -999,7 +1002,7 @@ def _schedule_orca(m, f, u, maps, b):
         _admit(m, f, u, maps, b, r, slot, 0, m[NUM_TOKENS + r])
 
 
-@njit(forceinline=True)
+@njit
 def _commit(m, f, u, maps, b):
     """Advance the counts of all scheduled requests; returns the step's time."""
     num_tokens = num_sampled = decode_keys = prefill_keys = prefill_pairs = np.int64(0)
@@ -1030,7 +1033,7 @@ def _commit(m, f, u, maps, b):
     )
 
 
-@njit(forceinline=True)
+@njit
 def _step_time(m, f, u, maps, requests, tokens, sampled, decode_keys, prefill_keys, prefill_pairs):
     """The roofline of kvsim.cost.roofline."""
     gemm_flops = tokens * f[BODY_FLOPS] + sampled * f[HEAD_FLOPS]
@@ -1147,8 +1150,8 @@ def _complete(m, f, u, maps):
     return num_finished
 
 
-@njit(cache=True)
-def advance(m, f, u, maps, horizon, until_finish, max_steps):
+@njit
+def _advance(m, f, u, maps, horizon, until_finish, max_steps):
     """Run until the outside may matter, or for ``max_steps`` steps; returns requests ended."""
     num_ended = 0
     steps = 0
@@ -1187,3 +1190,33 @@ def advance(m, f, u, maps, horizon, until_finish, max_steps):
         else:
             break
     return num_ended
+
+
+def _itself(array):
+    return array
+
+
+@intrinsic
+def _data(typing_context, array):
+    def generate(context, builder, signature, arguments):
+        return make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return types.CPointer(array.dtype)(array), generate
+
+
+@njit
+def _borrowed(array):
+    return carray(_data(array), array.shape)
+
+
+# Numba counts references to an array at every call, atomically: a third of a saturated run. What is
+# borrowed is not counted; the caller keeps the arrays alive.
+_borrow = _itself if numba.config.DISABLE_JIT else _borrowed
+
+
+@njit(cache=True)
+def advance(m, f, u, maps, horizon, until_finish, max_steps):
+    """Run until the outside may matter, or for ``max_steps`` steps; returns requests ended."""
+    return _advance(
+        _borrow(m), _borrow(f), _borrow(u), _borrow(maps), horizon, until_finish, max_steps
+    )

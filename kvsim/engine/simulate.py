@@ -14,6 +14,7 @@ from kvsim.engine.replica import Replica, make_request
 from kvsim.engine.router import ROUTERS
 from kvsim.engine.setup import Setup, resolve
 from kvsim.engine.world import Serving
+from kvsim.request import Request
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import Pool, summarize
 from kvsim.results.result import Result
@@ -169,6 +170,15 @@ def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
     """
     longest, kv = setup.memory.limits.max_model_len, setup.make_kv()
     admissible = trace.num_prompt_tokens < longest
+    if admissible.any():
+        # What fits still fits with fewer tokens, so the worst case often answers for all.
+        prompts = trace.num_prompt_tokens[admissible]
+        prompt = int(prompts.max())
+        outputs = np.minimum(trace.num_output_tokens[admissible], longest - prompts)
+        output = min(int(outputs.max()), longest)
+        worst = Request(0, 0.0, prompt, output, [(0, 0, prompt)], 1)
+        if kv.fits(worst):
+            return admissible
     for index in np.flatnonzero(admissible).tolist():
         admissible[index] = kv.fits(make_request(trace, index, 0.0, longest))
     return admissible

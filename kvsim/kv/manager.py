@@ -157,7 +157,10 @@ class KVCacheManager(ABC):
         return NO_HIT
 
     def fits(self, request: Request) -> bool:
-        """Whether an empty memory could serve the request to its end. Does not mutate."""
+        """Whether an empty memory could serve the request to its end. Does not mutate.
+
+        What fits must also fit with fewer prompt or output tokens.
+        """
         del request
         return True
 
