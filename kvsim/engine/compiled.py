@@ -364,6 +364,9 @@ def _new_arrays(
     arrays["BUCKET"] = ints.place(buckets, -1)
     arrays["HOLES"] = ints.place(orders * max_holes)
     arrays["NUM_HOLES"] = ints.place(orders)
+    for name in ("PHASE_FIRST", "PHASE_LAST"):
+        arrays[name] = ints.place(int(values["block_size"]))
+    arrays["PHASE_NEXT"] = ints.place(2 * slots)
     for name in "BATCH_REQUEST BATCH_TOKENS BATCH_UNFINISHED".split():
         arrays[name] = ints.place(depth * slots, None)
     arrays["BATCH_SIZE"] = ints.place(depth)

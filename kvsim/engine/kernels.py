@@ -25,8 +25,8 @@ COUNTS = (
     OUTSTANDING, EMPTY_STEPS, REFUSED, NUM_STEPS, STRIDE, NUM_SAMPLES, NUM_PREEMPTIONS,
     NUM_RECOMPUTED, NUM_FAILURES, PEAK_RUNNING, NUM_UNHASHED, NUM_CACHED_FREE, NUM_USED,
     NUM_FREE_SLOTS, SUM_FILLED, NUM_TABLE_BLOCKS, SUM_INTERNAL, QUEUE_HEAD, QUEUE_TAIL, LRU_HEAD,
-    LRU_TAIL, SUM_SIZE, SUM_ASKED, SUM_LAST, NUM_PREEMPTED, OUTCOME,
-) = tuple(range(33))  # fmt: skip
+    LRU_TAIL, SUM_SIZE, SUM_ASKED, SUM_LAST, NUM_PREEMPTED, OUTCOME, TRIED, STEADY,
+) = tuple(range(35))  # fmt: skip
 #: Scalars of ``m`` that do not change: the configuration, and widths of rows. Sizes are in tokens;
 #: ``NUM_USABLE`` counts blocks, or slots of a contiguous memory, and ``UNIT_BYTES`` is one's size.
 SETTINGS = (
@@ -34,22 +34,22 @@ SETTINGS = (
     MAX_ACTIVE, BUDGET, THRESHOLD, ADAPTIVE, CHUNKED, BY_PRIORITY, ASYNCHRONOUS, CACHING,
     WATERMARK_BLOCKS, RESERVE_FULL, LOOKAHEAD, WINDOW, DEPTH, BINS, KV_BYTES, MAX_HOLES,
     NUM_ORDERS, NUM_BLOCKS, BUCKET_MASK, MAX_BATCHES, LAST_WEIGHT,
-) = tuple(range(33, 62))  # fmt: skip
+) = tuple(range(35, 64))  # fmt: skip
 #: Offsets of arrays in ``m``: by request, of queues, of blocks, of holes in a contiguous memory, of
 #: steps in flight, of records.
 INT_ARRAYS = (
     SEGMENT_OFFSET, SEGMENT_ID, SEGMENT_START, SEGMENT_LENGTH, OUTPUT_ID, SALT,
     RUN, HEAP, ASIDE, ARRIVAL_ID, FREE_SLOTS,
     REF_CNT, UNHASHED, LRU_PREVIOUS, LRU_NEXT, HASHED, BUCKET, CHAIN, COPY, MAP_UNUSED,
-    HOLES, NUM_HOLES,
+    HOLES, NUM_HOLES, PHASE_FIRST, PHASE_LAST, PHASE_NEXT,
     BATCH_REQUEST, BATCH_TOKENS, BATCH_UNFINISHED, BATCH_SIZE,
     SAMPLE_INTS, GAPS,
-) = tuple(range(62, 90))  # fmt: skip
+) = tuple(range(64, 95))  # fmt: skip
 #: Offsets, held in ``m``, of arrays in ``f`` and in ``u``.
 FLOAT_ARRAYS = (
     ARRIVAL_TIME, BATCH_END, SAMPLE_FLOATS, WEIGHT_BYTES, MAP_FILLED, MAP_LAST,
-) = tuple(range(90, 96))  # fmt: skip
-KEY_ARRAYS = (BLOCK_KEY,) = (96,)
+) = tuple(range(95, 101))  # fmt: skip
+KEY_ARRAYS = (BLOCK_KEY,) = (101,)
 #: Where the records of requests begin, in ``m`` and in ``f``, and the length of a record. A request
 #: is named by the place of its record: ``m[COMPUTED + r]``, ``f[FINISH + r]``.
 REQUESTS, RECORD = 112, 16
@@ -828,6 +828,7 @@ def _see_arrivals(m, f, u, maps):
         m[STATUS + r] = WAITS
         m[NUM_TOKENS + r] = m[PROMPT + r]
         _queue_append(m, f, u, maps, r)
+        m[TRIED] = 0
         f[WAITING_S] += clock - f[m[ARRIVAL_TIME] + at]
         at += 1
     m[NEXT_ARRIVAL] = at
@@ -928,6 +929,8 @@ def _schedule_running(m, f, u, maps, b, budget, threshold):
 @njit
 def _admit(m, f, u, maps, b, r, slot, hit_tokens, n):
     _queue_remove(m, f, u, maps, r)
+    m[TRIED] = 0
+    m[STEADY] = 0
     if np.isnan(f[FIRST_SCHEDULED + r]):
         f[FIRST_SCHEDULED + r] = f[CLOCK]
         m[CACHED + r] = hit_tokens
@@ -963,6 +966,7 @@ def _schedule_waiting(m, f, u, maps, b, budget, threshold):
         n = min(n, budget)
         if not _paged_admit(m, f, u, maps, r, slot, hit, n):
             m[REFUSED] = 1
+            m[TRIED] = 1
             m[NUM_FAILURES] += 1
             break
         m[REFUSED] = 0
@@ -996,6 +1000,7 @@ def _schedule_orca(m, f, u, maps, b):
         slot = m[m[FREE_SLOTS] + m[NUM_FREE_SLOTS] - 1]
         if not _contiguous_admit(m, f, u, maps, r, slot):
             m[REFUSED] = 1
+            m[TRIED] = 1
             m[NUM_FAILURES] += 1
             break
         m[REFUSED] = 0
@@ -1064,6 +1069,8 @@ def _schedule(m, f, u, maps):
     b = (m[FIRST_BATCH] + m[NUM_BATCHES]) % m[MAX_BATCHES]
     m[m[BATCH_SIZE] + b] = 0
     m[NUM_PREEMPTED] = 0
+    m[STEADY] = 1
+    m[TRIED] = 0
     if m[ORCA]:
         _schedule_orca(m, f, u, maps, b)
     else:
@@ -1142,12 +1149,175 @@ def _complete(m, f, u, maps):
                 m[m[RUN] + kept] = r
                 kept += 1
         m[NUM_RUNNING] = kept
+        m[TRIED] = 0
+        m[STEADY] = 0
         m[OUTSTANDING] -= num_finished
     if num_regular:
         _gap(m, f, u, maps, end - before, num_regular)
     if num_sampled:
         f[LAST_TOKEN_TIME] = end
     return num_finished
+
+
+# -- runs of steps --------------------------------------------------------------------------------
+
+
+@njit
+def _longest_run(m, f, u, maps):
+    """Return for how many steps the batch changes only by arithmetic; 0 if it is not steady.
+
+    Every running request decodes, nobody ends, nobody joins. With asynchronous scheduling the step
+    under way holds just these requests, too.
+    """
+    running = m[NUM_RUNNING]
+    if m[DEPTH] > 1 + m[ASYNCHRONOUS] or m[NUM_BATCHES] != m[ASYNCHRONOUS] or m[WINDOW]:
+        return 0
+    if running == 0 or (not m[ORCA] and running > m[BUDGET]):
+        return 0
+    tries = m[NUM_WAITING] > 0 and running < m[MAX_ACTIVE]
+    tries = tries and (m[ORCA] == 1 or running < m[BUDGET])
+    if tries and (m[CACHING] or not m[TRIED]):
+        return 0
+    b = m[FIRST_BATCH]
+    if m[ASYNCHRONOUS] and m[m[BATCH_SIZE] + b] != running:
+        return 0
+    longest = np.int64(1) << 62
+    for k in range(running):
+        r = m[m[RUN] + k]
+        tokens = m[NUM_TOKENS + r]
+        steady = (
+            tokens + m[PLACEHOLDERS + r] - m[COMPUTED + r] == 1
+            and m[PLACEHOLDERS + r] == m[ASYNCHRONOUS]
+            and m[IN_FLIGHT + r] == m[ASYNCHRONOUS]
+            and m[COMPUTED + r] >= m[MAX_COMPUTED + r]
+            and m[STALE + r] == 0
+            and f[LAST_TOKEN + r] == f[LAST_TOKEN_TIME]
+        )
+        if m[ASYNCHRONOUS]:
+            at = b * m[MAX_ACTIVE] + k
+            steady = steady and m[m[BATCH_REQUEST] + at] == r and m[m[BATCH_TOKENS] + at] == 1
+            steady = steady and m[m[BATCH_UNFINISHED] + at] == 0
+        if not steady:
+            return 0
+        longest = min(longest, m[PROMPT + r] + m[MAX_TOKENS + r] - tokens - 1)
+    return longest
+
+
+@njit
+def _join_phase(m, steps, k):
+    """Note that the k-th running request needs attention at that step and each block after."""
+    phase = steps % m[BLOCK_SIZE]
+    m[m[PHASE_NEXT] + k] = -1
+    if m[m[PHASE_FIRST] + phase] < 0:
+        m[m[PHASE_FIRST] + phase] = k
+    else:
+        m[m[PHASE_NEXT] + m[m[PHASE_LAST] + phase]] = k
+    m[m[PHASE_LAST] + phase] = k
+
+
+@njit
+def _sort_by_phase(m, f, u, maps):
+    """List, by step modulo block size and in running order, who takes or fills a block then.
+
+    Entry 2k is the k-th request taking a block, 2k + 1 its filling one. Returns the sum of computed
+    tokens.
+    """
+    for phase in range(m[BLOCK_SIZE]):
+        m[m[PHASE_FIRST] + phase] = -1
+    sum_computed = np.int64(0)
+    for k in range(m[NUM_RUNNING]):
+        r = m[m[RUN] + k]
+        computed = m[COMPUTED + r]
+        sum_computed += computed
+        if m[PLACEMENT] != PAGED:
+            continue
+        slot = m[SLOT + r]
+        taking = m[LENGTH + slot] * m[BLOCK_SIZE] - computed - m[LOOKAHEAD]
+        filling = m[CACHED_TOKENS + slot] - computed - 1 + m[ASYNCHRONOUS]
+        _join_phase(m, taking, 2 * k)
+        if m[CACHING] and (taking - filling) % m[BLOCK_SIZE]:
+            _join_phase(m, filling, 2 * k + 1)
+    return sum_computed
+
+
+@njit
+def _tend_blocks(m, f, u, maps, step):
+    """Take and name the blocks of one step of a run; returns False, unchanged, if they run out."""
+    k = m[m[PHASE_FIRST] + step % m[BLOCK_SIZE]]
+    count, at = 0, k
+    while at >= 0:
+        count += 1
+        at = m[m[PHASE_NEXT] + at]
+    if count > _num_free(m, f, u, maps):
+        return False
+    while k >= 0:
+        r = m[m[RUN] + k // 2]
+        slot = m[SLOT + r]
+        end = m[COMPUTED + r] + step + 1
+        if min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN]) > m[LENGTH + slot] * m[BLOCK_SIZE]:
+            m[SUM_INTERNAL] -= _past_the_end(m, f, u, maps, r, slot)
+            _append_blocks(m, f, u, maps, slot, 1)
+            m[SUM_INTERNAL] += _past_the_end(m, f, u, maps, r, slot)
+        if m[CACHING]:
+            _cache_blocks(m, f, u, maps, r, slot, end - m[ASYNCHRONOUS])
+        k = m[m[PHASE_NEXT] + k]
+    return True
+
+
+@njit
+def _run_of_steps(m, f, u, maps, most_steps):
+    """Advance a steady batch by whole steps; returns how many. Nothing is approximated.
+
+    Times are the same sequence of additions, and blocks change hands in the same order, as step by
+    step.
+    """
+    longest = min(_longest_run(m, f, u, maps), most_steps)
+    if longest < 2:
+        return 0
+    running = m[NUM_RUNNING]
+    tries = m[NUM_WAITING] > 0 and running < m[MAX_ACTIVE]
+    tries = tries and (m[ORCA] == 1 or running < m[BUDGET])
+    next_arrival = np.inf
+    if m[NEXT_ARRIVAL] < m[NUM_ARRIVALS]:
+        next_arrival = f[m[ARRIVAL_TIME] + m[NEXT_ARRIVAL]]
+    keys = _sort_by_phase(m, f, u, maps)
+    under_way = f[m[BATCH_END] + m[FIRST_BATCH]]  # end of the step in flight, if asynchronous
+    step = flushed = 0
+    while step < longest and f[CLOCK] < next_arrival and f[CLOCK] < f[END_TIME]:
+        if m[PLACEMENT] == PAGED and not _tend_blocks(m, f, u, maps, step):
+            break
+        now = f[CLOCK]
+        m[SUM_FILLED] += running
+        m[NUM_FAILURES] += tries
+        keys += running
+        time = f[CONSTANT_TIME]
+        if time < 0:
+            time = _step_time(m, f, u, maps, running, running, running, keys, 0, 0)
+        start = max(now, f[STAGE_FREE])
+        f[STAGE_FREE] = start + time / f[NUM_STAGES]
+        end = max(start + time, under_way if m[ASYNCHRONOUS] else now)
+        step += 1
+        if m[BINS] and m[NUM_STEPS] % m[STRIDE] == 0:
+            for k in range(running):
+                m[FILLED + m[SLOT + m[m[RUN] + k]]] += step - flushed
+            flushed = step
+        _record_step(m, f, u, maps)
+        if m[ASYNCHRONOUS]:
+            end, under_way = under_way, end
+        pass_time(m, f, u, maps, end)
+        _gap(m, f, u, maps, end - f[LAST_TOKEN_TIME], running)
+        f[LAST_TOKEN_TIME] = end
+    if step == 0:
+        return 0
+    m[EMPTY_STEPS] = 0
+    for k in range(running):
+        r = m[m[RUN] + k]
+        m[COMPUTED + r] += step
+        m[NUM_TOKENS + r] += step
+        f[LAST_TOKEN + r] = f[LAST_TOKEN_TIME]
+        m[FILLED + m[SLOT + r]] += step - flushed
+    f[m[BATCH_END] + m[FIRST_BATCH]] = under_way
+    return step
 
 
 @njit
@@ -1178,9 +1348,14 @@ def _advance(m, f, u, maps, horizon, until_finish, max_steps):
         elif f[CLOCK] >= horizon:
             break
         elif f[CLOCK] < f[END_TIME]:
-            if steps == max_steps:
+            if steps >= max_steps:
                 m[OUTCOME] = PAUSED
                 break
+            if m[STEADY] and horizon == np.inf:
+                run = _run_of_steps(m, f, u, maps, max_steps - steps)
+                steps += run
+                if run:
+                    continue
             steps += 1
             if not _schedule(m, f, u, maps):
                 m[OUTCOME] = STUCK
