@@ -364,7 +364,7 @@ def _new_arrays(
     arrays["BUCKET"] = ints.place(buckets, -1)
     arrays["HOLES"] = ints.place(orders * max_holes)
     arrays["NUM_HOLES"] = ints.place(orders)
-    for name in ("PHASE_FIRST", "PHASE_LAST"):
+    for name in ("PHASE_FIRST", "PHASE_LAST", "PHASE_COUNT"):
         arrays[name] = ints.place(int(values["block_size"]))
     arrays["PHASE_NEXT"] = ints.place(2 * slots)
     for name in "BATCH_REQUEST BATCH_TOKENS BATCH_UNFINISHED".split():

@@ -41,15 +41,15 @@ INT_ARRAYS = (
     SEGMENT_OFFSET, SEGMENT_ID, SEGMENT_START, SEGMENT_LENGTH, OUTPUT_ID, SALT,
     RUN, HEAP, ASIDE, ARRIVAL_ID, FREE_SLOTS,
     REF_CNT, UNHASHED, LRU_PREVIOUS, LRU_NEXT, HASHED, BUCKET, CHAIN, COPY, MAP_UNUSED,
-    HOLES, NUM_HOLES, PHASE_FIRST, PHASE_LAST, PHASE_NEXT,
+    HOLES, NUM_HOLES, PHASE_FIRST, PHASE_LAST, PHASE_NEXT, PHASE_COUNT,
     BATCH_REQUEST, BATCH_TOKENS, BATCH_UNFINISHED, BATCH_SIZE,
     SAMPLE_INTS, GAPS,
-) = tuple(range(64, 95))  # fmt: skip
+) = tuple(range(64, 96))  # fmt: skip
 #: Offsets, held in ``m``, of arrays in ``f`` and in ``u``.
 FLOAT_ARRAYS = (
     ARRIVAL_TIME, BATCH_END, SAMPLE_FLOATS, WEIGHT_BYTES, MAP_FILLED, MAP_LAST,
-) = tuple(range(95, 101))  # fmt: skip
-KEY_ARRAYS = (BLOCK_KEY,) = (101,)
+) = tuple(range(96, 102))  # fmt: skip
+KEY_ARRAYS = (BLOCK_KEY,) = (102,)
 #: Where the records of requests begin, in ``m`` and in ``f``, and the length of a record. A request
 #: is named by the place of its record: ``m[COMPUTED + r]``, ``f[FINISH + r]``.
 REQUESTS, RECORD = 112, 16
@@ -1213,6 +1213,7 @@ def _join_phase(m, steps, k):
     else:
         m[m[PHASE_NEXT] + m[m[PHASE_LAST] + phase]] = k
     m[m[PHASE_LAST] + phase] = k
+    m[m[PHASE_COUNT] + phase] += 1
 
 
 @njit
@@ -1224,6 +1225,7 @@ def _sort_by_phase(m, f, u, maps):
     """
     for phase in range(m[BLOCK_SIZE]):
         m[m[PHASE_FIRST] + phase] = -1
+        m[m[PHASE_COUNT] + phase] = 0
     sum_computed = np.int64(0)
     for k in range(m[NUM_RUNNING]):
         r = m[m[RUN] + k]
@@ -1243,12 +1245,9 @@ def _sort_by_phase(m, f, u, maps):
 @njit
 def _tend_blocks(m, f, u, maps, step):
     """Take and name the blocks of one step of a run; returns False, unchanged, if they run out."""
-    k = m[m[PHASE_FIRST] + step % m[BLOCK_SIZE]]
-    count, at = 0, k
-    while at >= 0:
-        count += 1
-        at = m[m[PHASE_NEXT] + at]
-    if count > _num_free(m, f, u, maps):
+    phase = step % m[BLOCK_SIZE]
+    k = m[m[PHASE_FIRST] + phase]
+    if m[m[PHASE_COUNT] + phase] > _num_free(m, f, u, maps):
         return False
     while k >= 0:
         r = m[m[RUN] + k // 2]
