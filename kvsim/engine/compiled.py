@@ -301,6 +301,10 @@ class _Layout:
             self._filled.append((at, length, content))
         return at
 
+    def align(self, unit: int) -> None:
+        """Begin the next array at a multiple of ``unit``."""
+        self.size += -self.size % unit
+
     def make(self, dtype: type) -> NDArray[Any]:
         """Make the flat array. Memory that is never touched is never really taken."""
         flat = np.empty(self.size, dtype=dtype)
@@ -356,11 +360,11 @@ def _new_arrays(
     arrays["ASIDE"] = ints.place(n, None)
     arrays["HEAP"] = ints.place(n if by_priority else 0, None)
     tables = ints.place(slots * width, None)
-    for name in "REF_CNT LRU_PREVIOUS LRU_NEXT HASHED MAP_UNUSED".split():
-        arrays[name] = ints.place(blocks)
-    for name in "CHAIN COPY".split():
-        arrays[name] = ints.place(blocks, -1)
-    arrays["UNHASHED"] = ints.place(blocks, np.arange(blocks, 0, -1) - 1)
+    arrays["MAP_UNUSED"] = ints.place(blocks)
+    ints.align(k.BLOCK_RECORD)
+    arrays["BLOCKS"] = ints.place(blocks * k.BLOCK_RECORD)
+    blocks_down = arrays["BLOCKS"] + k.BLOCK_RECORD * (np.arange(blocks, 0, -1) - 1)
+    arrays["UNHASHED"] = ints.place(blocks, blocks_down)
     arrays["BUCKET"] = ints.place(buckets, -1)
     arrays["HOLES"] = ints.place(orders * max_holes)
     arrays["NUM_HOLES"] = ints.place(orders)
@@ -378,10 +382,8 @@ def _new_arrays(
     arrays["WEIGHT_BYTES"] = floats.place(len(weights), np.array(weights))
     for name in "MAP_FILLED MAP_LAST".split():
         arrays[name] = floats.place(blocks)
-    arrays["BLOCK_KEY"] = slots * width * bool(caching)
-
     m, f = ints.make(np.int64), floats.make(np.float64)
-    u = np.empty(arrays["BLOCK_KEY"] + blocks, dtype=np.uint64)
+    u = np.empty(slots * width * bool(caching), dtype=np.uint64)
     maps = np.empty(k.MAX_SAMPLES * bins, dtype=np.uint8)
     m[: k.REQUESTS] = 0
     f[: k.REQUESTS] = 0.0
@@ -391,6 +393,8 @@ def _new_arrays(
     requests[:, k.MAX_TOKENS] = np.minimum(trace.num_output_tokens, longest_outputs)
     requests[:, k.PRIORITY] = trace.priority
     requests[:, k.STATUS] = k.UNSEEN
+    block_records = m[arrays["BLOCKS"] :][: blocks * k.BLOCK_RECORD].reshape(blocks, -1)
+    block_records[:, [k.CHAIN, k.COPY]] = -1
     records = m[first_slot:][: slots * k.RECORD].reshape(slots, k.RECORD)
     records[:, k.KEY_OWNER] = -1
     records[:, k.ROW] = tables + width * np.arange(slots)

@@ -6,8 +6,8 @@ are the specification; names are theirs.
 
 All state lives in four flat arrays, because every array that a kernel gets costs time at each call:
 ``m`` (int64), ``f`` (float64), ``u`` (uint64, keys of content) and ``maps`` (uint8, memory maps).
-Names in capitals are places in them. ``m[NUM_RUNNING]`` is a scalar; ``m[m[REF_CNT] + block]`` is an
-entry of an array that begins at ``m[REF_CNT]``; requests and slots are named by the place of their
+Names in capitals are places in them. ``m[NUM_RUNNING]`` is a scalar; ``m[m[RUN] + k]`` is an entry
+of an array that begins at ``m[RUN]``; requests, slots and blocks are named by the place of their
 record, so that ``m[COMPUTED + r]`` is a field of one.
 """
 
@@ -40,16 +40,15 @@ SETTINGS = (
 INT_ARRAYS = (
     SEGMENT_OFFSET, SEGMENT_ID, SEGMENT_START, SEGMENT_LENGTH, OUTPUT_ID, SALT,
     RUN, HEAP, ASIDE, ARRIVAL_ID, FREE_SLOTS,
-    REF_CNT, UNHASHED, LRU_PREVIOUS, LRU_NEXT, HASHED, BUCKET, CHAIN, COPY, MAP_UNUSED,
+    BLOCKS, UNHASHED, BUCKET, MAP_UNUSED,
     HOLES, NUM_HOLES, PHASE_FIRST, PHASE_LAST, PHASE_NEXT, PHASE_COUNT,
     BATCH_REQUEST, BATCH_TOKENS, BATCH_UNFINISHED, BATCH_SIZE,
     SAMPLE_INTS, GAPS,
-) = tuple(range(64, 96))  # fmt: skip
-#: Offsets, held in ``m``, of arrays in ``f`` and in ``u``.
+) = tuple(range(64, 91))  # fmt: skip
+#: Offsets, held in ``m``, of arrays in ``f``.
 FLOAT_ARRAYS = (
     ARRIVAL_TIME, BATCH_END, SAMPLE_FLOATS, WEIGHT_BYTES, MAP_FILLED, MAP_LAST,
-) = tuple(range(96, 102))  # fmt: skip
-KEY_ARRAYS = (BLOCK_KEY,) = (102,)
+) = tuple(range(91, 97))  # fmt: skip
 #: Where the records of requests begin, in ``m`` and in ``f``, and the length of a record. A request
 #: is named by the place of its record: ``m[COMPUTED + r]``, ``f[FINISH + r]``.
 REQUESTS, RECORD = 112, 16
@@ -64,6 +63,11 @@ SLOT_FIELDS = (
     ROW, KEY_ROW, LENGTH, CACHED_TOKENS, FILLED, KEY_OWNER, NUM_KEYS, KEY_SEGMENT, KEY_OFFSET,
     START, SIZE, ASKED, LAST,
 ) = tuple(range(13))  # fmt: skip
+#: A block is named by the place of its record, one cache line of ``m``. The key is kept as int64.
+BLOCK_RECORD = 8
+BLOCK_FIELDS = (
+    REF_CNT, LRU_PREVIOUS, LRU_NEXT, HASHED, CHAIN, COPY, BLOCK_KEY,
+) = tuple(range(7))  # fmt: skip
 #: Scalars of ``f``: what changes (times in seconds, integrals over time), and the settings.
 SUMS = (
     CLOCK, STAGE_FREE, LAST_TOKEN_TIME, TOKEN_STATES_S, RESERVATION_S, INTERNAL_S, EXTERNAL_S,
@@ -261,74 +265,74 @@ def _extend_keys(m, f, u, maps, slot, r, num_blocks):
 def _find(m, f, u, maps, key):
     """Return the block that has held a content longest, or -1."""
     block = m[m[BUCKET] + np.int64(key & np.uint64(m[BUCKET_MASK]))]
-    while block >= 0 and u[m[BLOCK_KEY] + block] != key:
-        block = m[m[CHAIN] + block]
+    while block >= 0 and np.uint64(m[BLOCK_KEY + block]) != key:
+        block = m[CHAIN + block]
     return block
 
 
 @njit(inline="always")
 def _cache_block(m, f, u, maps, block, key):
-    m[m[HASHED] + block] = 1
-    u[m[BLOCK_KEY] + block] = key
-    m[m[COPY] + block] = -1
+    m[HASHED + block] = 1
+    m[BLOCK_KEY + block] = np.int64(key)
+    m[COPY + block] = -1
     first = _find(m, f, u, maps, key)
     if first >= 0:
-        while m[m[COPY] + first] >= 0:
-            first = m[m[COPY] + first]
-        m[m[COPY] + first] = block
+        while m[COPY + first] >= 0:
+            first = m[COPY + first]
+        m[COPY + first] = block
         return
     at = np.int64(key & np.uint64(m[BUCKET_MASK]))
-    m[m[CHAIN] + block] = m[m[BUCKET] + at]
+    m[CHAIN + block] = m[m[BUCKET] + at]
     m[m[BUCKET] + at] = block
 
 
 @njit(inline="always")
 def _forget(m, f, u, maps, block):
-    m[m[HASHED] + block] = 0
-    key = u[m[BLOCK_KEY] + block]
+    m[HASHED + block] = 0
+    key = np.uint64(m[BLOCK_KEY + block])
     at = np.int64(key & np.uint64(m[BUCKET_MASK]))
     first, previous = m[m[BUCKET] + at], -1
-    while u[m[BLOCK_KEY] + first] != key:
-        previous, first = first, m[m[CHAIN] + first]
+    while np.uint64(m[BLOCK_KEY + first]) != key:
+        previous, first = first, m[CHAIN + first]
     if first != block:
-        while m[m[COPY] + first] != block:
-            first = m[m[COPY] + first]
-        m[m[COPY] + first] = m[m[COPY] + block]
+        while m[COPY + first] != block:
+            first = m[COPY + first]
+        m[COPY + first] = m[COPY + block]
         return
-    heir = m[m[COPY] + block]
+    heir = m[COPY + block]
     if heir >= 0:
-        m[m[CHAIN] + heir] = m[m[CHAIN] + block]
+        m[CHAIN + heir] = m[CHAIN + block]
     else:
-        heir = m[m[CHAIN] + block]
+        heir = m[CHAIN + block]
     if previous < 0:
         m[m[BUCKET] + at] = heir
     else:
-        m[m[CHAIN] + previous] = heir
+        m[CHAIN + previous] = heir
 
 
 @njit(inline="always")
 def _lru_remove(m, f, u, maps, block):
-    previous, following = m[m[LRU_PREVIOUS] + block], m[m[LRU_NEXT] + block]
+    previous, following = m[LRU_PREVIOUS + block], m[LRU_NEXT + block]
     if previous < 0:
         m[LRU_HEAD] = following
     else:
-        m[m[LRU_NEXT] + previous] = following
+        m[LRU_NEXT + previous] = following
     if following < 0:
         m[LRU_TAIL] = previous
     else:
-        m[m[LRU_PREVIOUS] + following] = previous
+        m[LRU_PREVIOUS + following] = previous
     m[NUM_CACHED_FREE] -= 1
 
 
 @njit(inline="always")
 def _lru_append(m, f, u, maps, block):
     tail = m[LRU_TAIL]
-    m[m[LRU_PREVIOUS] + block] = tail
-    m[m[LRU_NEXT] + block] = -1
+    m[LRU_PREVIOUS + block] = tail
+    m[LRU_NEXT + block] = -1
     if tail < 0:
         m[LRU_HEAD] = block
     else:
-        m[m[LRU_NEXT] + tail] = block
+        m[LRU_NEXT + tail] = block
     m[LRU_TAIL] = block
     m[NUM_CACHED_FREE] += 1
 
@@ -345,7 +349,7 @@ def _append_blocks(m, f, u, maps, slot, num_blocks):
             block = m[LRU_HEAD]
             _lru_remove(m, f, u, maps, block)
             _forget(m, f, u, maps, block)
-        m[m[REF_CNT] + block] = 1
+        m[REF_CNT + block] = 1
         m[m[ROW + slot] + length + k] = block
     m[LENGTH + slot] = length + num_blocks
     m[NUM_USED] += num_blocks
@@ -357,14 +361,14 @@ def _free_blocks(m, f, u, maps, slot):
     """Free a table last to first: hashed blocks to the back, the others to the front."""
     for k in range(m[LENGTH + slot] - 1, -1, -1):
         block = m[m[ROW + slot] + k]
-        m[m[REF_CNT] + block] -= 1
-        if m[m[REF_CNT] + block] == 0:
+        m[REF_CNT + block] -= 1
+        if m[REF_CNT + block] == 0:
             m[NUM_USED] -= 1
-            if m[m[HASHED] + block]:
+            if m[HASHED + block]:
                 _lru_append(m, f, u, maps, block)
     for k in range(m[LENGTH + slot]):
         block = m[m[ROW + slot] + k]
-        if m[m[REF_CNT] + block] == 0 and not m[m[HASHED] + block]:
+        if m[REF_CNT + block] == 0 and not m[HASHED + block]:
             m[m[UNHASHED] + m[NUM_UNHASHED]] = block
             m[NUM_UNHASHED] += 1
     m[NUM_TABLE_BLOCKS] -= m[LENGTH + slot]
@@ -422,7 +426,7 @@ def _paged_admit(m, f, u, maps, r, slot, hit, num_new):
         free -= m[WATERMARK_BLOCKS]
     taken = 0
     for k in range(hit):
-        taken += m[m[REF_CNT] + m[m[ROW + slot] + k]] == 0
+        taken += m[REF_CNT + m[m[ROW + slot] + k]] == 0
     if m[RESERVE_FULL]:
         length = min(m[NUM_TOKENS + r], m[MAX_MODEL_LEN])
         if max(_cdiv(length, m[BLOCK_SIZE]) - hit, 0) + taken > free:
@@ -433,10 +437,10 @@ def _paged_admit(m, f, u, maps, r, slot, hit, num_new):
         return False
     for k in range(hit):
         block = m[m[ROW + slot] + k]
-        if m[m[REF_CNT] + block] == 0:
+        if m[REF_CNT + block] == 0:
             _lru_remove(m, f, u, maps, block)
             m[NUM_USED] += 1
-        m[m[REF_CNT] + block] += 1
+        m[REF_CNT + block] += 1
     m[LENGTH + slot] = hit
     m[NUM_TABLE_BLOCKS] += hit
     _append_blocks(m, f, u, maps, slot, needed)
@@ -762,13 +766,13 @@ def _map_blocks(m, f, u, maps, row):
     for block in range(m[NUM_BLOCKS]):
         f[m[MAP_FILLED] + block] = 0.0
         f[m[MAP_LAST] + block] = 0.0
-        m[m[MAP_UNUSED] + block] = C_CACHED if m[m[HASHED] + block] else C_FREE
+        m[m[MAP_UNUSED] + block] = C_CACHED if m[HASHED + m[BLOCKS] + BLOCK_RECORD * block] else C_FREE
     for at in range(m[NUM_RUNNING]):
         r = m[m[RUN] + at]
         slot = m[SLOT + r]
         last = m[PROMPT + r] + m[MAX_TOKENS + r] - 1
         for k in range(m[LENGTH + slot]):
-            block = m[m[ROW + slot] + k]
+            block = (m[m[ROW + slot] + k] - m[BLOCKS]) // BLOCK_RECORD
             first = k * m[BLOCK_SIZE]
             f[m[MAP_FILLED] + block] = (m[FILLED + slot] - first) / m[BLOCK_SIZE]
             f[m[MAP_LAST] + block] = (last - first) / m[BLOCK_SIZE]

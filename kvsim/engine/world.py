@@ -95,9 +95,9 @@ class Serving:
 
     def _deal_out(self) -> None:
         ids = np.flatnonzero(self._admissible)
-        choices = np.array(
-            [self._router.choose(int(i), self._replicas) for i in ids], dtype=np.int64
-        )
+        choices = np.zeros(len(ids), dtype=np.int64)
+        if len(self._replicas) > 1:
+            choices[:] = [self._router.choose(int(i), self._replicas) for i in ids]
         for index, replica in enumerate(self._replicas):
             mine = ids[choices == index]
             replica.submit(mine, self.arrival_time[mine])
