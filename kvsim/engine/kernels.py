@@ -1011,12 +1011,20 @@ def _schedule_orca(m, f, u, maps, b):
         _admit(m, f, u, maps, b, r, slot, 0, m[NUM_TOKENS + r])
 
 
+@njit(inline="always")
+def _batch_rows(m, b):
+    row = b * m[MAX_ACTIVE]
+    return m[BATCH_REQUEST] + row, m[BATCH_TOKENS] + row, m[BATCH_UNFINISHED] + row
+
+
 @njit
 def _commit(m, f, u, maps, b):
     """Advance the counts of all scheduled requests; returns the step's time."""
     num_tokens = num_sampled = decode_keys = prefill_keys = prefill_pairs = np.int64(0)
+    requests, tokens, unfinished_row = _batch_rows(m, b)
+    asynchronous = m[ASYNCHRONOUS]
     for k in range(m[m[BATCH_SIZE] + b]):
-        r, n = m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k], m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + k]
+        r, n = m[requests + k], m[tokens + k]
         computed = m[COMPUTED + r]
         end = computed + n
         if computed < m[MAX_COMPUTED + r]:
@@ -1024,11 +1032,10 @@ def _commit(m, f, u, maps, b):
         m[COMPUTED + r] = end
         m[IN_FLIGHT + r] += n
         unfinished = end < m[NUM_TOKENS + r] + m[PLACEHOLDERS + r]
-        m[m[BATCH_UNFINISHED] + b * m[MAX_ACTIVE] + k] = unfinished
+        m[unfinished_row + k] = unfinished
         if not unfinished:
             num_sampled += 1
-            if m[ASYNCHRONOUS]:
-                m[PLACEHOLDERS + r] += 1
+            m[PLACEHOLDERS + r] += asynchronous
         num_tokens += n
         if n == 1:
             decode_keys += end
@@ -1037,9 +1044,9 @@ def _commit(m, f, u, maps, b):
             prefill_pairs += n * (2 * end - n + 1) // 2
     if f[CONSTANT_TIME] >= 0:
         return f[CONSTANT_TIME]
-    return _step_time(
-        m, f, u, maps, m[m[BATCH_SIZE] + b], num_tokens, num_sampled, decode_keys, prefill_keys, prefill_pairs
-    )
+    size = m[m[BATCH_SIZE] + b]
+    keys, pairs = prefill_keys, prefill_pairs
+    return _step_time(m, f, u, maps, size, num_tokens, num_sampled, decode_keys, keys, pairs)
 
 
 @njit
@@ -1115,13 +1122,15 @@ def _complete(m, f, u, maps):
     m[NUM_BATCHES] -= 1
     before = f[LAST_TOKEN_TIME]
     num_regular = num_sampled = num_finished = 0
+    requests, tokens, unfinished = _batch_rows(m, b)
+    names_late = m[ASYNCHRONOUS] and m[CACHING]
     for k in range(m[m[BATCH_SIZE] + b]):
-        r, n = m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k], m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + k]
+        r, n = m[requests + k], m[tokens + k]
         m[IN_FLIGHT + r] -= n
         stale = m[STALE + r] > 0
         if stale:
             m[STALE + r] -= n
-        if m[STATUS + r] == FINISHED or m[m[BATCH_UNFINISHED] + b * m[MAX_ACTIVE] + k]:
+        if m[STATUS + r] == FINISHED or m[unfinished + k]:
             continue
         m[NUM_TOKENS + r] += 1
         num_sampled += 1
@@ -1135,7 +1144,7 @@ def _complete(m, f, u, maps):
         f[LAST_TOKEN + r] = end
         if not stale and m[PLACEHOLDERS + r] > 0:
             m[PLACEHOLDERS + r] -= 1
-            if m[ASYNCHRONOUS] and m[CACHING] and m[STATUS + r] == RUNS:
+            if names_late and m[STATUS + r] == RUNS:
                 _cache_blocks(m, f, u, maps, r, m[SLOT + r], m[COMPUTED + r] - m[IN_FLIGHT + r])
         if m[NUM_TOKENS + r] >= m[PROMPT + r] + m[MAX_TOKENS + r]:
             if m[STATUS + r] == RUNS:
