@@ -840,10 +840,10 @@ def _see_arrivals(m, f, u, maps):
 
 @njit(inline="always")
 def _plan(m, f, u, maps, b, r, num_tokens):
-    k = m[m[BATCH_SIZE] + b]
-    m[m[BATCH_REQUEST] + b * m[MAX_ACTIVE] + k] = r
-    m[m[BATCH_TOKENS] + b * m[MAX_ACTIVE] + k] = num_tokens
-    m[m[BATCH_SIZE] + b] = k + 1
+    at = m[m[BATCH_SIZE] + b] + b * m[MAX_ACTIVE]
+    m[m[BATCH_REQUEST] + at] = r
+    m[m[BATCH_TOKENS] + at] = num_tokens
+    m[m[BATCH_SIZE] + b] += 1
 
 
 @njit
@@ -893,6 +893,7 @@ def _preempt(m, f, u, maps, r):
 @njit
 def _schedule_running(m, f, u, maps, b, budget, threshold):
     index = 0
+    longest = m[MAX_MODEL_LEN] - 1
     while index < m[NUM_RUNNING] and budget > 0:
         r = m[m[RUN] + index]
         computed, placeholders = m[COMPUTED + r], m[PLACEHOLDERS + r]
@@ -903,7 +904,7 @@ def _schedule_running(m, f, u, maps, b, budget, threshold):
         n = m[NUM_TOKENS + r] + placeholders - computed
         if 0 < threshold < n:
             n = threshold
-        n = min(n, budget, m[MAX_MODEL_LEN] - 1 - computed)
+        n = min(n, budget, longest - computed)
         if n <= 0:
             index += 1
             continue
