@@ -9,6 +9,7 @@ import numpy as np
 
 from kvsim.cost.constant import ConstantCost
 from kvsim.cost.roofline import RooflineCost
+from kvsim.engine import kernel_places as k
 from kvsim.engine.kernel_cache import load_kernels
 from kvsim.kv.attention import FullAttention, cdiv
 from kvsim.kv.contiguous import (
@@ -72,8 +73,11 @@ SAMPLED = (
 )
 #: Settings that are floats; their places are in the array of floats.
 FLOAT_SETTINGS = frozenset(
-    "num_stages end_time constant_time step_time request_time stream_rate gemm_rate body_flops "
-    "head_flops head_bytes pair_flops kv_rate prefill_rate reduce_time reduce_time_per_token".split()
+    {
+        *("num_stages", "end_time", "constant_time", "step_time", "request_time", "stream_rate"),
+        *("gemm_rate", "body_flops", "head_flops", "head_bytes", "pair_flops", "kv_rate"),
+        *("prefill_rate", "reduce_time", "reduce_time_per_token"),
+    }
 )
 
 
@@ -119,11 +123,11 @@ class CompiledReplica:
         end_time: float = math.inf,
         on_end: Callable[[], object] | None = None,
     ) -> None:
-        self._kernels = k = load_kernels()
+        self._kernels = load_kernels()
         self._index = index
         self._requests = requests
         self._on_end = on_end
-        self._arrays = _new_arrays(k, setup, trace, start_time=start_time, end_time=end_time)
+        self._arrays = _new_arrays(setup, trace, start_time=start_time, end_time=end_time)
         self._m, self._f, _, self._maps = self._arrays
 
     def _ints(self, offset: int, count: int) -> NDArray[np.int64]:
@@ -138,12 +142,12 @@ class CompiledReplica:
     @property
     def clock(self) -> float:
         """Time of the last event processed."""
-        return float(self._f[self._kernels.CLOCK])
+        return float(self._f[k.CLOCK])
 
     def submit(  # noqa: D102 - see Backend
         self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
     ) -> None:
-        m, k, count = self._m, self._kernels, len(request_ids)
+        m, count = self._m, len(request_ids)
         at, n = int(m[k.NUM_ARRIVALS]), len(self._requests)
         self._ints(k.ARRIVAL_ID, n)[at : at + count] = request_ids
         self._floats(k.ARRIVAL_TIME, n)[at : at + count] = arrival_times
@@ -151,10 +155,10 @@ class CompiledReplica:
         m[k.OUTSTANDING] += count
 
     def num_outstanding(self) -> int:  # noqa: D102
-        return int(self._m[self._kernels.OUTSTANDING])
+        return int(self._m[k.OUTSTANDING])
 
     def next_event_time(self) -> float:  # noqa: D102
-        m, f, k = self._m, self._f, self._kernels
+        m, f = self._m, self._f
         clock, end_time = self.clock, float(f[k.END_TIME])
         if m[k.MUST_COMPLETE]:
             return float(f[m[k.BATCH_END] + m[k.FIRST_BATCH]])
@@ -166,11 +170,11 @@ class CompiledReplica:
         return max(float(f[m[k.ARRIVAL_TIME] + m[k.NEXT_ARRIVAL]]), clock)
 
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:  # noqa: D102
-        m, k = self._m, self._kernels
+        m = self._m
         num_ended = 0
         with np.errstate(over="ignore"):  # 64-bit keys wrap around, also without compilation
             while True:
-                ended = k.advance(*self._arrays, horizon, until_finish, STEPS_PER_CALL)
+                ended = self._kernels.advance(*self._arrays, horizon, until_finish, STEPS_PER_CALL)
                 num_ended += ended
                 if self._on_end is not None:
                     for _ in range(ended):
@@ -184,8 +188,8 @@ class CompiledReplica:
                     return num_ended
 
     def settle(self, end_time: float) -> Totals:  # noqa: D102
-        m, f, k = self._m, self._f, self._kernels
-        k.pass_time(*self._arrays, end_time)
+        m, f = self._m, self._f
+        self._kernels.pass_time(*self._arrays, end_time)
         self._write_requests()
         gaps = self._ints(k.GAPS, k.GAP_BINS)
         used = np.flatnonzero(gaps)
@@ -195,7 +199,7 @@ class CompiledReplica:
         return Totals(token_gaps=token_gaps, **integrals, **counts)
 
     def _write_requests(self) -> None:
-        k, table = self._kernels, self._requests
+        table = self._requests
         n = len(table)
         ints = self._m[k.REQUESTS :][: n * k.RECORD].reshape(n, k.RECORD)
         floats = self._f[k.REQUESTS :][: n * k.RECORD].reshape(n, k.RECORD)
@@ -214,7 +218,6 @@ class CompiledReplica:
     @property
     def memory(self) -> NDArray[Any]:
         """The memory table of this replica."""
-        k = self._kernels
         n = int(self._m[k.NUM_SAMPLES])
         table = np.zeros(n, dtype=MEMORY)
         table["time"], table["kv_usage"] = self._floats(k.SAMPLE_FLOATS, 2 * n).reshape(n, 2).T
@@ -232,12 +235,12 @@ class CompiledReplica:
     @property
     def memory_map(self) -> NDArray[np.uint8]:
         """Cause per sample and address bin."""
-        bins = int(self._m[self._kernels.BINS])
-        n = int(self._m[self._kernels.NUM_SAMPLES]) if bins else 0
+        bins = int(self._m[k.BINS])
+        n = int(self._m[k.NUM_SAMPLES]) if bins else 0
         return self._maps[: n * bins].reshape(n, bins).copy()
 
 
-def _settings(k: Any, setup: Setup, end_time: float) -> dict[str, float]:
+def _settings(setup: Setup, end_time: float) -> dict[str, float]:
     """Return the kernels' settings by name; those not named are 0."""
     scheduler, cost = setup.make_scheduler(), setup.make_cost_model()
     kv, limits, memory = scheduler.kv, setup.scheduler_config, setup.kv_config
@@ -314,10 +317,10 @@ class _Layout:
 
 
 def _new_arrays(
-    k: Any, setup: Setup, trace: Trace, *, start_time: float, end_time: float
+    setup: Setup, trace: Trace, *, start_time: float, end_time: float
 ) -> tuple[NDArray[Any], ...]:
     """Make the kernels' arrays for a replica on which nothing has happened."""
-    values = _settings(k, setup, end_time)
+    values = _settings(setup, end_time)
     n, slots = len(trace), int(values["max_active"])
     paged, usable = values["placement"] == k.PAGED, int(values["num_usable"])
     blocks = usable + 1 if paged else 1
@@ -371,7 +374,7 @@ def _new_arrays(
     for name in ("PHASE_FIRST", "PHASE_LAST", "PHASE_COUNT"):
         arrays[name] = ints.place(int(values["block_size"]))
     arrays["PHASE_NEXT"] = ints.place(2 * slots)
-    for name in "BATCH_REQUEST BATCH_TOKENS BATCH_UNFINISHED".split():
+    for name in ["BATCH_REQUEST", "BATCH_TOKENS", "BATCH_UNFINISHED"]:
         arrays[name] = ints.place(depth * slots, None)
     arrays["BATCH_SIZE"] = ints.place(depth)
     arrays["SAMPLE_INTS"] = ints.place(k.MAX_SAMPLES * 8, None)
@@ -380,7 +383,7 @@ def _new_arrays(
     arrays["BATCH_END"] = floats.place(depth)
     arrays["SAMPLE_FLOATS"] = floats.place(k.MAX_SAMPLES * 2, None)
     arrays["WEIGHT_BYTES"] = floats.place(len(weights), np.array(weights))
-    for name in "MAP_FILLED MAP_LAST".split():
+    for name in ["MAP_FILLED", "MAP_LAST"]:
         arrays[name] = floats.place(blocks)
     m, f = ints.make(np.int64), floats.make(np.float64)
     u = np.empty(slots * width * bool(caching), dtype=np.uint64)
@@ -414,11 +417,11 @@ def _new_arrays(
     m[k.NUM_UNHASHED] = blocks - 1
     f[k.CLOCK] = f[k.STAGE_FREE] = start_time
     f[k.LAST_TOKEN_TIME] = math.nan
-    _lay_holes(k, m, int(values["placement"]), usable)
+    _lay_holes(m, int(values["placement"]), usable)
     return m, f, u, maps
 
 
-def _lay_holes(k: Any, m: NDArray[np.int64], placement: int, total: int) -> None:
+def _lay_holes(m: NDArray[np.int64], placement: int, total: int) -> None:
     """Lay out an empty contiguous memory as kvsim.kv.address_space does."""
     holes, num_holes, row = int(m[k.HOLES]), int(m[k.NUM_HOLES]), int(m[k.MAX_HOLES])
     if placement == k.BUDDY:

@@ -25,7 +25,8 @@ def cache_folder() -> Path:
     """
     import numba
 
-    source = Path(__file__).with_name("kernels.py").read_bytes()
+    folder = Path(__file__).parent
+    source = b"".join(path.read_bytes() for path in sorted(folder.glob("kernel*.py")))
     stamp = f"{numba.__version__} {sys.version} {numba.config.DISABLE_JIT}".encode()
     digest = hashlib.sha256(source + stamp).hexdigest()[:16]
     private = Path(tempfile.gettempdir()) / f"kvsim-{os.getuid() if hasattr(os, 'getuid') else 0}"
