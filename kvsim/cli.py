@@ -55,6 +55,7 @@ def cli(context: click.Context) -> None:
 
 OUT = click.option("--out", type=click.Path(), metavar="DIR", help="write tables and figures here")
 JSON = click.option("--json", "json_file", metavar="FILE", help="write JSON; - prints only JSON")
+VERBOSE = click.option("-v", "--verbose", is_flag=True, help="say which backend ran, and why")
 REPLICATIONS = click.option(
     "--replications", type=click.IntRange(1), default=1, help="runs with seed, seed + 1, ..."
 )
@@ -69,10 +70,16 @@ REPLICATIONS = click.option(
     help="comma-separated; see `kvsim list allocators`",
 )
 @REPLICATIONS
+@VERBOSE
 @OUT
 @JSON
 def compare(
-    allocators: str, replications: int, out: str | None, json_file: str | None, **options: Any
+    allocators: str,
+    replications: int,
+    verbose: bool,
+    out: str | None,
+    json_file: str | None,
+    **options: Any,
 ) -> None:
     """Serve one trace by several KV-cache managers: one table, figures, JSON."""
     from kvsim.config import RunConfig
@@ -98,6 +105,8 @@ def compare(
 
             comparisons.append(run_comparison(one, trace, names, on_progress=on_progress))
     _refuse_if_nothing_ran([r for c in comparisons for r in c.results.values()])
+    if verbose:
+        _say_backends(comparisons[0].results)
     rows = [average([c.rows[i] for c in comparisons]) for i in range(len(names))]
     answer = {"workload": comparisons[0].workload, "rows": rows}
     if out is not None:
@@ -110,12 +119,14 @@ def compare(
 @config_options()
 @REPLICATIONS
 @click.option("--record", "case_file", metavar="CASE.json", help="write every step's schedule here")
+@VERBOSE
 @OUT
 @JSON
 def run(
     config_file: str | None,
     replications: int,
     case_file: str | None,
+    verbose: bool,
     out: str | None,
     json_file: str | None,
     **options: Any,
@@ -148,6 +159,8 @@ def run(
             else:
                 results.append(record_run(one, trace, case_file, on_progress=tick))
     _refuse_if_nothing_ran(results)
+    if verbose:
+        _say_backends({config.allocator: results[0]})
     summary = average([result.summary for result in results])
     if out is not None:
         _save_all(results, Path(out), {"summary.json": summary})
@@ -303,6 +316,13 @@ def _seeded(config: RunConfig, replications: int) -> list[RunConfig]:
         config.model_copy(update={"seed": config.seed + i}) if i else config
         for i in range(replications)
     ]
+
+
+def _say_backends(results: Mapping[str, Result]) -> None:
+    for name, result in results.items():
+        reason = result.provenance["backend_reason"]
+        said = f"{result.provenance['backend']} backend{f' ({reason})' if reason else ''}"
+        click.echo(f"{name}: {said}", err=True)
 
 
 def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:

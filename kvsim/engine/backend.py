@@ -15,10 +15,12 @@ class Backend(Protocol):
     """One replica's engine.
 
     It owns its clock and runs by itself up to a horizon that the world sets; it never asks what
-    time it is elsewhere. ``clock`` is the time of the last event it has processed.
+    time it is elsewhere.
     """
 
-    clock: float
+    @property
+    def clock(self) -> float:
+        """Time of the last event it has processed."""
 
     def submit(self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]) -> None:
         """Hand over requests in order of arrival, none earlier than any before. Mutates."""

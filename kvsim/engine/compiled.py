@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 MEMORY_MAP_BINS = 1024
 #: Steps after which the kernel comes back, so that progress shows and Ctrl-C works.
 STEPS_PER_CALL = 200_000
-RESERVES = {reserve_max: 0, reserve_pow2: 1, reserve_oracle: 2}
+RESERVES: dict[Any, int] = {reserve_max: 0, reserve_pow2: 1, reserve_oracle: 2}
 PLACEMENTS = {"buddy": 1, "first": 2, "best": 3}
 
 #: Fields of Totals, and columns of the requests table, by their places in the kernels' arrays.
@@ -123,7 +124,6 @@ class CompiledReplica:
         end_time: float = math.inf,
         on_end: Callable[[], object] | None = None,
     ) -> None:
-        self._kernels = load_kernels()
         self._index = index
         self._requests = requests
         self._on_end = on_end
@@ -138,6 +138,10 @@ class CompiledReplica:
     def _floats(self, offset: int, count: int) -> NDArray[np.float64]:
         at = int(self._m[offset])
         return self._f[at : at + count]
+
+    @cached_property
+    def _kernels(self) -> Any:
+        return load_kernels()  # not before there is something to run
 
     @property
     def clock(self) -> float:
@@ -171,11 +175,13 @@ class CompiledReplica:
 
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:  # noqa: D102
         m = self._m
-        num_ended = 0
+        if not m[k.NUM_ARRIVALS]:
+            return 0
+        num_ended: int = 0
         with np.errstate(over="ignore"):  # 64-bit keys wrap around, also without compilation
             while True:
                 ended = self._kernels.advance(*self._arrays, horizon, until_finish, STEPS_PER_CALL)
-                num_ended += ended
+                num_ended += int(ended)
                 if self._on_end is not None:
                     for _ in range(ended):
                         self._on_end()
@@ -189,12 +195,15 @@ class CompiledReplica:
 
     def settle(self, end_time: float) -> Totals:  # noqa: D102
         m, f = self._m, self._f
-        self._kernels.pass_time(*self._arrays, end_time)
+        if end_time > self.clock:
+            self._kernels.pass_time(*self._arrays, end_time)
         self._write_requests()
         gaps = self._ints(k.GAPS, k.GAP_BINS)
         used = np.flatnonzero(gaps)
-        integrals = {name: float(f[getattr(k, place)]) for name, place in INTEGRALS.items()}
-        counts = {name: int(m[getattr(k, place)]) for name, place in COUNTS.items()}
+        integrals: dict[str, Any] = {
+            name: float(f[getattr(k, place)]) for name, place in INTEGRALS.items()
+        }
+        counts: dict[str, Any] = {name: int(m[getattr(k, place)]) for name, place in COUNTS.items()}
         token_gaps = dict(zip(used.tolist(), gaps[used].tolist(), strict=True))
         return Totals(token_gaps=token_gaps, **integrals, **counts)
 
@@ -310,7 +319,7 @@ class _Layout:
 
     def make(self, dtype: type) -> NDArray[Any]:
         """Make the flat array. Memory that is never touched is never really taken."""
-        flat = np.empty(self.size, dtype=dtype)
+        flat: NDArray[Any] = np.empty(self.size, dtype=dtype)
         for at, length, content in self._filled:
             flat[at : at + length] = content
         return flat

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,9 +25,11 @@ def cache_folder() -> Path:
     """
     import numba
 
+    numba_config: Any = import_module("numba.core.config")
+
     folder = Path(__file__).parent
     source = b"".join(path.read_bytes() for path in sorted(folder.glob("kernel*.py")))
-    stamp = f"{numba.__version__} {sys.version} {numba.config.DISABLE_JIT}".encode()
+    stamp = f"{numba.__version__} {sys.version} {numba_config.DISABLE_JIT}".encode()
     digest = hashlib.sha256(source + stamp).hexdigest()[:16]
     private = Path(tempfile.gettempdir()) / f"kvsim-{os.getuid() if hasattr(os, 'getuid') else 0}"
     for base in (_user_cache(), private):
@@ -56,18 +58,18 @@ def load_kernels() -> ModuleType:
     """Import the kernels with their own cache; says so when they must be compiled first."""
     if KERNELS in sys.modules:
         return sys.modules[KERNELS]
-    import numba
+    numba_config: Any = import_module("numba.core.config")
 
     folder = cache_folder()
-    if not numba.config.DISABLE_JIT and not any(folder.rglob("*.nbi")):
+    if not numba_config.DISABLE_JIT and not any(folder.rglob("*.nbi")):
         print(  # noqa: T201 - a first run is silent for most of a minute otherwise
             "kvsim: compiling the simulation kernels, once (about half a minute) ...",
             file=sys.stderr,
             flush=True,
         )
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
+    before = numba_config.CACHE_DIR
+    numba_config.CACHE_DIR = str(folder)
     try:
         return import_module(KERNELS)
     finally:
-        numba.config.CACHE_DIR = before
+        numba_config.CACHE_DIR = before

@@ -121,6 +121,15 @@ def choose_backend(setup: Setup) -> type[Replica] | type[CompiledReplica]:
     return Replica
 
 
+def _backend_reason(setup: Setup) -> str:
+    """Say why the compiled backend did not run; empty if it did."""
+    from kvsim.engine.compiled import refusal
+
+    if setup.config.backend == "python":
+        return "asked for"
+    return refusal(setup) or ""
+
+
 def check_trace(trace: object) -> None:
     """Refuse what is no trace, with a hint.
 
@@ -212,6 +221,7 @@ def _collect(
             "num_requests": len(trace),
             "seed": config.seed,
             "backend": "python" if isinstance(replicas[0], Replica) else "compiled",
+            "backend_reason": _backend_reason(setup),
             "scheduler": setup.scheduler,
         },
     )
