@@ -97,7 +97,7 @@ HEAVY = {"numba", "matplotlib", "pandas", "pyarrow"}
         "import kvsim",
         "import workloads",
         "import kvsim; kvsim.capacity(model='llama-3-8b', gpu='l4')",
-        "import kvsim, workloads; kvsim.simulate(workloads.fixed(num_requests=2))",
+        "import kvsim as k, workloads as w; k.simulate(w.fixed(num_requests=2), backend='python')",
         "from kvsim.cli import main; main(['list', 'models'])",
         "from kvsim.cli import main; main(['capacity'])",
     ],

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import ModuleType
 
-#: Names of the module with all kernels, and of the variable that overrides the cache directory.
+#: The module that imports all kernels, the sources that their compiled code depends on, and the
+#: variable that overrides the cache directory.
 KERNELS = "kvsim.engine.kernels"
+SOURCES = ("kernel_places", "kernel_memory", "kernel_queue", "kernel_records", "kernels")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
 
@@ -28,8 +30,9 @@ def cache_folder() -> Path:
     numba_config: Any = import_module("numba.core.config")
 
     folder = Path(__file__).parent
-    source = b"".join(path.read_bytes() for path in sorted(folder.glob("kernel*.py")))
-    stamp = f"{numba.__version__} {sys.version} {numba_config.DISABLE_JIT}".encode()
+    source = b"".join((folder / f"{name}.py").read_bytes() for name in SOURCES)
+    modes = f"{numba_config.DISABLE_JIT} {numba_config.BOUNDSCHECK}"
+    stamp = f"{numba.__version__} {sys.version} {modes}".encode()
     digest = hashlib.sha256(source + stamp).hexdigest()[:16]
     private = Path(tempfile.gettempdir()) / f"kvsim-{os.getuid() if hasattr(os, 'getuid') else 0}"
     for base in (_user_cache(), private):
