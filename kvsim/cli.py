@@ -398,6 +398,7 @@ def _save_all(
     runs: Sequence[Result | Comparison], folder: Path, answers: Mapping[str, Any]
 ) -> None:
     """Write runs with their figures, several into a folder each."""
+    from kvsim.files import whole_folder
     from kvsim.report.files import save_with_figures
     from kvsim.results.result import make_directory, write_json
 
@@ -405,10 +406,11 @@ def _save_all(
         save_with_figures(runs[0], folder)
         return
     make_directory(folder)
-    for index, one in enumerate(runs):
-        save_with_figures(one, folder / f"replication-{index}")
-    for name, answer in answers.items():
-        write_json(folder / name, answer)
+    with whole_folder(folder) as temporary:
+        for index, one in enumerate(runs):
+            save_with_figures(one, temporary / f"replication-{index}")
+        for name, answer in answers.items():
+            write_json(temporary / name, answer)
 
 
 @contextmanager
@@ -433,7 +435,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
     except click.Abort:
-        _fail("interrupted", 1)
+        _fail("interrupted; nothing was written", 1)
     except FieldError as error:
         _fail(f"{flag(error.field)} {error.problem}", 2)
     except ValueError as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -33,4 +35,33 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder to fill; what is in it then appears in ``folder``, or nothing at all.
+
+    Entries of the same name are replaced, others stay.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be made or written.
+    """
+    existed = folder.exists()
+    temporary = folder / f".{os.getpid()}.tmp"
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        for entry in sorted(temporary.iterdir()):
+            target = folder / entry.name
+            if target.is_dir():
+                shutil.rmtree(target)
+            entry.replace(target)
+        temporary.rmdir()
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not existed:
+            shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -368,3 +368,27 @@ def test_a_rate_holds_for_the_requests_that_are_kept(tmp_path):
     import workloads
 
     assert workloads.load(target).request_rate == pytest.approx(8, rel=0.01)
+
+
+def test_an_interrupt_while_writing_leaves_nothing(tmp_path, monkeypatch, capsys):
+    from kvsim.report import plot
+
+    def interrupted(runs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(plot.FIGURES, "waste", interrupted)
+    target = tmp_path / "out"
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", "--num-requests", "5", "--allocators", "paged", "--out", str(target)])
+    assert stopped.value.code == 1
+    assert capsys.readouterr().err.strip().endswith("interrupted; nothing was written")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_run_replaces_what_it_writes_and_nothing_else(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for _ in range(2):
+        main(["run", "--num-requests", "5", "--out", str(tmp_path)])
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "summary.json").exists()
+    assert not list(tmp_path.glob(".*"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from kvsim.files import write_whole
+from kvsim.files import whole_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
-    """Write tables, JSON and PNG figures; each file appears whole or not at all.
+    """Write tables, JSON and PNG figures, all of them or nothing.
 
     Raises
     ------
@@ -24,7 +23,10 @@ def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
     """
     from kvsim.report import plot
 
-    runs.save(folder)
-    for name, draw in plot.FIGURES.items():
-        figure = draw(runs)
-        write_whole(folder / f"{name}.png", partial(figure.savefig, dpi=130))
+    try:
+        with whole_folder(folder) as temporary:
+            runs.save(temporary)
+            for name, draw in plot.FIGURES.items():
+                draw(runs).savefig(temporary / f"{name}.png", dpi=130)
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be written: {error.strerror}") from None
