@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.log import StepLog
 from kvsim.kv.allocator_spec import parse_allocator
@@ -57,38 +57,33 @@ def depth(config: CaseConfig) -> int:
 
 
 def _make_kv(config: CaseConfig, *, reserve_output: bool) -> KVCacheManager:
-    in_flight = depth(config) * config.max_num_batched_tokens
+    shared: dict[str, Any] = {
+        "max_model_len": config.max_model_len,
+        "max_in_flight_tokens": depth(config) * config.max_num_batched_tokens,
+        "enable_prefix_caching": config.enable_prefix_caching,
+        "watermark": config.watermark,
+        "reserve_full_isl": config.scheduler_reserve_full_isl,
+        "reserve_output": reserve_output,
+        "num_lookahead_tokens": config.num_lookahead_tokens,
+    }
     if config.layers is None or config.kv_cache_bytes is None:
         groups = [group.spec for group in config.groups or ()]
         return PagedManager(
             config.num_gpu_blocks,
             groups or [FullAttention(config.block_size)],
-            max_model_len=config.max_model_len,
-            max_in_flight_tokens=in_flight,
-            enable_prefix_caching=config.enable_prefix_caching,
-            watermark=config.watermark,
-            reserve_full_isl=config.scheduler_reserve_full_isl,
-            reserve_output=reserve_output,
-            num_lookahead_tokens=config.num_lookahead_tokens,
             retention_interval=config.retention_interval,
             eviction=config.eviction,
             num_cpu_blocks=config.num_cpu_blocks,
+            **shared,
         )
     allocator = parse_allocator(config.allocator)
     layers = tuple(LayerKV(*layer) for layer in config.layers)
-    layout = KVLayout(layers, kv_dtype(allocator.kv_cache_dtype or "bf16"), 0)
     memory = KVCacheConfig(
-        layout=layout,
+        layout=KVLayout(layers, kv_dtype(allocator.kv_cache_dtype or "bf16"), 0),
         num_bytes=config.kv_cache_bytes,
         block_size=config.block_size,
-        max_model_len=config.max_model_len,
-        max_in_flight_tokens=in_flight,
-        enable_prefix_caching=config.enable_prefix_caching,
-        watermark=config.watermark,
-        reserve_full_isl=config.scheduler_reserve_full_isl,
-        reserve_output=reserve_output,
-        num_lookahead_tokens=config.num_lookahead_tokens,
         prefix_cache_retention_interval=config.retention_interval,
+        **shared,
     )
     return ALLOCATORS.create(allocator.base, memory, **allocator.params)
 
