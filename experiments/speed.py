@@ -120,6 +120,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the requests, one repeat")
     parser.add_argument("--repeat", type=int, default=5, help="runs per row; the median counts")
     given = parser.parse_args()
+    if given.repeat < 1:
+        parser.error("--repeat must be at least 1")
     repeat = 1 if given.quick else given.repeat
     console = Console(width=120)
     kvsim.simulate(decodes(1, 2), backend="compiled", **LLAMA)  # loads the kernels

@@ -403,6 +403,7 @@ def _new_arrays(
     requests[:, k.PROMPT] = trace.num_prompt_tokens
     longest_outputs = int(values["max_model_len"]) - trace.num_prompt_tokens
     requests[:, k.MAX_TOKENS] = np.minimum(trace.num_output_tokens, longest_outputs)
+    requests[:, k.END] = requests[:, k.PROMPT] + requests[:, k.MAX_TOKENS]
     requests[:, k.PRIORITY] = trace.priority
     requests[:, k.STATUS] = k.UNSEEN
     block_records = m[arrays["BLOCKS"] :][: blocks * k.BLOCK_RECORD].reshape(blocks, -1)

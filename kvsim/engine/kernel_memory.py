@@ -21,6 +21,7 @@ from kvsim.engine.kernel_places import (
     CHAIN,
     COMPUTED,
     COPY,
+    END,
     FILLED,
     FREE_SLOTS,
     HASHED,
@@ -268,7 +269,7 @@ def num_free(m, f, u, maps):
 
 @njit(inline="always")
 def past_the_end(m, f, u, maps, r, slot):
-    return max(m[LENGTH + slot] * m[BLOCK_SIZE] - (m[PROMPT + r] + m[MAX_TOKENS + r] - 1), 0)
+    return max(m[LENGTH + slot] * m[BLOCK_SIZE] - (m[END + r] - 1), 0)
 
 
 @njit(inline="always")

@@ -48,8 +48,8 @@ FLOAT_ARRAYS = (
 REQUESTS, RECORD = 112, 16
 INT_FIELDS = (
     PROMPT, MAX_TOKENS, PRIORITY, NUM_TOKENS, COMPUTED, IN_FLIGHT, STALE, PLACEHOLDERS,
-    MAX_COMPUTED, PREEMPTIONS, CACHED, STATUS, SLOT, QUEUE_NEXT, QUEUE_PREVIOUS,
-) = tuple(range(15))  # fmt: skip
+    MAX_COMPUTED, PREEMPTIONS, CACHED, STATUS, SLOT, QUEUE_NEXT, QUEUE_PREVIOUS, END,
+) = tuple(range(16))  # fmt: skip
 FLOAT_FIELDS = ARRIVAL, FIRST_SCHEDULED, FIRST_TOKEN, LAST_TOKEN, FINISH = tuple(range(5))
 #: A running request has a slot, named by the place of its record in ``m``: its block table and keys
 #: start at ``m[ROW + slot]`` in ``m`` and ``m[KEY_ROW + slot]`` in ``u``; or it has a piece.

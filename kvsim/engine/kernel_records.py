@@ -21,6 +21,7 @@ from kvsim.engine.kernel_places import (
     C_TOKEN_STATES,
     CACHED_S,
     CLOCK,
+    END,
     EXTERNAL_S,
     FILLED,
     GAPS,
@@ -32,7 +33,6 @@ from kvsim.engine.kernel_places import (
     MAP_LAST,
     MAP_UNUSED,
     MAX_SAMPLES,
-    MAX_TOKENS,
     NUM_BLOCKS,
     NUM_CACHED_FREE,
     NUM_RUNNING,
@@ -46,7 +46,6 @@ from kvsim.engine.kernel_places import (
     PEAK_RUNNING,
     PEAK_USAGE,
     PLACEMENT,
-    PROMPT,
     REFUSED,
     REFUSED_S,
     RESERVATION_S,
@@ -199,7 +198,7 @@ def map_blocks(m, f, u, maps, row):
     for at in range(m[NUM_RUNNING]):
         r = m[m[RUN] + at]
         slot = m[SLOT + r]
-        last = m[PROMPT + r] + m[MAX_TOKENS + r] - 1
+        last = m[END + r] - 1
         for k in range(m[LENGTH + slot]):
             block = (m[m[ROW + slot] + k] - m[BLOCKS]) // BLOCK_RECORD
             first = k * m[BLOCK_SIZE]

@@ -50,6 +50,7 @@ from kvsim.engine.kernel_places import (
     DEPTH,
     DONE,
     EMPTY_STEPS,
+    END,
     END_TIME,
     FILLED,
     FINISH,
@@ -75,7 +76,6 @@ from kvsim.engine.kernel_places import (
     MAX_COMPUTED,
     MAX_EMPTY,
     MAX_MODEL_LEN,
-    MAX_TOKENS,
     MUST_COMPLETE,
     NEXT_ARRIVAL,
     NUM_ARRIVALS,
@@ -219,7 +219,7 @@ def schedule_running(m, f, u, maps, b, budget, threshold):
     while index < m[NUM_RUNNING] and budget > 0:
         r = m[m[RUN] + index]
         computed, placeholders = m[COMPUTED + r], m[PLACEHOLDERS + r]
-        end = m[PROMPT + r] + m[MAX_TOKENS + r]
+        end = m[END + r]
         if placeholders and computed + 2 - placeholders >= end:
             index += 1
             continue
@@ -463,7 +463,7 @@ def complete(m, f, u, maps):
             m[PLACEHOLDERS + r] -= 1
             if names_late and m[STATUS + r] == RUNS:
                 cache_blocks(m, f, u, maps, r, m[SLOT + r], m[COMPUTED + r] - m[IN_FLIGHT + r])
-        if m[NUM_TOKENS + r] >= m[PROMPT + r] + m[MAX_TOKENS + r]:
+        if m[NUM_TOKENS + r] >= m[END + r]:
             if m[STATUS + r] == RUNS:
                 free_request(m, f, u, maps, r)
             else:
@@ -529,7 +529,7 @@ def longest_run(m, f, u, maps):
             steady = steady and m[m[BATCH_UNFINISHED] + at] == 0
         if not steady:
             return 0
-        longest = min(longest, m[PROMPT + r] + m[MAX_TOKENS + r] - tokens - 1)
+        longest = min(longest, m[END + r] - tokens - 1)
     return longest
 
 
