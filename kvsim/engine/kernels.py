@@ -100,6 +100,7 @@ from kvsim.engine.kernel_places import (
     PHASE_FIRST,
     PHASE_LAST,
     PHASE_NEXT,
+    PLACE,
     PLACEHOLDERS,
     PLACEMENT,
     PREEMPTIONS,
@@ -156,7 +157,11 @@ def see_arrivals(m, f, u, maps):
 @njit(inline="always")
 def batch_rows(m, b):
     row = b * m[MAX_ACTIVE]
-    return m[BATCH_REQUEST] + row, m[BATCH_TOKENS] + row, m[BATCH_UNFINISHED] + row
+    return (
+        (m[BATCH_REQUEST] + row) & PLACE,
+        (m[BATCH_TOKENS] + row) & PLACE,
+        (m[BATCH_UNFINISHED] + row) & PLACE,
+    )
 
 
 @njit(inline="always")
@@ -215,9 +220,9 @@ def preempt(m, f, u, maps, r):
 @njit
 def schedule_running(m, f, u, maps, b, budget, threshold):
     index = 0
-    longest = m[MAX_MODEL_LEN] - 1
+    longest, run = m[MAX_MODEL_LEN] - 1, m[RUN] & PLACE
     while index < m[NUM_RUNNING] and budget > 0:
-        r = m[m[RUN] + index]
+        r = m[run + index] & PLACE
         computed, placeholders = m[COMPUTED + r], m[PLACEHOLDERS + r]
         end = m[END + r]
         if placeholders and computed + 2 - placeholders >= end:
@@ -318,7 +323,7 @@ def schedule_vllm(m, f, u, maps, b):
 @njit
 def schedule_orca(m, f, u, maps, b):
     for k in range(m[NUM_RUNNING]):
-        r = m[m[RUN] + k]
+        r = m[m[RUN] + k] & PLACE
         n = m[NUM_TOKENS + r] - m[COMPUTED + r]
         if n and grow(m, f, u, maps, r, n):
             plan(m, f, u, maps, b, r, n)
@@ -341,7 +346,7 @@ def commit(m, f, u, maps, b):
     requests, tokens, unfinished_row = batch_rows(m, b)
     asynchronous = m[ASYNCHRONOUS]
     for k in range(m[m[BATCH_SIZE] + b]):
-        r, n = m[requests + k], m[tokens + k]
+        r, n = m[requests + k] & PLACE, m[tokens + k]
         computed = m[COMPUTED + r]
         end = computed + n
         if computed < m[MAX_COMPUTED + r]:
@@ -442,7 +447,7 @@ def complete(m, f, u, maps):
     requests, tokens, unfinished = batch_rows(m, b)
     names_late = m[ASYNCHRONOUS] and m[CACHING]
     for k in range(m[m[BATCH_SIZE] + b]):
-        r, n = m[requests + k], m[tokens + k]
+        r, n = m[requests + k] & PLACE, m[tokens + k]
         m[IN_FLIGHT + r] -= n
         stale = m[STALE + r] > 0
         if stale:
@@ -474,7 +479,7 @@ def complete(m, f, u, maps):
     if num_finished:
         kept = 0
         for k in range(m[NUM_RUNNING]):
-            r = m[m[RUN] + k]
+            r = m[m[RUN] + k] & PLACE
             if m[STATUS + r] != FINISHED:
                 m[m[RUN] + kept] = r
                 kept += 1
@@ -513,7 +518,7 @@ def longest_run(m, f, u, maps):
         return 0
     longest = np.int64(1) << 62
     for k in range(running):
-        r = m[m[RUN] + k]
+        r = m[m[RUN] + k] & PLACE
         tokens = m[NUM_TOKENS + r]
         steady = (
             tokens + m[PLACEHOLDERS + r] - m[COMPUTED + r] == 1
@@ -558,12 +563,12 @@ def sort_by_phase(m, f, u, maps):
         m[m[PHASE_COUNT] + phase] = 0
     sum_computed = np.int64(0)
     for k in range(m[NUM_RUNNING]):
-        r = m[m[RUN] + k]
+        r = m[m[RUN] + k] & PLACE
         computed = m[COMPUTED + r]
         sum_computed += computed
         if m[PLACEMENT] != PAGED:
             continue
-        slot = m[SLOT + r]
+        slot = m[SLOT + r] & PLACE
         taking = m[LENGTH + slot] * m[BLOCK_SIZE] - computed - m[LOOKAHEAD]
         filling = m[CACHED_TOKENS + slot] - computed - 1 + m[ASYNCHRONOUS]
         join_phase(m, taking, 2 * k)
@@ -581,7 +586,7 @@ def tend_blocks(m, f, u, maps, step):
         return False
     while k >= 0:
         r = m[m[RUN] + k // 2]
-        slot = m[SLOT + r]
+        slot = m[SLOT + r] & PLACE
         end = m[COMPUTED + r] + step + 1
         if min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN]) > m[LENGTH + slot] * m[BLOCK_SIZE]:
             m[SUM_INTERNAL] -= past_the_end(m, f, u, maps, r, slot)
@@ -640,7 +645,7 @@ def run_of_steps(m, f, u, maps, most_steps):
         return 0
     m[EMPTY_STEPS] = 0
     for k in range(running):
-        r = m[m[RUN] + k]
+        r = m[m[RUN] + k] & PLACE
         m[COMPUTED + r] += step
         m[NUM_TOKENS + r] += step
         f[LAST_TOKEN + r] = f[LAST_TOKEN_TIME]
