@@ -485,7 +485,6 @@ def complete(m, f, u, maps):
                 kept += 1
         m[NUM_RUNNING] = kept
         m[TRIED] = 0
-        m[STEADY] = 0
         m[OUTSTANDING] -= num_finished
     if num_regular:
         gap(m, f, u, maps, end - before, num_regular)
