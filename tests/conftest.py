@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Times say nothing here: the first example of a process may load or even compile the kernels.
+settings.register_profile("kvsim", deadline=None)
+settings.load_profile("kvsim")
 
 
 @pytest.fixture(scope="session")

@@ -90,6 +90,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     options["max_num_batched_tokens"] = max(options["max_num_batched_tokens"], max_num_seqs)
     if scheduler == "vllm-v0":
         del options["max_num_batched_tokens"]
+        options["pipeline_parallel_size"] = 1  # refused
         options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
         options["swap_space"] = draw(st.sampled_from([0.0, 1e-3, 4.0]))
     return options

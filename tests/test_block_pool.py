@@ -134,7 +134,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 # -- contiguous memory ----------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_first_and_best_fit_choose_differently() -> None:
     assert spaces["best"].allocate(15) == (40, 15)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from(["buddy", "first", "best"]),
     st.integers(1, 200),

@@ -142,7 +142,7 @@ def test_a_file_that_is_no_case(tmp_path, capsys, content):
 
 
 @given(configs(), traces())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_whatever_is_recorded_replays_identically(tmp_path_factory, options, trace):
     path = tmp_path_factory.mktemp("cases") / "case.json"
     try:

@@ -83,7 +83,7 @@ def test_belady_keeps_what_comes_back_soonest():
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_policy_passes_belady(policy, data):
     """Prompts are paths in a random tree, as prefixes are."""
     seed = data.draw(st.integers(0, 10**6))
@@ -101,7 +101,7 @@ def test_no_policy_passes_belady(policy, data):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(trace=traces())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_policy_keeps_the_invariants_of_a_run(policy, trace):
     kvsim.simulate(
         trace,

@@ -28,7 +28,7 @@ def checked(trace: Trace, options: dict[str, Any]) -> kvsim.Result:
     return result
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(traces(), configs())
 def test_invariants_hold_after_every_step(trace: Trace, options: dict[str, Any]) -> None:
     result = checked(trace, options)
@@ -53,7 +53,7 @@ def check_progress(result: kvsim.Result) -> None:
         assert (np.diff(steps["start_time"]) >= 0).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(traces(), configs())
 def test_same_configuration_gives_identical_tables(trace: Trace, options: dict[str, Any]) -> None:
     """Invariant 8."""

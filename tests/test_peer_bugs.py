@@ -29,6 +29,31 @@ def test_tiny_pools_do_not_livelock(num_gpu_blocks: int, async_scheduling: bool)
     assert result.summary["num_rejected"] == (~fits).sum()
 
 
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_requests_of_equal_urgency_do_not_preempt_each_other_for_ever(backend: str) -> None:
+    # Preempting the oldest of four equals, each five tokens at a time, never ended.
+    prompt = [17, 7, 19, 13, 34, 19, 26, 1, 23, 16, 16, 9, 21]
+    output = [20, 59, 65, 31, 16, 18, 10, 76, 64, 39, 76, 18, 50]
+    trace = Trace.from_arrays(
+        [0.0] * 13, prompt, output, priority=[1, 0, 0, 0, 0, 2, 0, 0, 1, 1, 0, 2, 1]
+    )
+    result = kvsim.simulate(
+        trace,
+        model="llama-3-8b",
+        gpu="h100-sxm",
+        backend=backend,
+        num_gpu_blocks_override=9,
+        max_num_seqs=8,
+        scheduling_policy="priority",
+        enable_prefix_caching=False,
+        scheduler_reserve_full_isl=False,
+        long_prefill_token_threshold=5,
+        horizon=1e3,
+    )
+    check_result(result)
+    assert result.summary["completed"] == 13
+
+
 def test_a_request_that_just_fits_runs_and_one_token_more_is_rejected() -> None:
     for output, completed in ((16, 1), (17, 0)):
         trace = Trace.from_arrays([0.0], [32], [output])

@@ -209,7 +209,7 @@ NUM_HITS: list[bool] = []
 
 
 @given(trace=traces(), num_gpu_blocks=st.integers(8, 40), model=st.sampled_from(MODELS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_hit_never_returns_a_block_with_other_content(trace, num_gpu_blocks, model):
     kvsim.simulate(
         trace,

@@ -332,6 +332,10 @@ def test_v0_leaves_one_percent_free_and_needs_room_for_a_prompt() -> None:
         kvsim.simulate(
             Trace.from_arrays([0.0], [5], [5]), scheduler="vllm-v0", max_num_batched_tokens=1024
         )
+    with pytest.raises(ValueError, match="pipeline_parallel_size"):
+        kvsim.simulate(
+            Trace.from_arrays([0.0], [5], [5]), scheduler="vllm-v0", pipeline_parallel_size=2
+        )
     with pytest.raises(ValueError, match="preemption_mode"):
         kvsim.simulate(Trace.from_arrays([0.0], [5], [5]), preemption_mode="swap")
     # 10 of 1001 blocks stay free: 61 prompts of 16 blocks and not 62.

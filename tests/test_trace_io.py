@@ -54,9 +54,7 @@ def _split(draw, tokens):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces())
 def test_writing_and_reading_back_gives_the_same_digest(trace, suffix, tmp_path):
     path = tmp_path / f"trace{suffix}"

@@ -105,7 +105,6 @@ from kvsim.engine.kernel_places import (
     PLACEMENT,
     PREEMPTIONS,
     PREFILL_RATE,
-    PRIORITY,
     PROMPT,
     RECORD,
     REDUCE_TIME,
@@ -133,7 +132,13 @@ from kvsim.engine.kernel_places import (
     WEIGHT_BYTES,
     WINDOW,
 )
-from kvsim.engine.kernel_queue import queue_append, queue_head, queue_push_front, queue_remove
+from kvsim.engine.kernel_queue import (
+    before,
+    queue_append,
+    queue_head,
+    queue_push_front,
+    queue_remove,
+)
 from kvsim.engine.kernel_records import gap, pass_time, sample
 
 # -- one step -------------------------------------------------------------------------------------
@@ -194,10 +199,7 @@ def choose_victim(m, f, u, maps):
     if m[BY_PRIORITY]:
         at = 0
         for k in range(1, m[NUM_RUNNING]):
-            a, b = m[m[RUN] + at], m[m[RUN] + k]
-            if m[PRIORITY + b] > m[PRIORITY + a] or (
-                m[PRIORITY + b] == m[PRIORITY + a] and f[ARRIVAL + b] > f[ARRIVAL + a]
-            ):
+            if before(m, f, u, maps, m[m[RUN] + at], m[m[RUN] + k]):
                 at = k
     return at
 
@@ -442,7 +444,7 @@ def complete(m, f, u, maps):
     m[MUST_COMPLETE] = 0
     m[FIRST_BATCH] = (b + 1) % m[MAX_BATCHES]
     m[NUM_BATCHES] -= 1
-    before = f[LAST_TOKEN_TIME]
+    previous = f[LAST_TOKEN_TIME]
     num_regular = num_sampled = num_finished = 0
     requests, tokens, unfinished = batch_rows(m, b)
     names_late = m[ASYNCHRONOUS] and m[CACHING]
@@ -457,7 +459,7 @@ def complete(m, f, u, maps):
         m[NUM_TOKENS + r] += 1
         num_sampled += 1
         last = f[LAST_TOKEN + r]
-        if last == before:
+        if last == previous:
             num_regular += 1
         elif np.isnan(last):
             f[FIRST_TOKEN + r] = end
@@ -487,7 +489,7 @@ def complete(m, f, u, maps):
         m[TRIED] = 0
         m[OUTSTANDING] -= num_finished
     if num_regular:
-        gap(m, f, u, maps, end - before, num_regular)
+        gap(m, f, u, maps, end - previous, num_regular)
     if num_sampled:
         f[LAST_TOKEN_TIME] = end
     return num_finished

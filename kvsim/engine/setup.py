@@ -132,6 +132,11 @@ def _scheduler_config(
 ) -> SchedulerConfig:
     if config.preemption_mode == "swap" and not _trait(scheduler, "can_swap"):
         raise ValueError(f"preemption_mode: scheduler {scheduler!r} cannot swap; vllm-v0 can")
+    if _trait(scheduler, "can_swap") and config.pipeline_parallel_size > 1:
+        raise ValueError(
+            f"pipeline_parallel_size {config.pipeline_parallel_size}: scheduler {scheduler!r} has "
+            "one step under way at a time"
+        )
     tokens = memory.limits.max_num_batched_tokens
     if _trait(scheduler, "whole_prompts") and tokens < memory.limits.max_model_len:
         if config.max_num_batched_tokens is not None:

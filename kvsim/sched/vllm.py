@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from kvsim.sched.scheduler import SchedulerConfig
 
 
-def _urgency(request: Request) -> tuple[int, float]:
-    return request.priority, request.arrival_time
+def _urgency(request: Request) -> tuple[int, float, int]:
+    # The id: vLLM's clock never ties, and preempting the oldest of equals could go round for ever.
+    return request.priority, request.arrival_time, request.request_id
 
 
 @SCHEDULERS.register("vllm")
