@@ -44,7 +44,7 @@ MUTANTS = [
     Mutant("2a.1 certain to end", VLLM, "if placeholders and computed + 2 - placeholders >= end:", "if placeholders and computed + 1 - placeholders >= end:"),
     Mutant("2a.2 threshold on running", VLLM, "            if 0 < threshold < num_tokens:\n                num_tokens = threshold\n            num_tokens = min(num_tokens, budget, longest - computed)", "            num_tokens = min(num_tokens, budget, longest - computed)"),
     Mutant("2a.3 FCFS victim is the last", VLLM, "position = len(self.running) - 1", "position = 0"),
-    Mutant("2a.3 priority victim by arrival", VLLM, "return request.priority, request.arrival_time", "return request.priority, 0.0"),
+    Mutant("2a.3 priority victim by arrival", VLLM, "return request.priority, request.arrival_time", "return request.priority, -request.arrival_time"),
     Mutant("2a.3 index follows a victim before it", VLLM, "                if position < index:\n                    index -= 1\n", ""),
     Mutant("2a.3 budget of a dropped victim", VLLM, "budget += plan.drop(victim)", "plan.drop(victim)"),
     Mutant("2a.3 priority self-preemption goes on", VLLM, 'if self.config.policy == "fcfs":\n                        return budget', "if True:\n                        return budget"),
