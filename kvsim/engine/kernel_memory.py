@@ -52,7 +52,6 @@ from kvsim.engine.kernel_places import (
     NUM_USED,
     OUTPUT_ID,
     PAGED,
-    PLACE,
     PLACEMENT,
     PROMPT,
     RECORD,
@@ -344,7 +343,7 @@ def paged_admit(m, f, u, maps, r, slot, hit, num_new):
 @njit(inline="always")
 def grow(m, f, u, maps, r, num_new):
     """Make room for a running request's next tokens."""
-    slot = m[SLOT + r] & PLACE
+    slot = m[SLOT + r]
     end = m[COMPUTED + r] + num_new
     if m[PLACEMENT] == PAGED:
         slots = min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN])

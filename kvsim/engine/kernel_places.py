@@ -20,7 +20,8 @@ COUNTS = (
     NUM_RECOMPUTED, NUM_FAILURES, PEAK_RUNNING, NUM_UNHASHED, NUM_CACHED_FREE, NUM_USED,
     NUM_FREE_SLOTS, SUM_FILLED, NUM_TABLE_BLOCKS, SUM_INTERNAL, QUEUE_HEAD, QUEUE_TAIL, LRU_HEAD,
     LRU_TAIL, SUM_SIZE, SUM_ASKED, SUM_LAST, NUM_PREEMPTED, OUTCOME, TRIED, STEADY,
-) = tuple(range(35))  # fmt: skip
+    STEP_TOKENS, NUM_SAMPLED, DECODE_KEYS, PREFILL_KEYS, PREFILL_PAIRS,
+) = tuple(range(40))  # fmt: skip
 #: Scalars of ``m`` that do not change: the configuration, and widths of rows. Sizes are in tokens;
 #: ``NUM_USABLE`` counts blocks, or slots of a contiguous memory, and ``UNIT_BYTES`` is one's size.
 SETTINGS = (
@@ -28,7 +29,7 @@ SETTINGS = (
     MAX_ACTIVE, BUDGET, THRESHOLD, ADAPTIVE, CHUNKED, BY_PRIORITY, ASYNCHRONOUS, CACHING,
     WATERMARK_BLOCKS, RESERVE_FULL, LOOKAHEAD, WINDOW, DEPTH, BINS, KV_BYTES, MAX_HOLES,
     NUM_ORDERS, NUM_BLOCKS, BUCKET_MASK, MAX_BATCHES, LAST_WEIGHT,
-) = tuple(range(35, 64))  # fmt: skip
+) = tuple(range(40, 69))  # fmt: skip
 #: Offsets of arrays in ``m``: by request, of queues, of blocks, of holes in a contiguous memory, of
 #: steps in flight, of records.
 INT_ARRAYS = (
@@ -38,11 +39,11 @@ INT_ARRAYS = (
     HOLES, NUM_HOLES, PHASE_FIRST, PHASE_LAST, PHASE_NEXT, PHASE_COUNT,
     BATCH_REQUEST, BATCH_TOKENS, BATCH_UNFINISHED, BATCH_SIZE,
     SAMPLE_INTS, GAPS,
-) = tuple(range(64, 91))  # fmt: skip
+) = tuple(range(69, 96))  # fmt: skip
 #: Offsets, held in ``m``, of arrays in ``f``.
 FLOAT_ARRAYS = (
     ARRIVAL_TIME, BATCH_END, SAMPLE_FLOATS, WEIGHT_BYTES, MAP_FILLED, MAP_LAST,
-) = tuple(range(91, 97))  # fmt: skip
+) = tuple(range(96, 102))  # fmt: skip
 #: Where the records of requests begin, in ``m`` and in ``f``, and the length of a record. A request
 #: is named by the place of its record: ``m[COMPUTED + r]``, ``f[FINISH + r]``.
 REQUESTS, RECORD = 112, 16
@@ -66,13 +67,13 @@ BLOCK_FIELDS = (
 SUMS = (
     CLOCK, STAGE_FREE, LAST_TOKEN_TIME, TOKEN_STATES_S, RESERVATION_S, INTERNAL_S, EXTERNAL_S,
     UNALLOCATED_S, CACHED_S, USAGE_S, RUNNING_S, WAITING_S, REFUSED_S, RUNNING_REFUSED_S,
-    PEAK_USAGE, BITS,
-) = tuple(range(16))  # fmt: skip
+    PEAK_USAGE,
+) = tuple(range(15))  # fmt: skip
 RATES = (
     NUM_STAGES, END_TIME, CONSTANT_TIME, STEP_TIME, REQUEST_TIME, STREAM_RATE, GEMM_RATE,
     BODY_FLOPS, HEAD_FLOPS, HEAD_BYTES, PAIR_FLOPS, KV_RATE, PREFILL_RATE, REDUCE_TIME,
     REDUCE_TIME_PER_TOKEN,
-) = tuple(range(16, 31))  # fmt: skip
+) = tuple(range(15, 30))  # fmt: skip
 
 # Status of a request; as kvsim.request.Status, and -1 before it is seen
 UNSEEN, WAITS, RUNS, IS_PREEMPTED, FINISHED = -1, 0, 1, 2, 4
@@ -84,10 +85,6 @@ PAGED, BUDDY, FIRST_FIT, BEST_FIT = 0, 1, 2, 3
 RESERVE_MAX, RESERVE_POW2, RESERVE_ORACLE = 0, 1, 2
 # m[OUTCOME] of a call
 DONE, PAUSED, STUCK = 0, 1, 2
-
-#: ``place & PLACE`` is the place itself: it tells the compiler that it is not negative, which saves
-#: a test at every access (15 % of a saturated run).
-PLACE = (1 << 62) - 1
 
 MAX_SAMPLES = 4096
 GAP_BINS = 1 << 21

@@ -9,7 +9,6 @@ from kvsim.engine.kernel_memory import num_free
 from kvsim.engine.kernel_places import (
     ASKED,
     BINS,
-    BITS,
     BLOCK_RECORD,
     BLOCK_SIZE,
     BLOCKS,
@@ -244,5 +243,4 @@ def map_pieces(m, f, u, maps, row):
 
 @njit
 def gap(m, f, u, maps, seconds, num_tokens):
-    f[BITS] = seconds
-    m[m[GAPS] + (f[BITS : BITS + 1].view(np.int64)[0] >> 42)] += num_tokens
+    m[m[GAPS] + (np.float64(seconds).view(np.int64) >> 42)] += num_tokens

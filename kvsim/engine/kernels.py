@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-from numba import carray, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
@@ -47,6 +47,7 @@ from kvsim.engine.kernel_places import (
     CLOCK,
     COMPUTED,
     CONSTANT_TIME,
+    DECODE_KEYS,
     DEPTH,
     DONE,
     EMPTY_STEPS,
@@ -86,6 +87,7 @@ from kvsim.engine.kernel_places import (
     NUM_PREEMPTIONS,
     NUM_RECOMPUTED,
     NUM_RUNNING,
+    NUM_SAMPLED,
     NUM_STAGES,
     NUM_STEPS,
     NUM_TOKENS,
@@ -100,10 +102,11 @@ from kvsim.engine.kernel_places import (
     PHASE_FIRST,
     PHASE_LAST,
     PHASE_NEXT,
-    PLACE,
     PLACEHOLDERS,
     PLACEMENT,
     PREEMPTIONS,
+    PREFILL_KEYS,
+    PREFILL_PAIRS,
     PREFILL_RATE,
     PROMPT,
     RECORD,
@@ -120,6 +123,7 @@ from kvsim.engine.kernel_places import (
     STATUS,
     STEADY,
     STEP_TIME,
+    STEP_TOKENS,
     STREAM_RATE,
     STRIDE,
     STUCK,
@@ -163,33 +167,66 @@ def see_arrivals(m, f, u, maps):
 def batch_rows(m, b):
     row = b * m[MAX_ACTIVE]
     return (
-        (m[BATCH_REQUEST] + row) & PLACE,
-        (m[BATCH_TOKENS] + row) & PLACE,
-        (m[BATCH_UNFINISHED] + row) & PLACE,
+        m[BATCH_REQUEST] + row,
+        m[BATCH_TOKENS] + row,
+        m[BATCH_UNFINISHED] + row,
     )
 
 
 @njit(inline="always")
-def plan(m, f, u, maps, b, r, num_tokens):
-    at = m[m[BATCH_SIZE] + b] + b * m[MAX_ACTIVE]
-    m[m[BATCH_REQUEST] + at] = r
-    m[m[BATCH_TOKENS] + at] = num_tokens
-    m[m[BATCH_SIZE] + b] += 1
+def tally(m, r, end, n, sign):
+    """Count what the step computes, or take it back."""
+    computed = end - n
+    if computed < m[MAX_COMPUTED + r]:
+        m[NUM_RECOMPUTED] += sign * (min(end, m[MAX_COMPUTED + r]) - computed)
+    m[STEP_TOKENS] += sign * n
+    if n == 1:
+        m[DECODE_KEYS] += sign * end
+    else:
+        m[PREFILL_KEYS] += sign * end
+        m[PREFILL_PAIRS] += sign * (n * (2 * end - n + 1) // 2)
+
+
+@njit(inline="always")
+def plan(m, f, u, maps, b, r, n):
+    """Schedule the next tokens of a request, and advance its counts."""
+    end = m[COMPUTED + r] + n
+    at = m[m[BATCH_SIZE] + b]
+    m[m[BATCH_SIZE] + b] = at + 1
+    requests, tokens, unfinished = batch_rows(m, b)
+    m[requests + at] = r
+    m[tokens + at] = n
+    m[COMPUTED + r] = end
+    m[IN_FLIGHT + r] += n
+    if end < m[NUM_TOKENS + r] + m[PLACEHOLDERS + r]:
+        m[unfinished + at] = 1
+    else:
+        m[unfinished + at] = 0
+        m[NUM_SAMPLED] += 1
+        m[PLACEHOLDERS + r] += m[ASYNCHRONOUS]
+    tally(m, r, end, n, 1)
 
 
 @njit
 def drop(m, f, u, maps, b, r):
     """Take a request out of the plan; returns the tokens it gives back."""
-    n = m[m[BATCH_SIZE] + b]
-    requests, tokens, _ = batch_rows(m, b)
-    for k in range(n):
+    size = m[m[BATCH_SIZE] + b]
+    requests, tokens, unfinished = batch_rows(m, b)
+    for k in range(size):
         if m[requests + k] == r:
-            given_back = m[tokens + k]
-            for later in range(k, n - 1):
+            n = m[tokens + k]
+            tally(m, r, m[COMPUTED + r], n, -1)
+            if not m[unfinished + k]:
+                m[NUM_SAMPLED] -= 1
+                m[PLACEHOLDERS + r] -= m[ASYNCHRONOUS]
+            m[COMPUTED + r] -= n
+            m[IN_FLIGHT + r] -= n
+            for later in range(k, size - 1):
                 m[requests + later] = m[requests + later + 1]
                 m[tokens + later] = m[tokens + later + 1]
-            m[m[BATCH_SIZE] + b] = n - 1
-            return given_back
+                m[unfinished + later] = m[unfinished + later + 1]
+            m[m[BATCH_SIZE] + b] = size - 1
+            return n
     return 0
 
 
@@ -222,9 +259,9 @@ def preempt(m, f, u, maps, r):
 @njit
 def schedule_running(m, f, u, maps, b, budget, threshold):
     index = 0
-    longest, run = m[MAX_MODEL_LEN] - 1, m[RUN] & PLACE
+    longest, run = m[MAX_MODEL_LEN] - 1, m[RUN]
     while index < m[NUM_RUNNING] and budget > 0:
-        r = m[run + index] & PLACE
+        r = m[run + index]
         computed, placeholders = m[COMPUTED + r], m[PLACEHOLDERS + r]
         end = m[END + r]
         if placeholders and computed + 2 - placeholders >= end:
@@ -325,7 +362,7 @@ def schedule_vllm(m, f, u, maps, b):
 @njit
 def schedule_orca(m, f, u, maps, b):
     for k in range(m[NUM_RUNNING]):
-        r = m[m[RUN] + k] & PLACE
+        r = m[m[RUN] + k]
         n = m[NUM_TOKENS + r] - m[COMPUTED + r]
         if n and grow(m, f, u, maps, r, n):
             plan(m, f, u, maps, b, r, n)
@@ -339,38 +376,6 @@ def schedule_orca(m, f, u, maps, b):
             break
         m[REFUSED] = 0
         admit(m, f, u, maps, b, r, slot, 0, m[NUM_TOKENS + r])
-
-
-@njit
-def commit(m, f, u, maps, b):
-    """Advance the counts of all scheduled requests; returns the step's time."""
-    num_tokens = num_sampled = decode_keys = prefill_keys = prefill_pairs = np.int64(0)
-    requests, tokens, unfinished_row = batch_rows(m, b)
-    asynchronous = m[ASYNCHRONOUS]
-    for k in range(m[m[BATCH_SIZE] + b]):
-        r, n = m[requests + k] & PLACE, m[tokens + k]
-        computed = m[COMPUTED + r]
-        end = computed + n
-        if computed < m[MAX_COMPUTED + r]:
-            m[NUM_RECOMPUTED] += min(end, m[MAX_COMPUTED + r]) - computed
-        m[COMPUTED + r] = end
-        m[IN_FLIGHT + r] += n
-        unfinished = end < m[NUM_TOKENS + r] + m[PLACEHOLDERS + r]
-        m[unfinished_row + k] = unfinished
-        if not unfinished:
-            num_sampled += 1
-            m[PLACEHOLDERS + r] += asynchronous
-        num_tokens += n
-        if n == 1:
-            decode_keys += end
-        else:
-            prefill_keys += end
-            prefill_pairs += n * (2 * end - n + 1) // 2
-    if f[CONSTANT_TIME] >= 0:
-        return f[CONSTANT_TIME]
-    size = m[m[BATCH_SIZE] + b]
-    keys, pairs = prefill_keys, prefill_pairs
-    return price(m, f, u, maps, size, num_tokens, num_sampled, decode_keys, keys, pairs)
 
 
 @njit
@@ -391,6 +396,15 @@ def price(m, f, u, maps, requests, tokens, sampled, decode_keys, prefill_keys, p
 
 
 @njit
+def step_time(m, f, u, maps, size):
+    """Return the time of the step just planned."""
+    if f[CONSTANT_TIME] >= 0:
+        return f[CONSTANT_TIME]
+    tokens, sampled, keys = m[STEP_TOKENS], m[NUM_SAMPLED], m[DECODE_KEYS]
+    return price(m, f, u, maps, size, tokens, sampled, keys, m[PREFILL_KEYS], m[PREFILL_PAIRS])
+
+
+@njit
 def record_step(m, f, u, maps):
     if m[NUM_STEPS] % m[STRIDE] == 0:
         sample(m, f, u, maps)
@@ -403,6 +417,8 @@ def schedule(m, f, u, maps):
     now = f[CLOCK]
     b = (m[FIRST_BATCH] + m[NUM_BATCHES]) % m[MAX_BATCHES]
     m[m[BATCH_SIZE] + b] = 0
+    m[STEP_TOKENS] = m[NUM_SAMPLED] = 0
+    m[DECODE_KEYS] = m[PREFILL_KEYS] = m[PREFILL_PAIRS] = 0
     m[NUM_PREEMPTED] = 0
     m[STEADY] = 1
     m[TRIED] = 0
@@ -412,7 +428,7 @@ def schedule(m, f, u, maps):
         schedule_vllm(m, f, u, maps, b)
     last = (m[FIRST_BATCH] + m[NUM_BATCHES] - 1) % m[MAX_BATCHES]
     if m[m[BATCH_SIZE] + b]:
-        time = commit(m, f, u, maps, b)
+        time = step_time(m, f, u, maps, m[m[BATCH_SIZE] + b])
         start = max(now, f[STAGE_FREE])
         f[STAGE_FREE] = start + time / f[NUM_STAGES]
         last_end = f[m[BATCH_END] + last] if m[NUM_BATCHES] else now
@@ -449,7 +465,7 @@ def complete(m, f, u, maps):
     requests, tokens, unfinished = batch_rows(m, b)
     names_late = m[ASYNCHRONOUS] and m[CACHING]
     for k in range(m[m[BATCH_SIZE] + b]):
-        r, n = m[requests + k] & PLACE, m[tokens + k]
+        r, n = m[requests + k], m[tokens + k]
         m[IN_FLIGHT + r] -= n
         stale = m[STALE + r] > 0
         if stale:
@@ -481,7 +497,7 @@ def complete(m, f, u, maps):
     if num_finished:
         kept = 0
         for k in range(m[NUM_RUNNING]):
-            r = m[m[RUN] + k] & PLACE
+            r = m[m[RUN] + k]
             if m[STATUS + r] != FINISHED:
                 m[m[RUN] + kept] = r
                 kept += 1
@@ -519,7 +535,7 @@ def longest_run(m, f, u, maps):
         return 0
     longest = np.int64(1) << 62
     for k in range(running):
-        r = m[m[RUN] + k] & PLACE
+        r = m[m[RUN] + k]
         tokens = m[NUM_TOKENS + r]
         steady = (
             tokens + m[PLACEHOLDERS + r] - m[COMPUTED + r] == 1
@@ -564,12 +580,12 @@ def sort_by_phase(m, f, u, maps):
         m[m[PHASE_COUNT] + phase] = 0
     sum_computed = np.int64(0)
     for k in range(m[NUM_RUNNING]):
-        r = m[m[RUN] + k] & PLACE
+        r = m[m[RUN] + k]
         computed = m[COMPUTED + r]
         sum_computed += computed
         if m[PLACEMENT] != PAGED:
             continue
-        slot = m[SLOT + r] & PLACE
+        slot = m[SLOT + r]
         taking = m[LENGTH + slot] * m[BLOCK_SIZE] - computed - m[LOOKAHEAD]
         filling = m[CACHED_TOKENS + slot] - computed - 1 + m[ASYNCHRONOUS]
         join_phase(m, taking, 2 * k)
@@ -587,7 +603,7 @@ def tend_blocks(m, f, u, maps, step):
         return False
     while k >= 0:
         r = m[m[RUN] + k // 2]
-        slot = m[SLOT + r] & PLACE
+        slot = m[SLOT + r]
         end = m[COMPUTED + r] + step + 1
         if min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN]) > m[LENGTH + slot] * m[BLOCK_SIZE]:
             m[SUM_INTERNAL] -= past_the_end(m, f, u, maps, r, slot)
@@ -646,7 +662,7 @@ def run_of_steps(m, f, u, maps, most_steps):
         return 0
     m[EMPTY_STEPS] = 0
     for k in range(running):
-        r = m[m[RUN] + k] & PLACE
+        r = m[m[RUN] + k]
         m[COMPUTED + r] += step
         m[NUM_TOKENS + r] += step
         f[LAST_TOKEN + r] = f[LAST_TOKEN_TIME]
@@ -716,12 +732,12 @@ def data_of(typing_context, array):
 
 @njit
 def borrowed(array):
-    return carray(data_of(array), array.shape)
+    return data_of(array)
 
 
-# Numba counts references to an array at every call, atomically: a third of a saturated run. What is
-# borrowed is not counted; the caller keeps the arrays alive.
-borrow = itself if numba.config.DISABLE_JIT else borrowed
+# Numba counts references to an array at every call, atomically, and tests every place for being
+# negative: half of a run. A pointer does neither; the caller keeps the arrays alive.
+borrow = itself if numba.config.DISABLE_JIT or numba.config.BOUNDSCHECK else borrowed
 
 
 @njit(cache=True)
