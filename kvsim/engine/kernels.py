@@ -718,6 +718,7 @@ def run_until(m, f, u, maps, horizon, until_finish, max_steps):
     return num_ended
 
 
+@njit
 def itself(array):
     return array
 
