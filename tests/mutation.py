@@ -84,7 +84,7 @@ MUTANTS = [
     Mutant("5 watermark", PAGED, "(self.watermark_blocks if self._tables else 0)", "0"),
     Mutant("5 watermark ignored when nothing runs", PAGED, "(self.watermark_blocks if self._tables else 0)", "self.watermark_blocks"),
     Mutant("5.1 full length must fit", PAGED, "        if self.reserve_full_isl:\n", "        if False:\n"),
-    Mutant("5.1 admission cap on", PAGED, "self._need_to_admit(length, hit, self._caps)", "self._need_to_admit(length, hit, None)"),
+    Mutant("5.1 admission cap on", PAGED, "self._need_to_admit(length, hit, self.admission_caps)", "self._need_to_admit(length, hit, None)"),
     Mutant("5.2 out-of-window blocks are dropped", PAGED, "            self._drop_out_of_window(request, state)\n", "            pass\n"),
     Mutant("5.2 in-flight tokens still see them", PAGED, "max(0, computed - request.num_in_flight_tokens)", "max(0, computed)"),
     Mutant("5.3 lookahead slots", PAGED, "min(end + self.num_lookahead_tokens, self.max_model_len)", "min(end, self.max_model_len)"),

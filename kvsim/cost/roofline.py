@@ -55,7 +55,9 @@ class RooflineCost:
         rate = efficiency_of(gpu.name)
         self._hidden = model.hidden_size
         self._classes = _layer_classes(config)
-        self.one_full_class = len(self._classes) == 1 and self._classes[0].kind == "full"
+        #: All layers see the same tokens, all of them or those in a sliding window.
+        self.one_class = len(self._classes) == 1 and self._classes[0].kind != "chunked"
+        self._one_full_class = self.one_class and self._classes[0].kind == "full"
         self._kv_bytes = config.layout.bytes_per_token
 
         self._body_flops, self._head_flops = _gemm_flops(model, tp)
@@ -83,6 +85,7 @@ class RooflineCost:
         """Return what the compiled kernels price a step with, layers all alike."""
         layers = self._classes[0]
         return {
+            "seen_window": layers.window,
             "step_time": self._step_time,
             "request_time": self._request_time,
             "stream_rate": self._stream_rate,
@@ -129,7 +132,7 @@ class RooflineCost:
         """Return KV bytes read by decodes and by prompts, FLOPs of prompts and of decodes."""
         decode_bytes = prefill_bytes = prefill_flops = decode_flops = 0.0
         for layers in self._classes:
-            if self.one_full_class:
+            if self._one_full_class:
                 decode_keys, prefill_keys, prefill_pairs = _full_attention(plan)
             else:
                 decode_keys, prefill_keys, prefill_pairs = _seen(plan, layers.kind, layers.window)

@@ -12,7 +12,7 @@ from kvsim.cost.constant import ConstantCost
 from kvsim.cost.roofline import RooflineCost
 from kvsim.engine import kernel_places as k
 from kvsim.engine.kernel_cache import load_kernels
-from kvsim.kv.attention import FullAttention, cdiv
+from kvsim.kv.attention import ChunkedLocal, SlidingWindow, cdiv
 from kvsim.kv.contiguous import (
     ContiguousManager,
     reserve_max,
@@ -91,13 +91,15 @@ def refusal(setup: Setup) -> str | None:
         return "record_steps and check_invariants need the Python backend"
     if type(cost) not in (RooflineCost, ConstantCost):
         return f"cost model {config.cost_model}"
-    if isinstance(cost, RooflineCost) and not cost.one_full_class:
-        return "layers with windows or of several kinds"
+    if isinstance(cost, RooflineCost) and not cost.one_class:
+        return "chunked layers or layers of several kinds"
     pair = (type(kv), type(scheduler))
     if pair == (PagedManager, VllmScheduler):
         assert isinstance(kv, PagedManager)
-        if len(kv.groups) != 1 or not isinstance(kv.groups[0], FullAttention):
-            return "layers with windows or of several kinds"
+        if len(kv.groups) != 1 or isinstance(kv.groups[0], ChunkedLocal):
+            return "chunked layers or layers of several kinds"
+        if isinstance(kv.groups[0], SlidingWindow) and config.record_memory_map:
+            return "the memory map of a sliding window needs the Python backend"
         if type(kv.pool.eviction) is not LRU:
             return f"allocator {config.allocator}"
         return None
@@ -280,6 +282,14 @@ def _settings(setup: Setup, end_time: float) -> dict[str, float]:
             "reserve_full": kv.reserve_full_isl,
             "lookahead": kv.num_lookahead_tokens,
         }
+        if isinstance(kv.groups[0], SlidingWindow):
+            retention = kv.retention_interval
+            values |= {
+                "sliding": kv.groups[0].window,
+                "admission_cap": kv.admission_caps[0] or 0,
+                "segment": kv.block_size if retention is None else retention,
+                "keeps_boundary": retention is not None,
+            }
     elif isinstance(kv, ContiguousManager):
         values |= {
             "orca": True,
@@ -334,7 +344,8 @@ def _new_arrays(
     paged, usable = values["placement"] == k.PAGED, int(values["num_usable"])
     blocks = usable + 1 if paged else 1
     longest = cdiv(int(values["max_model_len"]), int(values["block_size"]))
-    width = min(longest, blocks) + 1 if paged else 0
+    widest = longest if values.get("sliding") else min(longest, blocks)  # null blocks count
+    width = widest + 1 if paged else 0
     orders = usable.bit_length() if values["placement"] == k.BUDDY else 2
     max_holes = 0 if paged else slots + 64
     depth = int(values["depth"]) + 1

@@ -9,10 +9,12 @@ import numpy as np
 from numba import njit
 
 from kvsim.engine.kernel_places import (
+    ADMISSION_CAP,
     ASKED,
     BEST_FIT,
     BLOCK_KEY,
     BLOCK_SIZE,
+    BLOCKS,
     BUCKET,
     BUCKET_MASK,
     BUDDY,
@@ -26,6 +28,8 @@ from kvsim.engine.kernel_places import (
     FREE_SLOTS,
     HASHED,
     HOLES,
+    IN_FLIGHT,
+    KEEPS_BOUNDARY,
     KEY_OFFSET,
     KEY_OWNER,
     KEY_ROW,
@@ -44,6 +48,7 @@ from kvsim.engine.kernel_places import (
     NUM_FREE_SLOTS,
     NUM_HOLES,
     NUM_KEYS,
+    NUM_NULL,
     NUM_ORDERS,
     NUM_RUNNING,
     NUM_TABLE_BLOCKS,
@@ -53,6 +58,7 @@ from kvsim.engine.kernel_places import (
     OUTPUT_ID,
     PAGED,
     PLACEMENT,
+    PROCESSED,
     PROMPT,
     RECORD,
     REF_CNT,
@@ -63,11 +69,13 @@ from kvsim.engine.kernel_places import (
     RESERVE_POW2,
     ROW,
     SALT,
+    SEGMENT,
     SEGMENT_ID,
     SEGMENT_LENGTH,
     SEGMENT_OFFSET,
     SEGMENT_START,
     SIZE,
+    SLIDING,
     SLOT,
     START,
     SUM_ASKED,
@@ -244,22 +252,61 @@ def append_blocks(m, f, u, maps, slot, num_blocks):
 
 
 @njit
-def free_blocks(m, f, u, maps, slot):
-    """Free a table last to first: hashed blocks to the back, the others to the front."""
-    for k in range(m[LENGTH + slot] - 1, -1, -1):
+def free_blocks(m, f, u, maps, slot, first, stop):
+    """Free entries of a table last to first: hashed blocks to the back, the others to the front."""
+    for k in range(stop - 1, first - 1, -1):
         block = m[m[ROW + slot] + k]
         m[REF_CNT + block] -= 1
         if m[REF_CNT + block] == 0:
             m[NUM_USED] -= 1
             if m[HASHED + block]:
                 lru_append(m, f, u, maps, block)
-    for k in range(m[LENGTH + slot]):
+    for k in range(first, stop):
         block = m[m[ROW + slot] + k]
         if m[REF_CNT + block] == 0 and not m[HASHED + block]:
             m[m[UNHASHED] + m[NUM_UNHASHED]] = block
             m[NUM_UNHASHED] += 1
-    m[NUM_TABLE_BLOCKS] -= m[LENGTH + slot]
-    m[LENGTH + slot] = 0
+
+
+@njit(inline="always")
+def num_skipped(m, num_tokens):
+    """Leading tokens that no later token sees."""
+    return max(0, num_tokens - m[SLIDING] + 1) if m[SLIDING] else 0
+
+
+@njit(inline="always")
+def num_in_window(m):
+    """Blocks in a row that the first token after a hit needs."""
+    return cdiv(m[SLIDING] - 1, m[BLOCK_SIZE])
+
+
+@njit
+def set_null(m, f, u, maps, slot, first, stop):
+    for k in range(first, stop):
+        m[m[ROW + slot] + k] = m[BLOCKS]
+    m[NUM_NULL + slot] = stop
+
+
+@njit
+def drop_out_of_window(m, f, u, maps, r, slot):
+    computed = min(m[COMPUTED + r], m[MAX_MODEL_LEN])
+    processed = max(0, computed - m[IN_FLIGHT + r])
+    m[PROCESSED + slot] = processed
+    stop = num_skipped(m, processed) // m[BLOCK_SIZE]
+    if stop > m[NUM_NULL + slot]:
+        free_blocks(m, f, u, maps, slot, m[NUM_NULL + slot], stop)
+        set_null(m, f, u, maps, slot, m[NUM_NULL + slot], stop)
+
+
+@njit
+def worth_caching(m, f, u, maps, r, k):
+    """Whether a later hit could end such that it needs the k-th full block."""
+    in_window = num_in_window(m)
+    per_segment = m[SEGMENT] // m[BLOCK_SIZE]
+    if per_segment and (in_window >= per_segment or k % per_segment >= per_segment - in_window):
+        return True
+    end = (m[PROMPT + r] - 1) // m[BLOCK_SIZE]
+    return m[KEEPS_BOUNDARY] == 1 and end - in_window <= k < end
 
 
 @njit(inline="always")
@@ -278,7 +325,9 @@ def cache_blocks(m, f, u, maps, r, slot, num_tokens):
         return
     last = num_tokens // m[BLOCK_SIZE]
     extend_keys(m, f, u, maps, slot, r, last)
-    for k in range(m[CACHED_TOKENS + slot] // m[BLOCK_SIZE], last):
+    for k in range(max(m[CACHED_TOKENS + slot] // m[BLOCK_SIZE], m[NUM_NULL + slot]), last):
+        if m[SLIDING] and not worth_caching(m, f, u, maps, r, k):
+            continue
         cache_block(m, f, u, maps, m[m[ROW + slot] + k], u[m[KEY_ROW + slot] + k])
     m[CACHED_TOKENS + slot] = last * m[BLOCK_SIZE]
 
@@ -289,12 +338,29 @@ def cdiv(a, b):
 
 
 @njit
+def lookup_window(m, f, u, maps, slot, limit):
+    run, needed = 0, num_in_window(m)
+    for k in range(limit - 1, -1, -1):
+        block = find_block(m, f, u, maps, u[m[KEY_ROW + slot] + k])
+        if block < 0:
+            run = 0
+            continue
+        m[m[ROW + slot] + k] = block
+        run += 1
+        if run >= needed:
+            return k + run
+    return run
+
+
+@njit
 def lookup(m, f, u, maps, r, slot):
     """Return the number of cached blocks a waiting request could reuse."""
     limit = (m[NUM_TOKENS + r] - 1) // m[BLOCK_SIZE]
     if limit < 1:
         return 0
     extend_keys(m, f, u, maps, slot, r, limit)
+    if m[SLIDING]:
+        return lookup_window(m, f, u, maps, slot, limit)
     hit = 0
     while hit < limit:
         block = find_block(m, f, u, maps, u[m[KEY_ROW + slot] + hit])
@@ -312,22 +378,28 @@ def paged_admit(m, f, u, maps, r, slot, hit, num_new):
     if m[NUM_RUNNING] > 0:
         free -= m[WATERMARK_BLOCKS]
     taken = 0
-    for k in range(hit):
+    skipped = num_skipped(m, hit * m[BLOCK_SIZE]) // m[BLOCK_SIZE]
+    for k in range(skipped, hit):
         taken += m[REF_CNT + m[m[ROW + slot] + k]] == 0
     if m[RESERVE_FULL]:
         length = min(m[NUM_TOKENS + r], m[MAX_MODEL_LEN])
-        if max(cdiv(length, m[BLOCK_SIZE]) - hit, 0) + taken > free:
+        blocks = cdiv(length, m[BLOCK_SIZE])
+        if m[ADMISSION_CAP]:
+            blocks = min(blocks, m[ADMISSION_CAP])
+        if max(blocks - hit, 0) + taken > free:
             return False
     end = hit * m[BLOCK_SIZE] + num_new
     needed = max(cdiv(min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN]), m[BLOCK_SIZE]) - hit, 0)
     if needed + taken > free:
         return False
-    for k in range(hit):
+    for k in range(skipped, hit):
         block = m[m[ROW + slot] + k]
         if m[REF_CNT + block] == 0:
             lru_remove(m, f, u, maps, block)
             m[NUM_USED] += 1
         m[REF_CNT + block] += 1
+    set_null(m, f, u, maps, slot, 0, skipped)
+    m[PROCESSED + slot] = hit * m[BLOCK_SIZE]
     m[LENGTH + slot] = hit
     m[NUM_TABLE_BLOCKS] += hit
     append_blocks(m, f, u, maps, slot, needed)
@@ -346,6 +418,8 @@ def grow(m, f, u, maps, r, num_new):
     slot = m[SLOT + r]
     end = m[COMPUTED + r] + num_new
     if m[PLACEMENT] == PAGED:
+        if m[SLIDING]:
+            drop_out_of_window(m, f, u, maps, r, slot)
         slots = min(end + m[LOOKAHEAD], m[MAX_MODEL_LEN])
         if slots > m[LENGTH + slot] * m[BLOCK_SIZE]:
             needed = cdiv(slots, m[BLOCK_SIZE]) - m[LENGTH + slot]
@@ -369,7 +443,9 @@ def free_request(m, f, u, maps, r):
     m[SUM_FILLED] -= m[FILLED + slot]
     if m[PLACEMENT] == PAGED:
         m[SUM_INTERNAL] -= past_the_end(m, f, u, maps, r, slot)
-        free_blocks(m, f, u, maps, slot)
+        free_blocks(m, f, u, maps, slot, m[NUM_NULL + slot], m[LENGTH + slot])
+        m[NUM_TABLE_BLOCKS] -= m[LENGTH + slot]
+        m[LENGTH + slot] = 0
     else:
         m[SUM_SIZE] -= m[SIZE + slot]
         m[SUM_ASKED] -= m[ASKED + slot]

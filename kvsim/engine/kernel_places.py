@@ -23,13 +23,15 @@ COUNTS = (
     STEP_TOKENS, NUM_SAMPLED, DECODE_KEYS, PREFILL_KEYS, PREFILL_PAIRS,
 ) = tuple(range(40))  # fmt: skip
 #: Scalars of ``m`` that do not change: the configuration, and widths of rows. Sizes are in tokens;
+#: ``WINDOW`` makes a piece a ring, ``SLIDING`` drops blocks, ``SEEN_WINDOW`` is the cost model's;
 #: ``NUM_USABLE`` counts blocks, or slots of a contiguous memory, and ``UNIT_BYTES`` is one's size.
 SETTINGS = (
     PLACEMENT, RESERVE, ORCA, BLOCK_SIZE, NUM_USABLE, UNIT_BYTES, SLOT_BYTES, MAX_MODEL_LEN,
     MAX_ACTIVE, BUDGET, THRESHOLD, ADAPTIVE, CHUNKED, BY_PRIORITY, ASYNCHRONOUS, CACHING,
     WATERMARK_BLOCKS, RESERVE_FULL, LOOKAHEAD, WINDOW, DEPTH, BINS, KV_BYTES, MAX_HOLES,
     NUM_ORDERS, NUM_BLOCKS, BUCKET_MASK, MAX_BATCHES, LAST_WEIGHT,
-) = tuple(range(40, 69))  # fmt: skip
+    SLIDING, SEEN_WINDOW, ADMISSION_CAP, SEGMENT, KEEPS_BOUNDARY,
+) = tuple(range(40, 74))  # fmt: skip
 #: Offsets of arrays in ``m``: by request, of queues, of blocks, of holes in a contiguous memory, of
 #: steps in flight, of records.
 INT_ARRAYS = (
@@ -39,11 +41,11 @@ INT_ARRAYS = (
     HOLES, NUM_HOLES, PHASE_FIRST, PHASE_LAST, PHASE_NEXT, PHASE_COUNT,
     BATCH_REQUEST, BATCH_TOKENS, BATCH_UNFINISHED, BATCH_SIZE,
     SAMPLE_INTS, GAPS,
-) = tuple(range(69, 96))  # fmt: skip
+) = tuple(range(74, 101))  # fmt: skip
 #: Offsets, held in ``m``, of arrays in ``f``.
 FLOAT_ARRAYS = (
     ARRIVAL_TIME, BATCH_END, SAMPLE_FLOATS, WEIGHT_BYTES, MAP_FILLED, MAP_LAST,
-) = tuple(range(96, 102))  # fmt: skip
+) = tuple(range(101, 107))  # fmt: skip
 #: Where the records of requests begin, in ``m`` and in ``f``, and the length of a record. A request
 #: is named by the place of its record: ``m[COMPUTED + r]``, ``f[FINISH + r]``.
 REQUESTS, RECORD = 112, 16
@@ -56,13 +58,13 @@ FLOAT_FIELDS = ARRIVAL, FIRST_SCHEDULED, FIRST_TOKEN, LAST_TOKEN, FINISH = tuple
 #: start at ``m[ROW + slot]`` in ``m`` and ``m[KEY_ROW + slot]`` in ``u``; or it has a piece.
 SLOT_FIELDS = (
     ROW, KEY_ROW, LENGTH, CACHED_TOKENS, FILLED, KEY_OWNER, NUM_KEYS, KEY_SEGMENT, KEY_OFFSET,
-    START, SIZE, ASKED, LAST,
-) = tuple(range(13))  # fmt: skip
+    START, SIZE, ASKED, LAST, NUM_NULL, PROCESSED,
+) = tuple(range(15))  # fmt: skip
 #: A block is named by the place of its record, one cache line of ``m``. The key is kept as int64.
 BLOCK_RECORD = 8
 BLOCK_FIELDS = (
-    REF_CNT, LRU_PREVIOUS, LRU_NEXT, HASHED, CHAIN, COPY, BLOCK_KEY,
-) = tuple(range(7))  # fmt: skip
+    REF_CNT, LRU_PREVIOUS, LRU_NEXT, HASHED, CHAIN, COPY, BLOCK_KEY, DEAD,
+) = tuple(range(8))  # fmt: skip
 #: Scalars of ``f``: what changes (times in seconds, integrals over time), and the settings.
 SUMS = (
     CLOCK, STAGE_FREE, LAST_TOKEN_TIME, TOKEN_STATES_S, RESERVATION_S, INTERNAL_S, EXTERNAL_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kvsim.engine.kernel_memory import num_free
+from kvsim.engine.kernel_memory import num_free, num_skipped
 from kvsim.engine.kernel_places import (
     ASKED,
     BINS,
@@ -20,6 +20,7 @@ from kvsim.engine.kernel_places import (
     C_TOKEN_STATES,
     CACHED_S,
     CLOCK,
+    DEAD,
     END,
     EXTERNAL_S,
     FILLED,
@@ -45,6 +46,8 @@ from kvsim.engine.kernel_places import (
     PEAK_RUNNING,
     PEAK_USAGE,
     PLACEMENT,
+    PROCESSED,
+    REF_CNT,
     REFUSED,
     REFUSED_S,
     RESERVATION_S,
@@ -55,6 +58,7 @@ from kvsim.engine.kernel_places import (
     SAMPLE_FLOATS,
     SAMPLE_INTS,
     SIZE,
+    SLIDING,
     SLOT,
     SLOT_BYTES,
     START,
@@ -74,6 +78,34 @@ from kvsim.engine.kernel_places import (
 # -- records --------------------------------------------------------------------------------------
 
 
+@njit
+def out_of_window(m, f, u, maps):
+    """Slots before the window in blocks that it still touches, in those of all who share one."""
+    total = 0
+    for k in range(m[NUM_RUNNING]):
+        slot = m[SLOT + m[m[RUN] + k]]
+        skipped = num_skipped(m, m[PROCESSED + slot])
+        at = skipped // m[BLOCK_SIZE]
+        if skipped % m[BLOCK_SIZE] == 0 or at >= m[LENGTH + slot]:
+            continue
+        block = m[m[ROW + slot] + at]
+        # How many of its sharers were seen, and the fewest dead slots among them.
+        seen, fewest = m[DEAD + block] >> 32, m[DEAD + block] & 0xFFFFFFFF
+        dead = skipped % m[BLOCK_SIZE]
+        fewest = min(fewest, dead) if seen else dead
+        if seen + 1 < m[REF_CNT + block]:
+            m[DEAD + block] = (seen + 1) << 32 | fewest
+        else:
+            m[DEAD + block] = 0
+            total += fewest
+    for k in range(m[NUM_RUNNING]):
+        slot = m[SLOT + m[m[RUN] + k]]
+        at = num_skipped(m, m[PROCESSED + slot]) // m[BLOCK_SIZE]
+        if at < m[LENGTH + slot]:
+            m[DEAD + m[m[ROW + slot] + at]] = 0
+    return total
+
+
 @njit(inline="always")
 def used_bytes(m, f, u, maps):
     """Bytes of token states, reservation, internal, external, unallocated and cached."""
@@ -82,10 +114,11 @@ def used_bytes(m, f, u, maps):
         unfilled = m[NUM_TABLE_BLOCKS] * m[BLOCK_SIZE] - m[SUM_FILLED]
         past = m[SUM_INTERNAL]
         used = m[NUM_USED]
+        dead = out_of_window(m, f, u, maps) if m[SLIDING] else 0
         return (
-            (used * m[BLOCK_SIZE] - unfilled) * b,
+            (used * m[BLOCK_SIZE] - unfilled - dead) * b,
             (unfilled - past) * b,
-            past * b,
+            (past + dead) * b,
             used * (m[UNIT_BYTES] - m[BLOCK_SIZE] * b),
             num_free(m, f, u, maps) * m[UNIT_BYTES],
             m[NUM_CACHED_FREE] * m[UNIT_BYTES],

@@ -117,6 +117,8 @@ from kvsim.engine.kernel_places import (
     REQUESTS,
     RUN,
     RUNS,
+    SEEN_WINDOW,
+    SLIDING,
     SLOT,
     STAGE_FREE,
     STALE,
@@ -174,17 +176,29 @@ def batch_rows(m, b):
 
 
 @njit(inline="always")
+def num_pairs(m, num_tokens):
+    """Pairs of query and key among the first tokens."""
+    window = m[SEEN_WINDOW]
+    if window == 0 or num_tokens <= window:
+        return num_tokens * (num_tokens + 1) // 2
+    return window * (window + 1) // 2 + (num_tokens - window) * window
+
+
+@njit(inline="always")
 def tally(m, r, end, n, sign):
     """Count what the step computes, or take it back."""
     computed = end - n
     if computed < m[MAX_COMPUTED + r]:
         m[NUM_RECOMPUTED] += sign * (min(end, m[MAX_COMPUTED + r]) - computed)
     m[STEP_TOKENS] += sign * n
+    keys = end
+    if m[SEEN_WINDOW]:
+        keys = min(computed, m[SEEN_WINDOW] - 1) + n
     if n == 1:
-        m[DECODE_KEYS] += sign * end
+        m[DECODE_KEYS] += sign * keys
     else:
-        m[PREFILL_KEYS] += sign * end
-        m[PREFILL_PAIRS] += sign * (n * (2 * end - n + 1) // 2)
+        m[PREFILL_KEYS] += sign * keys
+        m[PREFILL_PAIRS] += sign * (num_pairs(m, end) - num_pairs(m, computed))
 
 
 @njit(inline="always")
@@ -522,7 +536,9 @@ def longest_run(m, f, u, maps):
     under way holds just these requests, too.
     """
     running = m[NUM_RUNNING]
-    if m[DEPTH] > 1 + m[ASYNCHRONOUS] or m[NUM_BATCHES] != m[ASYNCHRONOUS] or m[WINDOW]:
+    if m[DEPTH] > 1 + m[ASYNCHRONOUS] or m[NUM_BATCHES] != m[ASYNCHRONOUS]:
+        return 0
+    if m[WINDOW] or m[SLIDING] or m[SEEN_WINDOW]:
         return 0
     if running == 0 or (not m[ORCA] and running > m[BUDGET]):
         return 0

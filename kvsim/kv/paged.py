@@ -110,7 +110,9 @@ class PagedManager(KVCacheManager):
         self.reserve_output = reserve_output
         self.num_lookahead_tokens = num_lookahead_tokens
         self.retention_interval = retention_interval
-        self._caps = [s.admission_cap(max_in_flight_tokens, max_model_len) for s in self.groups]
+        self.admission_caps = [
+            s.admission_cap(max_in_flight_tokens, max_model_len) for s in self.groups
+        ]
         self._windowed = [g for g, s in enumerate(groups) if not isinstance(s, FullAttention)]
         self._one_full_group = len(self.groups) == 1 and not self._windowed
         self._tables: dict[int, _Tables] = {}
@@ -198,7 +200,7 @@ class PagedManager(KVCacheManager):
     def fits(self, request: Request) -> bool:  # noqa: D102
         tokens = request.num_prompt_tokens + request.max_tokens + self.num_lookahead_tokens
         tokens = min(tokens, self.max_model_len)
-        caps = [None] * len(self.groups) if self.reserve_output else self._caps
+        caps = [None] * len(self.groups) if self.reserve_output else self.admission_caps
         return self._num_blocks_for(tokens, caps) <= self.pool.num_usable
 
     @property
@@ -236,7 +238,7 @@ class PagedManager(KVCacheManager):
         free = self.pool.num_free - (self.watermark_blocks if self._tables else 0)
         if self.reserve_full_isl:
             length = min(request.num_tokens, self.max_model_len)
-            if self._need_to_admit(length, hit, self._caps) > free:
+            if self._need_to_admit(length, hit, self.admission_caps) > free:
                 return False
         end = hit.num_tokens + num_new_tokens
         slots = self._num_slots(request, end)
