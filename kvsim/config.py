@@ -17,12 +17,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvsim.catalog.spec import GpuSpec, ModelSpec
 from kvsim.errors import FieldError, unknown_name
+from kvsim.trace import MAX_SAMPLES
 
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
 
 #: How TOML and flags write None where it is not the default.
 NONE = "none"
+
+#: Share of beams that continue another one, per step: with it, beams of width 2 share as much as in
+#: the PagedAttention paper's Fig. 15 on Alpaca (37.56 %). The other five figures there are a test.
+BEAM_SWITCH = 0.1
 
 Count = Annotated[int, Field(ge=1)]
 Parallel = Annotated[int, Field(ge=1, le=4096)]
@@ -82,6 +87,13 @@ class Config(BaseModel):
     )
     swap_space: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         4.0, description="GiB of host memory per GPU for swapping (vllm-v0; vllm never swaps)"
+    )
+    num_samples: Annotated[int, Field(gt=0, le=MAX_SAMPLES)] | None = Field(
+        None, description="sequences of each request, instead of the trace's"
+    )
+    use_beam_search: bool = Field(False, description="the sequences of a request are beams")
+    beam_switch: Annotated[float, Field(ge=0, le=1)] = Field(
+        BEAM_SWITCH, description="share of beams that continue another one, per step"
     )
     max_num_active_seqs: Count | None = Field(
         None, description="most admitted requests [max-num-seqs]"

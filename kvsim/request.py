@@ -56,6 +56,7 @@ class Request:
         "num_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_samples",
         "num_stale_tokens",
         "num_tokens",
         "priority",
@@ -74,12 +75,14 @@ class Request:
         output_content_id: int,
         priority: int = 0,
         cache_salt: int = 0,
+        num_samples: int = 1,
     ) -> None:
         self.request_id = request_id
         self.arrival_time = arrival_time
         self.priority = priority
         self.num_prompt_tokens = num_prompt_tokens
         self.max_tokens = max_tokens
+        self.num_samples = num_samples  # sequences, all of the same length
         self.num_tokens = num_prompt_tokens  # prompt and generated so far
         self.status = Status.WAITING
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Longest prompt or output a trace may hold; today's longest contexts are 10 million tokens.
 MAX_TOKENS = 2**24
+#: Most sequences of one request.
+MAX_SAMPLES = 64
 
 
 class RowError(ValueError):
@@ -121,7 +123,7 @@ class Trace:
         output_content_id, priority, cache_salt, session_id, num_samples : shape (n,), optional
             A salt may be an integer from 1 on or a text; None, 0 and "" are no salt.
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
-            Not modelled yet: refused when given.
+            Not modelled, refused when given: samples are as long as their request's output.
 
         Raises
         ------
@@ -133,7 +135,9 @@ class Trace:
         if n == 0:
             raise ValueError("a trace needs at least one request")
         if sample_output_tokens is not None:
-            raise ValueError("sample_output_tokens: parallel samples are not modelled yet")
+            raise ValueError(
+                "sample_output_tokens: all samples of a request have num_output_tokens tokens"
+            )
 
         def column(name: str, values: ArrayLike | None, default: int) -> Ints:
             if values is None:
@@ -172,7 +176,9 @@ class Trace:
             tokens = getattr(self, name)
             ok = (tokens >= 1) & (tokens <= MAX_TOKENS)
             _check_rows(name, tokens, ok, f"1 to {MAX_TOKENS:,}")
-        _check_rows("num_samples", self.num_samples, self.num_samples == 1, "1 for now")
+        samples = self.num_samples
+        ok = (samples >= 1) & (samples <= MAX_SAMPLES)
+        _check_rows("num_samples", samples, ok, f"1 to {MAX_SAMPLES}")
         _check_rows("session_id", self.session_id, self.session_id >= -1, "at least -1")
         if not self.has_segments:
             return
@@ -270,6 +276,12 @@ class Trace:
             for name in ("segment_content_id", "segment_start", "segment_num_tokens"):
                 changed[name] = getattr(self, name)[first:last].copy()
         return replace(self, **changed)._freeze()
+
+    def with_num_samples(self, num_samples: int) -> Trace:
+        """Return the trace with that many sequences per request."""
+        samples = np.full(len(self), num_samples, dtype=np.int64)
+        _check_rows("num_samples", samples, (samples >= 1) & (samples <= MAX_SAMPLES), "1 to 64")
+        return replace(self, num_samples=samples)._freeze()
 
     def with_request_rate(self, request_rate: float) -> Trace:
         """Return the trace squeezed or stretched to a mean rate, starting at 0.

@@ -186,7 +186,7 @@ def test_empty_cells_of_optional_columns_are_defaults(tmp_path):
     [
         ("session_id", "-2", "line 3: session_id is -2, must be at least -1"),
         ("session_id", "x", "line 3: session_id is 'x', must be a whole number from -2**63 to"),
-        ("num_samples", "2", "line 3: num_samples is 2, must be 1 for now"),
+        ("num_samples", "65", "line 3: num_samples is 65, must be 1 to 64"),
         ("output_content_id", "-1", "line 3: output_content_id is '-1', must be a whole number"),
         ("segments", "[[1,0]]", "line 3: segments is '[[1,0]]', must be a list of [content_id,"),
         ("segments", "[[1,0,9", "line 3: segments is '[[1,0,9', must be a list of [content_id,"),

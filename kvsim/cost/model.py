@@ -40,6 +40,7 @@ class CostConfig:
     layout : KV on one GPU, the KV dtype and any what-if heads or window included
     dtype, quantization : of the weights
     max_num_batched_tokens : longest step, for tables
+    block_size : tokens per block of a paged KV cache, None if it is contiguous
     """
 
     model: ModelSpec
@@ -49,6 +50,7 @@ class CostConfig:
     quantization: str | None = None
     tensor_parallel_size: int = 1
     max_num_batched_tokens: int = 2048
+    block_size: int | None = None
 
 
 #: Factories take a :class:`CostConfig` and keyword parameters.

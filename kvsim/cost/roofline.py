@@ -7,11 +7,18 @@ attention of prompts, the slower of memory and arithmetic counts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from pydantic import Field
 
 from kvsim.cost.efficiency import efficiency_of
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.memory.weights import DTYPE_BYTES, QUANTIZED_BYTES
+
+#: Of a small copy over PCIe, driver included; microbenchmarks of cudaMemcpyAsync show 5 to 10 us.
+COPY_SECONDS = 1e-5
+
+Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
@@ -48,9 +55,26 @@ def num_keys(kind: str, window: int, num_computed: int, num_new: int) -> int:
 
 @COST_MODELS.register("roofline")
 class RooflineCost:
-    """Prices a step by the work in it and a card's peak rates times their efficiencies."""
+    """Prices a step by the work in it and a card's peak rates times their efficiencies.
 
-    def __init__(self, config: CostConfig) -> None:
+    Parameters
+    ----------
+    host_seconds : per step, of an engine that prepares a step while the GPU waits
+    paged_overhead : by how much reading KV through a block table is slower at block size 16, e.g.
+        0.23 (PagedAttention paper, Fig. 18a: 20 to 26 %); the work per block makes it grow as 16 /
+        block size
+    copy_seconds : of one copy between host and GPU beside its bytes; a swapped block takes one for
+        the keys and one for the values of each layer
+    """
+
+    def __init__(
+        self,
+        config: CostConfig,
+        *,
+        host_seconds: Share = 0.0,
+        paged_overhead: Share = 0.0,
+        copy_seconds: Share = COPY_SECONDS,
+    ) -> None:
         model, gpu, tp = config.model, config.gpu, config.tensor_parallel_size
         rate = efficiency_of(gpu.name)
         self._hidden = model.hidden_size
@@ -69,9 +93,13 @@ class RooflineCost:
         self._stream_rate = bandwidth * rate.weights
         self._gemm_rate = _peak_flops(gpu, config.quantization) * rate.gemm
         self._kv_rate = bandwidth * rate.decode_attention
+        if config.block_size is not None:
+            self._kv_rate /= 1.0 + paged_overhead * 16.0 / config.block_size
+        block_bytes = (config.block_size or 1) * config.layout.bytes_per_token
+        self._copy_time_per_byte = 2 * len(config.layout.layers) * copy_seconds / block_bytes
         self._prefill_rate = gpu.bf16_flops_per_s * rate.prefill_attention
         self._pcie_rate = gpu.pcie_bytes_per_s
-        self._step_time = rate.step + model.num_layers * rate.layer_launch
+        self._step_time = host_seconds + rate.step + model.num_layers * rate.layer_launch
         self._request_time = rate.request
         self._reduce_time = self._reduce_time_per_token = 0.0
         if tp > 1:
@@ -107,6 +135,8 @@ class RooflineCost:
             return StepCost(0.0, 0.0, 0.0)
         num_tokens = sum(plan.num_tokens)
         num_sampled = num_requests - len(plan.unfinished)
+        if plan.has_samples:
+            num_requests, num_tokens, num_sampled = _sample_counts(plan)
 
         gemm_flops = num_tokens * self._body_flops + num_sampled * self._head_flops
         weights = self.weight_bytes_by_tokens[min(num_tokens, len(self.weight_bytes_by_tokens) - 1)]
@@ -117,6 +147,7 @@ class RooflineCost:
 
         if plan.swapped_bytes:
             time += plan.swapped_bytes / self._pcie_rate
+            time += plan.swapped_bytes * self._copy_time_per_byte
         decode_bytes, prefill_bytes, prefill_flops, decode_flops = self._attention(plan)
         time += decode_bytes / self._kv_rate
         time += max(prefill_bytes / self._kv_rate, prefill_flops / self._prefill_rate)
@@ -132,7 +163,7 @@ class RooflineCost:
         """Return KV bytes read by decodes and by prompts, FLOPs of prompts and of decodes."""
         decode_bytes = prefill_bytes = prefill_flops = decode_flops = 0.0
         for layers in self._classes:
-            if self._one_full_class:
+            if self._one_full_class and not plan.has_samples:
                 decode_keys, prefill_keys, prefill_pairs = _full_attention(plan)
             else:
                 decode_keys, prefill_keys, prefill_pairs = _seen(plan, layers.kind, layers.window)
@@ -163,11 +194,27 @@ def _seen(plan: StepPlan, kind: str, window: int) -> tuple[int, int, int]:
         end = request.num_computed_tokens
         start = end - num_new
         if num_new == 1:
-            decode_keys += num_keys(kind, window, start, 1)
+            keys = num_keys(kind, window, start, 1)
+            decode_keys += keys * (request.num_samples if start >= request.num_prompt_tokens else 1)
         else:
             prefill_keys += num_keys(kind, window, start, num_new)
             prefill_pairs += num_pairs(kind, window, end) - num_pairs(kind, window, start)
     return decode_keys, prefill_keys, prefill_pairs
+
+
+def _sample_counts(plan: StepPlan) -> tuple[int, int, int]:
+    """Sequences in a step, their tokens, and those that are sampled.
+
+    A prompt is computed once for all sequences of a request.
+    """
+    sequences = tokens = sampled = 0
+    for request, num_new in zip(plan.requests, plan.num_tokens, strict=True):
+        start = request.num_computed_tokens - num_new
+        own = max(request.num_computed_tokens - max(start, request.num_prompt_tokens), 0)
+        sequences += request.num_samples if own else 1
+        tokens += num_new - own + own * request.num_samples
+        sampled += 0 if request.request_id in plan.unfinished else request.num_samples
+    return sequences, tokens, sampled
 
 
 def _layer_classes(config: CostConfig) -> list[_LayerClass]:

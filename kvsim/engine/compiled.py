@@ -93,6 +93,8 @@ def refusal(setup: Setup) -> str | None:
         return f"cost model {config.cost_model}"
     if isinstance(cost, RooflineCost) and not cost.one_class:
         return "chunked layers or layers of several kinds"
+    if setup.kv_config.has_samples:
+        return "requests of several sequences"
     pair = (type(kv), type(scheduler))
     if pair == (PagedManager, VllmScheduler):
         assert isinstance(kv, PagedManager)

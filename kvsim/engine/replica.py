@@ -48,6 +48,7 @@ def make_request(trace: Trace, index: int, arrival_time: float, max_model_len: i
         int(trace.output_content_id[index]),
         int(trace.priority[index]),
         int(trace.cache_salt[index]),
+        int(trace.num_samples[index]),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
@@ -47,6 +47,30 @@ class Setup:
         """Make the cost model."""
         name, params = parse_spec(self.config.cost_model)
         return COST_MODELS.create(name, self.cost_config, **params)
+
+    def for_samples(self) -> Setup:
+        """Return the same for requests of several sequences.
+
+        Raises
+        ------
+        ValueError
+            If the scheduler or the KV-cache manager cannot serve them.
+        """
+        if not _trait(self.scheduler, "takes_samples") or (
+            _trait(self.scheduler, "reserves_output") and not self.allocator.base.startswith("cont")
+        ):
+            raise ValueError(
+                f"num_samples: {self.config.allocator} under scheduler {self.scheduler!r} serves "
+                "one sequence per request; paged under vllm-v0 and contiguous-* serve more"
+            )
+        smallest = self.scheduler_config.max_num_seqs
+        if self.config.num_samples and self.config.num_samples > smallest:
+            raise ValueError(
+                f"num_samples {self.config.num_samples}: more than max_num_seqs {smallest}"
+            )
+        setup = replace(self, kv_config=replace(self.kv_config, has_samples=True))
+        setup.make_kv()
+        return setup
 
 
 def resolve(config: Config) -> Setup:
@@ -116,6 +140,8 @@ def _kv_config(
         reserve_output=_trait(scheduler, "reserves_output"),
         num_lookahead_tokens=config.num_lookahead_tokens,
         prefix_cache_retention_interval=config.prefix_cache_retention_interval,
+        use_beam_search=config.use_beam_search,
+        beam_switch=config.beam_switch,
         hybrid=not config.disable_hybrid_kv_cache_manager,
         packed=config.kv_cache_layout == "BLNHC",
     )
@@ -167,7 +193,13 @@ def _cost_config(config: Config, memory: Memory, allocator: AllocatorSpec) -> Co
         quantization=memory.quantization,
         tensor_parallel_size=config.tensor_parallel_size,
         max_num_batched_tokens=memory.limits.max_num_batched_tokens,
+        block_size=None if allocator.base.startswith(RESERVING) else _block_size(config, allocator),
     )
+
+
+def _block_size(config: Config, allocator: AllocatorSpec) -> int:
+    given = allocator.params.get("block_size")
+    return config.block_size if given is None else int(str(given))
 
 
 def _trait(scheduler: str, name: str) -> bool:

@@ -81,6 +81,10 @@ def serve(
     """Serve a trace by a resolved configuration; see :func:`run`."""
     check_trace(trace)
     config = setup.config
+    if config.num_samples is not None:
+        trace = trace.with_num_samples(config.num_samples)
+    if (trace.num_samples > 1).any():
+        setup = setup.for_samples()
     table = _new_requests(trace)
     start = float(trace.arrival_time[0])
     end = start + config.horizon
@@ -185,7 +189,8 @@ def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
         prompt = int(prompts.max())
         outputs = np.minimum(trace.num_output_tokens[admissible], longest - prompts)
         output = min(int(outputs.max()), longest)
-        worst = Request(0, 0.0, prompt, output, [(0, 0, prompt)], 1)
+        samples = int(trace.num_samples.max())
+        worst = Request(0, 0.0, prompt, output, [(0, 0, prompt)], 1, num_samples=samples)
         if kv.fits(worst):
             return admissible
     for index in np.flatnonzero(admissible).tolist():

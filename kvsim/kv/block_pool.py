@@ -146,8 +146,12 @@ class BlockPool:
 
     # -- checking -------------------------------------------------------------------------
 
-    def check_integrity(self, tables: Iterable[tuple[int, Sequence[int]]]) -> None:
+    def check_integrity(
+        self, tables: Iterable[tuple[int, Sequence[int]]], *, forked: bool = False
+    ) -> None:
         """Compare with every block table there is, as (group, blocks); invariants 2, 3 and 4.
+
+        Only a hit shares a block, unless tables are ``forked``.
 
         Raises
         ------
@@ -172,7 +176,7 @@ class BlockPool:
                     f"invariant 3: block {block} has ref_cnt {self.ref_cnt[block]} "
                     f"but is in {count} tables"
                 )
-            if count > 1 and block not in self._hash_of:
+            if count > 1 and block not in self._hash_of and not forked:
                 raise RuntimeError(f"invariant 4: block {block} is shared but has no key")
         free = list(self.free_queue())
         used = sum(count > 0 for count in held)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from kvsim.kv.address_space import Fit, address_space
+from kvsim.kv.address_space import AddressSpace, Fit, address_space
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
@@ -59,6 +59,19 @@ class _Piece(NamedTuple):
     last: int
 
 
+def _allocate(space: AddressSpace, asked: int, count: int) -> list[tuple[int, int]] | None:
+    """Place ``count`` pieces, or none at all if one of them finds no room."""
+    places: list[tuple[int, int]] = []
+    for _ in range(count):
+        place = space.allocate(asked)
+        if place is None:
+            for start, size in places:
+                space.free(start, size)
+            return None
+        places.append(place)
+    return places
+
+
 class ContiguousManager(KVCacheManager):
     """One contiguous piece per request, never moved, never grown.
 
@@ -77,8 +90,8 @@ class ContiguousManager(KVCacheManager):
         self.reserve = reserve
         self.fit = fit
         self._space = address_space(self.num_slots, fit)
-        self._pieces: dict[int, _Piece] = {}
-        self._filled: dict[int, int] = {}  # live tokens; an ended request has no entry
+        self._pieces: dict[int, list[_Piece]] = {}  # one per sequence
+        self._filled: dict[int, int] = {}  # live tokens of each; an ended request has no entry
         # Sums over the pieces; every report is made of them.
         self._num_size = 0
         self._num_asked = 0
@@ -97,41 +110,48 @@ class ContiguousManager(KVCacheManager):
         filled = self._filled.get(key)
         if filled is None:
             asked = self._slots(self.reserve(request, self._max_model_len))
-            place = self._space.allocate(asked)
-            if place is None:
+            places = _allocate(self._space, asked, request.num_samples)
+            if places is None:
                 return False
-            piece = _Piece(request, *place, asked, min(self._slots(request.max_slots), asked))
-            self._pieces[key] = piece
-            self._num_size += piece.size
-            self._num_asked += piece.asked
-            self._num_last += piece.last
+            last = min(self._slots(request.max_slots), asked)
+            pieces = [_Piece(request, *place, asked, last) for place in places]
+            self._pieces[key] = pieces
+            for piece in pieces:
+                self._num_size += piece.size
+                self._num_asked += piece.asked
+                self._num_last += piece.last
             filled = 0
         end = self._slots(request.num_computed_tokens + num_new_tokens)
         self._filled[key] = end
-        self._num_filled += end - filled
+        self._num_filled += request.num_samples * (end - filled)
         return True
 
     def free(self, request: Request) -> None:  # noqa: D102 - see KVCacheManager
         if request.request_id in self._filled:
             self.retire(request)
-        piece = self._pieces.pop(request.request_id)
-        self._num_size -= piece.size
-        self._num_asked -= piece.asked
-        self._space.free(piece.start, piece.size)
+        for piece in self._pieces.pop(request.request_id):
+            self._num_size -= piece.size
+            self._num_asked -= piece.asked
+            self._space.free(piece.start, piece.size)
 
     def retire(self, request: Request) -> None:  # noqa: D102
-        self._num_filled -= self._filled.pop(request.request_id)
-        self._num_last -= self._pieces[request.request_id].last
+        pieces = self._pieces[request.request_id]
+        self._num_filled -= len(pieces) * self._filled.pop(request.request_id)
+        self._num_last -= sum(piece.last for piece in pieces)
 
     def fits(self, request: Request) -> bool:  # noqa: D102
-        return self._slots(self.reserve(request, self._max_model_len)) <= self._space.largest()
+        asked = self._slots(self.reserve(request, self._max_model_len))
+        if request.num_samples == 1:
+            return asked <= self._space.largest()
+        empty = address_space(self.num_slots, self.fit)
+        return _allocate(empty, asked, request.num_samples) is not None
 
     @property
     def num_free(self) -> int:  # noqa: D102
         return self.num_slots - self._num_size
 
     def address(self, request: Request) -> tuple[int, int] | None:  # noqa: D102
-        piece = self._pieces[request.request_id]
+        piece = self._pieces[request.request_id][0]
         return piece.start, piece.size
 
     # -- accounting --------------------------------------------------------------------------
@@ -162,7 +182,7 @@ class ContiguousManager(KVCacheManager):
         def paint(start: int, stop: int, cause: Cause) -> None:
             causes[first_bin(start) : first_bin(stop)] = cause
 
-        for key, piece in self._pieces.items():
+        for key, piece in ((k, piece) for k, pieces in self._pieces.items() for piece in pieces):
             live = key in self._filled
             filled = piece.start + (self._filled[key] if live else 0)
             last = piece.start + (piece.last if live else 0)
@@ -173,7 +193,8 @@ class ContiguousManager(KVCacheManager):
         return causes
 
     def check_integrity(self) -> None:  # noqa: D102
-        spans = [(p.start, p.size) for p in self._pieces.values()] + self._space.holes()
+        pieces = [piece for pieces in self._pieces.values() for piece in pieces]
+        spans = [(piece.start, piece.size) for piece in pieces] + self._space.holes()
         expected = 0
         for start, size in sorted(spans):
             if start != expected:
@@ -181,7 +202,8 @@ class ContiguousManager(KVCacheManager):
             expected = start + size
         if expected != self.num_slots:
             raise RuntimeError(f"invariant 2: {expected} slots found of {self.num_slots}")
-        if sum(self._filled.values()) != self._num_filled:
+        filled = sum(n * len(self._pieces[key]) for key, n in self._filled.items())
+        if filled != self._num_filled:
             raise RuntimeError("filled slots are miscounted")
         usage = self.usage
         if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:

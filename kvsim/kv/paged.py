@@ -14,6 +14,7 @@ from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotat
 from kvsim.kv.attention import AttentionSpec, FullAttention, attention_spec, cdiv
 from kvsim.kv.block_pool import NULL_BLOCK, BlockPool
 from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
+from kvsim.kv.forked import ForkedManager
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
@@ -453,6 +454,12 @@ def paged(
         hybrid=config.hybrid,
         packed=config.packed,
     )
+    if config.has_samples:
+        group = plan.groups[0]
+        if len(plan.groups) != 1 or group.window is not None:
+            raise ValueError("num_samples: sequences that share blocks need full attention")
+        num_blocks = config.num_bytes // plan.bytes_per_block
+        return ForkedManager(config, num_blocks, group.block_size, plan.bytes_per_block)
     return PagedManager(
         config.num_bytes // plan.bytes_per_block,
         [attention_spec(group) for group in plan.groups],

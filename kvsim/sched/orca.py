@@ -15,6 +15,7 @@ class OrcaScheduler(Scheduler):
     """
 
     reserves_output = True
+    takes_samples = True
 
     def schedule(self, now: float) -> StepPlan:  # noqa: D102 - see Scheduler
         del now
@@ -23,8 +24,12 @@ class OrcaScheduler(Scheduler):
             num_tokens = request.num_tokens - request.num_computed_tokens
             if num_tokens and self.kv.allocate_slots(request, num_tokens):
                 plan.add(request, num_tokens)
-        while len(self.waiting) and len(self.running) < self.config.max_num_seqs:
+        num_seqs = self.num_running_seqs
+        while len(self.waiting):
             request = self.waiting.head()
+            num_seqs += request.num_samples
+            if num_seqs > self.config.max_num_seqs:
+                break
             hit = self.kv.lookup(request)
             num_tokens = request.num_tokens - hit.num_tokens
             self._refused = not self.kv.allocate_slots(request, num_tokens, hit)

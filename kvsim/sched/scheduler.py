@@ -47,6 +47,7 @@ class StepPlan:
 
     __slots__ = (
         "admitted",
+        "has_samples",
         "num_tokens",
         "preempted",
         "requests",
@@ -61,9 +62,11 @@ class StepPlan:
         self.admitted: list[Admission] = []
         self.preempted: list[Request] = []
         self.swapped_bytes = 0
+        self.has_samples = False
 
     def add(self, request: Request, num_tokens: int) -> None:
-        """Schedule the next tokens of a request."""
+        """Schedule the next tokens of a request, in each of its sequences."""
+        self.has_samples |= request.num_samples > 1
         self.requests.append(request)
         self.num_tokens.append(num_tokens)
 
@@ -93,6 +96,7 @@ class Scheduler(ABC):
     looks_up_prefix : admissions reuse cached prefixes
     whole_prompts : computes a prompt in one step, so a step must have room for the longest
     watermark : share of the blocks that admissions leave free, unless configured
+    takes_samples : serves requests of several sequences
     can_swap : may preempt by swapping to host memory
     supports_async : can schedule a step before the last one's tokens are known
     head_refused : the last admission attempt failed for lack of KV room
@@ -105,6 +109,7 @@ class Scheduler(ABC):
     whole_prompts = False
     watermark = 0.0
     can_swap = False
+    takes_samples = False
 
     def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
         self.kv = kv
@@ -120,6 +125,11 @@ class Scheduler(ABC):
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
         return bool(self.running) or len(self.waiting) > 0
+
+    @property
+    def num_running_seqs(self) -> int:
+        """Sequences of the running requests."""
+        return sum(request.num_samples for request in self.running)
 
     @property
     def num_waiting(self) -> int:

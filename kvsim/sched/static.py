@@ -22,6 +22,7 @@ class StaticScheduler(Scheduler):
     """
 
     reserves_output = True
+    takes_samples = True
     looks_up_prefix = False
 
     def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
@@ -41,8 +42,12 @@ class StaticScheduler(Scheduler):
         return self._commit(plan)
 
     def _form_batch(self, plan: StepPlan) -> None:
-        while len(self.waiting) and len(self.running) < self.config.max_num_seqs:
+        num_seqs = 0
+        while len(self.waiting):
             request = self.waiting.head()
+            num_seqs += request.num_samples
+            if num_seqs > self.config.max_num_seqs:
+                break
             self._refused = not self.kv.allocate_slots(request, request.num_tokens)
             if self._refused:
                 self.num_allocation_failures += 1

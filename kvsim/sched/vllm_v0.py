@@ -32,6 +32,7 @@ class VllmV0Scheduler(Scheduler):
     whole_prompts = True
     watermark = 0.01
     can_swap = True
+    takes_samples = True
 
     def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
         super().__init__(kv, config)
@@ -57,9 +58,12 @@ class VllmV0Scheduler(Scheduler):
         return self._commit(plan)
 
     def _schedule_prompts(self, plan: StepPlan) -> None:
-        budget = self.config.max_num_batched_tokens
-        while len(self.waiting) and len(self.running) < self.config.max_num_seqs:
+        budget, num_seqs = self.config.max_num_batched_tokens, self.num_running_seqs
+        while len(self.waiting):
             request = self.waiting.head()
+            num_seqs += request.num_samples
+            if num_seqs > self.config.max_num_seqs:
+                break
             if request.num_tokens > budget:
                 self._refused = False
                 break
@@ -86,8 +90,8 @@ class VllmV0Scheduler(Scheduler):
                 self.running.append(request)
 
     def _append_slot(self, request: Request) -> bool:
-        """Take the next token's slot; a free block must be left even if none is needed now."""
-        if self.kv.block_ids(request) and self.kv.num_free < 1:
+        """Take the next token's slot; a block per sequence must be free even if none is needed."""
+        if self.kv.block_ids(request) and self.kv.num_free < request.num_samples:
             return False
         return self.kv.allocate_slots(request, request.num_tokens - request.num_computed_tokens)
 
@@ -96,7 +100,9 @@ class VllmV0Scheduler(Scheduler):
         victim.num_preemptions += 1
         plan.preempted.append(victim)
         self._refused = False  # the new head has not been tried
-        swapped_bytes = self.kv.swap_out(victim) if self.config.preemption_mode == "swap" else 0
+        # Several sequences cannot be computed again as one prompt: V0 always swaps them.
+        swaps = self.config.preemption_mode == "swap" or victim.num_samples > 1
+        swapped_bytes = self.kv.swap_out(victim) if swaps else 0
         if swapped_bytes:
             plan.swapped_bytes += swapped_bytes
             victim.status = Status.SWAPPED
@@ -110,8 +116,12 @@ class VllmV0Scheduler(Scheduler):
 
     def _swap_in(self, plan: StepPlan) -> None:
         self.swapped = deque(sorted(self.swapped, key=_urgency))
-        while self.swapped and len(self.running) < self.config.max_num_seqs:
+        num_seqs = self.num_running_seqs
+        while self.swapped:
             request = self.swapped[0]
+            num_seqs += request.num_samples
+            if num_seqs > self.config.max_num_seqs:
+                break
             swapped_bytes = self.kv.swap_in(request)
             if not swapped_bytes:
                 break
