@@ -27,7 +27,7 @@ NONE = "none"
 
 #: Share of beams that continue another one, per step: with it, beams of width 2 share as much as in
 #: the PagedAttention paper's Fig. 15 on Alpaca (37.56 %). The other five figures there are a test.
-BEAM_SWITCH = 0.1
+BEAM_SWITCH = 0.2
 
 Count = Annotated[int, Field(ge=1)]
 Parallel = Annotated[int, Field(ge=1, le=4096)]

@@ -1,0 +1,82 @@
+"""Fig. 12 of the PagedAttention paper: the request rate that each system sustains.
+
+OPT-13B, 66B and 175B under ShareGPT-like and Alpaca-like requests. The paper: on ShareGPT vLLM
+sustains 1.7 to 2.7 times the rate of Orca (Oracle), 2.7 to 8 times that of Orca (Max), up to 22
+times that of FasterTransformer. A system's rate is what it finishes when requests never run out.
+The bands hold the extremes over the three models, with the paper's own rounding; Alpaca is shown.
+
+    python -m experiments.fig12 [--quick] [--out DIR]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import workloads
+from experiments.paper_setting import (
+    MODELS,
+    SYSTEMS,
+    Check,
+    Figure,
+    lines,
+    main,
+    normalized_latency,
+    serve,
+    sustained_rate,
+)
+
+#: Shares of vLLM's sustained rate at which latencies are drawn.
+LOADS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95, 1.05)
+
+
+def measure(quick: bool) -> Figure:
+    """Compare ratios of sustained rates."""
+    n = 400 if quick else 1600
+    checks, rows, curves = [], [], {}
+    for workload in ("sharegpt", "alpaca"):
+        trace = getattr(workloads, workload)(
+            num_requests=n * (1 if workload == "sharegpt" else 3), request_rate=1.0, seed=0
+        )
+        for model in MODELS:
+            rates = {system: sustained_rate(system, trace, model) for system in SYSTEMS}
+            row = {"workload": workload, "model": model, **rates}
+            rows.append(row)
+            for other, low, high in (
+                ("Orca (Oracle)", 1.7, 2.7),
+                ("Orca (Max)", 2.7, 8.0),
+                ("FasterTransformer", 1.0, 22.0),
+            ):
+                ratio = rates["vLLM"] / rates[other]
+                name = f"{workload} {model}: vLLM / {other}"
+                band = (low, high) if workload == "sharegpt" else (None, None)
+                checks.append(Check(name, ratio, None, *band))
+            if quick:
+                continue
+            for system in SYSTEMS:
+                points = []
+                for load in LOADS:
+                    rate = load * rates["vLLM"]
+                    result = serve(system, trace.with_request_rate(rate), model)
+                    points.append((rate, normalized_latency(result)))
+                    if points[-1][1] > 1.0:
+                        break
+                curves[workload, model, system] = points
+
+    def draw(picture: Any) -> None:
+        picture.set_size_inches(10, 6)
+        panels = picture.subplots(2, 3).ravel()
+        for axes, row in zip(panels, rows, strict=True):
+            key = row["workload"], row["model"]
+            shown = {s: points for (*k, s), points in curves.items() if tuple(k) == key}
+            lines(axes, {s: zip(*points, strict=True) for s, points in shown.items()})
+            axes.set_ylim(0, 1)
+            axes.set_title(f"OPT-{row['model']}, {row['workload']}", fontsize=9)
+            axes.set_xlabel("request rate, 1/s", fontsize=8)
+            axes.set_ylabel("normalised latency, s/token", fontsize=8)
+
+    title = "Fig. 12: sustained request rates"
+    return Figure(title, checks, rows, None if quick else draw)
+
+
+if __name__ == "__main__":
+    main("fig12", measure, __doc__)
