@@ -1,13 +1,13 @@
 """Fig. 13 of the PagedAttention paper: requests in a batch, OPT-13B.
 
-ShareGPT-like at 2 requests/s and Alpaca-like at 30, averaged while arrivals last. Orca (Max)
-holds floor(15,728 / 2,048) = 7 whenever somebody is refused: exact. Bands, stated before looking:
-15 %. vLLM on ShareGPT is the bar on which the host time per step was fitted: shown, not scored.
+ShareGPT-like at 2 requests/s and Alpaca-like at 30, averaged while arrivals last. Orca (Max) holds
+floor(15,728 / 2,048) = 7 whenever somebody is refused: exact. Bands, stated before looking: 15 %.
+vLLM on ShareGPT is the bar on which the host time per step was fitted: shown, not scored.
 
-What misses, and why. Alpaca at 30 requests/s sits where Orca (Oracle) just saturates: ours is
-not refused all the time, and an engine a little slower would hold 68 (its ceiling) instead of 62.
-vLLM on Alpaca comes out high: V0 computes prompts in steps of their own, and at 30 arrivals per
-second every other step is one; an engine that mixed prompts into decode steps would hold 70.
+What misses, and why. Alpaca at 30 requests/s sits where Orca (Oracle) just saturates: in a shorter
+run (`--quick`) it is not refused all the time; its ceiling is 68. vLLM on Alpaca is high: V0
+computes prompts in steps of their own, and at 30 arrivals per second every other step is one; an
+engine that mixed prompts into decode steps would hold 70.
 
     python -m experiments.fig13 [--quick] [--out DIR]
 """

@@ -5,9 +5,10 @@ block tables must meet exactly. Beams share as much as their histories do. How o
 its parent is one number, fitted on Alpaca with width 2 (37.56 %, not scored); the other beam
 figures are held out, with a band of 6 points stated before looking.
 
-What misses, and why: wide beams on ShareGPT. With one rate of switching, histories soon have a
-common ancestor however long they are, so that long outputs share nearly all: ours grows with the
-length where the paper's stays at 66 %. Real beams switch seldom in the middle of an answer.
+What misses, and why: wide beams on ShareGPT (with `--quick`, on Alpaca too). With one rate of
+switching, histories soon have a common ancestor however long they are, so that long outputs share
+nearly all: ours grows with the length where the paper's stays at 66 %. Real beams switch seldom in
+the middle of an answer.
 
     python -m experiments.fig15 [--quick] [--out DIR]
 """

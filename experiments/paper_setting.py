@@ -1,4 +1,4 @@
-"""The setting of the PagedAttention paper (SOSP 2023, arXiv 2309.06180, section 6.1), for its figures.
+"""The setting of the PagedAttention paper (SOSP 2023, arXiv 2309.06180, section 6.1).
 
 One configuration serves them all: models and their KV memory from table 1, block size 16, lengths
 drawn from log-normals with the published means (`workloads.sharegpt`, `workloads.alpaca`), the

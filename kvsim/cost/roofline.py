@@ -60,9 +60,9 @@ class RooflineCost:
     Parameters
     ----------
     host_seconds : per step, of an engine that prepares a step while the GPU waits
-    paged_overhead : by how much reading KV through a block table is slower at block size 16, e.g.
-        0.23 (PagedAttention paper, Fig. 18a: 20 to 26 %); the work per block makes it grow as 16 /
-        block size
+    paged_overhead : by how much reading KV through a block table is slower, e.g. 0.23
+        (PagedAttention paper, Fig. 18a: 20 to 26 % at its block size of 16); below 16 tokens a
+        block gives a warp too little to do, and it grows as 16 / block size
     copy_seconds : of one copy between host and GPU beside its bytes; a swapped block takes one for
         the keys and one for the values of each layer
     """
@@ -94,7 +94,7 @@ class RooflineCost:
         self._gemm_rate = _peak_flops(gpu, config.quantization) * rate.gemm
         self._kv_rate = bandwidth * rate.decode_attention
         if config.block_size is not None:
-            self._kv_rate /= 1.0 + paged_overhead * 16.0 / config.block_size
+            self._kv_rate /= 1.0 + paged_overhead * max(1.0, 16.0 / config.block_size)
         block_bytes = (config.block_size or 1) * config.layout.bytes_per_token
         self._copy_time_per_byte = 2 * len(config.layout.layers) * copy_seconds / block_bytes
         self._prefill_rate = gpu.bf16_flops_per_s * rate.prefill_attention

@@ -1,0 +1,76 @@
+"""Fig. 17 of the PagedAttention paper: a chatbot, OPT-13B.
+
+Prompts are the last 1,024 tokens of the conversation, answers have at most 1,024. With a buddy
+allocator any reservation for such a prompt takes 2,048 slots, so the three Orca variants coincide:
+exactly where every prompt has 1,024 tokens. Bands, stated before looking: their sustained rates
+within 3 % of each other on chats, and vLLM at 1.5 to 2.5 times them (the paper: 2x).
+
+What misses, and why: vLLM's 2x. It runs 12 to 13 requests where Orca runs 7, but reads 1,200 tokens
+of each through the slower kernel (43 ms per step against 34), so that 1.8 times the requests give
+1.35 times the rate. The paper's step hardly depended on the batch.
+
+    python -m experiments.fig17 [--quick] [--out DIR]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import workloads
+from experiments.paper_setting import (
+    ORCAS,
+    Check,
+    Figure,
+    lines,
+    main,
+    normalized_latency,
+    serve,
+    sustained_rate,
+)
+from kvsim.testing import equal_tables
+from kvsim.trace import Trace
+
+#: Long conversations, as in the paper: most prompts are cut.
+CHAT = {"turns": 40.0, "system": 0, "user": 161.31, "output": 337.99, "sigma": 0.72}
+
+
+def full_prompts(num_requests: int) -> Trace:
+    """Every prompt cut to 1,024 tokens, answers of ShareGPT's lengths up to 1,024."""
+    drawn = workloads.sharegpt(num_requests=num_requests, request_rate=1.0, seed=0)
+    output = np.minimum(drawn.num_output_tokens, 1024)
+    return Trace.from_arrays(drawn.arrival_time, np.full(num_requests, 1024), output)
+
+
+def measure(quick: bool) -> Figure:
+    """Compare the variants with each other, and vLLM with them."""
+    n = 300 if quick else 1500
+    full = full_prompts(n)
+    tables = [serve(system, full).requests for system in ORCAS]
+    same = all(equal_tables(tables[0], table) for table in tables[1:])
+    checks = [Check("full prompts: the variants coincide", float(same), 1, 1, 1)]
+    chat = workloads.multi_turn(num_requests=n, request_rate=1.0, max_prompt=1024, seed=0, **CHAT)
+    rates = {system: sustained_rate(system, chat) for system in (*ORCAS, "vLLM")}
+    slowest, fastest = (f(rates[system] for system in ORCAS) for f in (min, max))
+    checks.append(Check("chats: fastest / slowest Orca", fastest / slowest, 1, 1, 1.03))
+    checks.append(Check("vLLM / fastest Orca", rates["vLLM"] / fastest, 2, 1.5, 2.5))
+    rows, curves = [{"load": "sustained", **rates}], {}
+    if not quick:
+        for system in rates:
+            loads = np.array([0.2, 0.4, 0.6, 0.8, 1.0]) * rates["vLLM"]
+            results = [serve(system, chat.with_request_rate(rate)) for rate in loads]
+            curves[system] = (loads, [normalized_latency(result) for result in results])
+
+    def draw(picture: Any) -> None:
+        axes = picture.subplots()
+        lines(axes, curves)
+        axes.set_xlabel("request rate, 1/s")
+        axes.set_ylabel("normalised latency, s/token")
+        axes.set_ylim(0, 1)
+
+    return Figure("Fig. 17: chatbot", checks, rows, None if quick else draw)
+
+
+if __name__ == "__main__":
+    main("fig17", measure, __doc__)
