@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import workloads
-from experiments.paper_setting import Figure, bars, main, near, serve
+from experiments._setting import Figure, bars, main, near, serve
 
 CAUSES = ("token_states", "reservation", "internal_fragmentation", "external_fragmentation")
 PAPER = {

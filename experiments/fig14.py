@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import workloads
-from experiments.paper_setting import Check, Figure, bars, main, sustained_rate, within
+from experiments._setting import Check, Figure, bars, main, sustained_rate, within
 
 CASES = [("samples", 1), ("samples", 2), ("samples", 4), ("samples", 6)]
 CASES += [("beams", 2), ("beams", 4), ("beams", 6)]

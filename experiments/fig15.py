@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import workloads
-from experiments.paper_setting import Check, Figure, bars, main, near
+from experiments._setting import Check, Figure, bars, main, near
 from kvsim.config import BEAM_SWITCH
 from kvsim.kv.attention import cdiv
 from kvsim.kv.forked import ForkedManager

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import workloads
-from experiments.paper_setting import MODELS, Figure, bars, main, sustained_rate, within
+from experiments._setting import MODELS, Figure, bars, main, sustained_rate, within
 
 LLAMA = {**MODELS["13B"], "model": "llama-13b"}
 #: The scheduler that looks prefixes up, without what came after 2023.

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import workloads
-from experiments.paper_setting import (
+from experiments._setting import (
     ORCAS,
     Check,
     Figure,

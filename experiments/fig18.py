@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 import workloads
-from experiments.paper_setting import (
+from experiments._setting import (
     PAGED_OVERHEAD,
     Check,
     Figure,

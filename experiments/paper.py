@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments.paper_setting import save, show
+from experiments._setting import save, show
 
 NAMES = ["table1", "fig02", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19"]
 

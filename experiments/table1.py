@@ -6,7 +6,7 @@ python -m experiments.table1 [--quick] [--out DIR]
 from __future__ import annotations
 
 import kvsim
-from experiments.paper_setting import MODELS, Figure, main, within
+from experiments._setting import MODELS, Figure, main, within
 
 PAPER = {"13B": (15_700, 0.2), "66B": (9_700, 1.5), "175B": (60_100, 0.2)}
 

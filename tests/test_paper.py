@@ -10,7 +10,7 @@ import pytest
 
 import workloads
 from experiments import fig15, fig17, fig19, table1
-from experiments.paper_setting import (
+from experiments._setting import (
     ORCAS,
     Check,
     Figure,
