@@ -6,7 +6,7 @@ times that of FasterTransformer. A system's rate is what it finishes when reques
 The paper's ranges are the bands on ShareGPT; Alpaca is shown.
 
 What misses, and why: 175B. Its 60,074 slots hold 59 requests for Orca (Oracle) and 144 for vLLM;
-ours then takes 105 ms per token with 144 and 56 ms with 59, because keys and values of 144 requests
+ours then takes 108 ms per token with 144 and 61 ms with 59, because keys and values of 144 requests
 are read through the slower kernel and a step in two computes prompts only. More memory than 59
 requests buys little there, where the paper's engine, slower per step whatever the batch, still
 gained.

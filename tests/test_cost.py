@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvsim.catalog import get_gpu, get_model, gpu_names, model_names
 from kvsim.cost.constant import ConstantCost
-from kvsim.cost.efficiency import efficiency_of
+from kvsim.cost.efficiency import Efficiency, efficiency_of
 from kvsim.cost.model import CostConfig, StepCost
 from kvsim.cost.roofline import RooflineCost, num_keys, num_pairs
 from kvsim.memory.layout import kv_dtype, kv_layout
@@ -39,6 +39,11 @@ def price(config: CostConfig, *work: tuple[int, int], **options: int) -> StepCos
     return RooflineCost(config).step(plan(*work, **options))
 
 
+def elementwise(rate: Efficiency, bandwidth: float) -> float:
+    """Seconds per token of a Llama-3-8B: norms, rotary embedding, activation."""
+    return 32 * 2 * (8 * 4096 + 2 * 128 * 40 + 3 * 14336) / (bandwidth * rate.elementwise)
+
+
 def test_a_lone_decode_reads_all_weights_once() -> None:
     config = cost_config()
     cost = price(config, (1000, 1))
@@ -46,7 +51,8 @@ def test_a_lone_decode_reads_all_weights_once() -> None:
     streamed = 2 * (8_030_261_248 - 128_256 * 4096)  # all but the embedding table
     kv = 1001 * 131_072
     bandwidth = config.gpu.memory_bandwidth_bytes_per_s
-    overhead = rate.step + rate.request + 32 * rate.layer_launch
+    launches = rate.layer_launch + 4 * rate.gemm_launch + rate.decode_launch + rate.decode_request
+    overhead = rate.step + rate.request + 32 * launches + elementwise(rate, bandwidth)
     expected = streamed / (bandwidth * rate.weights) + kv / (bandwidth * rate.decode_attention)
     assert cost.time == pytest.approx(expected + overhead, rel=1e-12)
     assert cost.bytes == streamed + kv + 131_072
@@ -62,8 +68,13 @@ def test_a_long_prompt_is_bound_by_arithmetic() -> None:
     attention = pairs * 4 * 4096 * 32
     assert cost.flops == gemm + attention
     peak = config.gpu.bf16_flops_per_s
-    expected = gemm / (peak * rate.gemm) + attention / (peak * rate.prefill_attention)
-    overhead = rate.step + rate.request + 32 * rate.layer_launch
+    expected = gemm / (peak * rate.gemm) * (1 + rate.gemm_falloff)
+    expected += attention / (peak * rate.prefill_attention)
+    bandwidth = config.gpu.memory_bandwidth_bytes_per_s
+    expected += 8192 * elementwise(rate, bandwidth)
+    expected += 8192 * 32 * 2 * 128 * (2 * 32 + 2 * 8) / (bandwidth * rate.prefill_io)
+    launches = rate.layer_launch + 4 * rate.gemm_launch + rate.prefill_launch
+    overhead = rate.step + rate.request + 32 * launches
     assert cost.time == pytest.approx(expected + overhead, rel=1e-12)
 
 
@@ -72,6 +83,16 @@ def test_attention_adds_to_the_gemms() -> None:
     short, long = price(config, (100, 1)).time, price(config, (100_100, 1)).time
     extra = 100_000 * 131_072 / (3.35e12 * efficiency_of("h100-sxm").decode_attention)
     assert long - short == pytest.approx(extra, rel=1e-9)
+
+
+def test_decodes_slow_down_beside_a_long_prompt_and_hardly_beside_a_short_one() -> None:
+    config, rate = cost_config(), efficiency_of("h100-sxm")
+    reading = 100_001 * 131_072 / (3.35e12 * rate.decode_attention)
+    for tokens, share in ((2048, 1.0), (512, 1.0), (128, 0.25)):
+        apart = price(config, (100_000, 1)).time - price(config, (0, 1)).time
+        mixed = price(config, (100_000, 1), (0, tokens)).time
+        mixed -= price(config, (0, 1), (0, tokens)).time
+        assert mixed - apart == pytest.approx(rate.mixed_decode * share * reading, rel=1e-3)
 
 
 def test_an_unfinished_prompt_needs_no_lm_head() -> None:

@@ -1,14 +1,21 @@
-"""How much of a card's peak each kind of work reaches. The only constants of the roofline.
+"""How much of a card's peaks each kind of work reaches. The only constants of the roofline.
 
-Fitted on kernel times of aiconfigurator-core 0.12.0 (GEMM and attention under vLLM, CUDA-graph
-timing) on H100 and A100; overheads on one lightly loaded run of vLLM 0.23 on an H100. Cards without
-measurements take the H100's fractions of their own peaks, which put an RTX 4090 within 11 % of
-measured end-to-end times.
+They stand in ``efficiency.toml`` with the error of each fit; ``python -m experiments.calibrate``
+makes them. Cards without measurements take the H100's fractions of their own peaks, which put an
+RTX 4090 within 6 % of measured end-to-end times, and an RTX PRO 6000 within 17 %.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("efficiency.toml")
+#: Whose fractions a card without measurements takes.
+DEFAULT = "h100"
 
 
 @dataclass(frozen=True)
@@ -19,32 +26,50 @@ class Efficiency:
     ----------
     weights : of HBM bandwidth, streaming weights through GEMMs
     gemm : of peak FLOP/s, large GEMMs
+    gemm_falloff : by how much GEMMs of 8,192 tokens are slower than that
+    gemm_launch : per GEMM
     decode_attention : of HBM bandwidth, reading KV for one query token per request
+    decode_launch, decode_request : per layer, and per layer, request and 32 heads
     prefill_attention : of peak FLOP/s
+    prefill_launch : per layer
+    prefill_io : of HBM bandwidth, reading and writing queries, keys, values and outputs
+    mixed_decode : by how much decodes read KV slower beside a long prompt in the same step
+    elementwise : of HBM bandwidth, norms, rotary embedding, activation
     link : of one direction of NVLink (or PCIe), all-reduce
-    layer_launch : kernel launches, per layer and step
+    layer_launch : other kernel launches, per layer and step
     step, request : host work between steps, per step and per scheduled request
     all_reduce : fixed time of one all-reduce
+    errors : of each fit, in words
     """
 
-    weights: float = 0.85
-    gemm: float = 0.82
-    decode_attention: float = 0.83
-    prefill_attention: float = 0.685
-    link: float = 0.70
-    layer_launch: float = 8e-6
-    step: float = 1e-4
-    request: float = 5e-6
-    all_reduce: float = 8e-6
+    weights: float
+    gemm: float
+    gemm_falloff: float
+    gemm_launch: float
+    decode_attention: float
+    decode_launch: float
+    decode_request: float
+    prefill_attention: float
+    prefill_launch: float
+    prefill_io: float
+    mixed_decode: float
+    elementwise: float
+    link: float
+    layer_launch: float
+    step: float
+    request: float
+    all_reduce: float
+    errors: dict[str, str] = field(default_factory=dict)
 
 
-#: By prefix of the GPU's name; the empty prefix is every other card.
-EFFICIENCIES = {
-    "a100": Efficiency(weights=0.84, gemm=0.74, decode_attention=0.72),
-    "": Efficiency(),
-}
+def read_table() -> dict[str, dict[str, Any]]:
+    """Read the constants of all cards."""
+    return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 
+@cache
 def efficiency_of(gpu_name: str) -> Efficiency:
     """Return the constants of a card."""
-    return next(e for prefix, e in EFFICIENCIES.items() if gpu_name.startswith(prefix))
+    table = read_table()
+    card = gpu_name.partition("-")[0]
+    return Efficiency(**table.get(card, table[DEFAULT]))

@@ -18,6 +18,11 @@ from kvsim.memory.weights import DTYPE_BYTES, QUANTIZED_BYTES
 #: Of a small copy over PCIe, driver included; microbenchmarks of cudaMemcpyAsync show 5 to 10 us.
 COPY_SECONDS = 1e-5
 
+#: Prompt tokens in a step from which on its decodes read KV as slowly as in any mixed step.
+MIXED_TOKENS = 512.0
+#: QKV, output, up with gate, and down, per layer.
+NUM_GEMMS = 4
+
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 if TYPE_CHECKING:
@@ -92,22 +97,34 @@ class RooflineCost:
         bandwidth = gpu.memory_bandwidth_bytes_per_s
         self._stream_rate = bandwidth * rate.weights
         self._gemm_rate = _peak_flops(gpu, config.quantization) * rate.gemm
+        self._gemm_falloff = rate.gemm_falloff / 8192
         self._kv_rate = bandwidth * rate.decode_attention
         if config.block_size is not None:
             self._kv_rate /= 1.0 + paged_overhead * max(1.0, 16.0 / config.block_size)
         block_bytes = (config.block_size or 1) * config.layout.bytes_per_token
         self._copy_time_per_byte = 2 * len(config.layout.layers) * copy_seconds / block_bytes
         self._prefill_rate = gpu.bf16_flops_per_s * rate.prefill_attention
+        layers = model.num_layers
+        heads = model.num_heads / tp
+        self._decode_time = layers * rate.decode_launch
+        self._decode_time_per_request = layers * rate.decode_request * heads / 32
+        self._prefill_time = layers * rate.prefill_launch
+        self._prefill_time_per_token = (
+            layers * _attention_io(config) / (bandwidth * rate.prefill_io)
+        )
+        self._mixed_decode = rate.mixed_decode
         self._pcie_rate = gpu.pcie_bytes_per_s
-        self._step_time = host_seconds + rate.step + model.num_layers * rate.layer_launch
+        launches = rate.layer_launch + NUM_GEMMS * rate.gemm_launch
+        self._step_time = host_seconds + rate.step + layers * launches
         self._request_time = rate.request
-        self._reduce_time = self._reduce_time_per_token = 0.0
+        self._reduce_time = 0.0
+        self._token_time = layers * _elementwise_io(config) / (bandwidth * rate.elementwise)
         if tp > 1:
             link = (gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s) * rate.link
             reduces = 2 * model.num_layers  # after attention and after the MLP
             ring = 2 * (tp - 1) / tp * model.hidden_size * 2
             self._reduce_time = reduces * rate.all_reduce
-            self._reduce_time_per_token = reduces * ring / link
+            self._token_time += reduces * ring / link
 
     def constants(self) -> dict[str, float]:
         """Return what the compiled kernels price a step with, layers all alike."""
@@ -118,6 +135,7 @@ class RooflineCost:
             "request_time": self._request_time,
             "stream_rate": self._stream_rate,
             "gemm_rate": self._gemm_rate,
+            "gemm_falloff": self._gemm_falloff,
             "body_flops": self._body_flops,
             "head_flops": self._head_flops,
             "head_bytes": self._head_bytes,
@@ -125,8 +143,14 @@ class RooflineCost:
             "pair_flops": layers.pair_flops,
             "kv_rate": self._kv_rate,
             "prefill_rate": self._prefill_rate,
+            "decode_time": self._decode_time,
+            "decode_time_per_request": self._decode_time_per_request,
+            "mixed_decode": self._mixed_decode,
+            "mixed_tokens": MIXED_TOKENS,
+            "prefill_time": self._prefill_time,
+            "prefill_time_per_token": self._prefill_time_per_token,
             "reduce_time": self._reduce_time,
-            "reduce_time_per_token": self._reduce_time_per_token,
+            "token_time": self._token_time,
         }
 
     def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
@@ -135,23 +159,32 @@ class RooflineCost:
             return StepCost(0.0, 0.0, 0.0)
         num_tokens = sum(plan.num_tokens)
         num_sampled = num_requests - len(plan.unfinished)
+        num_decodes = plan.num_tokens.count(1)
         if plan.has_samples:
-            num_requests, num_tokens, num_sampled = _sample_counts(plan)
+            num_requests, num_tokens, num_sampled, num_decodes = _sample_counts(plan)
+        num_prefill_tokens = num_tokens - num_decodes
 
         gemm_flops = num_tokens * self._body_flops + num_sampled * self._head_flops
         weights = self.weight_bytes_by_tokens[min(num_tokens, len(self.weight_bytes_by_tokens) - 1)]
         if num_sampled:
             weights += self._head_bytes
         time = self._step_time + num_requests * self._request_time
-        time += max(weights / self._stream_rate, gemm_flops / self._gemm_rate)
+        arithmetic = gemm_flops / self._gemm_rate * (1.0 + num_tokens * self._gemm_falloff)
+        time += max(weights / self._stream_rate, arithmetic)
 
         if plan.swapped_bytes:
             time += plan.swapped_bytes / self._pcie_rate
             time += plan.swapped_bytes * self._copy_time_per_byte
         decode_bytes, prefill_bytes, prefill_flops, decode_flops = self._attention(plan)
-        time += decode_bytes / self._kv_rate
-        time += max(prefill_bytes / self._kv_rate, prefill_flops / self._prefill_rate)
-        time += self._reduce_time + num_tokens * self._reduce_time_per_token
+        if num_decodes:
+            time += self._decode_time + num_decodes * self._decode_time_per_request
+            reading = decode_bytes / self._kv_rate
+            mixed = min(num_prefill_tokens / MIXED_TOKENS, 1.0)
+            time += reading * (1.0 + self._mixed_decode * mixed)
+        if num_prefill_tokens:
+            time += self._prefill_time + num_prefill_tokens * self._prefill_time_per_token
+            time += max(prefill_bytes / self._kv_rate, prefill_flops / self._prefill_rate)
+        time += self._reduce_time + num_tokens * self._token_time
         written = num_tokens * self._kv_bytes
         return StepCost(
             time,
@@ -202,19 +235,39 @@ def _seen(plan: StepPlan, kind: str, window: int) -> tuple[int, int, int]:
     return decode_keys, prefill_keys, prefill_pairs
 
 
-def _sample_counts(plan: StepPlan) -> tuple[int, int, int]:
-    """Sequences in a step, their tokens, and those that are sampled.
+def _attention_io(config: CostConfig) -> float:
+    """Bytes per token and layer that the attention of a prompt reads and writes, on one GPU."""
+    model, tp = config.model, config.tensor_parallel_size
+    layer = model.layers[0]
+    heads = 2 * model.num_heads / tp + 2 * max(layer.num_kv_heads / tp, 1)
+    return 2.0 * layer.head_dim * heads
+
+
+def _elementwise_io(config: CostConfig) -> float:
+    """Bytes per token and layer of norms with residuals, rotary embedding and activation."""
+    model, tp = config.model, config.tensor_parallel_size
+    layer = model.layers[0]
+    rotated = layer.head_dim * (model.num_heads / tp + max(layer.num_kv_heads / tp, 1))
+    width = model.intermediate_size
+    if model.is_moe:
+        width = model.moe_intermediate_size * model.num_experts_per_token
+    return 2.0 * (8 * model.hidden_size + 2 * rotated + 3 * width / tp)
+
+
+def _sample_counts(plan: StepPlan) -> tuple[int, int, int, int]:
+    """Sequences in a step, their tokens, those that are sampled, and those that decode.
 
     A prompt is computed once for all sequences of a request.
     """
-    sequences = tokens = sampled = 0
+    sequences = tokens = sampled = decodes = 0
     for request, num_new in zip(plan.requests, plan.num_tokens, strict=True):
         start = request.num_computed_tokens - num_new
         own = max(request.num_computed_tokens - max(start, request.num_prompt_tokens), 0)
         sequences += request.num_samples if own else 1
         tokens += num_new - own + own * request.num_samples
         sampled += 0 if request.request_id in plan.unfinished else request.num_samples
-    return sequences, tokens, sampled
+        decodes += (request.num_samples if own else 1) if num_new == 1 else 0
+    return sequences, tokens, sampled, decodes
 
 
 def _layer_classes(config: CostConfig) -> list[_LayerClass]:

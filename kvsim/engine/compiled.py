@@ -77,7 +77,8 @@ FLOAT_SETTINGS = frozenset(
     {
         *("num_stages", "end_time", "constant_time", "step_time", "request_time", "stream_rate"),
         *("gemm_rate", "body_flops", "head_flops", "head_bytes", "pair_flops", "kv_rate"),
-        *("prefill_rate", "reduce_time", "reduce_time_per_token"),
+        *("prefill_rate", "reduce_time", "token_time", "decode_time", "decode_time_per_request"),
+        *("mixed_decode", "mixed_tokens", "gemm_falloff", "prefill_time", "prefill_time_per_token"),
     }
 )
 

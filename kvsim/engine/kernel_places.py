@@ -20,8 +20,8 @@ COUNTS = (
     NUM_RECOMPUTED, NUM_FAILURES, PEAK_RUNNING, NUM_UNHASHED, NUM_CACHED_FREE, NUM_USED,
     NUM_FREE_SLOTS, SUM_FILLED, NUM_TABLE_BLOCKS, SUM_INTERNAL, QUEUE_HEAD, QUEUE_TAIL, LRU_HEAD,
     LRU_TAIL, SUM_SIZE, SUM_ASKED, SUM_LAST, NUM_PREEMPTED, OUTCOME, TRIED, STEADY,
-    STEP_TOKENS, NUM_SAMPLED, DECODE_KEYS, PREFILL_KEYS, PREFILL_PAIRS,
-) = tuple(range(40))  # fmt: skip
+    STEP_TOKENS, NUM_SAMPLED, NUM_DECODES, DECODE_KEYS, PREFILL_KEYS, PREFILL_PAIRS,
+) = tuple(range(41))  # fmt: skip
 #: Scalars of ``m`` that do not change: the configuration, and widths of rows. Sizes are in tokens;
 #: ``WINDOW`` makes a piece a ring, ``SLIDING`` drops blocks, ``SEEN_WINDOW`` is the cost model's;
 #: ``NUM_USABLE`` counts blocks, or slots of a contiguous memory, and ``UNIT_BYTES`` is one's size.
@@ -31,7 +31,7 @@ SETTINGS = (
     WATERMARK_BLOCKS, RESERVE_FULL, LOOKAHEAD, WINDOW, DEPTH, BINS, KV_BYTES, MAX_HOLES,
     NUM_ORDERS, NUM_BLOCKS, BUCKET_MASK, MAX_BATCHES, LAST_WEIGHT,
     SLIDING, SEEN_WINDOW, ADMISSION_CAP, SEGMENT, KEEPS_BOUNDARY,
-) = tuple(range(40, 74))  # fmt: skip
+) = tuple(range(41, 75))  # fmt: skip
 #: Offsets of arrays in ``m``: by request, of queues, of blocks, of holes in a contiguous memory, of
 #: steps in flight, of records.
 INT_ARRAYS = (
@@ -41,11 +41,11 @@ INT_ARRAYS = (
     HOLES, NUM_HOLES, PHASE_FIRST, PHASE_LAST, PHASE_NEXT, PHASE_COUNT,
     BATCH_REQUEST, BATCH_TOKENS, BATCH_UNFINISHED, BATCH_SIZE,
     SAMPLE_INTS, GAPS,
-) = tuple(range(74, 101))  # fmt: skip
+) = tuple(range(75, 102))  # fmt: skip
 #: Offsets, held in ``m``, of arrays in ``f``.
 FLOAT_ARRAYS = (
     ARRIVAL_TIME, BATCH_END, SAMPLE_FLOATS, WEIGHT_BYTES, MAP_FILLED, MAP_LAST,
-) = tuple(range(101, 107))  # fmt: skip
+) = tuple(range(102, 108))  # fmt: skip
 #: Where the records of requests begin, in ``m`` and in ``f``, and the length of a record. A request
 #: is named by the place of its record: ``m[COMPUTED + r]``, ``f[FINISH + r]``.
 REQUESTS, RECORD = 112, 16
@@ -74,8 +74,9 @@ SUMS = (
 RATES = (
     NUM_STAGES, END_TIME, CONSTANT_TIME, STEP_TIME, REQUEST_TIME, STREAM_RATE, GEMM_RATE,
     BODY_FLOPS, HEAD_FLOPS, HEAD_BYTES, PAIR_FLOPS, KV_RATE, PREFILL_RATE, REDUCE_TIME,
-    REDUCE_TIME_PER_TOKEN,
-) = tuple(range(15, 30))  # fmt: skip
+    TOKEN_TIME, DECODE_TIME, DECODE_TIME_PER_REQUEST, MIXED_DECODE, MIXED_TOKENS,
+    PREFILL_TIME, PREFILL_TIME_PER_TOKEN, GEMM_FALLOFF,
+) = tuple(range(15, 37))  # fmt: skip
 
 # Status of a request; as kvsim.request.Status, and -1 before it is seen
 UNSEEN, WAITS, RUNS, IS_PREEMPTED, FINISHED = -1, 0, 1, 2, 4

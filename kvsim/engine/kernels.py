@@ -48,6 +48,8 @@ from kvsim.engine.kernel_places import (
     COMPUTED,
     CONSTANT_TIME,
     DECODE_KEYS,
+    DECODE_TIME,
+    DECODE_TIME_PER_REQUEST,
     DEPTH,
     DONE,
     EMPTY_STEPS,
@@ -60,6 +62,7 @@ from kvsim.engine.kernel_places import (
     FIRST_SCHEDULED,
     FIRST_TOKEN,
     FREE_SLOTS,
+    GEMM_FALLOFF,
     GEMM_RATE,
     HEAD_BYTES,
     HEAD_FLOPS,
@@ -77,10 +80,13 @@ from kvsim.engine.kernel_places import (
     MAX_COMPUTED,
     MAX_EMPTY,
     MAX_MODEL_LEN,
+    MIXED_DECODE,
+    MIXED_TOKENS,
     MUST_COMPLETE,
     NEXT_ARRIVAL,
     NUM_ARRIVALS,
     NUM_BATCHES,
+    NUM_DECODES,
     NUM_FAILURES,
     NUM_FREE_SLOTS,
     NUM_PREEMPTED,
@@ -108,10 +114,11 @@ from kvsim.engine.kernel_places import (
     PREFILL_KEYS,
     PREFILL_PAIRS,
     PREFILL_RATE,
+    PREFILL_TIME,
+    PREFILL_TIME_PER_TOKEN,
     PROMPT,
     RECORD,
     REDUCE_TIME,
-    REDUCE_TIME_PER_TOKEN,
     REFUSED,
     REQUEST_TIME,
     REQUESTS,
@@ -132,6 +139,7 @@ from kvsim.engine.kernel_places import (
     SUM_FILLED,
     SUM_INTERNAL,
     THRESHOLD,
+    TOKEN_TIME,
     TRIED,
     WAITING_S,
     WAITS,
@@ -195,6 +203,7 @@ def tally(m, r, end, n, sign):
     if m[SEEN_WINDOW]:
         keys = min(computed, m[SEEN_WINDOW] - 1) + n
     if n == 1:
+        m[NUM_DECODES] += sign
         m[DECODE_KEYS] += sign * keys
     else:
         m[PREFILL_KEYS] += sign * keys
@@ -393,19 +402,27 @@ def schedule_orca(m, f, u, maps, b):
 
 
 @njit
-def price(m, f, u, maps, requests, tokens, sampled, decode_keys, prefill_keys, prefill_pairs):
+def price(m, f, u, maps, requests, tokens, sampled, decodes, decode_keys, keys, pairs):
     """The roofline of kvsim.cost.roofline."""
     gemm_flops = tokens * f[BODY_FLOPS] + sampled * f[HEAD_FLOPS]
     weights = f[m[WEIGHT_BYTES] + min(tokens, m[LAST_WEIGHT])]
     if sampled:
         weights += f[HEAD_BYTES]
     time = f[STEP_TIME] + requests * f[REQUEST_TIME]
-    time += max(weights / f[STREAM_RATE], gemm_flops / f[GEMM_RATE])
-    time += np.float64(decode_keys * m[KV_BYTES]) / f[KV_RATE]
-    prefill_bytes = np.float64(prefill_keys * m[KV_BYTES])
-    prefill_flops = prefill_pairs * f[PAIR_FLOPS]
-    time += max(prefill_bytes / f[KV_RATE], prefill_flops / f[PREFILL_RATE])
-    time += f[REDUCE_TIME] + tokens * f[REDUCE_TIME_PER_TOKEN]
+    arithmetic = gemm_flops / f[GEMM_RATE] * (1.0 + tokens * f[GEMM_FALLOFF])
+    time += max(weights / f[STREAM_RATE], arithmetic)
+    prefill_tokens = tokens - decodes
+    if decodes:
+        time += f[DECODE_TIME] + decodes * f[DECODE_TIME_PER_REQUEST]
+        reading = np.float64(decode_keys * m[KV_BYTES]) / f[KV_RATE]
+        mixed = min(prefill_tokens / f[MIXED_TOKENS], 1.0)
+        time += reading * (1.0 + f[MIXED_DECODE] * mixed)
+    if prefill_tokens:
+        time += f[PREFILL_TIME] + prefill_tokens * f[PREFILL_TIME_PER_TOKEN]
+        prefill_bytes = np.float64(keys * m[KV_BYTES])
+        prefill_flops = pairs * f[PAIR_FLOPS]
+        time += max(prefill_bytes / f[KV_RATE], prefill_flops / f[PREFILL_RATE])
+    time += f[REDUCE_TIME] + tokens * f[TOKEN_TIME]
     return time
 
 
@@ -414,8 +431,9 @@ def step_time(m, f, u, maps, size):
     """Return the time of the step just planned."""
     if f[CONSTANT_TIME] >= 0:
         return f[CONSTANT_TIME]
-    tokens, sampled, keys = m[STEP_TOKENS], m[NUM_SAMPLED], m[DECODE_KEYS]
-    return price(m, f, u, maps, size, tokens, sampled, keys, m[PREFILL_KEYS], m[PREFILL_PAIRS])
+    tokens, sampled, decodes = m[STEP_TOKENS], m[NUM_SAMPLED], m[NUM_DECODES]
+    keys, prompt_keys, pairs = m[DECODE_KEYS], m[PREFILL_KEYS], m[PREFILL_PAIRS]
+    return price(m, f, u, maps, size, tokens, sampled, decodes, keys, prompt_keys, pairs)
 
 
 @njit
@@ -431,7 +449,7 @@ def schedule(m, f, u, maps):
     now = f[CLOCK]
     b = (m[FIRST_BATCH] + m[NUM_BATCHES]) % m[MAX_BATCHES]
     m[m[BATCH_SIZE] + b] = 0
-    m[STEP_TOKENS] = m[NUM_SAMPLED] = 0
+    m[STEP_TOKENS] = m[NUM_SAMPLED] = m[NUM_DECODES] = 0
     m[DECODE_KEYS] = m[PREFILL_KEYS] = m[PREFILL_PAIRS] = 0
     m[NUM_PREEMPTED] = 0
     m[STEADY] = 1
@@ -659,7 +677,7 @@ def run_of_steps(m, f, u, maps, most_steps):
         keys += running
         time = f[CONSTANT_TIME]
         if time < 0:
-            time = price(m, f, u, maps, running, running, running, keys, 0, 0)
+            time = price(m, f, u, maps, running, running, running, running, keys, 0, 0)
         start = max(now, f[STAGE_FREE])
         f[STAGE_FREE] = start + time / f[NUM_STAGES]
         end = max(start + time, under_way if m[ASYNCHRONOUS] else now)
