@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments import _kernels, calibrate, validate_serving
+import kvsim
+from experiments import _kernels, calibrate, validate_capacity, validate_serving
 from kvsim.cost.efficiency import efficiency_of, read_table
 
 
@@ -58,3 +59,27 @@ def test_an_rtx_4090_with_the_fractions_of_an_h100(shared_data) -> None:
     found = validate_serving.simulate(run)
     assert abs(validate_serving.compare(run, found)["E2E"]) <= 12
     assert validate_serving.series_errors(run, found)["KV, points"] <= 6
+
+
+@pytest.mark.parametrize(
+    "band",
+    [
+        "blocks, %",
+        pytest.param(
+            "overhead, GiB", marks=pytest.mark.xfail(strict=True, reason="0.30 and 0.68 GiB")
+        ),
+    ],
+)
+def test_blocks_at_start_up(shared_data, capsys, monkeypatch, band: str) -> None:
+    monkeypatch.setattr("sys.argv", ["validate_capacity", "--data", str(shared_data)])
+    with pytest.raises(SystemExit):
+        validate_capacity.main()
+    (verdict,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(band)]
+    assert verdict.endswith("holds")
+
+
+def test_fp8_kv_doubles_the_blocks_of_an_mi300x() -> None:
+    options = {"model": "llama-3-8b", "gpu": "mi300x", "vllm_version": "0.6.0"}
+    plain = kvsim.capacity(**options).num_gpu_blocks
+    twice = kvsim.capacity(kv_cache_dtype="fp8", **options).num_gpu_blocks
+    assert twice in (2 * plain, 2 * plain + 1)  # half a block of bf16 is one of FP8
