@@ -168,3 +168,23 @@ def test_what_cannot_serve_several_sequences_says_so(options, reason) -> None:
     trace = Trace.from_arrays([0.0], [100], [50])
     with pytest.raises(ValueError, match=reason):
         kvsim.simulate(trace, num_samples=3, **{**OPT, **options})
+
+
+def test_paged_serves_several_sequences_under_v0_unless_told_otherwise() -> None:
+    trace = Trace.from_arrays([0.0], [100], [50])
+    result = kvsim.simulate(trace, num_samples=2, **OPT)
+    assert result.provenance["scheduler"] == "vllm-v0"
+
+
+def test_more_sequences_than_may_run_are_rejected_at_once() -> None:
+    trace = Trace.from_arrays([0.0, 0.0], [100, 100], [50, 50], num_samples=[2, 8])
+    result = kvsim.simulate(trace, max_num_seqs=4, **V0)
+    assert result.summary["rejections"] == {"more sequences than max_num_seqs (4)": 1}
+    assert result.summary["completed"] == 1
+
+
+def test_several_sequences_are_not_recorded(tmp_path) -> None:
+    trace = Trace.from_arrays([0.0], [100], [50], num_samples=[2])
+    with pytest.raises(ValueError, match="one sequence per request"):
+        kvsim.record(trace, tmp_path / "case.json", **V0)
+    assert not list(tmp_path.iterdir())

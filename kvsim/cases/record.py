@@ -117,6 +117,8 @@ def _record(
         raise ValueError("record: a case is one replica's schedule; data_parallel_size must be 1")
     if not math.isinf(config.horizon):
         raise ValueError("record: a case ends with its last request; leave the horizon out")
+    if config.num_samples not in (None, 1) or (trace.num_samples > 1).any():
+        raise ValueError("record: a case has one sequence per request; num_samples must be 1")
     setup, watch = resolve(config), _Watch()
     setup = replace(setup, config=config.model_copy(update={"backend": "python"}))
     watched = _WatchedSetup(**vars(setup), watch=watch)

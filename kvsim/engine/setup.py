@@ -82,7 +82,7 @@ def resolve(config: Config) -> Setup:
         For unknown names, and for configurations that cannot run, with the reason.
     """
     allocator = parse_allocator(config.allocator)
-    scheduler = config.scheduler or default_scheduler(allocator.base)
+    scheduler = config.scheduler or default_scheduler(allocator.base, config.num_samples)
     asynchronous = _async_scheduling(config, scheduler)
     memory = resolve_memory(config)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
@@ -107,9 +107,11 @@ def resolve(config: Config) -> Setup:
     return setup
 
 
-def default_scheduler(allocator: str) -> str:
+def default_scheduler(allocator: str, num_samples: int | None) -> str:
     """Return what an allocator is scheduled by unless told otherwise."""
-    return "orca" if allocator.startswith(RESERVING) else "vllm"
+    if allocator.startswith(RESERVING):
+        return "orca"
+    return "vllm-v0" if num_samples not in (None, 1) else "vllm"
 
 
 def _layout(config: Config, memory: Memory, allocator: AllocatorSpec) -> KVLayout:

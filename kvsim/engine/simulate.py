@@ -178,11 +178,12 @@ def _new_requests(trace: Trace) -> NDArray[Any]:
 def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
     """Mark the requests that an idle replica could serve.
 
-    A prompt of max_model_len or more leaves no room for an output; anything else must fit into an
-    empty KV memory.
+    A prompt of max_model_len or more leaves no room for an output; a request's sequences run
+    together; anything else must fit into an empty KV memory.
     """
     longest, kv = setup.memory.limits.max_model_len, setup.make_kv()
     admissible = trace.num_prompt_tokens < longest
+    admissible &= trace.num_samples <= setup.scheduler_config.max_num_seqs
     if admissible.any():
         # What fits still fits with fewer tokens, so the worst case often answers for all.
         prompts = trace.num_prompt_tokens[admissible]
@@ -207,7 +208,7 @@ def _collect(
     kv = setup.make_kv()
     pool = Pool(kv.num_gpu_blocks, kv.block_size, kv.total_bytes)
     summary = summarize(table, totals, pool, end_time=end_time, goodput=config.goodput)
-    summary["rejections"] = _rejections(setup, table)
+    summary["rejections"] = _rejections(setup, trace, table)
     try:
         installed = version("kvsim")
     except PackageNotFoundError:  # run from a checkout that is not installed
@@ -232,14 +233,16 @@ def _collect(
     )
 
 
-def _rejections(setup: Setup, table: NDArray[Any]) -> dict[str, int]:
+def _rejections(setup: Setup, trace: Trace, table: NDArray[Any]) -> dict[str, int]:
     """Count rejected requests by reason."""
-    rejected = table[table["finish_reason"] == FinishReason.REJECTED]
-    longest = setup.memory.limits.max_model_len
-    too_long = int((rejected["num_prompt_tokens"] >= longest).sum())
+    rejected = table["finish_reason"] == FinishReason.REJECTED
+    longest, most = setup.memory.limits.max_model_len, setup.scheduler_config.max_num_seqs
+    too_long = rejected & (table["num_prompt_tokens"] >= longest)
+    too_many = rejected & ~too_long & (trace.num_samples > most)
     reasons = {
-        f"prompt not below max_model_len ({longest})": too_long,
-        "needs more KV memory than there is": len(rejected) - too_long,
+        f"prompt not below max_model_len ({longest})": int(too_long.sum()),
+        f"more sequences than max_num_seqs ({most})": int(too_many.sum()),
+        "needs more KV memory than there is": int((rejected & ~too_long & ~too_many).sum()),
     }
     return {reason: count for reason, count in reasons.items() if count}
 
