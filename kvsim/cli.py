@@ -323,6 +323,8 @@ def _say_backends(results: Mapping[str, Result]) -> None:
         reason = result.provenance["backend_reason"]
         said = f"{result.provenance['backend']} backend{f' ({reason})' if reason else ''}"
         click.echo(f"{name}: {said}", err=True)
+    for basis in {result.provenance["step_time"] for result in results.values()}:
+        click.echo(f"step times: {basis}", err=True)
 
 
 def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kvsim
 from kvsim.catalog import get_gpu, get_model, gpu_names, model_names
 from kvsim.cost.constant import ConstantCost
 from kvsim.cost.efficiency import Efficiency, efficiency_of
@@ -14,6 +15,7 @@ from kvsim.cost.roofline import RooflineCost, num_keys, num_pairs
 from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.request import Request
 from kvsim.sched.scheduler import StepPlan
+from kvsim.trace import Trace
 
 
 def cost_config(model: str = "llama-3-8b", gpu: str = "h100-sxm", tp: int = 1) -> CostConfig:
@@ -159,3 +161,17 @@ def test_every_model_and_card_of_the_catalogue_has_a_step_time() -> None:
 
 def test_constant_cost() -> None:
     assert ConstantCost(cost_config(), seconds=0.25).step(plan((0, 5))) == (0.25, 0.0, 0.0)
+
+
+def test_a_run_says_what_its_step_times_rest_on() -> None:
+    trace = Trace.from_arrays([0.0], [10], [2])
+
+    def basis(**options: str) -> str:
+        return kvsim.simulate(trace, model="llama-3-8b", **options).provenance["step_time"]
+
+    assert basis(gpu="h100-sxm").startswith("fitted on kernels of the h100")
+    assert "no measurements of rtx-4090" in basis(gpu="rtx-4090")
+    assert basis(gpu="l40s", cost_model="roofline+host-seconds=0.01").endswith(
+        "overridden: host-seconds=0.01"
+    )
+    assert basis(gpu="l40s", cost_model="constant") == "cost model constant"

@@ -317,3 +317,20 @@ def test_kv_heads_of_their_own_replace_the_latent_of_mla():
         allocator="paged+mqa",
     )
     assert answer.bytes_per_token == 2 * 61 * 1 * 128 * 2
+
+
+def test_what_is_not_given_widens_the_blocks_to_a_range() -> None:
+    options = {"model": "llama-3.1-8b", "gpu": "rtx-4090", "max_model_len": 8192}
+    open_ended = kvsim.capacity(**options)
+    assert open_ended.num_gpu_blocks_range is not None
+    fewest, most = open_ended.num_gpu_blocks_range
+    assert fewest < open_ended.num_gpu_blocks < most
+    given = kvsim.capacity(max_num_seqs=128, max_num_batched_tokens=2048, **options)
+    assert given.num_gpu_blocks_range is None
+    assert given.num_gpu_blocks == most  # the least that activations can take
+    assert kvsim.capacity(num_gpu_blocks_override=7, **options).num_gpu_blocks_range is None
+
+
+def test_a_small_kv_share_is_called_scarce() -> None:
+    assert kvsim.capacity(model="llama-3.1-8b", gpu="rtx-4090", max_model_len=8192).scarce
+    assert not kvsim.capacity(model="llama-3.1-8b", gpu="h100-sxm", max_model_len=8192).scarce

@@ -67,6 +67,19 @@ def read_table() -> dict[str, dict[str, Any]]:
     return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 
+def basis_of(gpu_name: str) -> str:
+    """Say what a card's constants rest on, and what error to expect of latencies."""
+    card = gpu_name.partition("-")[0]
+    errors = read_table().get(card, {}).get("errors")
+    if errors is None:
+        return (
+            f"no measurements of {gpu_name}: the H100's fractions of its peaks; expect mean "
+            "latencies within 5 to 17 %"
+        )
+    fits = "; ".join(f"{kind}: {error}" for kind, error in errors.items())
+    return f"fitted on kernels of the {card} ({fits}); expect mean latencies within 5 % unsaturated"
+
+
 @cache
 def efficiency_of(gpu_name: str) -> Efficiency:
     """Return the constants of a card."""

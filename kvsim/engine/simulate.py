@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.config import Config
+from kvsim.cost.efficiency import basis_of
 from kvsim.engine.replica import Replica, make_request
 from kvsim.engine.router import ROUTERS
 from kvsim.engine.setup import Setup, resolve
@@ -125,6 +126,15 @@ def choose_backend(setup: Setup) -> type[Replica] | type[CompiledReplica]:
     return Replica
 
 
+def _step_time_basis(setup: Setup) -> str:
+    """Say what the step times rest on."""
+    if setup.config.cost_model.partition("+")[0] != "roofline":
+        return f"cost model {setup.config.cost_model}"
+    given = setup.config.cost_model.partition("+")[2]
+    own = f"; overridden: {given}" if given else ""
+    return basis_of(setup.memory.gpu.name) + own
+
+
 def _backend_reason(setup: Setup) -> str:
     """Say why the compiled backend did not run; empty if it did."""
     from kvsim.engine.compiled import refusal
@@ -229,6 +239,7 @@ def _collect(
             "backend": "python" if isinstance(replicas[0], Replica) else "compiled",
             "backend_reason": _backend_reason(setup),
             "scheduler": setup.scheduler,
+            "step_time": _step_time_basis(setup),
         },
     )
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 #: Shortest request length that ``Capacity.max_concurrency`` lists; then it doubles.
 SHORTEST = 256
+#: Defaults of max_num_seqs and max_num_batched_tokens over vLLM's versions and GPUs.
+DEFAULT_SEQS, DEFAULT_TOKENS = (128, 256, 1024), (2048, 8192, 16384)
+#: Below this share of the budget, an error in the overheads is several times one in KV.
+SCARCE = 0.25
 
 
 class Memory(NamedTuple):
@@ -118,6 +122,8 @@ class Capacity:
     num_tokens : as vLLM logs it; with window layers the tokens of as many longest requests as fit
     max_concurrency : requests of a length that fit at once, by length in tokens
     budget_bytes : parts of ``total`` (utilisation times memory); ``kv_cache`` may be pinned
+    num_gpu_blocks_range : fewest and most over common values of max_num_seqs and
+        max_num_batched_tokens, where one of them was not given; else None
     fits : whether one request of max_model_len does
     assumptions : what was not given, and how it was filled in
     """
@@ -136,12 +142,20 @@ class Capacity:
     num_tokens: int
     max_concurrency: dict[str, int]
     budget_bytes: dict[str, int]
+    num_gpu_blocks_range: tuple[int, int] | None
     fits: bool
     assumptions: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON holds them."""
-        return {**asdict(self), "assumptions": list(self.assumptions)}
+        between = self.num_gpu_blocks_range
+        given = {"num_gpu_blocks_range": list(between) if between else None}
+        return {**asdict(self), **given, "assumptions": list(self.assumptions)}
+
+    @property
+    def scarce(self) -> bool:
+        """Whether KV is so small a part of the budget that errors in the rest decide it."""
+        return self.budget_bytes["kv_cache"] < SCARCE * self.budget_bytes["total"]
 
 
 def capacity_of(
@@ -187,9 +201,32 @@ def capacity_of(
         num_tokens=num_tokens,
         max_concurrency={str(length): blocks // blocks_for(length) for length in lengths},
         budget_bytes=memory.budget._asdict(),
+        num_gpu_blocks_range=_range(config, memory, num_kv_heads, window),
         fits=blocks_for(longest) <= blocks - 1,
         assumptions=_assumptions(config, memory),
     )
+
+
+def _range(
+    config: Config, memory: Memory, num_kv_heads: int | None, window: int | None
+) -> tuple[int, int] | None:
+    """Blocks over the values that vLLM's versions and GPUs have as defaults."""
+    pinned = config.num_gpu_blocks_override or config.kv_cache_memory_bytes
+    if pinned or (config.max_num_seqs and config.max_num_batched_tokens):
+        return None
+    found = [memory.num_gpu_blocks]
+    for seqs in (config.max_num_seqs,) if config.max_num_seqs else DEFAULT_SEQS:
+        tokens = config.max_num_batched_tokens
+        for batch in (tokens,) if tokens else DEFAULT_TOKENS:
+            if batch < (seqs or 0):
+                continue
+            one = config.model_copy(update={"max_num_seqs": seqs, "max_num_batched_tokens": batch})
+            try:
+                there = resolve_memory(one, num_kv_heads=num_kv_heads, window=window)
+            except ValueError:  # nothing is left, or no whole prompt fits into a step
+                continue
+            found.append(there.num_gpu_blocks)
+    return min(found), max(found)
 
 
 def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:

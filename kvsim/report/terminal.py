@@ -211,7 +211,16 @@ def capacity_table(capacity: Capacity) -> RenderableType:
         "requests at once, by length: "
         + ", ".join(f"{int(n):,}: {count:,}" for n, count in c.max_concurrency.items()),
     ]
+    if c.num_gpu_blocks_range is not None:
+        fewest, most = c.num_gpu_blocks_range
+        lines.append(
+            f"{fewest:,} to {most:,} blocks over the values that max_num_seqs and "
+            "max_num_batched_tokens have by default"
+        )
     notes = []
+    if c.scarce:
+        note = "KV is under a quarter of the budget: small errors elsewhere grow in it."
+        notes.append(Text(note, style="yellow"))
     if not c.fits:
         note = f"One request of max_model_len {c.max_model_len:,} does not fit: vLLM would refuse."
         notes.append(Text(note, style="yellow"))
