@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvsim.kv.manager import Cause
 from kvsim.results.comparison import Comparison
@@ -181,6 +182,9 @@ def latency(runs: Runs) -> Figure:
         axes.set_xlabel(title)
         if metric != "tpot":
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("share of requests")
     panels[0].set_ylim(0, 1)
