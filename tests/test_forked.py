@@ -162,6 +162,7 @@ def test_sampling_more_costs_time_and_gets_the_same_answer_lengths() -> None:
         ({"scheduler": "vllm-v0", "max_num_seqs": 2}, "max_num_seqs"),
         ({"scheduler": "vllm-v0", "allocator": "paged+window=64"}, "full attention"),
         ({"scheduler": "vllm-v0", "backend": "compiled"}, "several sequences"),
+        ({"scheduler": "vllm-v0", "num_lookahead_tokens": 2}, "num_lookahead_tokens"),
     ],
 )
 def test_what_cannot_serve_several_sequences_says_so(options, reason) -> None:

@@ -110,3 +110,26 @@ def test_fragmentation_depends_on_the_block_size() -> None:
     assert wasted == sorted(wasted)
     assert wasted[0] < 0.001
     assert wasted[-1] > 0.3
+
+
+def test_lookahead_slots_beside_a_window_must_fit_too() -> None:
+    # 15 tokens of the window, 16 in flight and 3 ahead do not fit 32 blocks of one token.
+    for blocks, completed in ((33, 0), (36, 1)):
+        result = kvsim.simulate(
+            Trace.from_arrays([0.0], [40], [8]),
+            model="llama-3-8b",
+            gpu="h100-sxm",
+            allocator="paged+window=16",
+            num_gpu_blocks_override=blocks,
+            block_size=1,
+            num_lookahead_tokens=3,
+            max_num_seqs=11,
+            max_num_batched_tokens=16,
+            async_scheduling=False,
+            enable_prefix_caching=False,
+            backend="python",
+            horizon=1e3,
+        )
+        check_result(result)
+        assert result.summary["completed"] == completed
+        assert result.summary["num_rejected"] == 1 - completed

@@ -63,6 +63,8 @@ class Setup:
                 f"num_samples: {self.config.allocator} under scheduler {self.scheduler!r} serves "
                 "one sequence per request; paged under vllm-v0 and contiguous-* serve more"
             )
+        if self.config.num_lookahead_tokens:
+            raise ValueError("num_samples: num_lookahead_tokens must be 0 with several sequences")
         smallest = self.scheduler_config.max_num_seqs
         if self.config.num_samples and self.config.num_samples > smallest:
             raise ValueError(

@@ -201,7 +201,13 @@ class PagedManager(KVCacheManager):
     def fits(self, request: Request) -> bool:  # noqa: D102
         tokens = request.num_prompt_tokens + request.max_tokens + self.num_lookahead_tokens
         tokens = min(tokens, self.max_model_len)
-        caps = [None] * len(self.groups) if self.reserve_output else self.admission_caps
+        if self.reserve_output:
+            return self._num_blocks_for(tokens, [None] * len(self.groups)) <= self.pool.num_usable
+        # Beside its window and what is in flight, a request holds its lookahead slots.
+        caps = [
+            None if cap is None else cap + cdiv(self.num_lookahead_tokens, spec.block_size)
+            for cap, spec in zip(self.admission_caps, self.groups, strict=True)
+        ]
         return self._num_blocks_for(tokens, caps) <= self.pool.num_usable
 
     @property
