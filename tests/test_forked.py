@@ -189,3 +189,24 @@ def test_several_sequences_are_not_recorded(tmp_path) -> None:
     with pytest.raises(ValueError, match="one sequence per request"):
         kvsim.record(trace, tmp_path / "case.json", **V0)
     assert not list(tmp_path.iterdir())
+
+
+def test_host_memory_is_free_again_after_swapping_in() -> None:
+    kv = manager(swap_space_bytes=3 * 160 * 16)
+    request = Request(0, 0.0, 40, 100, [], 1, num_samples=2)
+    assert kv.allocate_slots(request, 40)
+    for _ in range(3):
+        assert kv.swap_out(request) > 0
+        assert kv.swap_in(request) > 0
+    kv.check_integrity()
+
+
+def test_the_more_beams_switch_the_more_they_share() -> None:
+    held = []
+    for switch in (0.0, 0.02, 0.2):
+        kv = manager(use_beam_search=True, beam_switch=switch)
+        counts = decode(kv, Request(0, 0.0, 20, 200, [], 1, num_samples=4), 200)
+        held.append(sum(blocks for blocks, _ in counts))
+    samples = decode(manager(), Request(0, 0.0, 20, 200, [], 1, num_samples=4), 200)
+    assert held[0] == sum(blocks for blocks, _ in samples)
+    assert held[0] > held[1] > held[2]
