@@ -210,3 +210,12 @@ def test_the_more_beams_switch_the_more_they_share() -> None:
     samples = decode(manager(), Request(0, 0.0, 20, 200, [], 1, num_samples=4), 200)
     assert held[0] == sum(blocks for blocks, _ in samples)
     assert held[0] > held[1] > held[2]
+
+
+def test_beams_switch_as_often_as_they_are_told() -> None:
+    kv, request = manager(use_beam_search=True, beam_switch=0.1), Request(3, 0.0, 1, 1, [], 1)
+    request.num_samples = 5
+    parents = np.array([kv._parents(request, end) for end in range(4000)])
+    moved = parents != np.arange(5)
+    assert moved.mean() == pytest.approx(0.1, abs=0.01)
+    assert np.bincount(parents[moved]).min() > 0.15 * moved.sum()  # any other beam, alike
