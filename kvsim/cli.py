@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvsim.cli_answers import (
+    JSON,
+    OUT,
+    check_file,
+    check_targets,
+    print_answer,
+    progress_bar,
+    save_all,
+    say,
+    show,
+)
+from kvsim.cli_budgets import capacity
 from kvsim.cli_options import (
     SectionedCommand,
     config_options,
@@ -20,12 +30,9 @@ from kvsim.cli_options import (
 from kvsim.errors import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from rich.console import RenderableType
+    from collections.abc import Callable, Mapping, Sequence
 
     from kvsim.config import RunConfig
-    from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
     from kvsim.trace import Trace
 
@@ -53,8 +60,6 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-OUT = click.option("--out", type=click.Path(), metavar="DIR", help="write tables and figures here")
-JSON = click.option("--json", "json_file", metavar="FILE", help="write JSON; - prints only JSON")
 VERBOSE = click.option("-v", "--verbose", is_flag=True, help="say which backend ran, and why")
 REPLICATIONS = click.option(
     "--replications", type=click.IntRange(1), default=1, help="runs with seed, seed + 1, ..."
@@ -87,7 +92,7 @@ def compare(
     from kvsim.report.terminal import comparison_table
     from kvsim.results.replications import average
 
-    _check_targets(out, json_file)
+    check_targets(out, json_file)
     config = RunConfig.build(**options_given(options))
     names = [name.strip() for name in allocators.split(",") if name.strip()]
     if out is not None:
@@ -96,7 +101,7 @@ def compare(
     for one in _seeded(config, replications):
         trace, notes = _requests(one)
         total = len(names) * len(trace)
-        with _progress("simulating", total, json_file) as tick:
+        with progress_bar("simulating", total, json_file) as tick:
             done = dict.fromkeys(names, 0)
 
             def on_progress(name: str, count: int, done: dict[str, int] = done) -> None:
@@ -110,8 +115,8 @@ def compare(
     rows = [average([c.rows[i] for c in comparisons]) for i in range(len(names))]
     answer = {"workload": comparisons[0].workload, "rows": rows}
     if out is not None:
-        _save_all(comparisons, Path(out), {"comparison.json": answer})
-    _answer(answer, json_file, lambda: comparison_table(comparisons[0], rows), notes, out)
+        save_all(comparisons, Path(out), {"comparison.json": answer})
+    print_answer(answer, json_file, lambda: comparison_table(comparisons[0], rows), notes, out)
 
 
 @cli.command(cls=SectionedCommand)
@@ -139,9 +144,9 @@ def run(
     from kvsim.report.terminal import run_table
     from kvsim.results.replications import average
 
-    _check_targets(out, json_file)
+    check_targets(out, json_file)
     if case_file is not None:
-        _check_file("--record", case_file)
+        check_file("--record", case_file)
         if replications > 1:
             raise ValueError("--record: a case is one run; leave --replications out")
     given = options_given(options)
@@ -153,7 +158,7 @@ def run(
     results = []
     for one in _seeded(config, replications):
         trace, notes = _requests(one)
-        with _progress("simulating", len(trace), json_file) as tick:
+        with progress_bar("simulating", len(trace), json_file) as tick:
             if case_file is None:
                 results.append(simulate_run(one, trace, on_progress=tick))
             else:
@@ -163,21 +168,12 @@ def run(
         _say_backends({config.allocator: results[0]})
     summary = average([result.summary for result in results])
     if out is not None:
-        _save_all(results, Path(out), {"summary.json": summary})
+        save_all(results, Path(out), {"summary.json": summary})
     facts = describe(trace)
-    _answer(summary, json_file, lambda: run_table(results[0], facts, summary), notes, out)
+    print_answer(summary, json_file, lambda: run_table(results[0], facts, summary), notes, out)
 
 
-@cli.command(cls=SectionedCommand)
-@config_options(only=("Model and GPU", "KV memory", "Scheduler limits"))
-@JSON
-def capacity(json_file: str | None, **options: Any) -> None:
-    """Compute the memory budget, the KV blocks and the requests that fit: no simulation."""
-    from kvsim.kv.capacity import capacity as capacity_of
-    from kvsim.report.terminal import capacity_table
-
-    answer = capacity_of(**options_given(options))
-    _answer(answer.to_dict(), json_file, lambda: capacity_table(answer))
+cli.add_command(capacity)
 
 
 @cli.command("replay-case")
@@ -214,7 +210,7 @@ def trace_inspect(file: str, json_file: str | None) -> None:
     loaded = workloads.read(file)
     facts = {"file": file, "format": loaded.format, **trace_facts(loaded.trace)}
     facts["notes"] = list(loaded.notes)
-    _answer(facts, json_file, lambda: facts_table(facts))
+    print_answer(facts, json_file, lambda: facts_table(facts))
 
 
 _RESHAPE = [
@@ -240,7 +236,7 @@ def trace_convert(
     """Write a trace file as kvsim's own CSV, JSONL (each also .gz) or Parquet."""
     requests, notes = _load(source, request_rate, num_requests, seed)
     requests.save(target)
-    _say(f"{target}: {len(requests):,} requests", notes)
+    say(f"{target}: {len(requests):,} requests", notes)
 
 
 @trace.command("generate")
@@ -260,7 +256,7 @@ def trace_generate(
         seed=seed,
     )
     made.save(target)
-    _say(f"{target}: {len(made):,} requests")
+    say(f"{target}: {len(made):,} requests")
 
 
 @cli.command("list")
@@ -269,7 +265,7 @@ def list_(kind: str) -> None:
     """List models, gpus, allocators, schedulers, workloads or experiments; what there is."""
     from kvsim.report.listing import listing
 
-    _print(listing(kind))
+    show(listing(kind))
 
 
 # -- requests -------------------------------------------------------------------------------------
@@ -331,102 +327,6 @@ def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:
     if all(r.summary["num_rejected"] == len(r.requests) for r in results):
         reasons = next(iter(results)).summary["rejections"]
         raise ValueError(f"no request can ever be served: {'; '.join(reasons)}")
-
-
-# -- answers --------------------------------------------------------------------------------------
-
-
-def _check_targets(out: str | None, json_file: str | None) -> None:
-    """Refuse what cannot be written before anything runs."""
-    if "" in (out, json_file):
-        raise ValueError(
-            f"{'--out' if not out and out is not None else '--json'} is empty: name a place"
-        )
-    if out is not None:
-        existing = next(p for p in (Path(out), *Path(out).absolute().parents) if p.exists())
-        if not existing.is_dir():
-            raise ValueError(f"--out {out}: cannot make this directory: {existing} is a file")
-    if json_file not in (None, "-"):
-        _check_file("--json", str(json_file))
-
-
-def _check_file(option: str, file: str) -> None:
-    if not Path(file).absolute().parent.is_dir():
-        raise ValueError(f"{option} {file}: cannot be written: no such directory")
-    if Path(file).is_dir():
-        raise ValueError(f"{option} {file}: cannot be written: it is a directory")
-
-
-def _print(renderable: RenderableType) -> None:
-    from rich.console import Console
-
-    console = Console(soft_wrap=False)
-    if not console.is_terminal and console.width < 100:
-        console.width = 100  # a pipe has no width of its own
-    console.print(renderable, highlight=False)
-
-
-def _say(text: str, notes: Sequence[str] = ()) -> None:
-    click.echo(text)
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
-
-
-def _answer(
-    answer: Mapping[str, Any],
-    json_file: str | None,
-    render: Callable[[], RenderableType],
-    notes: Sequence[str] = (),
-    out: str | None = "",
-) -> None:
-    """Print an answer, as JSON or for people, and say what was or can be written."""
-    if json_file == "-":
-        click.echo(json.dumps(answer, indent=2, allow_nan=False))
-        return
-    if json_file is not None:
-        from kvsim.results.result import write_json
-
-        write_json(Path(json_file), answer)
-    _print(render())
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
-    if out is None:
-        click.echo("Nothing was written; --out DIR writes tables and figures, --json FILE numbers.")
-    elif out:
-        click.echo(f"Tables and figures are in {out}.")
-
-
-def _save_all(
-    runs: Sequence[Result | Comparison], folder: Path, answers: Mapping[str, Any]
-) -> None:
-    """Write runs with their figures, several into a folder each."""
-    from kvsim.files import whole_folder
-    from kvsim.report.files import save_with_figures
-    from kvsim.results.result import make_directory, write_json
-
-    if len(runs) == 1:
-        save_with_figures(runs[0], folder)
-        return
-    make_directory(folder)
-    with whole_folder(folder) as temporary:
-        for index, one in enumerate(runs):
-            save_with_figures(one, temporary / f"replication-{index}")
-        for name, answer in answers.items():
-            write_json(temporary / name, answer)
-
-
-@contextmanager
-def _progress(what: str, total: int, json_file: str | None) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar on a terminal, nothing in a pipe."""
-    if json_file == "-" or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.update(task, completed=count)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,116 @@
+"""What every command does with its answer: check the targets, print it, write it, save runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from kvsim.results.comparison import Comparison
+    from kvsim.results.result import Result
+
+OUT = click.option("--out", type=click.Path(), metavar="DIR", help="write tables and figures here")
+JSON = click.option("--json", "json_file", metavar="FILE", help="write JSON; - prints only JSON")
+
+
+def check_targets(out: str | None, json_file: str | None) -> None:
+    """Refuse what cannot be written before anything runs."""
+    if "" in (out, json_file):
+        raise ValueError(
+            f"{'--out' if not out and out is not None else '--json'} is empty: name a place"
+        )
+    if out is not None:
+        existing = next(p for p in (Path(out), *Path(out).absolute().parents) if p.exists())
+        if not existing.is_dir():
+            raise ValueError(f"--out {out}: cannot make this directory: {existing} is a file")
+    if json_file not in (None, "-"):
+        check_file("--json", str(json_file))
+
+
+def check_file(option: str, file: str) -> None:
+    """Refuse a file that cannot be written."""
+    if not Path(file).absolute().parent.is_dir():
+        raise ValueError(f"{option} {file}: cannot be written: no such directory")
+    if Path(file).is_dir():
+        raise ValueError(f"{option} {file}: cannot be written: it is a directory")
+
+
+def show(renderable: RenderableType) -> None:
+    """Print a table or text, as wide as the terminal."""
+    from rich.console import Console
+
+    console = Console(soft_wrap=False)
+    if not console.is_terminal and console.width < 100:
+        console.width = 100  # a pipe has no width of its own
+    console.print(renderable, highlight=False)
+
+
+def say(text: str, notes: Sequence[str] = ()) -> None:
+    """Print a line, and notes to standard error."""
+    click.echo(text)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def print_answer(
+    answer: Mapping[str, Any],
+    json_file: str | None,
+    render: Callable[[], RenderableType],
+    notes: Sequence[str] = (),
+    out: str | None = "",
+) -> None:
+    """Print an answer, as JSON or for people, and say what was or can be written."""
+    if json_file == "-":
+        click.echo(json.dumps(answer, indent=2, allow_nan=False))
+        return
+    if json_file is not None:
+        from kvsim.results.result import write_json
+
+        write_json(Path(json_file), answer)
+    show(render())
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    if out is None:
+        click.echo("Nothing was written; --out DIR writes tables and figures, --json FILE numbers.")
+    elif out:
+        click.echo(f"Tables and figures are in {out}.")
+
+
+def save_all(runs: Sequence[Result | Comparison], folder: Path, answers: Mapping[str, Any]) -> None:
+    """Write runs with their figures, several into a folder each."""
+    from kvsim.files import whole_folder
+    from kvsim.report.files import save_with_figures
+    from kvsim.results.result import make_directory, write_json
+
+    if len(runs) == 1:
+        save_with_figures(runs[0], folder)
+        return
+    make_directory(folder)
+    with whole_folder(folder) as temporary:
+        for index, one in enumerate(runs):
+            save_with_figures(one, temporary / f"replication-{index}")
+        for name, answer in answers.items():
+            write_json(temporary / name, answer)
+
+
+@contextmanager
+def progress_bar(what: str, total: int, json_file: str | None) -> Iterator[Callable[[int], object]]:
+    """Show a progress bar on a terminal, nothing in a pipe."""
+    if json_file == "-" or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.update(task, completed=count)
