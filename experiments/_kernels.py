@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 GPUS = {"h100_sxm": "h100-sxm", "a100_sxm": "a100-80gb"}
 #: Below this the KV of a decode lies in the L2 cache.
 L2_BYTES = 50e6
+#: Elements of an all-reduce: one token of a small model to 8,192 of a large one.
+MESSAGE_SIZES = (2048, 2**26)
 
 
 class Kind(NamedTuple):
@@ -29,19 +31,21 @@ class Kind(NamedTuple):
 
 
 def gemm(p: Any, d: Any, gpu: Any) -> Any:
-    """A launch, then the slower of memory and arithmetic, which large GEMMs do less well."""
-    launch, weights, share, falloff = p
+    """A launch, then the slower of memory and arithmetic, and some of the faster near the ridge."""
+    launch, weights, share, falloff, ridge = p
     moved = 2 * (d.m * d.k + d.k * d.n + d.m * d.n)
     flops = 2.0 * d.m * d.n * d.k
     bandwidth, peak = gpu.memory_bandwidth_bytes_per_s, gpu.bf16_flops_per_s
     arithmetic = flops / (share * peak) * (1 + falloff * d.m / 8192)
-    return launch + np.maximum(moved / (weights * bandwidth), arithmetic)
+    memory = moved / (weights * bandwidth)
+    slower, faster = np.maximum(memory, arithmetic), np.minimum(memory, arithmetic)
+    return launch + slower + ridge * faster**2 / slower
 
 
 def decode_attention(p: Any, d: Any, gpu: Any) -> Any:
     """A launch, work per request and head, and the bytes of keys and values."""
     launch, per_request, share = p
-    moved = d.batch_size * d.kv_len * d.num_kv_heads * d.head_dim * 4.0
+    moved = d.batch_size * d.kv_len * d.num_kv_heads * d.head_dim * 2.0 * d.kv_element
     requests = d.batch_size * d.num_heads / 32
     return launch + per_request * requests + moved / (share * gpu.memory_bandwidth_bytes_per_s)
 
@@ -57,9 +61,21 @@ def prefill_attention(p: Any, d: Any, gpu: Any) -> Any:
     return time + moved / (io * gpu.memory_bandwidth_bytes_per_s)
 
 
+def all_reduce(p: Any, d: Any, gpu: Any) -> Any:
+    """A launch, then all parts to everybody, or a second exchange and less to send."""
+    launch, exchange, share, ring_share = p
+    sent = 2.0 * d.message_size / gpu.nvlink_bytes_per_s
+    one_shot = (d.num_gpus - 1) * sent / share
+    ring = 2 * (1 - 1 / d.num_gpus) * sent / ring_share
+    return launch + np.minimum(one_shot, exchange + ring)
+
+
 KINDS = {
     "GEMM": Kind(
-        "gemm", ("gemm_launch", "weights", "gemm", "gemm_falloff"), (3e-6, 0.85, 0.8, 0.05), gemm
+        "gemm",
+        ("gemm_launch", "weights", "gemm", "gemm_falloff", "gemm_ridge"),
+        (3e-6, 0.85, 0.8, 0.05, 0.1),
+        gemm,
     ),
     "decode attention": Kind(
         "generation_attention",
@@ -73,26 +89,54 @@ KINDS = {
         (1e-5, 0.7, 0.5),
         prefill_attention,
     ),
+    "decode attention, FP8 KV": Kind(
+        "generation_attention",
+        ("decode_launch_8bit", "decode_request_8bit", "decode_attention_8bit"),
+        (1e-5, 5e-8, 0.9),
+        decode_attention,
+    ),
+    "prefill attention, FP8 KV": Kind(
+        "context_attention",
+        ("prefill_launch_8bit", "prefill_attention_8bit", "prefill_io_8bit"),
+        (1e-5, 0.7, 0.5),
+        prefill_attention,
+    ),
+    "all-reduce": Kind(
+        "custom_allreduce",
+        ("all_reduce", "all_reduce_exchange", "link", "link_ring"),
+        (5e-6, 3e-6, 0.6, 0.8),
+        all_reduce,
+    ),
 }
 
 
 def measured(data: Path, kind: str, gpu: str) -> Any:
-    """Return a kind's bf16 kernels under vLLM on one card, with ``seconds`` and ``test``.
+    """Return a kind's kernels under vLLM on one card, with ``seconds`` and ``test``; maybe none.
 
-    Held out (``test``): every second shape of a GEMM's weights, and attention with 2 or 8 KV heads.
+    GEMMs and attention are of bf16, with KV of bf16 or FP8 as the kind says.
+
+    Held out (``test``): every second shape of a GEMM's weights, attention with 2 or 8 KV heads, and
+    all-reduces among 4 GPUs.
     """
     table = pd.read_csv(data / "kernels" / f"{KINDS[kind].file}.csv.gz")
-    table = table[(table.gpu == gpu) & (table.backend == "vllm")]
+    table = table[table.gpu == gpu]
+    if kind == "all-reduce":
+        table = table[table.kernel_source == "vLLM_custom_graph"]
+        table = table[table.message_size.between(*MESSAGE_SIZES)]
+        return table.assign(seconds=table.latency_ms / 1e3, test=table.num_gpus == 4)
+    table = table[table.backend == "vllm"]
     if kind == "GEMM":
         table = table[table.gemm_dtype == "bfloat16"]
         shapes = sorted(set(zip(table.n, table.k, strict=True)))
         odd = set(shapes[1::2])
         test = [shape in odd for shape in zip(table.n, table.k, strict=True)]
     else:
-        table = table[(table.attn_dtype == "bfloat16") & (table.kv_cache_dtype == "bfloat16")]
-        if kind == "decode attention":
-            moved = table.batch_size * table.kv_len * table.num_kv_heads * table.head_dim * 4.0
-            table = table[moved > L2_BYTES]
+        dtype, element = ("fp8", 1) if kind.endswith("FP8 KV") else ("bfloat16", 2)
+        table = table[(table.attn_dtype == "bfloat16") & (table.kv_cache_dtype == dtype)]
+        table = table.assign(kv_element=element)
+        if kind.startswith("decode"):
+            moved = 2.0 * table.batch_size * table.kv_len * table.num_kv_heads * table.head_dim
+            table = table[moved * element > L2_BYTES]
         else:
             table = table[table.batch_size * table.isl >= 128]
         test = table.num_kv_heads.isin([2, 8])

@@ -1,8 +1,11 @@
 """Fit the roofline's constants per card on measured kernel times, and write them with their errors.
 
 The fit minimises absolute logarithmic errors over the training half of each table; the other half
-is for `experiments.validate_kernels`. Constants that no kernel shows (host work, launches per
-layer, links, mixed steps) are kept as they stand in the file.
+is for `experiments.validate_kernels`. What no kernel shows comes from serving runs on H100s and
+holds for every card: `elementwise` and `layer_launch` from the mean TTFT and TPOT of a lightly
+loaded run and the TPOT of a densely loaded one, `sync_step` and `sync_request` from the whole times
+of 15 closed loops under synchronous scheduling. `step`, `request` and `mixed_decode` are kept as
+they stand in the file.
 
     python -m experiments.calibrate [--data ../shared/data] [--write]
 """
@@ -10,6 +13,7 @@ layer, links, mixed steps) are kept as they stand in the file.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +21,26 @@ import numpy as np
 import tomli_w
 
 from experiments._kernels import GPUS, KINDS, errors, measured
+from experiments._serving import (
+    FITTED,
+    Run,
+    closed_loops,
+    compare,
+    constant_rates,
+    qwen,
+    simulate,
+)
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import TABLE, read_table
 
 
-def fit(seconds: Any, start: tuple[float, ...], target: Any, steps: int = 80) -> Any:
-    """Minimise the sum of absolute log errors: Levenberg-Marquardt on reweighted squares."""
+def fit(
+    seconds: Any, start: tuple[float, ...], target: Any, *, steps: int = 80, nudge: float = 1e-4
+) -> Any:
+    """Minimise the sum of absolute log errors: Levenberg-Marquardt on reweighted squares.
+
+    ``nudge`` is the relative change that shows a slope; a simulation needs more than a formula.
+    """
 
     def residuals(x: Any) -> Any:
         return np.log(np.asarray(seconds(np.exp(x))) / target)
@@ -30,8 +48,8 @@ def fit(seconds: Any, start: tuple[float, ...], target: Any, steps: int = 80) ->
     x, damping = np.log(np.array(start)), 1e-2
     r = residuals(x)
     for _ in range(steps):
-        shifted = [residuals(x + 1e-4 * unit) for unit in np.eye(len(x))]
-        slope = (np.stack(shifted, axis=1) - r[:, None]) / 1e-4
+        shifted = [residuals(x + nudge * unit) for unit in np.eye(len(x))]
+        slope = (np.stack(shifted, axis=1) - r[:, None]) / nudge
         weight = 1 / np.maximum(np.abs(r), 0.02)
         square = slope.T @ (slope * weight[:, None])
         step = np.linalg.solve(
@@ -45,13 +63,50 @@ def fit(seconds: Any, start: tuple[float, ...], target: Any, steps: int = 80) ->
     return np.exp(x)
 
 
+def fit_on_runs(
+    names: tuple[str, ...], targets: list[tuple[Run, str]], table: dict[str, Any]
+) -> dict[str, float]:
+    """Fit constants of the H100 on figures of simulated runs, those of kernels as in ``table``."""
+    start = tuple(float(read_table()["h100"][name]) for name in names)
+
+    def ratios(values: Any) -> Any:
+        card = table["h100"] | {n: float(v) for n, v in zip(names, values, strict=True)}
+        with tempfile.NamedTemporaryFile("wb", suffix=".toml") as file:
+            tomli_w.dump({"h100": card}, file)
+            file.flush()
+            model = f"roofline+constants={file.name}"
+            found = [compare(run, simulate(run, cost_model=model))[what] for run, what in targets]
+        return [1 + error / 100 for error in found]
+
+    found = fit(ratios, start, np.ones(len(targets)), steps=10, nudge=0.03)
+    return {name: float(f"{value:.3g}") for name, value in zip(names, found, strict=True)}
+
+
 def calibrate(data: Path) -> dict[str, dict[str, Any]]:
     """Return the table of constants with the fitted ones replaced."""
+    table, serving = calibrate_kernels(data), data / "serving"
+    light = qwen(serving / "qwen3-14b_h100_vllm0.23")[0]
+    (dense,) = (run for run in constant_rates(serving / "h100_vllm0.15") if run.name in FITTED)
+    targets = [(light, "TTFT"), (light, "TPOT"), (dense, "TPOT")]
+    shared = fit_on_runs(("elementwise", "layer_launch"), targets, table)
+    table["h100"] |= shared
+    loops = closed_loops(serving / "measured_serving_points.csv")
+    loops = [run for run in loops if run.name.startswith("qwen3-32b 2 x H100 1024+")]
+    targets = [(run, "E2E") for run in loops]
+    shared |= fit_on_runs(("sync_step", "sync_request"), targets, table)
+    return {card: constants | shared for card, constants in table.items()}
+
+
+def calibrate_kernels(data: Path) -> dict[str, dict[str, Any]]:
+    """Do so for those that kernels show."""
     table = read_table()
     for gpu, name in GPUS.items():
         card = name.partition("-")[0]
         for kind, how in KINDS.items():
             rows = measured(data, kind, gpu)
+            if rows.empty:
+                table[card] |= scaled(table, card, how.constants)
+                continue
             train, test = rows[~rows.test], rows[rows.test]
             spec = get_gpu(name)
 
@@ -67,6 +122,15 @@ def calibrate(data: Path) -> dict[str, dict[str, Any]]:
                 f"{median[1]:.1f} % on {len(test)} others"
             )
     return table
+
+
+def scaled(
+    table: dict[str, dict[str, Any]], card: str, constants: tuple[str, ...]
+) -> dict[str, float]:
+    """Return constants of 8-bit KV, not measured on a card, in the H100's proportion to 16-bit."""
+    names = {name: name.removesuffix("_8bit") for name in constants}
+    h100, own = table["h100"], table[card]
+    return {n: float(f"{own[wide] * h100[n] / h100[wide]:.3g}") for n, wide in names.items()}
 
 
 def main() -> None:

@@ -2,251 +2,121 @@
 
 Each run is replayed with the block count that its server logged: arrivals, prompt and output
 lengths as measured, under the client's limit of requests in flight. The simulator's step times are
-fitted on kernels and on a few runs (`FITTED`); every other run is held out.
+fitted on kernels and on a few runs (`FITTED`, and the closed loops on two GPUs with prompts of
+1,024 tokens); every other run is held out. The bands are means of absolute errors over the held-out
+runs of each row, and the worst single run.
 
-    python -m experiments.validate_serving [--data ../shared/data] [--quick]
+    python -m experiments.validate_serving [--data ../shared/data]
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-import kvsim
-from kvsim.trace import Trace
-
-#: Client, HTTP and tokenisation on every measured time to first token, seconds: as seen on the run
-#: at 2 requests/s.
-FRONT_END = 0.005
-#: What decided constants that kernels do not show: the first run's overheads, the second's
-#: `mixed_decode`; the third one's, that only long prompts slow decodes down.
-FITTED = (
-    "qwen3-14b H100 2 rps",
-    "qwen3-14b H100 24 rps, 256 in flight",
-    "llama-2-7b H100 general 20 rps",
+from experiments._serving import (
+    FITTED,
+    Run,
+    closed_loops,
+    compare,
+    constant_rates,
+    qwen,
+    series_errors,
+    sharegpt300,
+    simulate,
 )
 
-
-class Run(NamedTuple):
-    """A measured run: what was sent, under which server, and what the client saw."""
-
-    name: str
-    trace: Trace
-    options: dict[str, Any]
-    ttft: Any
-    e2e: Any
-    saturated: bool = False
-    queue: Any = 0.0  # seconds until it was scheduled, where the server logged that
-    series: Any = None  # per second: running, waiting, kv_cache_pct
-
-    @property
-    def tpot(self) -> Any:
-        """Seconds per output token after the first, by request."""
-        return (self.e2e - self.ttft) / np.maximum(self.trace.num_output_tokens - 1, 1)
+COLUMNS = ("E2E", "TPOT", "TTFT", "p99 TTFT", "KV", "throughput")
+#: Beginning of the runs' names, what, band of the mean, band of the worst run; percent.
+BANDS = (
+    ("qwen3-14b H100", "E2E", 5.0, 10.0),
+    ("qwen3-14b H100", "TPOT", 5.0, 10.0),
+    ("qwen3-14b H100", "TTFT", 10.0, 15.0),
+    ("qwen3-14b H100", "p99 TTFT", 12.0, 20.0),
+    ("qwen3-14b H100", "KV", 10.0, 10.0),
+    ("llama-3.1-8b RTX4090", "E2E", 12.0, 12.0),
+    ("llama-2-7b H100", "E2E", 5.0, 5.0),
+    ("llama-2-7b H100", "TPOT", 5.0, 5.0),
+    ("llama-2-7b H100", "TTFT", 15.0, 15.0),
+)
+#: The saturated run decided one constant; its throughput is listed, as fitted.
+SATURATED = ("throughput", 5.0)
 
 
-def qwen(folder: Path) -> list[Run]:
-    """Qwen3-14B on an H100, vLLM 0.23: unique prompts of about 1,024 tokens, 128 out."""
-    server = json.loads((folder / "server_config.json").read_text())
-    runs = []
-    for name, label, limit in (
-        ("rate_2rps", "2 rps", None),
-        ("rate_4rps", "4 rps", None),
-        ("rate_8rps", "8 rps", None),
-        ("w5_24rps", "24 rps, 256 in flight", 256),
-    ):
-        table = pd.read_csv(folder / name / "trace.csv.gz")
-        table = table[table.status == "ok"].sort_values("send_time_us", kind="stable")
-        sent = table.send_time_us.to_numpy()
-        planned = table.arrival_time_us.to_numpy() if limit else sent
-        order = np.argsort(planned, kind="stable")
-        table, sent, planned = table.iloc[order], sent[order], planned[order]
-        trace = Trace.from_arrays(
-            (planned - planned.min()) / 1e6,
-            table.server_input_tokens.to_numpy(),
-            table.output_tokens.to_numpy(),
-        )
-        options = {
-            "model": "qwen3-14b",
-            "gpu": "h100-sxm",
-            "num_gpu_blocks_override": server["num_gpu_blocks"],
-            "max_num_batched_tokens": server["max_num_batched_tokens"],
-            "max_model_len": server["max_seq_len"],
-            "max_num_seqs": 1024,
-            "max_concurrency": limit,
-        }
-        ttft = (table.first_chunk_time_us.to_numpy() - sent) / 1e6
-        e2e = (table.last_chunk_time_us.to_numpy() - sent) / 1e6
-        runs.append(Run(f"qwen3-14b H100 {label}", trace, options, ttft, e2e, limit is not None))
-    return runs
+def all_runs(serving: Path) -> list[Run]:
+    """Every run with times of its own."""
+    return [
+        *qwen(serving / "qwen3-14b_h100_vllm0.23"),
+        *sharegpt300(serving / "sharegpt300_vllm0.19"),
+        *constant_rates(serving / "h100_vllm0.15"),
+    ]
 
 
-def sharegpt300(folder: Path) -> list[Run]:
-    """Llama-3.1-8B under 300 ShareGPT requests at 10 per second, vLLM 0.19, timed in the server."""
-    runs = []
-    for name, gpu in (("RTX4090", "rtx-4090"), ("RTXPRO6000", "rtx-pro-6000")):
-        place = folder / f"{name}_Llama-3.1-8B"
-        meta = json.loads((place / "meta.json").read_text())
-        with gzip.open(place / "requests.jsonl.gz", "rt") as file:
-            table = pd.DataFrame([json.loads(line) for line in file])
-        table = table.sort_values("queued_ts", kind="stable")
-        queued = table.queued_ts.to_numpy()
-        trace = Trace.from_arrays(queued - queued.min(), table.input_toks, table.output_toks)
-        options = {
-            "model": "llama-3.1-8b",
-            "gpu": gpu,
-            "num_gpu_blocks_override": meta.get("kv_cache", {}).get("num_gpu_blocks"),
-            "max_num_batched_tokens": meta["engine_kwargs"]["max_num_batched_tokens"],
-            "max_num_seqs": meta["engine_kwargs"]["max_num_seqs"],
-            "max_model_len": meta["engine_kwargs"]["max_model_len"],
-        }
-        ttft = table.first_token_ts.to_numpy() - queued
-        e2e = table.last_token_ts.to_numpy() - queued
-        run = Run(f"llama-3.1-8b {name}", trace, options, ttft, e2e)
-        queue = table.scheduled_ts.to_numpy() - queued
-        series = pd.read_csv(place / "timeseries.csv") if name == "RTX4090" else None
-        runs.append(run._replace(queue=queue, series=series))
-    return runs
+def verdicts(errors: dict[str, dict[str, float]]) -> Table:
+    """Hold the errors by run against the bands."""
+    table = Table(title="Bands, held-out runs, %", title_justify="left")
+    for column in ("runs", "of", "number", "mean", "band", "worst", "band", ""):
+        table.add_column(column, justify="left" if column in ("runs", "of") else "right")
+    for start, what, mean_band, worst_band in BANDS:
+        found = [
+            abs(e[what])
+            for name, e in errors.items()
+            if name.startswith(start) and name not in FITTED and what in e
+        ]
+        mean, worst = float(np.mean(found)), max(found)
+        held = mean <= mean_band and worst <= worst_band
+        figures = (f"{mean:.1f}", f"{mean_band:.0f}", f"{worst:.1f}", f"{worst_band:.0f}")
+        table.add_row(start, what, str(len(found)), *figures, "holds" if held else "MISSED")
+    what, band = SATURATED
+    for name, e in errors.items():
+        if what in e:
+            verdict = "holds" if abs(e[what]) <= band else "MISSED"
+            figures = (f"{abs(e[what]):.1f}", f"{band:.0f}", "", "")
+            table.add_row(f"{name} (fitted)", what, "1", *figures, verdict)
+    return table
 
 
-def llama2(folder: Path) -> list[Run]:
-    """Llama-2-7B on an H100, vLLM 0.15: constant rates, 100 prompts in turn, so prefixes hit.
-
-    Only means were logged; a request stands for all of its stage.
-    """
-    runs = []
-    for place in sorted(folder.glob("*llama-2-7b*")):
-        kind = place.name.rsplit("-", 1)[1]
-        if kind == "reasoning":
-            continue  # overloaded: the client gave up on requests
-        profile = json.loads((place / "profile.yaml").read_text())
-        output = profile["data"]["shared_prefix"]["output_len"]
-        for index, stage in enumerate(profile["load"]["stages"]):
-            seen = json.loads((place / f"stage_{index}_lifecycle_metrics.json").read_text())
-            done = seen["successes"]
-            n = min(int(stage["rate"] * stage["duration"]), 4000)
-            prompt = round(done["prompt_len"]["mean"])
-            trace = Trace.from_arrays(
-                np.arange(n) / stage["rate"],
-                [prompt] * n,
-                [output] * n,
-                segments=[[(i % 100, 0, prompt)] for i in range(n)],
-            )
-            options = {
-                "model": "llama-2-7b",
-                "gpu": "h100-sxm",
-                "num_gpu_blocks_override": 7463,
-                "max_num_batched_tokens": 2048,
-                "max_num_seqs": 128,
-                "max_model_len": 4096,
-            }
-            ttft = np.full(n, done["latency"]["time_to_first_token"]["mean"])
-            e2e = np.full(n, done["latency"]["request_latency"]["mean"])
-            name = f"llama-2-7b H100 {kind} {stage['rate']} rps"
-            runs.append(Run(name, trace, options, ttft, e2e))
-    return runs
-
-
-class Found(NamedTuple):
-    """A run simulated, as the client would see it; ``memory`` is the table of samples."""
-
-    memory: Any
-    ttft: Any
-    e2e: Any
-    tpot: Any
-    token_seconds: float
-
-
-def simulate(run: Run) -> Found:
-    """Replay a run. Times taken in the server itself have no front end."""
-    front_end = 0.0 if "RTX" in run.name else FRONT_END
-    result = kvsim.simulate(run.trace, **run.options)
-    table = result.requests
-    ttft = table["first_token_time"] - table["arrival_time"] + front_end
-    e2e = table["finish_time"] - table["arrival_time"] + front_end
-    tpot = (e2e - ttft) / np.maximum(table["num_output_tokens"] - 1, 1)
-    kv = result.summary["kv_cache"]
-    slots = kv["mean_usage"] * (kv["num_gpu_blocks"] - 1) * kv["block_size"]
-    return Found(result.memory, ttft, e2e, tpot, slots * result.summary["duration"])
-
-
-def error(ours: float, measured: float) -> float:
-    """Percent by which ours differs."""
-    return 100 * (ours / measured - 1)
-
-
-def compare(run: Run, found: Found) -> dict[str, float]:
-    """Errors of a run, percent.
-
-    KV is the integral of tokens held, prompt and output so far, from sending to the last token.
-    """
-    trace = run.trace
-    decoding = run.e2e - run.ttft
-    held = trace.num_prompt_tokens * (run.e2e - run.queue) + trace.num_output_tokens * decoding / 2
-    only_means = np.ptp(run.e2e) == 0
-    errors = {
-        "E2E": error(found.e2e.mean(), run.e2e.mean()),
-        "TPOT": error(found.tpot.mean(), run.tpot.mean()),
-        "TTFT": error(found.ttft.mean(), run.ttft.mean()),
-        "p99 TTFT": error(np.quantile(found.ttft, 0.99), np.quantile(run.ttft, 0.99)),
-        "KV": error(found.token_seconds, held.sum()),
-    }
-    if only_means:
-        del errors["p99 TTFT"], errors["KV"]  # nothing to compare with, or shared
-    if run.saturated:  # requests per second, by Little's law with the client's limit
-        errors = {"throughput": error(run.e2e.mean(), found.e2e.mean()), **errors}
-    return errors
-
-
-def series_errors(run: Run, found: Found) -> dict[str, float]:
-    """Mean absolute differences per second of running, waiting (requests) and KV (points)."""
-    seconds = run.series.t.to_numpy()
-    at = np.searchsorted(found.memory["time"], seconds, side="right") - 1
-    last = float(found.memory["time"][-1])
-
-    def ours(name: str) -> Any:
-        return np.where(seconds <= last, found.memory[name][np.maximum(at, 0)], 0)
-
-    return {
-        "running": float(np.abs(ours("num_running") - run.series.running).mean()),
-        "waiting": float(np.abs(ours("num_waiting") - run.series.waiting).mean()),
-        "KV, points": float(np.abs(100 * ours("kv_usage") - run.series.kv_cache_pct).mean()),
-    }
+def loops_table(runs: list[Run]) -> Table:
+    """Whole times of closed loops, by GPUs and prompt length."""
+    table = Table(title="Closed loops, E2E simulated over measured, %", title_justify="left")
+    for column in ("GPUs", "prompt", "runs", "median", "median abs.", "worst"):
+        table.add_column(column, justify="right")
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for run in runs:
+        key = (run.options["tensor_parallel_size"], int(run.trace.num_prompt_tokens[0]))
+        groups.setdefault(key, []).append(compare(run, simulate(run))["E2E"])
+    for (tp, prompt), errors in sorted(groups.items()):
+        fitted = " (fitted)" if (tp, prompt) == (2, 1024) else ""
+        figures = (np.median(errors), np.median(np.abs(errors)), max(errors, key=abs))
+        row = (f"{tp}{fitted}", str(prompt), str(len(errors)))
+        table.add_row(*row, f"{figures[0]:+.1f}", f"{figures[1]:.1f}", f"{figures[2]:+.1f}")
+    return table
 
 
 def main() -> None:
-    """Print one table."""
+    """Print every run, the bands, and the closed loops."""
     parser = argparse.ArgumentParser(prog="python -m experiments.validate_serving")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--quick", action="store_true", help="nothing shorter: it takes seconds")
+    parser.add_argument("--quick", action="store_true", help="without the closed loops")
     options = parser.parse_args()
     serving = options.data / "serving"
     if not serving.is_dir():
-        raise SystemExit(f"{serving}: no such folder; --data names the one with the measured runs")
-    runs = [
-        *qwen(serving / "qwen3-14b_h100_vllm0.23"),
-        *sharegpt300(serving / "sharegpt300_vllm0.19"),
-        *llama2(serving / "h100_vllm0.15"),
-    ]
+        parser.error(f"{serving}: no such folder; --data names the one with the measured runs")
     table = Table(title="Simulated over measured, %", title_justify="left")
     table.add_column("run")
-    columns = ("E2E", "TPOT", "TTFT", "p99 TTFT", "KV", "throughput")
-    for name in columns:
+    for name in COLUMNS:
         table.add_column(name, justify="right")
-    notes = []
-    for run in runs:
+    notes, errors = [], {}
+    for run in all_runs(serving):
         found = simulate(run)
-        errors = compare(run, found)
+        errors[run.name] = of = compare(run, found)
         label = run.name + (" (fitted)" if run.name in FITTED else "")
-        table.add_row(label, *(f"{errors[c]:+.1f}" if c in errors else "" for c in columns))
+        table.add_row(label, *(f"{of[c]:+.1f}" if c in of else "" for c in COLUMNS))
         if run.series is not None:
             series = series_errors(run, found)
             notes.append(", ".join(f"{name} {value:.1f}" for name, value in series.items()))
@@ -255,6 +125,9 @@ def main() -> None:
     console.print(table)
     for note in notes:
         console.print(note)
+    console.print(verdicts(errors))
+    if not options.quick:
+        console.print(loops_table(closed_loops(serving / "measured_serving_points.csv")))
 
 
 if __name__ == "__main__":

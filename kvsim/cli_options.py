@@ -66,7 +66,13 @@ SECTIONS = {
         "backend",
         "horizon",
     ),
-    "Records": ("goodput", "record_steps", "record_memory_map", "check_invariants"),
+    "Records": (
+        "front_end_latency",
+        "goodput",
+        "record_steps",
+        "record_memory_map",
+        "check_invariants",
+    ),
 }
 
 #: vLLM's short forms.

@@ -131,6 +131,10 @@ class Config(BaseModel):
     horizon: Annotated[float, Field(gt=0, allow_inf_nan=True)] = Field(
         math.inf, description="schedule no step from this many seconds on after the first arrival"
     )
+    front_end_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0,
+        description="seconds of client, HTTP and tokenisation in every TTFT and E2E of the summary",
+    )
     goodput: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
         None, description="latency targets in ms, e.g. ttft:500 tpot:50"
     )

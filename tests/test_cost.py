@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kvsim
+import kvsim.testing
 from kvsim.catalog import get_gpu, get_model, gpu_names, model_names
+from kvsim.cost import aiconfigurator
+from kvsim.cost.aiconfigurator import AIConfiguratorCost
 from kvsim.cost.constant import ConstantCost
 from kvsim.cost.efficiency import Efficiency, efficiency_of
+from kvsim.cost.measured import COLUMNS, MeasuredCost
 from kvsim.cost.model import CostConfig, StepCost
-from kvsim.cost.roofline import RooflineCost, num_keys, num_pairs
+from kvsim.cost.roofline import RooflineCost, StepTimes
+from kvsim.cost.work import WorkCounter, num_keys, num_pairs
 from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.request import Request
 from kvsim.sched.scheduler import StepPlan
@@ -55,7 +66,13 @@ def test_a_lone_decode_reads_all_weights_once() -> None:
     bandwidth = config.gpu.memory_bandwidth_bytes_per_s
     launches = rate.layer_launch + 4 * rate.gemm_launch + rate.decode_launch + rate.decode_request
     overhead = rate.step + rate.request + 32 * launches + elementwise(rate, bandwidth)
-    expected = streamed / (bandwidth * rate.weights) + kv / (bandwidth * rate.decode_attention)
+    head = 2 * 128_256 * 4096
+    expected = kv / (bandwidth * rate.decode_attention)
+    for weights in (streamed - head, head):
+        memory = weights / (bandwidth * rate.weights)
+        arithmetic = weights / (config.gpu.bf16_flops_per_s * rate.gemm)
+        arithmetic *= 1 + rate.gemm_falloff / 8192
+        expected += memory + rate.gemm_ridge * arithmetic**2 / memory
     assert cost.time == pytest.approx(expected + overhead, rel=1e-12)
     assert cost.bytes == streamed + kv + 131_072
     assert cost.flops == pytest.approx(2 * 7_504_924_672 + 1001 * 4 * 4096 * 32, rel=1e-9)
@@ -70,9 +87,14 @@ def test_a_long_prompt_is_bound_by_arithmetic() -> None:
     attention = pairs * 4 * 4096 * 32
     assert cost.flops == gemm + attention
     peak = config.gpu.bf16_flops_per_s
-    expected = gemm / (peak * rate.gemm) * (1 + rate.gemm_falloff)
-    expected += attention / (peak * rate.prefill_attention)
     bandwidth = config.gpu.memory_bandwidth_bytes_per_s
+    arithmetic = (gemm - 2 * 128_256 * 4096) / (peak * rate.gemm) * (1 + rate.gemm_falloff)
+    memory = 2 * (7_504_924_672 - 128_256 * 4096) / (bandwidth * rate.weights)
+    expected = arithmetic + rate.gemm_ridge * memory**2 / arithmetic
+    memory = 2 * 128_256 * 4096 / (bandwidth * rate.weights)  # the LM head, for one token
+    arithmetic = 2 * 128_256 * 4096 / (peak * rate.gemm) * (1 + rate.gemm_falloff / 8192)
+    expected += memory + rate.gemm_ridge * arithmetic**2 / memory
+    expected += attention / (peak * rate.prefill_attention)
     expected += 8192 * elementwise(rate, bandwidth)
     expected += 8192 * 32 * 2 * 128 * (2 * 32 + 2 * 8) / (bandwidth * rate.prefill_io)
     launches = rate.layer_launch + 4 * rate.gemm_launch + rate.prefill_launch
@@ -175,3 +197,222 @@ def test_a_run_says_what_its_step_times_rest_on() -> None:
         "overridden: host-seconds=0.01"
     )
     assert basis(gpu="l40s", cost_model="constant") == "cost model constant"
+
+
+# -- constants of the user's, kernel tables, the estimator -----------------------------------------
+
+
+def test_fp8_kv_is_not_twice_as_fast() -> None:
+    """vLLM's FA3 on an H100: slower under 32k tokens in all, 1.7 times as fast from 256k."""
+    wide = cost_config()
+    narrow = replace(wide, layout=kv_layout(wide.model, kv_dtype("fp8")))
+
+    def ratio(*work: tuple[int, int]) -> float:
+        times = [
+            RooflineCost(c).times(WorkCounter(c).count(plan(*work))).decode_attention
+            for c in (wide, narrow)
+        ]
+        return times[0] / times[1]
+
+    assert ratio(*[(1000, 1)] * 4) < 1.0
+    assert 1.2 < ratio(*[(1000, 1)] * 128) < 1.6
+    assert 1.6 < ratio(*[(4000, 1)] * 128) < 1.9
+
+
+def test_the_host_waits_without_asynchronous_scheduling() -> None:
+    config, rate = cost_config(), efficiency_of("h100-sxm")
+    extra = price(replace(config, host_waits=True), *[(100, 1)] * 7).time
+    extra -= price(config, *[(100, 1)] * 7).time
+    assert extra == pytest.approx(rate.sync_step + 7 * rate.sync_request, rel=1e-9)
+    trace = Trace.from_arrays([0.0], [100], [50])
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm"}
+    itl = [
+        kvsim.simulate(trace, async_scheduling=on, **options).summary["mean_itl_ms"]
+        for on in (False, True)
+    ]
+    assert itl[0] - itl[1] == pytest.approx(1e3 * (rate.sync_step + rate.sync_request), rel=1e-6)
+    stages = {"pipeline_parallel_size": 2, "model": "llama-3-8b", "gpu": "h100-sxm"}
+    assert kvsim.simulate(trace, **stages).summary["mean_itl_ms"] < itl[0]  # another step is there
+
+
+def test_parts_add_up_and_all_reduces_take_the_faster_way() -> None:
+    for tp in (1, 2, 8):
+        config = cost_config("llama-3-70b", tp=tp)
+        cost = RooflineCost(config)
+        for work in ([(0, 4096)], [(100, 1)] * 64, [(500, 700), (9, 1)]):
+            counted = WorkCounter(config).count(plan(*work))
+            times = cost.times(counted)
+            assert times.total == cost.step(plan(*work)).time
+            assert (times.all_reduce == 0) == (tp == 1)
+            assert all(part >= 0 for part in times)
+    rate, link = efficiency_of("h100-sxm"), config.gpu.nvlink_bytes_per_s
+    small, large = 2 * 8192, 2 * 8192 * 4096
+    one = rate.all_reduce + 7 * small / (link * rate.link)
+    two = rate.all_reduce + rate.all_reduce_exchange + 1.75 * large / (link * rate.link_ring)
+    assert cost.times(WorkCounter(config).count(plan((9, 1)))).all_reduce == pytest.approx(
+        160 * one
+    )
+    counted = WorkCounter(config).count(plan((0, 4096)))
+    assert cost.times(counted).all_reduce == pytest.approx(160 * two)
+
+
+def test_constants_of_the_users_replace_the_shipped_ones(tmp_path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[h100]\nweights = 0.5\n")
+    config = cost_config()
+    mine = RooflineCost(config, constants=str(file)).times(WorkCounter(config).count(plan((9, 1))))
+    shipped = RooflineCost(config).times(WorkCounter(config).count(plan((9, 1))))
+    share = efficiency_of("h100-sxm").weights
+    assert mine.gemms == pytest.approx(shipped.gemms * share / 0.5, rel=1e-3)
+    assert mine._replace(gemms=0, lm_head=0) == shipped._replace(gemms=0, lm_head=0)
+    trace = Trace.from_arrays([0.0], [100], [5])
+    spec = f"roofline+constants={file}"
+    result = kvsim.simulate(trace, model="llama-3-8b", gpu="h100-sxm", cost_model=spec)
+    assert f"overridden: constants={file}" in result.provenance["step_time"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[a100]\nweights = 0.5\n", "has no table [h100]"),
+        ("[h100]\nwieghts = 0.5\n", "unknown constant in"),
+        ("[h100]\nweights = 0\n", "weights must be a number above 0, not 0"),
+        ("[h100]\nweights = 'x'\n", "weights must be a number above 0"),
+        ("weights", "not TOML"),
+        (None, "cannot be read"),
+    ],
+)
+def test_wrong_constants_are_refused_in_one_line(tmp_path, text, message) -> None:
+    file = tmp_path / "mine.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        RooflineCost(cost_config(), constants=str(file))
+    assert "\n" not in str(error.value)
+
+
+def write_tables(folder: Path, gpus: tuple[str, ...] = ("h100_sxm",)) -> None:
+    """Write kernel tables with times that are easy to add up, in ms."""
+    gemms, decodes, prompts = [], [], []
+    for gpu in gpus:
+        slow = 1.0 if gpu == gpus[0] else 100.0
+        for n, k in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)):
+            gemms += [(gpu, "vllm", m, n, k, slow * (1 + m / 1000)) for m in (1, 1001, 2001)]
+        for batch in (1, 11):
+            decodes += [
+                (gpu, "vllm", batch, keys, 32, 8, 128, slow * batch * keys / 1000)
+                for keys in (1, 1000, 3000)
+            ]
+        prompts += [
+            (gpu, "vllm", 1, isl, 32, 8, 128, slow * isl * isl / 1e6) for isl in (1, 1000, 2000)
+        ]
+    head = ["gpu", "backend"]
+    for name, rows in (
+        ("gemm", gemms),
+        ("generation_attention", decodes),
+        ("context_attention", prompts),
+    ):
+        columns = [*head, *COLUMNS[name], "latency_ms"]
+        pd.DataFrame(rows, columns=columns).to_csv(folder / f"{name}.csv", index=False)
+
+
+def test_measured_tables_are_interpolated(tmp_path) -> None:
+    write_tables(tmp_path, ("h100_sxm", "a100_sxm"))
+    config = cost_config()
+    cost = MeasuredCost(config, tables=str(tmp_path))
+
+    def times(*work: tuple[int, int]) -> StepTimes:
+        return cost.times(WorkCounter(config).count(plan(*work)))
+
+    assert times((499, 501)).gemms == pytest.approx(32 * 4 * 1.501e-3)
+    assert times((0, 4002)).gemms == pytest.approx(32 * 4 * 2 * 3.001e-3)  # beyond the table
+    assert times((99, 1)).lm_head == pytest.approx(1.001e-3)
+    assert times(*[(1999, 1)] * 6).decode_attention == pytest.approx(32 * 6 * 2e-3)
+    assert times((1000, 1000)).prefill_attention == pytest.approx(32 * 3e-3)
+    rate = efficiency_of("h100-sxm")
+    assert times((9, 1)).host == pytest.approx(rate.step + rate.request + 32 * rate.layer_launch)
+    trace = Trace.from_arrays([0.0, 0.0], [700, 300], [20, 30])
+    options = {
+        "model": "llama-3-8b",
+        "gpu": "h100-sxm",
+        "cost_model": f"measured+tables={tmp_path}",
+    }
+    result = kvsim.simulate(trace, **options)
+    assert result.provenance["backend_reason"].startswith("cost model measured")
+    assert result.summary["completed"] == 2
+
+
+def test_measured_tables_that_lack_something_are_refused(tmp_path) -> None:
+    write_tables(tmp_path)
+    folder = str(tmp_path)
+    for config, options, message in (
+        (cost_config(), {}, "measured+tables=DIR"),
+        (cost_config(), {"tables": str(tmp_path / "no")}, "has no table gemm"),
+        (cost_config(gpu="a100-80gb"), {"tables": folder}, "no 16-bit kernels of a100-80gb"),
+        (cost_config(), {"tables": folder, "framework": "x"}, "under x"),
+        (cost_config("mixtral-8x7b"), {"tables": folder}, "experts"),
+        (cost_config("deepseek-v3"), {"tables": folder}, "experts"),
+        (cost_config("mistral-7b"), {"tables": folder}, "windows"),
+        (replace(cost_config(), quantization="fp8"), {"tables": folder}, "quantised weights"),
+        (cost_config(tp=2), {"tables": folder}, "has no table custom_allreduce"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            MeasuredCost(config, **options)
+    (tmp_path / "gemm.csv").write_text("m,n,latency_ms\n1,2,3\n")
+    with pytest.raises(ValueError, match="lacks the columns k"):
+        MeasuredCost(cost_config(), tables=folder)
+
+
+def test_the_estimator_is_an_extra_and_says_so() -> None:
+    if importlib.util.find_spec("aiconfigurator_core") is None:
+        with pytest.raises(ValueError, match=re.escape('pip install "kvsim[aiconfigurator]"')):
+            AIConfiguratorCost(cost_config("qwen3-32b", tp=2))
+    with pytest.raises(ValueError, match="has no tables of rtx-4090"):
+        AIConfiguratorCost(cost_config(gpu="rtx-4090"))
+    config = cost_config("qwen3-32b")
+    narrow = replace(config, layout=kv_layout(config.model, kv_dtype("fp8")))
+    with pytest.raises(ValueError, match="16-bit only"):
+        AIConfiguratorCost(narrow)
+
+
+class FakeEngine:
+    """An estimator that adds up what it is asked."""
+
+    def decode_step_latency(self, decodes: int, isl: int, osl: int) -> float:
+        return decodes + isl / 1000 + 0 * osl
+
+    def mixed_step_breakdown(
+        self, tokens: int, decodes: int, isl: int, osl: int, prefix: int = 0
+    ) -> tuple[float, float, float, float]:
+        parts = (tokens + decodes, (isl - prefix) / 10 + 0 * osl, decodes * isl / 1000)
+        return (sum(parts), *parts)
+
+
+def test_the_estimator_gets_tokens_and_mean_lengths(monkeypatch) -> None:
+    monkeypatch.setattr(aiconfigurator, "_engine", lambda *names: FakeEngine())
+    config = cost_config("qwen3-32b", tp=2)
+    cost = AIConfiguratorCost(config)
+    rate = efficiency_of("h100-sxm")
+
+    def milliseconds(*work: tuple[int, int]) -> float:
+        host = rate.step + len(work) * rate.request
+        return 1e3 * (cost.step(plan(*work)).time - host)
+
+    assert milliseconds((100, 1), (300, 1)) == pytest.approx(2 + 0.200)
+    assert milliseconds((0, 500), (200, 300)) == pytest.approx(800 + (500 - 100) / 10)
+    mixed = 501 + 50 + 200 / 1000
+    assert milliseconds((0, 500), (200, 1)) == pytest.approx(mixed)
+    work = plan((0, 500))
+    assert cost.step(work)[1:] == RooflineCost(config).step(work)[1:]
+
+
+def test_a_front_end_adds_to_what_a_client_sees() -> None:
+    trace = Trace.from_arrays([0.0, 1.0], [100, 200], [5, 1])
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "goodput": {"ttft": 9.0}}
+    plain = kvsim.simulate(trace, **options)
+    late = kvsim.simulate(trace, front_end_latency=0.005, **options)
+    for name in ("mean_ttft_ms", "p99_ttft_ms", "mean_e2el_ms"):
+        assert late.summary[name] == pytest.approx(plain.summary[name] + 5)
+    assert late.summary["mean_tpot_ms"] == plain.summary["mean_tpot_ms"]
+    assert plain.summary["request_goodput"] > 0 == late.summary["request_goodput"]
+    assert kvsim.testing.equal_tables(late.requests, plain.requests)

@@ -8,10 +8,13 @@ RTX 4090 within 6 % of measured end-to-end times, and an RTX PRO 6000 within 17 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
+
+from kvsim.errors import unknown_name
 
 TABLE = Path(__file__).with_name("efficiency.toml")
 #: Whose fractions a card without measurements takes.
@@ -27,24 +30,29 @@ class Efficiency:
     weights : of HBM bandwidth, streaming weights through GEMMs
     gemm : of peak FLOP/s, large GEMMs
     gemm_falloff : by how much GEMMs of 8,192 tokens are slower than that
+    gemm_ridge : of the faster of memory and arithmetic, where both take as long, not hidden
     gemm_launch : per GEMM
     decode_attention : of HBM bandwidth, reading KV for one query token per request
     decode_launch, decode_request : per layer, and per layer, request and 32 heads
     prefill_attention : of peak FLOP/s
     prefill_launch : per layer
+    ..._8bit : the same six with KV of one byte or less, which takes converting: half the bytes are
+        not half the time (FP8 measured; INT8 and INT4 taken as equal)
     prefill_io : of HBM bandwidth, reading and writing queries, keys, values and outputs
     mixed_decode : by how much decodes read KV slower beside a long prompt in the same step
     elementwise : of HBM bandwidth, norms, rotary embedding, activation
-    link : of one direction of NVLink (or PCIe), all-reduce
+    link, link_ring : of one direction of NVLink (or PCIe), all-reduces in one exchange and in two
     layer_launch : other kernel launches, per layer and step
     step, request : host work between steps, per step and per scheduled request
-    all_reduce : fixed time of one all-reduce
+    sync_step, sync_request : host work besides, where the GPU waits for it
+    all_reduce, all_reduce_exchange : fixed time of one all-reduce, and of a second exchange in it
     errors : of each fit, in words
     """
 
     weights: float
     gemm: float
     gemm_falloff: float
+    gemm_ridge: float
     gemm_launch: float
     decode_attention: float
     decode_launch: float
@@ -52,37 +60,98 @@ class Efficiency:
     prefill_attention: float
     prefill_launch: float
     prefill_io: float
+    decode_attention_8bit: float
+    decode_launch_8bit: float
+    decode_request_8bit: float
+    prefill_attention_8bit: float
+    prefill_launch_8bit: float
+    prefill_io_8bit: float
     mixed_decode: float
     elementwise: float
     link: float
+    link_ring: float
     layer_launch: float
     step: float
     request: float
+    sync_step: float
+    sync_request: float
     all_reduce: float
+    all_reduce_exchange: float
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def read_table() -> dict[str, dict[str, Any]]:
-    """Read the constants of all cards."""
-    return tomllib.loads(TABLE.read_text(encoding="utf-8"))
+def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
+    """Read the constants of all cards.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or is no TOML of tables.
+    """
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"constants {file}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"constants {file}: not TOML: {error}") from None
+    return table
+
+
+def card_of(gpu_name: str) -> str:
+    """Return the name under which a GPU's constants stand: h100 for h100-sxm."""
+    return gpu_name.partition("-")[0]
 
 
 def basis_of(gpu_name: str) -> str:
     """Say what a card's constants rest on, and what error to expect of latencies."""
-    card = gpu_name.partition("-")[0]
-    errors = read_table().get(card, {}).get("errors")
+    errors = read_table().get(card_of(gpu_name), {}).get("errors")
     if errors is None:
         return (
             f"no measurements of {gpu_name}: the H100's fractions of its peaks; expect mean "
             "latencies within 5 to 17 %"
         )
     fits = "; ".join(f"{kind}: {error}" for kind, error in errors.items())
-    return f"fitted on kernels of the {card} ({fits}); expect mean latencies within 5 % unsaturated"
+    return (
+        f"fitted on kernels of the {card_of(gpu_name)} ({fits}); expect mean latencies within 5 % "
+        "unsaturated"
+    )
+
+
+def with_narrow_kv(rate: Efficiency) -> Efficiency:
+    """Take the constants of KV of one byte or less for those of 16-bit KV."""
+    narrow = [f.name for f in fields(Efficiency) if f.name.endswith("_8bit")]
+    values: dict[str, Any] = {n.removesuffix("_8bit"): getattr(rate, n) for n in narrow}
+    return replace(rate, **values)
 
 
 @cache
 def efficiency_of(gpu_name: str) -> Efficiency:
     """Return the constants of a card."""
     table = read_table()
-    card = gpu_name.partition("-")[0]
-    return Efficiency(**table.get(card, table[DEFAULT]))
+    return Efficiency(**table.get(card_of(gpu_name), table[DEFAULT]))
+
+
+def overridden(efficiency: Efficiency, gpu_name: str, file: str) -> Efficiency:
+    """Replace constants by those that a TOML file of the user's has for this card.
+
+    The file has the form of ``efficiency.toml``, a table per card; what it leaves out stays.
+
+    Raises
+    ------
+    ValueError
+        If the file has no table of the card, an unknown constant, or one that is no number above 0.
+    """
+    table, card = read_table(Path(file)), card_of(gpu_name)
+    given = table.get(gpu_name, table.get(card))
+    if not isinstance(given, dict):
+        raise ValueError(f"constants {file}: has no table [{card}]")
+    known = [f.name for f in fields(Efficiency) if f.name != "errors"]
+    for name, value in given.items():
+        if name == "errors":
+            continue
+        if name not in known:
+            raise unknown_name(f"constant in {file}", name, known)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+            raise ValueError(f"constants {file}: {name} must be a number above 0, not {value!r}")
+    numbers: dict[str, Any] = {n: float(v) for n, v in given.items() if n != "errors"}
+    return replace(efficiency, **numbers)

@@ -77,8 +77,9 @@ FLOAT_SETTINGS = frozenset(
     {
         *("num_stages", "end_time", "constant_time", "step_time", "request_time", "stream_rate"),
         *("gemm_rate", "body_flops", "head_flops", "head_bytes", "pair_flops", "kv_rate"),
-        *("prefill_rate", "reduce_time", "token_time", "decode_time", "decode_time_per_request"),
+        *("prefill_rate", "gemm_ridge", "token_time", "decode_time", "decode_time_per_request"),
         *("mixed_decode", "mixed_tokens", "gemm_falloff", "prefill_time", "prefill_time_per_token"),
+        *("one_shot", "one_shot_token", "two_shot", "two_shot_token"),
     }
 )
 
@@ -92,7 +93,7 @@ def refusal(setup: Setup) -> str | None:
         return "record_steps and check_invariants need the Python backend"
     if type(cost) not in (RooflineCost, ConstantCost):
         return f"cost model {config.cost_model}"
-    if isinstance(cost, RooflineCost) and not cost.one_class:
+    if isinstance(cost, RooflineCost) and not cost.work.one_class:
         return "chunked layers or layers of several kinds"
     if setup.kv_config.has_samples:
         return "requests of several sequences"
@@ -356,7 +357,7 @@ def _new_arrays(
     by_priority, caching = values["by_priority"], values.get("caching", False)
     buckets = 1 << (2 * blocks - 1).bit_length() if caching else 1
     cost = setup.make_cost_model()
-    weights = cost.weight_bytes_by_tokens if isinstance(cost, RooflineCost) else [0.0]
+    weights = cost.work.weight_bytes_by_tokens if isinstance(cost, RooflineCost) else [0.0]
     values |= {
         "max_holes": max_holes,
         "num_orders": orders,

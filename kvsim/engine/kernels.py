@@ -64,6 +64,7 @@ from kvsim.engine.kernel_places import (
     FREE_SLOTS,
     GEMM_FALLOFF,
     GEMM_RATE,
+    GEMM_RIDGE,
     HEAD_BYTES,
     HEAD_FLOPS,
     IN_FLIGHT,
@@ -98,6 +99,8 @@ from kvsim.engine.kernel_places import (
     NUM_STEPS,
     NUM_TOKENS,
     NUM_WAITING,
+    ONE_SHOT,
+    ONE_SHOT_TOKEN,
     ORCA,
     OUTCOME,
     OUTSTANDING,
@@ -118,7 +121,6 @@ from kvsim.engine.kernel_places import (
     PREFILL_TIME_PER_TOKEN,
     PROMPT,
     RECORD,
-    REDUCE_TIME,
     REFUSED,
     REQUEST_TIME,
     REQUESTS,
@@ -141,6 +143,8 @@ from kvsim.engine.kernel_places import (
     THRESHOLD,
     TOKEN_TIME,
     TRIED,
+    TWO_SHOT,
+    TWO_SHOT_TOKEN,
     WAITING_S,
     WAITS,
     WEIGHT_BYTES,
@@ -402,27 +406,34 @@ def schedule_orca(m, f, u, maps, b):
 
 
 @njit
+def gemm_time(f, weights, flops, tokens):
+    memory = weights / f[STREAM_RATE]
+    arithmetic = flops / f[GEMM_RATE] * (1.0 + tokens * f[GEMM_FALLOFF])
+    slower, faster = max(memory, arithmetic), min(memory, arithmetic)
+    return slower + f[GEMM_RIDGE] * faster * faster / slower
+
+
+@njit
 def price(m, f, u, maps, requests, tokens, sampled, decodes, decode_keys, keys, pairs):
     """The roofline of kvsim.cost.roofline."""
-    gemm_flops = tokens * f[BODY_FLOPS] + sampled * f[HEAD_FLOPS]
     weights = f[m[WEIGHT_BYTES] + min(tokens, m[LAST_WEIGHT])]
-    if sampled:
-        weights += f[HEAD_BYTES]
     time = f[STEP_TIME] + requests * f[REQUEST_TIME]
-    arithmetic = gemm_flops / f[GEMM_RATE] * (1.0 + tokens * f[GEMM_FALLOFF])
-    time += max(weights / f[STREAM_RATE], arithmetic)
+    time += gemm_time(f, weights, tokens * f[BODY_FLOPS], tokens)
+    if sampled:
+        time += gemm_time(f, f[HEAD_BYTES], sampled * f[HEAD_FLOPS], sampled)
     prefill_tokens = tokens - decodes
     if decodes:
-        time += f[DECODE_TIME] + decodes * f[DECODE_TIME_PER_REQUEST]
         reading = np.float64(decode_keys * m[KV_BYTES]) / f[KV_RATE]
         mixed = min(prefill_tokens / f[MIXED_TOKENS], 1.0)
-        time += reading * (1.0 + f[MIXED_DECODE] * mixed)
+        launches = f[DECODE_TIME] + decodes * f[DECODE_TIME_PER_REQUEST]
+        time += launches + reading * (1.0 + f[MIXED_DECODE] * mixed)
     if prefill_tokens:
-        time += f[PREFILL_TIME] + prefill_tokens * f[PREFILL_TIME_PER_TOKEN]
+        moving = f[PREFILL_TIME] + prefill_tokens * f[PREFILL_TIME_PER_TOKEN]
         prefill_bytes = np.float64(keys * m[KV_BYTES])
         prefill_flops = pairs * f[PAIR_FLOPS]
-        time += max(prefill_bytes / f[KV_RATE], prefill_flops / f[PREFILL_RATE])
-    time += f[REDUCE_TIME] + tokens * f[TOKEN_TIME]
+        time += moving + max(prefill_bytes / f[KV_RATE], prefill_flops / f[PREFILL_RATE])
+    time += tokens * f[TOKEN_TIME]
+    time += min(f[ONE_SHOT] + tokens * f[ONE_SHOT_TOKEN], f[TWO_SHOT] + tokens * f[TWO_SHOT_TOKEN])
     return time
 
 

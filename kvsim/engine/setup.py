@@ -95,7 +95,12 @@ def resolve(config: Config) -> Setup:
         scheduler=scheduler,
         kv_config=_kv_config(config, memory, allocator, scheduler, num_steps_in_flight),
         scheduler_config=_scheduler_config(config, memory, scheduler, asynchronous),
-        cost_config=_cost_config(config, memory, allocator),
+        cost_config=_cost_config(
+            config,
+            memory,
+            allocator,
+            host_waits=_trait(scheduler, "supports_async") and num_steps_in_flight == 1,
+        ),
         num_steps_in_flight=num_steps_in_flight,
     )
     kv = setup.make_scheduler().kv
@@ -188,7 +193,9 @@ def _scheduler_config(
     )
 
 
-def _cost_config(config: Config, memory: Memory, allocator: AllocatorSpec) -> CostConfig:
+def _cost_config(
+    config: Config, memory: Memory, allocator: AllocatorSpec, *, host_waits: bool
+) -> CostConfig:
     return CostConfig(
         model=memory.model,
         gpu=memory.gpu,
@@ -197,6 +204,7 @@ def _cost_config(config: Config, memory: Memory, allocator: AllocatorSpec) -> Co
         quantization=memory.quantization,
         tensor_parallel_size=config.tensor_parallel_size,
         max_num_batched_tokens=memory.limits.max_num_batched_tokens,
+        host_waits=host_waits,
         block_size=None if allocator.base.startswith(RESERVING) else _block_size(config, allocator),
     )
 

@@ -217,7 +217,14 @@ def _collect(
     totals = [replica.settle(end_time) for replica in replicas]
     kv = setup.make_kv()
     pool = Pool(kv.num_gpu_blocks, kv.block_size, kv.total_bytes)
-    summary = summarize(table, totals, pool, end_time=end_time, goodput=config.goodput)
+    summary = summarize(
+        table,
+        totals,
+        pool,
+        end_time=end_time,
+        goodput=config.goodput,
+        front_end_latency=config.front_end_latency,
+    )
     summary["rejections"] = _rejections(setup, trace, table)
     try:
         installed = version("kvsim")

@@ -29,15 +29,18 @@ class Pool(NamedTuple):
     bytes: int
 
 
-def latencies(requests: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+def latencies(
+    requests: NDArray[Any], front_end_latency: float = 0.0
+) -> dict[str, NDArray[np.float64]]:
     """Per-request latencies in seconds of a requests table's finished rows.
 
     ``ttft`` = first token - arrival, ``e2el`` = finish - arrival, ``tpot`` = (finish - first token)
-    / (output tokens - 1), NaN for a single token.
+    / (output tokens - 1), NaN for a single token. A front end adds to the first two, as a client
+    sees them; the table itself is the server's.
     """
     done = requests[requests["finish_reason"] == FinishReason.FINISHED]
-    ttft = done["first_token_time"] - done["arrival_time"]
-    e2el = done["finish_time"] - done["arrival_time"]
+    ttft = done["first_token_time"] - done["arrival_time"] + front_end_latency
+    e2el = done["finish_time"] - done["arrival_time"] + front_end_latency
     gaps = done["num_output_tokens"] - 1
     tpot = np.full(len(done), math.nan)
     several = gaps > 0
@@ -52,6 +55,7 @@ def summarize(
     *,
     end_time: float,
     goodput: Mapping[str, float] | None = None,
+    front_end_latency: float = 0.0,
 ) -> Summary:
     """Reduce a run to its summary; latencies in ms, undefined values None.
 
@@ -62,13 +66,14 @@ def summarize(
     pool : KV memory of one replica
     end_time : when the last event happened, seconds
     goodput : targets in ms by metric
+    front_end_latency : seconds in every TTFT and E2E before and after the server
     """
     total = Totals()
     for one in totals:
         total.add(one)
     done = requests[requests["finish_reason"] == FinishReason.FINISHED]
     duration = float(end_time - requests["arrival_time"].min())
-    values = latencies(requests)
+    values = latencies(requests, front_end_latency)
     summary: Summary = {
         "duration": duration,
         "completed": len(done),

@@ -1,0 +1,200 @@
+"""Step time from kernel tables of the user's: the roofline's sum, its terms interpolated.
+
+A folder holds ``gemm``, ``generation_attention`` and ``context_attention`` tables, and with several
+GPUs ``custom_allreduce``, as ``.csv``, ``.csv.gz`` or ``.parquet``, with the columns that
+aiconfigurator's collector writes (times in ``latency_ms``). Tables of several cards or frameworks
+are cut to the run's card and to ``framework``. What no table shows (host work, norms, launches
+between kernels) stays the roofline's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.catalog import get_gpu
+from kvsim.cost.model import COST_MODELS, CostConfig
+from kvsim.cost.roofline import RooflineCost
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import GpuSpec
+    from kvsim.cost.work import Work
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+#: Columns of each table beside ``latency_ms``.
+COLUMNS = {
+    "gemm": ("m", "n", "k"),
+    "generation_attention": ("batch_size", "kv_len", "num_heads", "num_kv_heads", "head_dim"),
+    "context_attention": ("batch_size", "isl", "num_heads", "num_kv_heads", "head_dim"),
+    "custom_allreduce": ("num_gpus", "message_size"),
+}
+
+
+@COST_MODELS.register("measured")
+class MeasuredCost(RooflineCost):
+    """Prices a step by interpolating measured kernels.
+
+    Parameters
+    ----------
+    tables : the folder
+    framework : whose kernels to take where the tables hold several
+
+    Raises
+    ------
+    ValueError
+        For a missing table or column, or a model whose kernels such tables do not hold: experts,
+        latent attention, windows, quantised weights.
+    """
+
+    def __init__(
+        self, config: CostConfig, *, tables: str | None = None, framework: str = "vllm"
+    ) -> None:
+        super().__init__(config)
+        if tables is None:
+            raise ValueError("cost model measured needs its folder: measured+tables=DIR")
+        _refuse(config, self.work.classes[0].kind != "full" or not self.work.one_class)
+        folder, model, tp = Path(tables), config.model, config.tensor_parallel_size
+        self._layers = model.num_layers
+        self._step_time -= self._layers * self.gemm_launches  # the tables' times include them
+
+        def read(name: str) -> Any:
+            return _read(folder, name, config.gpu, framework)
+
+        gemm = read("gemm")
+        width = model.head_dim * model.num_heads // tp
+        kv_heads = max(model.num_kv_heads // tp, 1)
+        hidden, inner = model.hidden_size, model.intermediate_size // tp
+        up = inner * (2 if model.gated_mlp else 1)
+        shapes = [(width + 2 * kv_heads * model.head_dim, hidden), (hidden, width)]
+        shapes += [(up, hidden), (hidden, inner)]
+        curves = [_gemm_curve(gemm, n, k) for n, k in shapes]
+        self._gemm_tokens = np.unique(np.concatenate([m for m, _ in curves]))
+        self._gemm_times = np.zeros(len(self._gemm_tokens))
+        for tokens, times in curves:
+            self._gemm_times += _at(self._gemm_tokens, tokens, times)
+        self._head = _gemm_curve(gemm, model.vocab_size // tp, hidden)
+        heads = (model.num_heads // tp, kv_heads, model.head_dim)
+        self._decode = _surface(read("generation_attention"), heads, "kv_len")
+        self._prompt = _surface(read("context_attention"), heads, "isl")[0][1]
+        self._reduce = None
+        if tp > 1:
+            table = read("custom_allreduce")
+            table = table[table.num_gpus == tp].groupby("message_size").latency_ms.min()
+            if table.empty:
+                raise ValueError(f"{folder}: custom_allreduce has no rows of {tp} GPUs")
+            tokens = table.index.to_numpy(dtype=float) / hidden
+            self._reduce = tokens, table.to_numpy() / 1e3
+        self._kv_bytes_per_key = self.work.classes[0].kv_bytes
+
+    def gemms(self, work: Work) -> float:  # noqa: D102 - see RooflineCost
+        return self._layers * float(_at(work.num_tokens, self._gemm_tokens, self._gemm_times))
+
+    def lm_head(self, work: Work) -> float:  # noqa: D102
+        return float(_at(work.num_sampled, *self._head))
+
+    def decode_attention(self, work: Work) -> float:  # noqa: D102
+        keys = work.decode_bytes / self._kv_bytes_per_key / work.num_decodes
+        batches = np.array([batch for batch, _ in self._decode], dtype=float)
+        times = np.array([_at(keys, *curve) for _, curve in self._decode])
+        return self._layers * float(_at(work.num_decodes, batches, times))
+
+    def prefill_attention(self, work: Work) -> float:  # noqa: D102
+        time = 0.0
+        for start, end in work.chunks:
+            whole = float(_at(end, *self._prompt))
+            time += whole - float(_at(start, *self._prompt)) if start else whole
+        return self._layers * time
+
+    def all_reduces(self, work: Work) -> float:  # noqa: D102
+        if self._reduce is None:
+            return 0.0
+        return 2 * self._layers * float(_at(work.num_tokens, *self._reduce))
+
+
+def _refuse(config: CostConfig, other_attention: bool) -> None:
+    model = config.model
+    for is_so, what in (
+        (model.is_moe, "experts"),
+        (model.is_mla, "latent attention"),
+        (other_attention, "attention with windows"),
+        (config.quantization is not None, "quantised weights"),
+        (len(config.layout.layers) != model.num_layers, "pipeline stages"),
+    ):
+        if is_so:
+            raise ValueError(f"cost model measured: its tables hold no {what} ({model.name})")
+
+
+def _read(folder: Path, name: str, gpu: GpuSpec, framework: str) -> Any:
+    """Read one table, cut to a card, a framework and 16-bit kernels."""
+    import pandas as pd
+
+    found = [folder / f"{name}{suffix}" for suffix in SUFFIXES]
+    file = next((f for f in found if f.is_file()), None)
+    if file is None:
+        raise ValueError(f"{folder}: has no table {name} ({', '.join(SUFFIXES)})")
+    try:
+        table = pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{file}: cannot be read: {error}") from None
+    missing = [c for c in (*COLUMNS[name], "latency_ms") if c not in table]
+    if missing:
+        raise ValueError(f"{file}: lacks the columns {', '.join(missing)}")
+    if "gpu" in table:
+        table = table[table.gpu.map({g: _same_card(g, gpu) for g in table.gpu.unique()})]
+    for column, wanted in (
+        ("backend", framework),
+        ("be", framework),
+        ("gemm_dtype", "bfloat16"),
+        ("attn_dtype", "bfloat16"),
+        ("kv_cache_dtype", "bfloat16"),
+        ("window_size", 0),
+        ("prefix_len", 0),
+    ):
+        if column in table:
+            table = table[table[column] == wanted]
+    if table.empty:
+        raise ValueError(f"{file}: has no 16-bit kernels of {gpu.name} under {framework}")
+    return table
+
+
+def _same_card(name: str, gpu: GpuSpec) -> bool:
+    try:
+        return get_gpu(name).name == gpu.name
+    except ValueError:
+        return False
+
+
+def _at(x: Any, xs: Any, ys: Any) -> Any:
+    """Interpolate linearly; beyond the table, keep the last slope through zero."""
+    return np.where(np.asarray(x) > xs[-1], ys[-1] / xs[-1] * x, np.interp(x, xs, ys))
+
+
+def _gemm_curve(table: Any, n: int, k: int) -> tuple[Any, Any]:
+    """Seconds by tokens for a weight of n times k; the nearest measured one, scaled."""
+    shapes = table[["n", "k"]].drop_duplicates()
+    far = np.abs(np.log(shapes.n / n)) + np.abs(np.log(shapes.k / k))
+    near = shapes.loc[far.idxmin()]
+    rows = table[(table.n == near.n) & (table.k == near.k)].groupby("m").latency_ms.mean()
+    scale = n * k / (near.n * near.k)
+    return rows.index.to_numpy(dtype=float), rows.to_numpy() / 1e3 * scale
+
+
+def _surface(table: Any, heads: tuple[int, int, int], length: str) -> list[tuple[int, Any]]:
+    """Seconds by length for each batch size, on the nearest head shape, scaled by its work."""
+    names = ["num_heads", "num_kv_heads", "head_dim"]
+    # Decodes read keys and values; prompts compute with every query head.
+    work = [1, 2] if length == "kv_len" else [0, 2]
+    shapes = table[names].drop_duplicates()
+    far = sum(np.abs(np.log(shapes[name] / h)) for name, h in zip(names, heads, strict=True))
+    near = shapes.loc[far.idxmin()]
+    scale = 1.0
+    for index in work:
+        scale *= heads[index] / near[names[index]]
+    rows = table[(table[names] == near).all(axis=1)]
+    curves = []
+    for batch, group in rows.groupby("batch_size"):
+        times = group.groupby(length).latency_ms.mean()
+        curves.append((int(batch), (times.index.to_numpy(dtype=float), times / 1e3 * scale)))
+    return [(batch, (xs, ys.to_numpy())) for batch, (xs, ys) in curves]
