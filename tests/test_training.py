@@ -458,3 +458,12 @@ def test_every_field_has_a_flag_in_one_section() -> None:
 
     listed = [name for names in TRAINING_SECTIONS.values() for name in names]
     assert sorted(listed) == sorted(TrainingConfig.model_fields)
+
+
+def test_the_figure_has_a_bar_per_budget_and_the_gpus_memory() -> None:
+    budgets = {"a": train(), "b": train(zero_stage=3, num_gpus=8)}
+    (axes,) = kvsim.plot.training_memory(budgets).axes
+    widths = [sum(bar.get_width() for bar in axes.patches[k::2]) for k in range(2)]
+    assert widths == pytest.approx([one.total_bytes / 2**30 for one in budgets.values()])
+    (line,) = axes.lines
+    assert line.get_xdata()[0] == pytest.approx(train().gpu_memory_bytes / 2**30)
