@@ -84,6 +84,18 @@ def test_zero_at_any_number_of_gpus(gpus: int) -> None:
     assert found == sorted(found, reverse=True)
 
 
+def test_stages_hold_their_layers_and_the_ends_an_embedding() -> None:
+    whole = kvsim.train_memory(model="llama-3-8b")
+    assert whole.weights_bytes == 2 * whole.num_params
+    assert whole.states_bytes == 16 * whole.num_params
+    embedding = 128256 * 4096
+    first = kvsim.train_memory(model="llama-3-8b", pipeline_parallel_size=4)
+    body = whole.num_params - 2 * embedding
+    assert first.weights_bytes == 2 * (body // 4 + embedding)
+    uneven = kvsim.train_memory(model="llama-3-8b", pipeline_parallel_size=5)
+    assert uneven.weights_bytes == 2 * (-(-body * 7 // 32) + embedding)  # 7 layers at most
+
+
 # -- activations: Korthikanti et al. ---------------------------------------------------------------
 
 
@@ -121,6 +133,13 @@ def test_real_shapes_change_their_pieces_only() -> None:
     assert pieces["mlp_second_input"] == 2 * S * B * 14336
     assert found.activations["output"] == 2 * 2 * SBH + 4 * S * B * 128256
     assert found.activations["embedding"] == SBH
+
+
+def test_more_norms_keep_more_inputs() -> None:
+    gemma = kvsim.train_memory(model="gemma-3-27b", seq_len=128).layer_activation_bytes
+    assert gemma["norm_inputs"] == 4 * 2 * 128 * 5376
+    assert gemma["qk_norm_inputs"] == 2 * 128 * (32 + 16) * 128
+    assert "qk_norm_inputs" not in train().layer_activation_bytes
 
 
 def test_precision_scales_what_it_stores() -> None:
@@ -207,7 +226,11 @@ def test_qlora_keeps_four_bits_and_double_quantised_scales() -> None:
     assert train(lora_rank=16, base_precision="int8").weights_bytes - adapters == 7 * GB
     model = {"model": "llama-3-8b", "lora_rank": 8}
     kept = kvsim.train_memory(**model, base_precision="nf4").weights_bytes
-    assert kept > 2 * 2 * 128256 * 4096  # embedding and head stay in 16 bits
+    plain = 2 * 128256 * 4096  # embedding and head stay in 16 bits
+    found = kvsim.train_memory(**model)
+    frozen = found.num_params - found.num_trained_params
+    expected = 2 * plain + 4.127 / 8 * (frozen - plain) + 2 * found.num_trained_params
+    assert kept == pytest.approx(expected, rel=1e-4)
 
 
 # -- offload ---------------------------------------------------------------------------------------
@@ -220,6 +243,7 @@ def test_an_optimizer_on_the_cpu_takes_gradients_down_and_weights_up() -> None:
     assert (found.gradients_bytes, found.optimizer_bytes) == (0, 0)
     assert found.offloaded_bytes == {"optimizer": 10.5 * GB, "gradients": 1.75 * GB}
     assert found.transfer_seconds == pytest.approx(2 * 1.75 * GB / PCIE)
+    assert train(offload="cpu", zero_stage=1, num_gpus=8).traffic_bytes == found.traffic_bytes
     accumulated = train(offload="cpu", gradient_accumulation_steps=4)
     assert accumulated.traffic_bytes["from_gpu"] == 4 * 14 * GB
     assert accumulated.traffic_bytes["to_gpu"] == 14 * GB
@@ -324,6 +348,10 @@ def test_zero_3_sends_half_as_much_again() -> None:
     by_stage = [train(zero_stage=s, num_gpus=8).communication_bytes for s in range(4)]
     assert by_stage == [2 * 14 * GB * 7 // 8] * 3 + [3 * 14 * GB * 7 // 8]
     assert train().communication_bytes == 0
+    fp8 = [train(zero_stage=s, num_gpus=8, precision="fp8").communication_bytes for s in (0, 1, 3)]
+    assert fp8 == [size * GB * 7 // 8 for size in (28, 21, 28)]  # weights have half the bytes
+    often = train(zero_stage=2, num_gpus=8, gradient_accumulation_steps=3).communication_bytes
+    assert often == (3 * 14 + 14) * GB * 7 // 8
 
 
 # -- remedies --------------------------------------------------------------------------------------
@@ -346,6 +374,7 @@ def test_remedies_come_in_order_and_stop_where_it_fits() -> None:
     assert changes(gpu="rtx-4090") == [*checkpointing, "8-bit optimizer", "optimizer to the CPU"]
     assert changes() == [*checkpointing, "8-bit optimizer"]
     assert changes(gpu="b200", attention="flash") == []
+    assert changes(attention="flash")[0] == "full activation checkpointing"  # selective saves none
 
 
 def test_each_remedy_is_what_the_budget_says_with_all_before_it() -> None:
@@ -365,6 +394,7 @@ def test_each_remedy_is_what_the_budget_says_with_all_before_it() -> None:
 
 def test_a_small_host_gets_nvme_and_a_hopeless_job_is_said_to_be() -> None:
     assert changes(**short_job(), offload="cpu", offload_space=10) == ["92 GiB of NVMe"]
+    assert changes(**short_job(), offload="nvme", offload_space=10) == ["92 GiB of NVMe"]
     hopeless = train(gpu="rtx-4070", batch_size=64)
     assert hopeless.remedies
     assert not hopeless.remedies[-1].fits

@@ -8,7 +8,7 @@ Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Mode
     s b h / t (34 + 5 a s / h)                      with sequence parallelism, too,
 
 of s tokens, b sequences, width h, a heads and t GPUs. Its pieces are counted one by one, so that
-fewer KV heads, a gated MLP, FP32 and FP8 follow from the same list.
+fewer KV heads, more norms, a gated MLP, FP32 and FP8 follow from the same list.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def layer_pieces(shape: TrainingShape, config: TrainingConfig) -> dict[str, int]
     per_head = tokens * shape.num_heads // t
     flash = config.attention == "flash"
     pieces = {
-        "norm_inputs": share(2 * element * hidden, outside),
+        "norm_inputs": share(shape.norms_per_layer * element * hidden, outside),
         "qkv_input": share(gemm * hidden, outside),
         "queries": element * queries,
         "keys_and_values": 2 * element * tokens * kv_width,
@@ -63,6 +63,8 @@ def layer_pieces(shape: TrainingShape, config: TrainingConfig) -> dict[str, int]
         "mlp_second_input": gemm * mlp,
         "dropout_masks": share(2 * hidden, outside),
     }
+    if shape.qk_norm:
+        pieces["qk_norm_inputs"] = element * (queries + tokens * kv_width)
     if config.lora_rank is not None:
         pieces["lora"] = 4 * element * tokens * config.lora_rank
     return pieces

@@ -112,9 +112,8 @@ def _next_changes(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what is not done yet, in order."""
     if found.total_bytes <= found.gpu_memory_bytes:  # the space to offload to is too small
-        if config.offload == "cpu":
-            space = float(-(-sum(found.offloaded_bytes.values()) // GIB))
-            yield f"{space:,.0f} GiB of NVMe", {"offload": "nvme", "offload_space": space}
+        space = float(-(-sum(found.offloaded_bytes.values()) // GIB))
+        yield f"{space:,.0f} GiB of NVMe", {"offload": "nvme", "offload_space": space}
         return
     if config.precision == "fp32":
         yield "BF16", {"precision": "bf16"}

@@ -28,6 +28,8 @@ class TrainingShape(NamedTuple):
     head_dim: int
     mlp_width: int
     gated_mlp: bool
+    norms_per_layer: int
+    qk_norm: bool
     vocab_size: int
     num_embedding_params: int
     num_head_params: int
@@ -108,6 +110,8 @@ def _from_model(config: TrainingConfig) -> TrainingShape:
         head_dim=model.head_dim,
         mlp_width=model.intermediate_size,
         gated_mlp=model.gated_mlp,
+        norms_per_layer=model.norms_per_layer,
+        qk_norm=model.qk_norm,
         vocab_size=model.vocab_size,
         num_embedding_params=model.num_embedding_params,
         num_head_params=model.num_lm_head_params,
@@ -143,6 +147,8 @@ def _from_numbers(config: TrainingConfig) -> TrainingShape:
         head_dim=hidden // heads,
         mlp_width=config.intermediate_size or 4 * hidden,
         gated_mlp=False,
+        norms_per_layer=2,
+        qk_norm=False,
         vocab_size=vocab,
         num_embedding_params=vocab * hidden,
         num_head_params=vocab * hidden,

@@ -5,6 +5,8 @@ of the weights and two moments, 12 (Micikevicius et al., arXiv 1710.03740; the K
 arXiv 1910.02054, section 3.1). ZeRO shards them over N data-parallel GPUs (section 5):
 
     stage 0: 16 P      stage 1: 4 P + 12 P / N      stage 2: 2 P + 14 P / N      stage 3: 16 P / N
+
+Gradients are counted in 16 bits, as there; frameworks that add them up in FP32 keep 2 bytes more.
 """
 
 from __future__ import annotations
@@ -114,7 +116,8 @@ def communication_bytes(
     weights, gradients : of this rank, before sharding
     num_trained_bytes : of the weights that a step changes
     """
-    n, micro = config.data_parallel_size, config.num_micro_batches
-    reduced = gradients * (micro if config.zero_stage >= 2 else 1)
-    gathered = 2 * weights * micro if config.zero_stage == 3 else num_trained_bytes
-    return (reduced + gathered) * (n - 1) // n
+    n, micro, stage = config.data_parallel_size, config.num_micro_batches, config.zero_stage
+    reduced = gradients * (micro if stage >= 2 else 1)
+    # Without ZeRO an all-reduce gathers what it has reduced, the gradients.
+    gathered = (gradients, num_trained_bytes, num_trained_bytes, 2 * weights * micro)
+    return (reduced + gathered[stage]) * (n - 1) // n
