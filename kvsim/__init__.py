@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from kvsim.config import Config
     from kvsim.engine.simulate import compare, simulate
     from kvsim.kv.capacity import capacity
-    from kvsim.memory.capacity import Capacity
+    from kvsim.memory.remedies import train_memory
     from kvsim.report import plot
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result, load
     from kvsim.trace import Trace
 
 __all__ = [
-    "Capacity",
     "Comparison",
     "Config",
     "GpuSpec",
@@ -45,11 +44,11 @@ __all__ = [
     "replay",
     "simulate",
     "testing",
+    "train_memory",
 ]
 
 #: Where each public name lives; imported at first use, so that ``import kvsim`` is light.
 _HOME = {
-    "Capacity": "kvsim.memory.capacity",
     "Comparison": "kvsim.results.comparison",
     "Config": "kvsim.config",
     "GpuSpec": "kvsim.catalog.spec",
@@ -64,6 +63,7 @@ _HOME = {
     "replay": "kvsim.cases.replay",
     "simulate": "kvsim.engine.simulate",
     "testing": "kvsim.testing",
+    "train_memory": "kvsim.memory.remedies",
 }
 
 _MODULES = ("plot", "testing")

@@ -75,6 +75,43 @@ SECTIONS = {
     ),
 }
 
+#: Fields of the training budget by section; the help of ``kvsim train-memory``.
+TRAINING_SECTIONS = {
+    "Model and GPU": (
+        "model",
+        "params",
+        "num_layers",
+        "hidden_size",
+        "num_heads",
+        "num_kv_heads",
+        "intermediate_size",
+        "vocab_size",
+        "gpu",
+    ),
+    "Training": (
+        "batch_size",
+        "seq_len",
+        "gradient_accumulation_steps",
+        "precision",
+        "optimizer",
+        "master_weights",
+        "lora_rank",
+        "base_precision",
+        "attention",
+        "activation_checkpointing",
+    ),
+    "Sharing out": (
+        "num_gpus",
+        "zero_stage",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "sequence_parallel",
+        "offload",
+        "offload_parts",
+        "offload_space",
+    ),
+}
+
 #: vLLM's short forms.
 SHORT_FLAGS = {
     "tensor_parallel_size": "-tp",
@@ -86,10 +123,12 @@ SHORT_FLAGS = {
 class SectionedCommand(click.Command):
     """A command whose help lists the options by section."""
 
+    sections: Mapping[str, Sequence[str]] = SECTIONS
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one heading per section, and the command's own options first."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
-        section_of = {name: title for title, names in SECTIONS.items() for name in names}
+        section_of = {name: title for title, names in self.sections.items() for name in names}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
@@ -98,6 +137,12 @@ class SectionedCommand(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+class TrainingCommand(SectionedCommand):
+    """The same for the training budget's fields."""
+
+    sections = TRAINING_SECTIONS
 
 
 def flag(name: str) -> str:
@@ -117,6 +162,16 @@ def config_options(
         return command
 
     return decorate
+
+
+def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a command with the fields of the training budget."""
+    from kvsim.memory.training_config import TrainingConfig
+
+    for names in reversed(TRAINING_SECTIONS.values()):
+        for name in reversed(names):
+            command = _option(name, TrainingConfig.model_fields[name])(command)
+    return command
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

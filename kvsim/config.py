@@ -163,7 +163,7 @@ class Config(BaseModel):
         try:
             config = cls(**values)
         except ValidationError as error:
-            raise _field_error(error) from None
+            raise field_error(error) from None
         for metric in config.goodput or {}:
             if metric not in GOODPUT_METRICS:
                 raise unknown_name("goodput metric", metric, GOODPUT_METRICS)
@@ -238,7 +238,8 @@ def _non_defaults(spec: Any) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
 
 
-def _field_error(error: ValidationError) -> FieldError:
+def field_error(error: ValidationError) -> FieldError:
+    """Return the one line about the first thing pydantic refused."""
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else "config"
     what = first["msg"]

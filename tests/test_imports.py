@@ -100,6 +100,7 @@ HEAVY = {"numba", "matplotlib", "pandas", "pyarrow"}
         "import kvsim as k, workloads as w; k.simulate(w.fixed(num_requests=2), backend='python')",
         "from kvsim.cli import main; main(['list', 'models'])",
         "from kvsim.cli import main; main(['capacity'])",
+        "from kvsim.cli import main; main(['train-memory', '--model', 'llama-3-8b'])",
     ],
 )
 def test_nothing_heavy_is_loaded_for(code: str) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
+    from kvsim.memory.training import TrainingMemory
+
     Runs: TypeAlias = Result | Comparison | Mapping[str, Result]
 
 #: Colour and label per cause; distinct without colour vision (Okabe and Ito's palette).
@@ -42,6 +44,8 @@ HELD = {
     Cause.INTERNAL: "internal_fragmentation",
     Cause.EXTERNAL: "external_fragmentation",
 }
+TRAINING_PARTS = ("weights", "gradients", "optimizer", "activations", "workspace")
+
 #: Instants that a memory map shows, evenly spaced over the run.
 MAP_COLUMNS = 1200
 
@@ -197,6 +201,25 @@ def _cdf(axes: Axes, values: NDArray[np.float64], name: str, color: str) -> None
     known = np.sort(values[~np.isnan(values)])
     if len(known):
         axes.step(known, np.arange(1, len(known) + 1) / len(known), label=name, color=color)
+
+
+def training_memory(budgets: Mapping[str, TrainingMemory]) -> Figure:
+    """Draw one bar per training budget, by component, and the memory of the GPU as a line."""
+    figure = Figure(figsize=(7, 1.6 + 0.4 * len(budgets)), layout="constrained")
+    axes = figure.subplots()
+    names, found = list(budgets), list(budgets.values())
+    left = np.zeros(len(found))
+    for part, colour in zip(TRAINING_PARTS, LINES, strict=False):
+        widths = np.array([getattr(one, f"{part}_bytes") / 2**30 for one in found])
+        axes.barh(range(len(found)), widths, left=left, color=colour, height=0.7, label=part)
+        left += widths
+    for memory_bytes in {one.gpu_memory_bytes for one in found}:
+        axes.axvline(memory_bytes / 2**30, color="0.2", linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(found)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("GiB on one GPU (dashed: its memory)")
+    figure.legend(loc="outside lower center", ncols=len(TRAINING_PARTS), frameon=False, fontsize=8)
+    return figure
 
 
 #: What ``kvsim compare --out`` and ``kvsim run --out`` draw, by file name.

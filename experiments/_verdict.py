@@ -1,0 +1,114 @@
+"""A published claim beside what kvsim computes, and the verdict, which is computed as well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: How far ours may be from a claim that is not rounded further: 2 %.
+TOLERANCE = 0.02
+GIB_PER_GB = 2**30 / 1e9
+
+
+class Claim(NamedTuple):
+    """A claim as its source prints it.
+
+    Attributes
+    ----------
+    text : the claim in words
+    theirs : its figures, as printed: the digits say how far they are rounded
+    measure : our figures, in the same order and unit; none if kvsim has nothing to measure
+    judge : how figures and claim are compared
+    unit, tolerance : of both; the relative room around a figure beside its rounding
+    note : the convention that ours was computed under
+    """
+
+    text: str
+    theirs: tuple[str, ...]
+    measure: Callable[[], Sequence[float]]
+    judge: Callable[[Claim, Sequence[float]], str]
+    unit: str = "GB"
+    tolerance: float = TOLERANCE
+    note: str = ""
+
+
+def agrees(printed: str, ours: float, tolerance: float) -> bool:
+    """Whether ours rounds to what is printed, or is within the tolerance of it."""
+    claimed = float(printed)
+    decimals = len(printed.partition(".")[2])
+    return abs(ours - claimed) <= max(0.5 * 10.0**-decimals, tolerance * abs(claimed))
+
+
+def off(printed: str, ours: float) -> float:
+    """How many times too large or too small a claim is, at least 1."""
+    ratio = float(printed) / ours
+    return max(ratio, 1 / ratio)
+
+
+def wrong_by(factor: float) -> str:
+    """Write a factor with two digits, whole from 10 on."""
+    return f"WRONG by {factor:.1f}x" if factor < 10 else f"WRONG by {factor:.0f}x"
+
+
+def figures(claim: Claim, ours: Sequence[float]) -> str:
+    """Compare one figure with one; gigabytes may have been meant as GiB."""
+    pairs = list(zip(claim.theirs, ours, strict=True))
+    if all(agrees(printed, value, claim.tolerance) for printed, value in pairs):
+        return "right"
+    if claim.unit == "GB" and all(
+        agrees(printed, value / GIB_PER_GB, claim.tolerance) for printed, value in pairs
+    ):
+        return "right in GiB"
+    return wrong_by(max(off(printed, value) for printed, value in pairs))
+
+
+def between(claim: Claim, ours: Sequence[float]) -> str:
+    """Compare what was measured, lowest and highest, with a claimed range."""
+    low, high = (float(printed) for printed in claim.theirs)
+    slack = claim.tolerance * high
+    least, most = min(ours), max(ours)
+    if low - slack <= least and most <= high + slack:
+        return "right"
+    if least <= high and most >= low:
+        return "depends"
+    return wrong_by(least / high if least > high else low / most)
+
+
+def one_truth(claim: Claim, ours: Sequence[float]) -> str:
+    """Compare several claims of one quantity with it."""
+    (value,) = ours
+    right = [printed for printed in claim.theirs if agrees(printed, value, claim.tolerance)]
+    others = [printed for printed in claim.theirs if printed not in right]
+    if not others:
+        return "right"
+    parts = [f"{printed} right" for printed in right]
+    parts += [f"{printed} {wrong_by(off(printed, value))}" for printed in others]
+    return f"contradictory: {', '.join(parts)}"
+
+
+def part_of(claim: Claim, ours: Sequence[float]) -> str:
+    """Compare figures with a whole and a part each: a claim may have left the rest out.
+
+    ``ours`` holds whole and part in turns.
+    """
+    verdicts = []
+    for printed, whole, part in zip(claim.theirs, ours[::2], ours[1::2], strict=True):
+        if agrees(printed, whole, claim.tolerance):
+            verdicts.append("right")
+        elif agrees(printed, part, claim.tolerance):
+            verdicts.append(f"incomplete by {whole - part:.1f} {claim.unit}")
+        else:
+            verdicts.append(wrong_by(off(printed, whole)))
+    return ", ".join(verdicts)
+
+
+def reported(claim: Claim, ours: Sequence[float]) -> str:
+    """Judge a definition: whether kvsim reports the quantity, and it is a share."""
+    return "reported" if all(0 <= value <= 1 for value in ours) else "WRONG: no share"
+
+
+def judge(claim: Claim, ours: Sequence[float]) -> str:
+    """Compare; a claim that nothing can be measured for is not there yet."""
+    return claim.judge(claim, ours) if ours else "not there"

@@ -1,0 +1,155 @@
+"""The shape of a model to train, from the catalogue or from a few numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.catalog import get_model
+from kvsim.errors import FieldError
+from kvsim.memory.layout import heads_per_rank
+
+if TYPE_CHECKING:
+    from kvsim.memory.training_config import TrainingConfig
+
+
+class TrainingShape(NamedTuple):
+    """What training memory depends on. Widths in elements.
+
+    ``num_embedding_params`` and ``num_head_params`` are 0, and ``vocab_size`` too, where only the
+    layers are known; a tied head counts as the embedding it is.
+    """
+
+    name: str
+    num_params: int
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_width: int
+    gated_mlp: bool
+    norms_per_layer: int
+    qk_norm: bool
+    vocab_size: int
+    num_embedding_params: int
+    num_head_params: int
+
+    @property
+    def q_width(self) -> int:
+        """Elements of a token's queries, all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Elements of a token's keys, all heads."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def num_layer_params(self) -> int:
+        """Parameters of all layers."""
+        return self.num_params - self.num_embedding_params - self.num_head_params
+
+    def lora_params(self, rank: int) -> int:
+        """Parameters of adapters of a rank on q, k, v and o of every layer (arXiv 2106.09685).
+
+        Raises
+        ------
+        ValueError
+            For a rank above the smallest width of these matrices: they have no more.
+        """
+        widths = [self.q_width, self.kv_width, self.kv_width, self.q_width]
+        most = min(self.hidden_size, *widths)
+        if rank > most:
+            raise FieldError("lora_rank", f"is {rank}: must be at most {most}, the smallest width")
+        return self.num_layers * sum(rank * (self.hidden_size + width) for width in widths)
+
+
+def training_shape(config: TrainingConfig) -> TrainingShape:
+    """Resolve a configuration's model and check it against how it is shared out.
+
+    Raises
+    ------
+    ValueError
+        For an unknown model, numbers that are missing or beside a model, MLA and mixtures of
+        experts (their activations are not modelled), and shapes that do not divide.
+    """
+    shape = _from_numbers(config) if config.model is None else _from_model(config)
+    tp, pp = config.tensor_parallel_size, config.pipeline_parallel_size
+    if shape.num_heads % tp:
+        raise FieldError(
+            "tensor_parallel_size", f"is {tp}: must divide the {shape.num_heads} heads"
+        )
+    heads_per_rank(shape.num_kv_heads, tp)
+    if pp > shape.num_layers:
+        raise FieldError(
+            "pipeline_parallel_size", f"is {pp}: must be at most the {shape.num_layers} layers"
+        )
+    return shape
+
+
+_SIZES = ("params", "num_layers", "hidden_size", "num_heads")
+_OPTIONAL = ("num_kv_heads", "intermediate_size", "vocab_size")
+
+
+def _from_model(config: TrainingConfig) -> TrainingShape:
+    beside = [name for name in (*_SIZES, *_OPTIONAL) if getattr(config, name) is not None]
+    if beside:
+        raise FieldError(beside[0], "cannot stand beside model, which has its own")
+    assert config.model is not None
+    model = get_model(config.model)
+    if model.is_moe or model.is_mla:
+        what = "a mixture of experts" if model.is_moe else "latent attention (MLA)"
+        raise FieldError("model", f"{model.name} has {what}: only dense models with K and V")
+    return TrainingShape(
+        name=model.name,
+        num_params=model.num_params,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        mlp_width=model.intermediate_size,
+        gated_mlp=model.gated_mlp,
+        norms_per_layer=model.norms_per_layer,
+        qk_norm=model.qk_norm,
+        vocab_size=model.vocab_size,
+        num_embedding_params=model.num_embedding_params,
+        num_head_params=model.num_lm_head_params,
+    )
+
+
+def _from_numbers(config: TrainingConfig) -> TrainingShape:
+    missing = [name for name in _SIZES if getattr(config, name) is None]
+    if len(missing) == len(_SIZES):
+        raise FieldError("model", "is missing: give it, or params with the sizes of its layers")
+    if missing:
+        raise FieldError(
+            missing[0], "is missing: params needs num_layers, hidden_size and num_heads"
+        )
+    params, layers, hidden, heads = (getattr(config, name) for name in _SIZES)
+    kv_heads = config.num_kv_heads or heads
+    if hidden % heads:
+        raise FieldError("num_heads", f"is {heads}: must divide the hidden size {hidden}")
+    if heads % kv_heads:
+        raise FieldError("num_kv_heads", f"is {kv_heads}: must divide the {heads} heads")
+    vocab = config.vocab_size or 0
+    if 2 * vocab * hidden >= params:
+        raise FieldError(
+            "vocab_size", f"is {vocab}: embedding and LM head alone would exceed {params} params"
+        )
+    return TrainingShape(
+        name=f"{params / 1e9:g}B parameters",
+        num_params=params,
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=hidden // heads,
+        mlp_width=config.intermediate_size or 4 * hidden,
+        gated_mlp=False,
+        norms_per_layer=2,
+        qk_norm=False,
+        vocab_size=vocab,
+        num_embedding_params=vocab * hidden,
+        num_head_params=vocab * hidden,
+    )

@@ -1,0 +1,82 @@
+"""One GPU of a pipeline stage in training, before anything is offloaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.memory.activations import Activations, stage_activations
+from kvsim.memory.budget import GIB, LATEST_VLLM, engine_of
+from kvsim.memory.training_states import States, share, training_states
+
+if TYPE_CHECKING:
+    from kvsim.memory.training_config import TrainingConfig
+    from kvsim.memory.training_shape import TrainingShape
+
+#: Layers whose weights are whole at once where they are gathered or fetched: the one in use and
+#: the next one (PyTorch FSDP's ``limit_all_gathers`` admits two).
+GATHERED_LAYERS = 2
+
+
+class Stage(NamedTuple):
+    """Bytes of one GPU's parts.
+
+    ``stored_per_micro_batch`` and ``stored_per_layer`` are of one micro-batch; ``whole`` are the
+    states without ZeRO; ``num_trained`` counts parameters.
+    """
+
+    states: States
+    whole: States
+    activations: Activations
+    workspace: int
+    stored_per_micro_batch: int
+    stored_per_layer: int
+    num_trained: int
+
+
+def stage_of(shape: TrainingShape, config: TrainingConfig, stage: int) -> Stage:
+    """Count one GPU of a stage. Stages have the same layers, or one fewer: counted as the most."""
+    pp, tp = config.pipeline_parallel_size, config.tensor_parallel_size
+    first, last = stage == 0, stage == pp - 1
+    layers = share(shape.num_layers, pp)
+    body = share(shape.num_layer_params * layers, shape.num_layers * tp)
+    ends = shape.num_embedding_params * first + shape.num_head_params * last
+    if last and not first and not shape.num_head_params:  # a tied head is a copy in the last stage
+        ends += shape.vocab_size * shape.hidden_size
+    ends = share(ends, tp)
+    if config.lora_rank is None:
+        trained, frozen, plain = body + ends, 0, 0
+    else:
+        adapters = shape.lora_params(config.lora_rank)
+        trained = share(adapters * layers, shape.num_layers * tp)
+        frozen, plain = body + ends, ends
+    states = training_states(trained, frozen, plain, config)
+    in_flight = min(pp - stage, config.num_micro_batches)
+    activations = stage_activations(
+        shape, config, num_layers=layers, in_flight=in_flight, first=first, last=last
+    )
+    unsharded = config.model_copy(update={"zero_stage": 0})
+    whole = training_states(trained, frozen, plain, unsharded)
+    stored = activations.stored // in_flight
+    return Stage(
+        states=states,
+        whole=whole,
+        activations=activations,
+        workspace=_workspace(whole, layers, config),
+        stored_per_micro_batch=stored,
+        stored_per_layer=share(stored, layers),
+        num_trained=trained,
+    )
+
+
+def _workspace(whole: States, num_layers: int, config: TrainingConfig) -> int:
+    """CUDA context and communicators as in the inference budget; layers that are gathered."""
+    engine = engine_of(LATEST_VLLM)
+    several = (config.num_gpus or 1) * config.tensor_parallel_size > 1
+    several |= config.pipeline_parallel_size > 1
+    total = int((engine.base_gib + engine.nccl_gib * several) * GIB)
+    sharded = config.data_parallel_size > 1
+    if config.offloads("weights") or (sharded and config.zero_stage == 3):
+        total += GATHERED_LAYERS * share(whole.weights, num_layers)
+    if config.offloads("optimizer") or (sharded and config.zero_stage >= 2):
+        total += share(whole.gradients, num_layers)  # of the layer whose backward pass runs
+    return total

@@ -1,0 +1,123 @@
+"""Weights, gradients and optimizer states of training: bytes on one GPU.
+
+Mixed precision keeps 16 bytes per parameter under Adam: weights 2, gradients 2, and an FP32 copy
+of the weights and two moments, 12 (Micikevicius et al., arXiv 1710.03740; the K = 12 of ZeRO,
+arXiv 1910.02054, section 3.1). ZeRO shards them over N data-parallel GPUs (section 5):
+
+    stage 0: 16 P      stage 1: 4 P + 12 P / N      stage 2: 2 P + 14 P / N      stage 3: 16 P / N
+
+Gradients are counted in 16 bits, as there; frameworks that add them up in FP32 keep 2 bytes more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kvsim.memory.training_config import TrainingConfig
+
+#: Bytes of a weight and of its gradient. FP8 as Transformer Engine's ``fp8_model_init``: FP8
+#: weights only, BF16 gradients.
+WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
+
+MASTER_BYTES = 4
+
+#: States per parameter and bytes of each. PyTorch's SGD keeps none without momentum.
+OPTIMIZERS = {"adamw": (2, 4), "adamw-8bit": (2, 1), "sgd": (0, 0), "sgd-momentum": (1, 4)}
+#: An 8-bit state has one FP32 scale per so many values: bitsandbytes 0.44 on (2,048 in the paper,
+#: Dettmers et al., arXiv 2110.02861).
+STATE_BLOCK = 256
+
+#: Bits of a frozen weight: NF4 with double quantisation, 4 + 8/64 + 32/(64 x 256) (QLoRA, arXiv
+#: 2305.14314, section 3); int8 with one FP16 scale per row, which is nothing beside it.
+BASE_BITS = {"nf4": 4 + 8 / 64 + 32 / (64 * 256), "int8": 8.0}
+
+
+class States(NamedTuple):
+    """Bytes on one GPU."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """All three."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def share(count: int, ranks: int) -> int:
+    """Return the largest part of a count that is shared out."""
+    return -(-count // ranks)
+
+
+def trained_bytes(config: TrainingConfig) -> tuple[int, int]:
+    """Bytes of a trained parameter's weight and gradient."""
+    return WEIGHT_BYTES[config.precision], GRADIENT_BYTES[config.precision]
+
+
+def optimizer_bytes(num_params: int, config: TrainingConfig) -> int:
+    """Bytes of the optimizer's states of so many parameters, master weights included."""
+    states, size = OPTIMIZERS[config.optimizer]
+    total = states * size * num_params
+    if config.optimizer == "adamw-8bit":
+        total += states * 4 * share(num_params, STATE_BLOCK)
+    if config.master_weights and config.precision != "fp32":  # FP32 weights are their own
+        total += MASTER_BYTES * num_params
+    return total
+
+
+def frozen_bytes(num_params: int, num_plain_params: int, config: TrainingConfig) -> int:
+    """Bytes of weights that are not trained; embeddings and LM head stay in ``precision``."""
+    plain = WEIGHT_BYTES[config.precision]
+    if config.base_precision is None:
+        return num_params * plain
+    quantised = (num_params - num_plain_params) * BASE_BITS[config.base_precision] / 8
+    return num_plain_params * plain + int(-(-quantised // 1))
+
+
+def training_states(
+    num_trained: int, num_frozen: int, num_frozen_plain: int, config: TrainingConfig
+) -> States:
+    """Count what one GPU keeps of its model-parallel rank's parameters.
+
+    Parameters
+    ----------
+    num_trained, num_frozen : parameters of this rank that are trained, and that are not
+    num_frozen_plain : of the latter, those that ``base_precision`` does not touch
+
+    Returns
+    -------
+    States
+        Bytes, shared out by ``zero_stage`` over ``data_parallel_size`` GPUs.
+    """
+    n, stage = config.data_parallel_size, config.zero_stage
+    weight, gradient = trained_bytes(config)
+    weights = num_trained * weight + frozen_bytes(num_frozen, num_frozen_plain, config)
+    return States(
+        weights=share(weights, n) if stage >= 3 else weights,
+        gradients=gradient * (share(num_trained, n) if stage >= 2 else num_trained),
+        optimizer=optimizer_bytes(share(num_trained, n) if stage >= 1 else num_trained, config),
+    )
+
+
+def communication_bytes(
+    weights: int, gradients: int, config: TrainingConfig, *, num_trained_bytes: int
+) -> int:
+    """Bytes that one GPU sends to its data-parallel peers per step.
+
+    ZeRO's section 7: an all-reduce, or reduce-scatter of gradients and all-gather of weights, is
+    twice the parameters; stage 3 gathers them once more, for the backward pass. Stage 2 reduces
+    and stage 3 also gathers every micro-batch; a ring sends (N - 1) / N of each.
+
+    Parameters
+    ----------
+    weights, gradients : of this rank, before sharding
+    num_trained_bytes : of the weights that a step changes
+    """
+    n, micro, stage = config.data_parallel_size, config.num_micro_batches, config.zero_stage
+    reduced = gradients * (micro if stage >= 2 else 1)
+    # Without ZeRO an all-reduce gathers what it has reduced, the gradients.
+    gathered = (gradients, num_trained_bytes, num_trained_bytes, 2 * weights * micro)
+    return (reduced + gathered[stage]) * (n - 1) // n

@@ -1,0 +1,102 @@
+"""The claims kvsim was started from: which of them are wrong, found by computation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments._founding_techniques import is_there
+from experiments._verdict import Claim, agrees, between, figures, judge, one_truth, part_of
+from experiments.founding_figures import Row, judged, shown
+
+#: By the beginning of the claim; every other one must be right.
+EXPECTED = {
+    "PagedAttention saves 10 to 30 %": "depends",
+    "Llama-2-70B, 128 requests": "right in GiB",
+    "13B, 32 requests of 4,096": "WRONG by 2.1x",
+    "KV grows quadratically": "WRONG by 2.0x",
+    "13B, 4,096 tokens: activations": "WRONG by 38x",
+    "7B Adam state": "WRONG by 2.0x",
+    "70B: two FP32 moments": "WRONG by 2.0x",
+    "7B activations: 32 x 12": "WRONG by 2.0x",
+    "ZeRO-2 is 4P + 14P/N": "WRONG by 1.5x",
+    "MI300X": "WRONG by 7.3x",
+    "RTX 4070": "WRONG by 1.2x",
+    "QLoRA r = 16": "WRONG by 4.2x",
+    "PCIe gen 4": "contradictory: 32 right, 16 WRONG by 2.0x",
+    "checkpoints every 4": "right, incomplete by 2.1 GB",
+    "standard attention's matrix": "right in GiB",
+    "PyTorch's fragmentation": "reported" if is_there("dynamic") else "not there",
+}
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return judged(quick=True)
+
+
+def test_every_verdict(rows: list[Row]) -> None:
+    assert len(rows) == 32
+    for beginning in EXPECTED:
+        assert sum(row.claim.startswith(beginning) for row in rows) == 1, beginning
+    for row in rows:
+        expected = [v for k, v in EXPECTED.items() if row.claim.startswith(k)] or ["right"]
+        assert [row.verdict] == expected, row
+
+
+def test_a_measured_figure_for_every_technique_that_is_there() -> None:
+    rows = shown(quick=True)
+    assert len(rows) == 19
+    later = {"unified memory", "roofline", "caching allocator", "virtual memory for KV"}
+    missing = {row.technique for row in rows if row.measured == "not there"}
+    assert missing <= later
+    measured = {row.technique: row.measured for row in rows}
+    assert measured["KV of MHA, GQA, MQA, MLA"].startswith("GQA-8 4x, MQA 32x")
+    assert "74.6 % less; LoRA 402x fewer" in measured["8-bit Adam; LoRA; accumulation"]
+    assert measured["flash attention"] == "twice the tokens: 2x the statistics, 4x the scores"
+
+
+def claim(theirs: tuple[str, ...], how=figures, unit: str = "GB", tolerance: float = 0.02) -> Claim:  # type: ignore[no-untyped-def]
+    return Claim("", theirs, lambda: [], how, unit, tolerance)
+
+
+def test_verdicts_can_be_otherwise() -> None:
+    assert judge(claim(("10", "20")), [10.1, 19.9]) == "right"
+    assert judge(claim(("10", "20")), [10.1, 22]) == "WRONG by 1.1x"
+    assert judge(claim(("10", "20")), [10.1, 60]) == "WRONG by 3.0x"
+    assert judge(claim(("20",)), [5]) == "WRONG by 4.0x"
+    assert judge(claim(("32",)), [32 * 1.073741824]) == "right in GiB"
+    assert judge(claim(("32",), unit="x"), [32 * 1.073741824]) == "WRONG by 1.1x"
+    assert judge(claim(("2", "4"), between), [2.1, 3.9]) == "right"
+    assert judge(claim(("2", "4"), between), [1.5, 3.9]) == "depends"
+    assert judge(claim(("2", "4"), between), [8, 12]) == "WRONG by 2.0x"
+    assert judge(claim(("2", "4"), between), [0.5, 1]) == "WRONG by 2.0x"
+    assert judge(claim(("16", "32"), one_truth), [8]).count("WRONG") == 2
+    assert judge(claim(("16", "16"), one_truth), [16]) == "right"
+    assert judge(claim(("5",), part_of), [7, 5]) == "incomplete by 2.0 GB"
+    assert judge(claim(("5",), part_of), [10, 9]) == "WRONG by 2.0x"
+    assert judge(claim(("5",)), []) == "not there"
+
+
+def test_a_figure_is_right_if_ours_rounds_to_it() -> None:
+    assert agrees("0.07", 0.0671, 0.0)
+    assert not agrees("0.07", 0.0751, 0.0)
+    assert agrees("28610", 28610, 0.0)
+    assert not agrees("28610", 28611, 0.0)
+
+
+def test_the_script_prints_every_row_and_writes_both_tables(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.founding_figures", "--quick", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[1],
+    )
+    assert "32 claims, 11 with something wrong; 19 techniques" in done.stdout
+    written = {p.name: p.read_text().count("\n") for p in tmp_path.iterdir()}
+    assert written["founding_figures.csv"] == 33
+    assert written["founding_techniques.csv"] == 20
