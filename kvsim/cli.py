@@ -24,7 +24,7 @@ from kvsim.cli_options import (
     SectionedCommand,
     config_options,
     flag,
-    join_goodput,
+    join_pairs,
     options_given,
 )
 from kvsim.errors import FieldError
@@ -334,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: exit 0 when done, 2 for a user's mistake, 1 for anything else."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        cli.main(join_goodput(given), prog_name="kvsim", standalone_mode=False)
+        cli.main(join_pairs(given), prog_name="kvsim", standalone_mode=False)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
     except click.Abort:

@@ -33,6 +33,7 @@ SECTIONS = {
     "KV memory": (
         "allocator",
         "kv_cache_memory_bytes",
+        "logged",
         "num_gpu_blocks_override",
         "block_size",
         "kv_cache_dtype",
@@ -112,6 +113,12 @@ TRAINING_SECTIONS = {
     ),
 }
 
+#: Flags that take KEY:NUMBER pairs, and what a pair must be.
+PAIRS = {
+    "goodput": "METRIC:MS, e.g. ttft:500 tpot:50",
+    "logged": "PART:GIB, e.g. weights:14.99 activations:1.23",
+}
+
 #: vLLM's short forms.
 SHORT_FLAGS = {
     "tensor_parallel_size": "-tp",
@@ -185,8 +192,9 @@ def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Calla
             return click.option(flag(name), is_flag=True, default=None, help=help_text)
         pair = f"{flag(name)}/--no-{flag(name)[2:]}"
         return click.option(pair, default=None, help=help_text)
-    if name == "goodput":
-        return click.option(flag(name), multiple=True, metavar="METRIC:MS ...", help=help_text)
+    if name in PAIRS:
+        metavar = f"{PAIRS[name].partition(',')[0]} ..."
+        return click.option(flag(name), multiple=True, metavar=metavar, help=help_text)
     short = [SHORT_FLAGS[name]] if name in SHORT_FLAGS else []
     choices = _choices(field.annotation)
     metavar = "|".join(choices) if choices else _metavar(field.annotation)
@@ -216,39 +224,39 @@ def _metavar(annotation: Any) -> str:
 
 
 def options_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep what the user gave, and read goodput targets.
+    """Keep what the user gave, and read pairs.
 
     Raises
     ------
     ValueError
-        For a goodput target that is not METRIC:MS.
+        For a pair that is not KEY:NUMBER, or a key that comes twice.
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    if "goodput" in given:
-        targets = [_target(text) for text in given["goodput"]]
-        given["goodput"] = dict(targets)
-        if len(given["goodput"]) < len(targets):
-            raise ValueError("--goodput: each metric takes one target")
+    for name in PAIRS.keys() & given.keys():
+        pairs = [_pair(name, text) for text in given[name]]
+        given[name] = dict(pairs)
+        if len(given[name]) < len(pairs):
+            raise ValueError(f"{flag(name)}: each is given once")
     return given
 
 
-def _target(text: str) -> tuple[str, str]:
-    metric, colon, target = text.partition(":")
-    if not colon or not target:
-        raise ValueError(f"--goodput {text}: must be METRIC:MS, e.g. ttft:500 tpot:50")
-    return metric, target
+def _pair(name: str, text: str) -> tuple[str, str]:
+    key, colon, value = text.partition(":")
+    if not colon or not value:
+        raise ValueError(f"{flag(name)} {text}: must be {PAIRS[name]}")
+    return key.replace("-", "_"), value
 
 
-def join_goodput(arguments: Sequence[str]) -> list[str]:
-    """Repeat --goodput before each target, as in vLLM's ``--goodput ttft:500 tpot:50``."""
+def join_pairs(arguments: Sequence[str]) -> list[str]:
+    """Repeat a flag before each of its pairs, as in vLLM's ``--goodput ttft:500 tpot:50``."""
     joined: list[str] = []
-    inside = False
+    inside = ""
     for argument in arguments:
         if inside and not argument.startswith("-") and ":" in argument:
-            if joined[-1] != "--goodput":
-                joined.append("--goodput")
+            if joined[-1] != inside:
+                joined.append(inside)
             joined.append(argument)
             continue
-        inside = argument == "--goodput"
+        inside = argument if argument in map(flag, PAIRS) else ""
         joined.append(argument)
     return joined

@@ -22,6 +22,9 @@ from kvsim.trace import MAX_SAMPLES
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
 
+#: Parts of a memory budget that a start-up log may tell, for ``--logged``.
+LOGGED_PARTS = ("memory", "weights", "activations", "non_torch", "cuda_graphs", "kv_cache")
+
 #: How TOML and flags write None where it is not the default.
 NONE = "none"
 
@@ -57,6 +60,11 @@ class Config(BaseModel):
     )
     kv_cache_memory_bytes: Count | None = Field(
         None, description="pin the KV memory of one GPU, in bytes"
+    )
+    logged: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = Field(
+        None,
+        description="GiB from a start-up log in place of estimates: memory (as CUDA shows it), "
+        "weights, activations, non_torch, cuda_graphs or kv_cache",
     )
     num_gpu_blocks_override: Count | None = Field(
         None, description="pin the number of KV blocks, e.g. from a vLLM log"
@@ -167,6 +175,9 @@ class Config(BaseModel):
         for metric in config.goodput or {}:
             if metric not in GOODPUT_METRICS:
                 raise unknown_name("goodput metric", metric, GOODPUT_METRICS)
+        for part in config.logged or {}:
+            if part not in LOGGED_PARTS:
+                raise unknown_name("logged part", part, LOGGED_PARTS)
         return config
 
     def to_toml(self) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import kvsim
 from kvsim.cli import main
-from kvsim.cli_options import SECTIONS, join_goodput
+from kvsim.cli_options import SECTIONS, join_pairs
 from kvsim.config import RunConfig
 
 SMALL = ("--num-requests", "20", "--model", "llama-3-8b", "--gpu", "a100-80gb")
@@ -109,7 +109,7 @@ def test_goodput_in_the_form_of_vllm(call) -> None:  # type: ignore[no-untyped-d
     answer = call("run", *SMALL, "--goodput", "ttft:5000", "tpot:500", "--json", "-")
     summary = json.loads(answer.out)
     assert summary["request_goodput"] == summary["request_throughput"]
-    assert join_goodput(["run", "--goodput", "ttft:1", "tpot:2", "--seed", "1"]) == [
+    assert join_pairs(["run", "--goodput", "ttft:1", "tpot:2", "--seed", "1"]) == [
         *("run", "--goodput", "ttft:1", "--goodput", "tpot:2", "--seed", "1")
     ]
 

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import kvsim
@@ -334,3 +335,59 @@ def test_what_is_not_given_widens_the_blocks_to_a_range() -> None:
 def test_a_small_kv_share_is_called_scarce() -> None:
     assert kvsim.capacity(model="llama-3.1-8b", gpu="rtx-4090", max_model_len=8192).scarce
     assert not kvsim.capacity(model="llama-3.1-8b", gpu="h100-sxm", max_model_len=8192).scarce
+
+
+# -- parts of the budget from a log ----------------------------------------------------------------
+
+#: The first start-up log of a Llama-3.1-8B on an RTX 3090, vLLM 0.6.4: GiB, and 1,952 blocks.
+LOG = {"memory": 23.58, "weights": 14.9888, "non_torch": 0.35, "activations": 2.07}
+
+
+def test_logged_parts_take_the_place_of_estimates() -> None:
+    options = {"model": "llama-3.1-8b", "gpu": "rtx-3090", "gpu_memory_utilization": 0.9}
+    options |= {"max_model_len": 20000, "vllm_version": "0.6.4", "max_num_seqs": 256}
+    found = kvsim.capacity(logged=LOG, **options)
+    assert found.num_gpu_blocks == 1952
+    assert found.budget_bytes["kv_cache"] / 2**30 == pytest.approx(3.81, abs=0.015)
+    assert found.num_gpu_blocks_range is None  # nothing is left that depends on the defaults
+    assert not any("estimated" in note and "activations" in note for note in found.assumptions)
+    for part in LOG:
+        one = kvsim.capacity(logged={part: LOG[part]}, **options).budget_bytes
+        key, factor = ("total", 0.9) if part == "memory" else (part, 1.0)
+        assert one[key] == pytest.approx(LOG[part] * factor * 2**30, abs=2)
+        parts = sum(size for name, size in one.items() if name != "total")
+        assert parts == one["total"]
+    assert kvsim.capacity(logged={"kv_cache": 3.81}, **options).num_gpu_blocks == 1950
+
+
+def test_logged_budgets_give_the_logged_blocks(shared_data) -> None:
+    """Every start-up log with a full breakdown and a known card: blocks within 0.3 %."""
+    logs = pd.read_csv(shared_data / "vllm_startup_blocks.csv")
+    columns = ["total_gpu_mem_gib", "weights_gib", "non_torch_gib", "act_peak_gib"]
+    logs = logs[logs[[*columns, "num_gpu_blocks", "kv_cache_gib_per_gpu"]].notna().all(axis=1)]
+    errors = []
+    for log in logs.itertuples():
+        if "Llama-3.1-8B" not in log.model:
+            continue
+        values = dict(zip(LOG, (getattr(log, c) for c in columns), strict=True))
+        values |= {"kv_cache": log.kv_cache_gib_per_gpu}
+        found = kvsim.capacity(
+            model="llama-3.1-8b", gpu="rtx-3090", logged=values, max_model_len=8192
+        )
+        errors.append(abs(found.num_gpu_blocks / log.num_gpu_blocks - 1))
+    assert len(errors) >= 2
+    assert max(errors) <= 0.003
+
+
+@pytest.mark.parametrize(
+    ("logged", "message"),
+    [
+        ({"weight": 1.0}, "did you mean weights"),
+        ({"weights": -1.0}, "greater than or equal to 0"),
+        ({"kv_cache": 0.0}, "at least one block"),
+        ({"weights": 90.0}, "does not fit"),
+    ],
+)
+def test_wrong_logged_parts_are_refused(logged: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kvsim.capacity(model="llama-3-8b", gpu="a100-80gb", logged=logged)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kvsim.catalog.spec import GpuSpec, ModelSpec
 
 GIB = 2**30
@@ -99,10 +101,17 @@ def inference_budget(
     pipeline_parallel_size: int = 1,
     enforce_eager: bool = False,
     vllm_version: str = LATEST_VLLM,
+    logged: Mapping[str, float] | None = None,
 ) -> Budget:
-    """Split one GPU's memory; ``kv_cache`` is what remains and may be negative."""
+    """Split one GPU's memory; ``kv_cache`` is what remains and may be negative.
+
+    ``logged`` has GiB of a start-up log for any part, and for ``memory`` (all that CUDA shows);
+    they take the place of the estimates.
+    """
+    known = {part: int(gib * GIB) for part, gib in (logged or {}).items()}
     engine = engine_of(vllm_version)
-    total = int(gpu.memory_bytes * gpu_memory_utilization)
+    total = int(known.get("memory", gpu.memory_bytes) * gpu_memory_utilization)
+    weights = known.get("weights", weights)
     activations = activation_bytes(
         model,
         engine,
@@ -113,5 +122,8 @@ def inference_budget(
     several = tensor_parallel_size * pipeline_parallel_size > 1
     non_torch = int((engine.base_gib + engine.nccl_gib * several) * GIB)
     graphs = 0 if enforce_eager else int(engine.graphs_gib * GIB)
-    rest = total - weights - activations - non_torch - graphs
+    activations = known.get("activations", activations)
+    non_torch = known.get("non_torch", non_torch)
+    graphs = known.get("cuda_graphs", graphs)
+    rest = known.get("kv_cache", total - weights - activations - non_torch - graphs)
     return Budget(total, weights, activations, non_torch, graphs, rest)

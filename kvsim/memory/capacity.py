@@ -87,6 +87,7 @@ def resolve_memory(
         max_num_seqs=limits.max_num_seqs,
         enforce_eager=config.enforce_eager,
         vllm_version=config.vllm_version,
+        logged=config.logged,
         **shape,
     )
     if config.kv_cache_memory_bytes is not None:
@@ -98,6 +99,11 @@ def resolve_memory(
 
 
 def _no_room(config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, plan: KVPlan) -> str:
+    if "kv_cache" in (config.logged or {}):
+        return (
+            f"logged kv_cache is {budget.kv_cache} bytes: must hold at least one block of "
+            f"{plan.bytes_per_block} bytes"
+        )
     if config.kv_cache_memory_bytes is not None:
         return (
             f"kv_cache_memory_bytes is {config.kv_cache_memory_bytes}: must hold at least one "
@@ -211,7 +217,9 @@ def _range(
     config: Config, memory: Memory, num_kv_heads: int | None, window: int | None
 ) -> tuple[int, int] | None:
     """Blocks over the values that vLLM's versions and GPUs have as defaults."""
+    logged = config.logged or {}
     pinned = config.num_gpu_blocks_override or config.kv_cache_memory_bytes
+    pinned = pinned or "kv_cache" in logged or "activations" in logged
     if pinned or (config.max_num_seqs and config.max_num_batched_tokens):
         return None
     found = [memory.num_gpu_blocks]
@@ -232,16 +240,21 @@ def _range(
 def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
     """Name what the user left open, in the order of its weight."""
     limits, notes = memory.limits, []
-    if config.num_gpu_blocks_override is None and config.kv_cache_memory_bytes is None:
-        if config.max_num_seqs is None:
+    logged = config.logged or {}
+    pinned = config.num_gpu_blocks_override or config.kv_cache_memory_bytes
+    if not pinned and "kv_cache" not in logged:
+        if config.max_num_seqs is None and "activations" not in logged:
             notes.append(f"max_num_seqs {limits.max_num_seqs} (vLLM's default for this GPU)")
-        if config.max_num_batched_tokens is None:
+        if config.max_num_batched_tokens is None and "activations" not in logged:
             tokens = limits.max_num_batched_tokens
             notes.append(f"max_num_batched_tokens {tokens} (vLLM's default for this GPU)")
         if config.gpu_memory_utilization is None:
             notes.append(f"gpu_memory_utilization {limits.gpu_memory_utilization}")
-        notes.append(f"overheads of vLLM {config.vllm_version}, estimated")
-        if "memory_bytes" in memory.gpu.unverified:
+        estimated = [p for p in ("activations", "non_torch", "cuda_graphs") if p not in logged]
+        if estimated:
+            names = ", ".join(part.replace("_", " ") for part in estimated)
+            notes.append(f"{names} of vLLM {config.vllm_version}, estimated")
+        if "memory_bytes" in memory.gpu.unverified and "memory" not in logged:
             notes.append(f"the memory CUDA shows on {memory.gpu.name} is unverified")
     if config.max_model_len is None:
         notes.append(f"max_model_len {limits.max_model_len} (the model's)")
