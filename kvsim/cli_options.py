@@ -40,6 +40,7 @@ SECTIONS = {
         "enable_prefix_caching",
         "watermark",
         "swap_space",
+        "kv_offloading_size",
         "disable_hybrid_kv_cache_manager",
         "kv_cache_layout",
         "prefix_cache_retention_interval",

@@ -96,6 +96,11 @@ class Config(BaseModel):
     swap_space: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         4.0, description="GiB of host memory per GPU for swapping (vllm-v0; vllm never swaps)"
     )
+    kv_offloading_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="GiB of host memory, all tensor-parallel ranks together, for evicted prefix "
+        "blocks: makes paged tiered",
+    )
     num_samples: Annotated[int, Field(gt=0, le=MAX_SAMPLES)] | None = Field(
         None, description="sequences of each request, instead of the trace's"
     )

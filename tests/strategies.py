@@ -20,7 +20,11 @@ ALLOCATORS = (
     "contiguous-pow2+fit=best",
     "contiguous-oracle+fit=first",
     "contiguous-oracle+fit=best+window=9",
+    "tiered+host-gib=0.01",
+    "unified+host-gib=0.002",
 )
+#: Of those, what serves full attention only.
+FULL_ATTENTION = ("tiered", "unified")
 SCHEDULERS = ("vllm", "orca", "static", "vllm-v0")
 
 
@@ -62,10 +66,14 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     """Options of a deployment under memory pressure, pools of one block included."""
     scheduler = draw(st.sampled_from(SCHEDULERS))
     max_num_seqs = draw(st.integers(1, 6))
+    allocator = draw(st.sampled_from(ALLOCATORS))
+    models = (
+        ["llama-3-8b"] if allocator.startswith(FULL_ATTENTION) else ["llama-3-8b", "gpt-oss-20b"]
+    )
     options: dict[str, Any] = {
-        "model": draw(st.sampled_from(["llama-3-8b", "gpt-oss-20b"])),
+        "model": draw(st.sampled_from(models)),
         "gpu": "h100-sxm",
-        "allocator": draw(st.sampled_from(ALLOCATORS)),
+        "allocator": allocator,
         "scheduler": scheduler,
         "num_gpu_blocks_override": draw(st.one_of(st.integers(1, 12), st.integers(13, 60))),
         "block_size": draw(st.sampled_from([1, 4, 16])),

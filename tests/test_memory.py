@@ -351,10 +351,10 @@ def test_logged_parts_take_the_place_of_estimates() -> None:
     assert found.budget_bytes["kv_cache"] / 2**30 == pytest.approx(3.81, abs=0.015)
     assert found.num_gpu_blocks_range is None  # nothing is left that depends on the defaults
     assert not any("estimated" in note and "activations" in note for note in found.assumptions)
-    for part in LOG:
-        one = kvsim.capacity(logged={part: LOG[part]}, **options).budget_bytes
+    for part, gib in LOG.items():
+        one = kvsim.capacity(logged={part: gib}, **options).budget_bytes
         key, factor = ("total", 0.9) if part == "memory" else (part, 1.0)
-        assert one[key] == pytest.approx(LOG[part] * factor * 2**30, abs=2)
+        assert one[key] == pytest.approx(gib * factor * 2**30, abs=2)
         parts = sum(size for name, size in one.items() if name != "total")
         assert parts == one["total"]
     assert kvsim.capacity(logged={"kv_cache": 3.81}, **options).num_gpu_blocks == 1950

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import efficiency_of
+from kvsim.cost.host_link import HostLink
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import WorkCounter
 from kvsim.memory.layout import kv_dtype, kv_layout
@@ -56,6 +57,7 @@ class AIConfiguratorCost:
             config.tensor_parallel_size,
         )
         self._work = WorkCounter(config)
+        self._link = HostLink(config)
         rate = efficiency_of(config.gpu.name)
         waits = config.host_waits
         self._step_time = rate.step + (rate.sync_step if waits else 0.0)
@@ -81,6 +83,8 @@ class AIConfiguratorCost:
             if decodes:
                 milliseconds += mixed(tokens, decodes, context - 1, 2)[3]
         time = self._step_time + work.num_requests * self._request_time + milliseconds / 1e3
+        time = self._link.step_seconds(time, plan.transfers)
+        time += self._link.copy_seconds(plan.swapped_bytes)
         return StepCost(time, *self._work.totals(work))
 
 

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from pydantic import Field
 
 from kvsim.cost.efficiency import Efficiency, efficiency_of, overridden, with_narrow_kv
+from kvsim.cost.host_link import COPY_SECONDS, HostLink
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import Work, WorkCounter
-
-#: Of a small copy over PCIe, driver included; microbenchmarks of cudaMemcpyAsync show 5 to 10 us.
-COPY_SECONDS = 1e-5
 
 #: Prompt tokens in a step from which on its decodes read KV as slowly as in any mixed step.
 MIXED_TOKENS = 512.0
@@ -91,8 +89,7 @@ class RooflineCost:
         self._kv_rate = bandwidth * rate.decode_attention
         if config.block_size is not None:
             self._kv_rate /= 1.0 + paged_overhead * max(1.0, 16.0 / config.block_size)
-        block_bytes = (config.block_size or 1) * config.layout.bytes_per_token
-        self._copy_time_per_byte = 2 * len(config.layout.layers) * copy_seconds / block_bytes
+        self._link = HostLink(config, copy_seconds)
         self._prefill_rate = gpu.bf16_flops_per_s * rate.prefill_attention
         layers = model.num_layers
         heads = model.num_heads / tp
@@ -103,7 +100,6 @@ class RooflineCost:
             layers * _attention_io(config) / (bandwidth * rate.prefill_io)
         )
         self._mixed_decode = rate.mixed_decode
-        self._pcie_rate = gpu.pcie_bytes_per_s
         #: Seconds per layer, part of the host's share of a step.
         self.gemm_launches = NUM_GEMMS * rate.gemm_launch
         self._step_time = host_seconds + rate.step
@@ -152,7 +148,9 @@ class RooflineCost:
         if not plan.requests:
             return StepCost(0.0, 0.0, 0.0)
         work = self.work.count(plan)
-        return StepCost(self.times(work, plan.swapped_bytes).total, *self.work.totals(work))
+        time = self.times(work, plan.swapped_bytes).total
+        time = self._link.step_seconds(time, plan.transfers)
+        return StepCost(time, *self.work.totals(work))
 
     def times(self, work: Work, swapped_bytes: int = 0) -> StepTimes:
         """Price each part of a step, seconds."""
@@ -160,7 +158,7 @@ class RooflineCost:
             self._step_time + work.num_requests * self._request_time,
             self.gemms(work),
             self.lm_head(work) if work.num_sampled else 0.0,
-            self._swap(swapped_bytes) if swapped_bytes else 0.0,
+            self._link.copy_seconds(swapped_bytes),
             self.decode_attention(work) if work.num_decodes else 0.0,
             self.prefill_attention(work) if work.num_prefill_tokens else 0.0,
             work.num_tokens * self._token_time,
@@ -194,9 +192,6 @@ class RooflineCost:
             self._one_shot + work.num_tokens * self._one_shot_token,
             self._two_shot + work.num_tokens * self._two_shot_token,
         )
-
-    def _swap(self, num_bytes: int) -> float:
-        return num_bytes / self._pcie_rate + num_bytes * self._copy_time_per_byte
 
     def _gemm_time(self, weights: float, flops: float, num_tokens: int) -> float:
         """Take the slower of memory and arithmetic; near the ridge, neither hides the other."""

@@ -89,9 +89,14 @@ class Recorder:
             self._steps.append(
                 (self._replica, start, *cost[:1], tokens, running, len(plan.preempted), *cost[1:])
             )
-        if self.totals.num_steps % self._stride == 0:
+        totals, moved = self.totals, plan.transfers
+        totals.fetched_bytes += moved.fetched
+        totals.stored_bytes += moved.stored
+        totals.paged_in_bytes += moved.paged_in
+        totals.paged_out_bytes += moved.paged_out
+        if totals.num_steps % self._stride == 0:
             self._sample(now)
-        self.totals.num_steps += 1
+        totals.num_steps += 1
 
     def _sample(self, now: float) -> None:
         if len(self._memory) == MAX_MEMORY_SAMPLES:

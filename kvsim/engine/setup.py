@@ -83,7 +83,7 @@ def resolve(config: Config) -> Setup:
     ValueError
         For unknown names, and for configurations that cannot run, with the reason.
     """
-    allocator = parse_allocator(config.allocator)
+    allocator = _with_offloading(config, parse_allocator(config.allocator))
     scheduler = config.scheduler or default_scheduler(allocator.base, config.num_samples)
     asynchronous = _async_scheduling(config, scheduler)
     memory = resolve_memory(config)
@@ -112,6 +112,19 @@ def resolve(config: Config) -> Setup:
     setup.make_cost_model()
     ROUTERS.get(config.router)
     return setup
+
+
+def _with_offloading(config: Config, allocator: AllocatorSpec) -> AllocatorSpec:
+    """Put host memory behind a paged pool where vLLM's flag asks for it."""
+    if config.kv_offloading_size is None:
+        return allocator
+    if allocator.base != "paged":
+        raise ValueError(
+            f"kv_offloading_size: allocator {config.allocator!r} has no blocks to offload; "
+            "paged has, and tiered+host-gib=GIB says it by itself"
+        )
+    host_gib = config.kv_offloading_size / config.tensor_parallel_size
+    return allocator._replace(base="tiered", params={**allocator.params, "host_gib": host_gib})
 
 
 def default_scheduler(allocator: str, num_samples: int | None) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kvsim.kv.eviction import LRU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from kvsim.kv.eviction import EvictionPolicy
 
@@ -44,6 +44,8 @@ class BlockPool:
         self._blocks_of: list[dict[int, dict[int, None]]] = [{} for _ in range(num_groups)]
         self._unhashed = deque(range(1, num_gpu_blocks))
         self._cached: EvictionPolicy = LRU() if eviction is None else eviction
+        #: Told the key of a content that has just lost its last block.
+        self.on_evict: Callable[[int], None] | None = None
 
     # -- reading --------------------------------------------------------------------------
 
@@ -143,6 +145,8 @@ class BlockPool:
         del siblings[key][block]
         if not siblings[key]:
             del siblings[key]
+            if self.on_evict is not None:
+                self.on_evict(key)
 
     # -- checking -------------------------------------------------------------------------
 

@@ -35,6 +35,24 @@ class Hit(NamedTuple):
 NO_HIT = Hit(0, (), 0)
 
 
+class Transfers(NamedTuple):
+    """KV bytes that a step moves between host and GPU.
+
+    ``fetched`` (to the GPU) and ``stored`` (to the host) are copied beside the step's computation.
+    ``paged_in`` and ``paged_out`` move page by page while the step stands still, in ``num_faults``
+    page faults.
+    """
+
+    fetched: int = 0
+    stored: int = 0
+    paged_in: int = 0
+    paged_out: int = 0
+    num_faults: int = 0
+
+
+NO_TRANSFERS = Transfers()
+
+
 class Cause(IntEnum):
     """What a slot of KV memory is used for, or wasted on (PagedAttention paper, Fig. 2)."""
 
@@ -183,6 +201,11 @@ class KVCacheManager(ABC):
         """Bring a request's KV back; returns bytes moved, 0 if there is no room. Mutates."""
         del request
         return 0
+
+    def take_transfers(self, requests: Sequence[Request]) -> Transfers:
+        """Return what a step of these requests moves to and from the host. Mutates."""
+        del requests
+        return NO_TRANSFERS
 
     def retire(self, request: Request) -> None:
         """Note that a request has ended while its batch keeps its slots. Mutates."""

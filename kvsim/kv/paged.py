@@ -6,7 +6,7 @@ cause is the PagedAttention paper's (section 4 of DESIGN).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
@@ -25,7 +25,7 @@ from kvsim.kv.manager import (
     KVUsage,
 )
 from kvsim.kv.prefix_cache import PrefixCache
-from kvsim.memory.planner import plan_groups
+from kvsim.memory.planner import KVPlan, plan_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -449,36 +449,41 @@ class PagedManager(KVCacheManager):
             raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
 
 
+def plan_of(config: KVCacheConfig, block_size: int | None) -> KVPlan:
+    """Group a configuration's layers, with blocks of its size or another."""
+    size = block_size or config.block_size
+    return plan_groups(config.layout, size, hybrid=config.hybrid, packed=config.packed)
+
+
+def paged_arguments(config: KVCacheConfig, plan: KVPlan) -> dict[str, Any]:
+    """Return what a :class:`PagedManager` takes beside its number of blocks and policy."""
+    return {
+        "groups": [attention_spec(group) for group in plan.groups],
+        "slot_bytes": [group.slot_bytes for group in plan.groups],
+        "bytes_per_block": plan.bytes_per_block,
+        "max_model_len": config.max_model_len,
+        "max_in_flight_tokens": config.max_in_flight_tokens,
+        "enable_prefix_caching": config.enable_prefix_caching,
+        "watermark": config.watermark,
+        "reserve_full_isl": config.reserve_full_isl,
+        "reserve_output": config.reserve_output,
+        "num_lookahead_tokens": config.num_lookahead_tokens,
+        "retention_interval": config.prefix_cache_retention_interval,
+        "num_cpu_blocks": config.swap_space_bytes // plan.bytes_per_block,
+    }
+
+
 @ALLOCATORS.register("paged")
 def paged(
     config: KVCacheConfig, *, block_size: PositiveInt | None = None, eviction: str = "lru"
 ) -> KVCacheManager:
     """Blocks over a shared pool, prefix caching: PagedAttention as in vLLM."""
-    plan = plan_groups(
-        config.layout,
-        block_size or config.block_size,
-        hybrid=config.hybrid,
-        packed=config.packed,
-    )
+    plan = plan_of(config, block_size)
     if config.has_samples:
         group = plan.groups[0]
         if len(plan.groups) != 1 or group.window is not None:
             raise ValueError("num_samples: sequences that share blocks need full attention")
         num_blocks = config.num_bytes // plan.bytes_per_block
         return ForkedManager(config, num_blocks, group.block_size, plan.bytes_per_block)
-    return PagedManager(
-        config.num_bytes // plan.bytes_per_block,
-        [attention_spec(group) for group in plan.groups],
-        slot_bytes=[group.slot_bytes for group in plan.groups],
-        bytes_per_block=plan.bytes_per_block,
-        max_model_len=config.max_model_len,
-        max_in_flight_tokens=config.max_in_flight_tokens,
-        enable_prefix_caching=config.enable_prefix_caching,
-        watermark=config.watermark,
-        reserve_full_isl=config.reserve_full_isl,
-        reserve_output=config.reserve_output,
-        num_lookahead_tokens=config.num_lookahead_tokens,
-        retention_interval=config.prefix_cache_retention_interval,
-        eviction=eviction,
-        num_cpu_blocks=config.swap_space_bytes // plan.bytes_per_block,
-    )
+    num_blocks = config.num_bytes // plan.bytes_per_block
+    return PagedManager(num_blocks, **paged_arguments(config, plan), eviction=eviction)

@@ -124,7 +124,7 @@ def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
     for seconds in held:
         everything += seconds
     fractions = [seconds / everything if everything > 0 else None for seconds in held]
-    return {
+    cache: Summary = {
         "num_gpu_blocks": pool.num_gpu_blocks,
         "block_size": pool.block_size,
         "bytes": pool.bytes,
@@ -137,6 +137,11 @@ def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
         "peak_usage": total.peak_usage,
         "num_allocation_failures": total.num_allocation_failures,
     }
+    for way in ("fetched", "stored", "paged_in", "paged_out"):
+        moved = getattr(total, f"{way}_bytes")
+        if moved:  # only managers with host memory behind them
+            cache[f"{way}_bytes"] = moved
+    return cache
 
 
 def _ratio(part: float, whole: float) -> float | None:

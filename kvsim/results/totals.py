@@ -32,6 +32,10 @@ class Totals:
     num_preemptions: int = 0
     num_recomputed_tokens: int = 0
     num_allocation_failures: int = 0
+    fetched_bytes: int = 0  # from host memory to the GPU, beside computation
+    stored_bytes: int = 0
+    paged_in_bytes: int = 0  # in page faults
+    paged_out_bytes: int = 0
     token_gaps: dict[int, int] = field(default_factory=dict)  # bin -> tokens
 
     def add(self, other: Totals) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kvsim.kv.manager import NO_TRANSFERS
 from kvsim.registry import Registry
 from kvsim.request import Request, Status
 from kvsim.sched.queue import FcfsQueue, PriorityQueue, WaitingQueue
@@ -42,7 +43,8 @@ class StepPlan:
     """What one step computes: ``num_tokens[i]`` next tokens of ``requests[i]``.
 
     ``unfinished`` holds the ids of requests whose known tokens the step does not complete; all
-    others sample one token. ``swapped_bytes`` of KV move between GPU and host before it starts.
+    others sample one token. ``swapped_bytes`` of KV move between GPU and host before it starts,
+    ``transfers`` while it runs.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class StepPlan:
         "preempted",
         "requests",
         "swapped_bytes",
+        "transfers",
         "unfinished",
     )
 
@@ -62,6 +65,7 @@ class StepPlan:
         self.admitted: list[Admission] = []
         self.preempted: list[Request] = []
         self.swapped_bytes = 0
+        self.transfers = NO_TRANSFERS
         self.has_samples = False
 
     def add(self, request: Request, num_tokens: int) -> None:
@@ -217,6 +221,7 @@ class Scheduler(ABC):
                 plan.unfinished.add(request.request_id)
             elif asynchronous:
                 request.num_placeholders += 1
+        plan.transfers = self.kv.take_transfers(plan.requests)
         return plan
 
 

@@ -1,0 +1,302 @@
+"""Host memory behind the GPU: prefix blocks that come back, and KV paged in on demand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kvsim
+import kvsim.testing
+import workloads
+from kvsim.catalog import get_gpu, get_model
+from kvsim.cost.host_link import FAULT_SECONDS, HostLink
+from kvsim.cost.model import CostConfig
+from kvsim.kv.attention import FullAttention
+from kvsim.kv.host_tier import HostTier
+from kvsim.kv.manager import Transfers
+from kvsim.kv.tiered import TieredManager
+from kvsim.kv.unified import PAGE_BYTES, UnifiedManager
+from kvsim.memory.layout import kv_dtype, kv_layout
+from kvsim.request import Request
+from kvsim.trace import Trace
+from tests.strategies import traces
+
+BLOCK = 4  # tokens
+SIZE = 1000  # bytes of a block
+
+
+def tiered(num_gpu_blocks: int, num_host_blocks: int) -> TieredManager:
+    return TieredManager(
+        num_gpu_blocks,
+        num_host_blocks,
+        groups=[FullAttention(BLOCK)],
+        slot_bytes=[SIZE // BLOCK],
+        bytes_per_block=SIZE,
+        max_model_len=1000,
+    )
+
+
+def request(index: int, content: int, num_tokens: int) -> Request:
+    return Request(index, 0.0, num_tokens, 1, [(content, 0, num_tokens)], 99 + index)
+
+
+def serve(kv: TieredManager, one: Request) -> tuple[int, int, int]:
+    """Compute a prompt and end; returns tokens hit, then blocks fetched and stored."""
+    hit = kv.lookup(one)
+    assert kv.allocate_slots(one, one.num_tokens - hit.num_tokens, hit)
+    kv.check_integrity()
+    moved = kv.take_transfers([one])
+    assert kv.take_transfers([one]).fetched == 0  # once only
+    kv.free(one)
+    kv.check_integrity()
+    return hit.num_tokens, moved.fetched // SIZE, moved.stored // SIZE
+
+
+def test_evicted_blocks_come_back_from_the_host() -> None:
+    kv = tiered(num_gpu_blocks=5, num_host_blocks=8)
+    assert serve(kv, request(0, 7, 13)) == (0, 0, 0)  # 3 full blocks and one token
+    assert serve(kv, request(1, 8, 13)) == (0, 0, 3)  # takes all 4: 3 contents go down
+    assert serve(kv, request(2, 7, 13)) == (12, 3, 3)  # they come up, the others go down
+    assert serve(kv, request(3, 7, 13)) == (12, 0, 0)  # on the GPU now
+    assert serve(kv, request(4, 8, 13)) == (12, 3, 0)  # 7's are in host memory still
+    assert len(kv.host) == 6
+
+
+def test_a_hit_goes_on_in_host_memory_where_it_ends_on_the_gpu() -> None:
+    kv = tiered(num_gpu_blocks=5, num_host_blocks=8)
+    serve(kv, request(0, 7, 13))
+    assert serve(kv, request(1, 8, 7)) == (0, 0, 1)  # needs 2: the free one, and 7's last
+    assert serve(kv, request(2, 7, 13)) == (12, 1, 1)
+
+
+def test_what_never_was_on_the_gpu_is_not_fetched_and_a_full_host_forgets_the_oldest() -> None:
+    kv = tiered(num_gpu_blocks=5, num_host_blocks=2)
+    serve(kv, request(0, 7, 13))
+    assert serve(kv, request(1, 9, 13)) == (0, 0, 3)
+    # Blocks go down last first, so the host's two are the first two of the prompt.
+    assert serve(kv, request(2, 7, 13))[:2] == (8, 2)
+    assert serve(kv, request(3, 11, 13))[0] == 0
+
+
+def test_contents_about_to_be_read_are_not_pushed_out() -> None:
+    tier = HostTier(2)
+    assert tier.store(1)
+    assert tier.store(2)
+    assert not tier.store(1)  # used once more
+    tier.pin([1])
+    assert tier.store(3)  # 2 leaves
+    assert 1 in tier
+    tier.pin([1, 3])
+    assert not tier.store(4)
+    tier.pin([])
+    assert tier.store(4)
+    assert 1 not in tier
+    assert HostTier(0).store(1) is False
+
+
+def test_the_last_token_is_always_computed() -> None:
+    kv = tiered(num_gpu_blocks=5, num_host_blocks=8)
+    serve(kv, request(0, 7, 12))
+    serve(kv, request(1, 8, 13))
+    assert serve(kv, request(2, 7, 12))[:2] == (8, 2)
+
+
+def test_what_was_evicted_again_leaves_the_host_last() -> None:
+    kv = tiered(num_gpu_blocks=3, num_host_blocks=2)
+    for content in (1, 2, 3):
+        serve(kv, request(content, content, 5))  # a block of content, a token
+    assert serve(kv, request(4, 1, 5)) == (4, 1, 1)  # 1 comes up, 3 goes down, 2 leaves
+    assert serve(kv, request(5, 4, 5)) == (0, 0, 0)  # 1 goes down: no copy, but new again
+    assert serve(kv, request(6, 5, 5)) == (0, 0, 1)  # 4 goes down, 3 leaves
+    assert serve(kv, request(7, 1, 5))[:2] == (4, 1)
+
+
+def test_a_content_goes_down_with_its_last_copy() -> None:
+    kv = tiered(num_gpu_blocks=7, num_host_blocks=8)
+    twins = [request(0, 7, 8), request(1, 7, 8)]
+    for one in twins:  # both compute it, at the same time
+        assert kv.allocate_slots(one, 8)
+    for one in twins:
+        kv.free(one)
+    assert serve(kv, request(2, 8, 15)) == (0, 0, 0)  # 4 blocks: 2 free ones, and one of each twin
+    assert serve(kv, request(3, 9, 23)) == (0, 0, 2 + 3)
+
+
+def test_seconds_of_copies_and_faults() -> None:
+    config = CostConfig(
+        get_model("llama-3-8b"),
+        get_gpu("h100-sxm"),
+        kv_layout(get_model("llama-3-8b"), kv_dtype("bf16")),
+        block_size=16,
+    )
+    link, rate = HostLink(config), get_gpu("h100-sxm").pcie_bytes_per_s
+    block = 16 * 131_072
+    copy = block / rate + 64e-5
+    assert link.step_seconds(1.0, Transfers()) == 1.0
+    assert link.step_seconds(1.0, Transfers(fetched=block)) == 1.0  # under the computation
+    assert link.step_seconds(0.0, Transfers(fetched=3 * block, stored=block)) == pytest.approx(
+        3 * copy
+    )
+    assert link.step_seconds(0.0, Transfers(stored=2 * block)) == pytest.approx(2 * copy)
+    faults = Transfers(paged_in=block, paged_out=3 * block, num_faults=5)
+    assert link.step_seconds(1.0, faults) == pytest.approx(1 + 5 * 3e-5 + 3 * block / rate)
+
+
+@given(traces(max_requests=10))
+def test_with_room_enough_no_content_is_ever_lost(trace: Trace) -> None:
+    """One after another, requests hit all that any before them has computed."""
+    apart = Trace.from_arrays(
+        [100.0 * i for i in range(len(trace))],
+        trace.num_prompt_tokens,
+        trace.num_output_tokens,
+        segments=[trace.segments_of(i) for i in range(len(trace))],
+        output_content_id=trace.output_content_id,
+    )
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "block_size": 4, "max_model_len": 128}
+    small = kvsim.simulate(
+        apart, allocator="tiered", num_gpu_blocks_override=33, check_invariants=True, **options
+    )
+    large = kvsim.simulate(apart, num_gpu_blocks_override=5000, **options)
+    assert (small.requests["num_cached_tokens"] == large.requests["num_cached_tokens"]).all()
+
+
+def test_copies_take_their_time_and_no_more_than_the_link_has() -> None:
+    """Long prompts in turn over a GPU that holds one of them."""
+    num_tokens, rounds = 16_001, 4
+    segments = [[(i % 2, 0, num_tokens)] for i in range(2 * rounds)]
+    trace = Trace.from_arrays(
+        np.arange(2.0 * rounds) * 20.0,
+        [num_tokens] * 2 * rounds,
+        [1] * 2 * rounds,
+        segments=segments,
+    )
+    options = {"model": "llama-3-8b", "gpu": "a100-80gb", "num_gpu_blocks_override": 1002}
+    options |= {"max_model_len": 16_100, "max_num_batched_tokens": 20_000}
+    plain = kvsim.simulate(trace, **options)
+    result = kvsim.simulate(trace, allocator="tiered+host-gib=8", **options)
+    assert plain.summary["prefix_cache_hit_rate"] == 0
+    fetched = result.summary["kv_cache"]["fetched_bytes"]
+    hits = result.requests["num_cached_tokens"]
+    assert hits.tolist() == [0, 0, *[16_000] * (2 * rounds - 2)]
+    assert fetched == int(hits.sum()) * 131_072
+    link = get_gpu("a100-80gb").pcie_bytes_per_s
+    ttft = result.requests["first_token_time"] - result.requests["arrival_time"]
+    blocks = 1000
+    copying = 1000 * 2_097_152 / link + blocks * 64 * 1e-5
+    assert ttft[2:] == pytest.approx(copying, rel=1e-6)  # the copy is what takes longest
+    assert fetched / ttft.sum() < link
+    assert ttft[2:].max() < plain.summary["mean_ttft_ms"] / 1e3
+    assert "fetched_bytes" not in plain.summary["kv_cache"]
+
+
+def test_preempted_requests_come_back_from_the_host() -> None:
+    trace = workloads.fixed(prompt=200, output=300, num_requests=20, request_rate=math.inf)
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "num_gpu_blocks_override": 200}
+    plain = kvsim.simulate(trace, **options).summary
+    tier = kvsim.simulate(trace, allocator="tiered", **options).summary
+    assert plain["num_preemptions"] > 0
+    assert tier["num_recomputed_tokens"] < plain["num_recomputed_tokens"] / 4
+
+
+def test_vllms_flag_makes_paged_tiered() -> None:
+    trace = workloads.fixed(prompt=200, output=300, num_requests=20, request_rate=math.inf)
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "num_gpu_blocks_override": 400}
+    options["tensor_parallel_size"] = 2
+    flag = kvsim.simulate(trace, kv_offloading_size=2.0, **options)
+    name = kvsim.simulate(trace, allocator="tiered+host-gib=1", **options)
+    assert kvsim.testing.equal_tables(flag.requests, name.requests)
+    assert flag.summary == name.summary
+    with pytest.raises(ValueError, match="has no blocks to offload"):
+        kvsim.simulate(trace, kv_offloading_size=2.0, allocator="contiguous-max", **options)
+
+
+# -- unified memory --------------------------------------------------------------------------------
+
+
+def unified(num_blocks: int, num_resident: int) -> UnifiedManager:
+    return UnifiedManager(
+        num_blocks,
+        num_resident,
+        groups=[FullAttention(BLOCK)],
+        slot_bytes=[SIZE // BLOCK],
+        bytes_per_block=SIZE,
+        max_model_len=1000,
+    )
+
+
+def test_what_fits_faults_once_and_what_does_not_faults_in_every_step() -> None:
+    kv = unified(num_blocks=13, num_resident=6)
+    first, second = request(0, 7, 12), request(1, 8, 16)
+    for one in (first, second):
+        assert kv.allocate_slots(one, one.num_tokens)
+    assert kv.take_transfers([first]) == (0, 0, 0, 0, 3)  # touched for the first time
+    assert kv.take_transfers([first]) == (0, 0, 0, 0, 0)
+    assert kv.take_transfers([second]) == (0, 0, 0, SIZE, 4)
+    for _ in range(3):  # 7 blocks in turn over 6: the next one has always just left
+        assert kv.take_transfers([first, second]) == (0, 0, 7 * SIZE, 7 * SIZE, 7)
+    kv.check_integrity()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=20), st.integers(1, 12)
+)
+def test_nothing_comes_in_that_did_not_go_out(steps: list[list[int]], num_resident: int) -> None:
+    kv = unified(num_blocks=20, num_resident=num_resident)
+    requests = [request(i, i, 4 + 3 * i) for i in range(4)]
+    for one in requests:
+        assert kv.allocate_slots(one, one.num_tokens)
+    out = into = 0
+    for step in steps:
+        moved = kv.take_transfers([requests[i] for i in step])
+        out, into = out + moved.paged_out, into + moved.paged_in
+        assert into <= out
+        assert moved.num_faults * SIZE >= moved.paged_in
+        kv.check_integrity()
+
+
+@pytest.mark.parametrize(("gpu", "least"), [("a100-80gb", 90), ("h100-sxm", 100), ("mi300x", 150)])
+def test_demand_paging_is_a_hundred_times_slower_than_the_gpus_memory(gpu: str, least: int) -> None:
+    card = get_gpu(gpu)
+    paged = 1 / (1 / card.pcie_bytes_per_s + FAULT_SECONDS / PAGE_BYTES)  # bytes per second
+    assert least < card.memory_bandwidth_bytes_per_s / paged < 2 * least
+
+
+def test_oversubscribed_decodes_wait_for_the_link() -> None:
+    trace = workloads.fixed(prompt=1000, output=50, num_requests=8, request_rate=math.inf)
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "max_model_len": 1100}
+    fits = kvsim.simulate(trace, num_gpu_blocks_override=600, **options)
+    spills = kvsim.simulate(
+        trace, num_gpu_blocks_override=400, allocator="unified+host-gib=1", **options
+    )
+    assert spills.summary["num_preemptions"] == 0  # all eight are held at once
+    assert spills.summary["mean_tpot_ms"] > 3 * fits.summary["mean_tpot_ms"]
+    cache = spills.summary["kv_cache"]
+    rate = get_gpu("h100-sxm").pcie_bytes_per_s
+    assert cache["paged_in_bytes"] < spills.summary["duration"] * rate
+    # A pool that fits whole is only touched for the first time.
+    roomy = kvsim.simulate(
+        trace, num_gpu_blocks_override=600, allocator="unified+host-gib=1", **options
+    )
+    assert "paged_in_bytes" not in roomy.summary["kv_cache"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"allocator": "tiered", "model": "gemma-3-27b"}, "layers with windows"),
+        ({"allocator": "unified", "model": "mistral-7b"}, "layers with windows"),
+        ({"allocator": "tiered+window=100"}, "layers with windows"),
+        ({"allocator": "tiered+host-gib=0"}, "greater than 0"),
+        ({"allocator": "unified+host-gib=x"}, "valid number"),
+        ({"allocator": "unified", "num_samples": 2}, "one sequence per request"),
+        ({"allocator": "tiered", "backend": "compiled"}, "compiled cannot run this"),
+    ],
+)
+def test_what_is_not_modelled_is_refused(options: dict[str, object], message: str) -> None:
+    trace = Trace.from_arrays([0.0], [10], [5])
+    with pytest.raises(ValueError, match=message):
+        kvsim.simulate(trace, **{"model": "llama-3-8b", "gpu": "h100-sxm", **options})
