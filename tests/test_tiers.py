@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import kvsim
 import kvsim.testing
 import workloads
+from experiments import offload
 from kvsim.catalog import get_gpu, get_model
 from kvsim.cost.host_link import FAULT_SECONDS, HostLink
 from kvsim.cost.model import CostConfig
@@ -300,3 +301,23 @@ def test_what_is_not_modelled_is_refused(options: dict[str, object], message: st
     trace = Trace.from_arrays([0.0], [10], [5])
     with pytest.raises(ValueError, match=message):
         kvsim.simulate(trace, **{"model": "llama-3-8b", "gpu": "h100-sxm", **options})
+
+
+# -- the experiment --------------------------------------------------------------------------------
+
+
+def test_a_tenth_too_much_costs_most_of_the_throughput() -> None:
+    paged, over = (
+        offload.oversubscribed(0.9, name)["output_throughput"]
+        for name in ("paged", "unified+host-gib=32")
+    )
+    assert over < 0.25 * paged
+
+
+def test_host_memory_raises_the_hit_rate_up_to_that_of_a_larger_gpu() -> None:
+    trace = workloads.multi_turn(num_requests=120, request_rate=3, seed=1, think_time=60, turns=6)
+    rates = [offload.tier(gib, trace)["hit_rate"] for gib in (0, 2, 8, 32)]
+    largest = offload.tier(math.inf, trace)["hit_rate"]
+    assert rates == sorted(rates)
+    assert rates[0] < largest - 0.05
+    assert rates[-1] == pytest.approx(largest, abs=0.01)

@@ -1,0 +1,143 @@
+"""What does host memory behind the GPU buy? Prefix blocks yes, live KV no.
+
+Chats of six turns a minute apart, Llama-3-8B on an A100-40GB with 4 GiB of KV: blocks that are
+evicted to the host and fetched on a hit (`tiered`, vLLM's --kv-offloading-size) raise the hit rate
+from a quarter to what a GPU of unlimited memory has, and cut the mean TTFT by two fifths, since a
+fetch moves a token's KV in less time than computing it takes. The same memory used to hold more requests
+(`unified`, CUDA's managed memory) loses most of the throughput as soon as the running requests
+exceed the GPU's memory by a tenth: every decode step reads all KV, and least-recently-used pages
+have always just left; page faults bring them back at a hundredth of HBM's bandwidth.
+
+    python -m experiments.offload [--quick] [--out DIR]
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import kvsim
+import workloads
+from experiments._setting import GIB, Check, Figure, lines, main
+from kvsim.catalog import get_gpu
+from kvsim.cost.host_link import FAULT_SECONDS
+from kvsim.kv.unified import PAGE_BYTES
+
+MODEL = "llama-3-8b"
+HOST_GIB = (0, 2, 4, 8, 16, 32, 64)
+#: KV of the GPU over KV of all requests at their longest.
+SHARES = (1.5, 1.25, 1.1, 1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
+PROMPT, OUTPUT, REQUESTS = 1000, 200, 64
+
+
+def tier(host_gib: float, trace: kvsim.Trace) -> dict[str, Any]:
+    """Serve chats with host memory behind 4 GiB of KV; with infinite host memory, a larger GPU."""
+    options: dict[str, Any] = {"kv_cache_memory_bytes": 4 * GIB}
+    if math.isinf(host_gib):
+        options = {"kv_cache_memory_bytes": 512 * GIB}
+    elif host_gib:
+        options["allocator"] = f"tiered+host-gib={host_gib}"
+    found = kvsim.simulate(trace, model=MODEL, gpu="a100-40gb", **options).summary
+    return {
+        "question": "prefix blocks",
+        "x": host_gib,
+        "hit_rate": found["prefix_cache_hit_rate"],
+        "mean_ttft_ms": found["mean_ttft_ms"],
+        "output_throughput": found["output_throughput"],
+        "moved_gib": found["kv_cache"].get("fetched_bytes", 0) / GIB,
+    }
+
+
+def oversubscribed(share: float, allocator: str) -> dict[str, Any]:
+    """Serve a batch whose KV is 1 / share of the GPU's."""
+    trace = workloads.fixed(
+        prompt=PROMPT, output=OUTPUT, num_requests=REQUESTS, request_rate=math.inf
+    )
+    blocks = int(REQUESTS * -(-(PROMPT + OUTPUT) // 16) * share) + 1
+    found = kvsim.simulate(
+        trace, model=MODEL, gpu="h100-sxm", allocator=allocator, num_gpu_blocks_override=blocks
+    ).summary
+    return {
+        "question": allocator.partition("+")[0],
+        "x": share,
+        "hit_rate": None,
+        "mean_ttft_ms": found["mean_ttft_ms"],
+        "output_throughput": found["output_throughput"],
+        "moved_gib": found["kv_cache"].get("paged_in_bytes", 0) / GIB,
+    }
+
+
+def measure(quick: bool) -> Figure:
+    """Sweep the host's memory, then how far a batch exceeds the GPU's."""
+    trace = workloads.multi_turn(
+        num_requests=400 if quick else 1500, request_rate=3, seed=0, think_time=60, turns=6
+    )
+    tiers = [tier(gib, trace) for gib in (HOST_GIB[::3] if quick else HOST_GIB)]
+    unlimited = tier(math.inf, trace)
+    shares = SHARES[::2] if quick else SHARES
+    batches = {
+        name: [oversubscribed(share, allocator) for share in shares]
+        for name, allocator in (("paged", "paged"), ("unified", "unified+host-gib=32"))
+    }
+
+    def throughput(name: str, share: float) -> float:
+        return next(r["output_throughput"] for r in batches[name] if r["x"] == share)
+
+    checks = [
+        Check("hit rate without host memory", tiers[0]["hit_rate"]),
+        Check(
+            f"hit rate with {tiers[-1]['x']} GiB",
+            tiers[-1]["hit_rate"],
+            None,
+            unlimited["hit_rate"] - 0.02,
+            unlimited["hit_rate"],
+        ),
+        Check("mean TTFT, ms, without host memory", tiers[0]["mean_ttft_ms"]),
+        Check(f"mean TTFT, ms, with {tiers[-1]['x']} GiB", tiers[-1]["mean_ttft_ms"]),
+        Check(
+            "unified / paged tokens/s, all fits",
+            throughput("unified", 1.5) / throughput("paged", 1.5),
+            None,
+            0.9,
+            1,
+        ),
+        *(
+            Check(
+                f"the same, the GPU holds {100 * share:.0f} %",
+                throughput("unified", share) / throughput("paged", share),
+            )
+            for share in shares
+            if share < 1
+        ),
+    ]
+    for gpu in ("a100-80gb", "h100-sxm", "mi300x"):
+        card = get_gpu(gpu)
+        paged = 1 / (1 / card.pcie_bytes_per_s + FAULT_SECONDS / PAGE_BYTES)
+        name = f"{gpu}: bandwidth of HBM over that of page faults"
+        checks.append(Check(name, card.memory_bandwidth_bytes_per_s / paged))
+
+    def draw(picture: Any) -> None:
+        left, right = picture.subplots(1, 2)
+        gibs = [row["x"] for row in tiers]
+        lines(left, {"prefix cache hit rate": (gibs, [row["hit_rate"] for row in tiers])})
+        left.axhline(unlimited["hit_rate"], color="0.6", linestyle="--", linewidth=1)
+        left.text(gibs[-1], unlimited["hit_rate"], "unlimited GPU", ha="right", va="bottom")
+        left.set_ylim(0, 1.08)
+        left.set_xlabel("host memory behind 4 GiB of KV, GiB")
+        left.legend(fontsize=7, loc="lower right")
+        curves = {
+            name: ([100 * r["x"] for r in rows], [r["output_throughput"] for r in rows])
+            for name, rows in batches.items()
+        }
+        lines(right, curves)
+        right.invert_xaxis()
+        right.set_yscale("log")
+        right.set_xlabel("share of the batch's KV that the GPU holds, %")
+        right.set_ylabel("output tokens/s, H100")
+
+    rows = [*tiers, unlimited, *batches["paged"], *batches["unified"]]
+    return Figure("Host memory behind the GPU", checks, rows, draw)
+
+
+if __name__ == "__main__":
+    main("offload", measure, __doc__)
