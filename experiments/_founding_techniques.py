@@ -13,6 +13,7 @@ from kvsim.cli import cli
 from kvsim.cost.host_link import FAULT_SECONDS
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.kv.unified import PAGE_BYTES
+from kvsim.memory.offload import PCIE_EFFICIENCY
 from kvsim.memory.weights import weight_bytes
 from kvsim.sched.scheduler import SCHEDULERS
 
@@ -140,7 +141,7 @@ def _unified() -> str:
 
 def _host_tier() -> str:
     trace = workloads.multi_turn(num_requests=200, request_rate=3, seed=0, think_time=60, turns=6)
-    hits = [100 * tier(gib, trace)["hit_rate"] for gib in (0, 16)]
+    hits = [100 * tier(gib, trace, kv_gib=1)["hit_rate"] for gib in (0, 16)]
     return f"{hits[0]:.0f} % of prompt tokens hit, with 16 GiB of host memory {hits[1]:.0f} %"
 
 

@@ -3,10 +3,10 @@
 Chats of six turns a minute apart, Llama-3-8B on an A100-40GB with 4 GiB of KV: blocks that are
 evicted to the host and fetched on a hit (`tiered`, vLLM's --kv-offloading-size) raise the hit rate
 from a quarter to what a GPU of unlimited memory has, and cut the mean TTFT by two fifths, since a
-fetch moves a token's KV in less time than computing it takes. The same memory used to hold more requests
-(`unified`, CUDA's managed memory) loses most of the throughput as soon as the running requests
-exceed the GPU's memory by a tenth: every decode step reads all KV, and least-recently-used pages
-have always just left; page faults bring them back at a hundredth of HBM's bandwidth.
+fetch moves a token's KV in less time than computing it takes. The same memory used to hold more
+requests (`unified`, CUDA's managed memory) loses most of the throughput as soon as the running
+requests exceed the GPU's memory by a tenth: every decode step reads all KV, the least recently used
+pages have always just left, and page faults bring them back at a hundredth of HBM's bandwidth.
 
     python -m experiments.offload [--quick] [--out DIR]
 """
@@ -30,9 +30,9 @@ SHARES = (1.5, 1.25, 1.1, 1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
 PROMPT, OUTPUT, REQUESTS = 1000, 200, 64
 
 
-def tier(host_gib: float, trace: kvsim.Trace) -> dict[str, Any]:
-    """Serve chats with host memory behind 4 GiB of KV; with infinite host memory, a larger GPU."""
-    options: dict[str, Any] = {"kv_cache_memory_bytes": 4 * GIB}
+def tier(host_gib: float, trace: kvsim.Trace, kv_gib: int = 4) -> dict[str, Any]:
+    """Serve chats with host memory behind some KV; with infinite host memory, a larger GPU."""
+    options: dict[str, Any] = {"kv_cache_memory_bytes": kv_gib * GIB}
     if math.isinf(host_gib):
         options = {"kv_cache_memory_bytes": 512 * GIB}
     elif host_gib:

@@ -316,7 +316,7 @@ def test_a_tenth_too_much_costs_most_of_the_throughput() -> None:
 
 def test_host_memory_raises_the_hit_rate_up_to_that_of_a_larger_gpu() -> None:
     trace = workloads.multi_turn(num_requests=120, request_rate=3, seed=1, think_time=60, turns=6)
-    rates = [offload.tier(gib, trace)["hit_rate"] for gib in (0, 2, 8, 32)]
+    rates = [offload.tier(gib, trace, kv_gib=1)["hit_rate"] for gib in (0, 2, 8, 32)]
     largest = offload.tier(math.inf, trace)["hit_rate"]
     assert rates == sorted(rates)
     assert rates[0] < largest - 0.05
