@@ -14,9 +14,7 @@ from pydantic import Field
 from kvsim.cost.efficiency import Efficiency, efficiency_of, overridden, with_narrow_kv
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import Work, WorkCounter
-
-#: Of a small copy over PCIe, driver included; microbenchmarks of cudaMemcpyAsync show 5 to 10 us.
-COPY_SECONDS = 1e-5
+from kvsim.memory.hierarchy import COPY_SECONDS
 
 #: Prompt tokens in a step from which on its decodes read KV as slowly as in any mixed step.
 MIXED_TOKENS = 512.0
@@ -85,7 +83,7 @@ class RooflineCost:
         self.work = WorkCounter(config)
         bandwidth = gpu.memory_bandwidth_bytes_per_s
         self._stream_rate = bandwidth * rate.weights
-        self._gemm_rate = _peak_flops(gpu, config.quantization) * rate.gemm
+        self._gemm_rate = peak_flops(gpu, config.quantization) * rate.gemm
         self._gemm_falloff = rate.gemm_falloff / 8192
         self._gemm_ridge = rate.gemm_ridge
         self._kv_rate = bandwidth * rate.decode_attention
@@ -244,7 +242,7 @@ def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, flo
     return fixed, (tp - 1) * token / rate.link, fixed + second, ring
 
 
-def _peak_flops(gpu: GpuSpec, quantization: str | None) -> float:
+def peak_flops(gpu: GpuSpec, quantization: str | None) -> float:
     """Peak rate of the GEMMs: 8-bit weights with 8-bit activations, else 16-bit arithmetic."""
     if quantization == "fp8" and gpu.fp8_flops_per_s:
         return gpu.fp8_flops_per_s
