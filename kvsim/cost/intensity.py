@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BATCH_SIZE, CONTEXT_LEN = 32, 2048
 #: Beyond this many requests no batch is looked for that would make decodes compute-bound.
 MOST_REQUESTS = 2**24
-#: Tokens of the largest GEMMs that step times are fitted on; see ``experiments/calibrate.py``.
+#: Tokens of the largest GEMMs that the H100's step times are fitted on (vLLM's kernel tables).
 MOST_FITTED_TOKENS = 32_768
 
 
@@ -129,7 +129,7 @@ def roofline(
             f"context of {model.name}",
         )
     counter = _Counter(cost_config)
-    decode = counter.decode(batch_size, context_len)
+    rows = (*counter.prefill(batch_size, context_len), *counter.decode(batch_size, context_len))
     weights = weight_bytes(
         model,
         dtype=cost_config.dtype,
@@ -150,12 +150,12 @@ def roofline(
         context_len=context_len,
         peak_flops_per_s=counter.gemm_peak,
         ridge_point=counter.gemm_peak / cost_config.gpu.memory_bandwidth_bytes_per_s,
-        rows=(*counter.prefill(batch_size, context_len), *decode),
+        rows=rows,
         compute_bound_batch_size={p: first_compute_bound(p) for p in ("GEMMs", "attention")},
         decode_memory_bytes=weights + round(counter.kept_bytes(batch_size, context_len)),
         gpu_memory_bytes=cost_config.gpu.memory_bytes,
         levels=hierarchy(cost_config.gpu),
-        assumptions=_assumptions(cost_config, batch_size * context_len),
+        assumptions=_assumptions(cost_config, batch_size * context_len, rows),
     )
 
 
@@ -294,8 +294,11 @@ def _first(holds: Callable[[int], bool]) -> int | None:
     return high
 
 
-def _assumptions(config: CostConfig, num_prefill_tokens: int) -> tuple[str, ...]:
-    notes = ["prompts computed whole, in one step", f"times: {basis_of(config.gpu.name)}"]
+def _assumptions(
+    config: CostConfig, num_prefill_tokens: int, rows: tuple[Row, ...]
+) -> tuple[str, ...]:
+    basis, _, _ = basis_of(config.gpu.name).partition(" (")  # the errors of each fit follow
+    notes = ["prompts computed whole, in one step", f"times: {basis}"]
     if num_prefill_tokens > MOST_FITTED_TOKENS:
         notes.append(
             f"prefill of {num_prefill_tokens:,} tokens is beyond the {MOST_FITTED_TOKENS:,} of the "
@@ -305,4 +308,9 @@ def _assumptions(config: CostConfig, num_prefill_tokens: int) -> tuple[str, ...]
         notes.append("peak of 16-bit arithmetic; FP32 is slower")
     if config.model.is_moe:
         notes.append("tokens choose experts at random")
+    if any(row.seconds < row.ideal_seconds for row in rows):
+        notes.append(
+            "a modelled time is below the ideal: it leaves out activations, and arithmetic in "
+            "the attention of decodes"
+        )
     return tuple(notes)
