@@ -19,7 +19,7 @@ from kvsim.cli_answers import (
     say,
     show,
 )
-from kvsim.cli_budgets import capacity, train_memory
+from kvsim.cli_budgets import capacity, roofline, train_memory
 from kvsim.cli_options import (
     SectionedCommand,
     config_options,
@@ -175,6 +175,7 @@ def run(
 
 cli.add_command(capacity)
 cli.add_command(train_memory)
+cli.add_command(roofline)
 
 
 @cli.command("replay-case")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from kvsim.cli_answers import JSON, check_targets, print_answer
+from kvsim.cli_answers import JSON, OUT, check_targets, print_answer
 from kvsim.cli_options import (
     SectionedCommand,
     TrainingCommand,
@@ -14,6 +15,12 @@ from kvsim.cli_options import (
     options_given,
     training_options,
 )
+from kvsim.config import RunConfig
+
+#: What the arithmetic intensity of a step depends on, beside its requests.
+ROOFLINE_FIELDS = {
+    *("model", "gpu", "dtype", "quantization", "tensor_parallel_size", "kv_cache_dtype")
+}
 
 
 @click.command(cls=SectionedCommand)
@@ -39,3 +46,27 @@ def train_memory(json_file: str | None, **options: Any) -> None:
     check_targets(None, json_file)
     found = train_memory_of(**options_given(options))
     print_answer(found.to_dict(), json_file, lambda: training_table(found))
+
+
+@click.command(cls=SectionedCommand)
+@config_options(leave_out=RunConfig.model_fields.keys() - ROOFLINE_FIELDS)
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=32, show_default=True, help="requests in a step"
+)
+@click.option(
+    "--context-len", type=click.IntRange(1), default=2048, show_default=True, help="tokens of each"
+)
+@OUT
+@JSON
+def roofline(
+    batch_size: int, context_len: int, out: str | None, json_file: str | None, **options: Any
+) -> None:
+    """Compute what limits prefill and decode, memory or arithmetic: no simulation."""
+    from kvsim.cost.intensity import roofline as roofline_of
+    from kvsim.report.roofline import roofline_tables, save_roofline
+
+    check_targets(out, json_file)
+    found = roofline_of(batch_size=batch_size, context_len=context_len, **options_given(options))
+    if out is not None:
+        save_roofline(found, Path(out))
+    print_answer(found.to_dict(), json_file, lambda: roofline_tables(found), out=out)

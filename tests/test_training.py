@@ -10,7 +10,7 @@ import kvsim
 from kvsim.catalog import get_gpu
 from kvsim.cli import main
 from kvsim.memory.activations import checkpoints, layer_pieces
-from kvsim.memory.offload import NVME_READ, NVME_WRITE, PCIE_EFFICIENCY
+from kvsim.memory.hierarchy import NVME_READ, NVME_WRITE, PCIE_EFFICIENCY
 from kvsim.memory.training import TrainingMemory
 from kvsim.memory.training_config import TrainingConfig
 from kvsim.memory.training_shape import training_shape

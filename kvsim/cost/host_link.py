@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.memory.hierarchy import COPY_SECONDS
+
 if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig
     from kvsim.kv.manager import Transfers
 
-#: Of a small copy over PCIe, driver included; microbenchmarks of cudaMemcpyAsync show 5 to 10 us.
-COPY_SECONDS = 1e-5
 #: Of one page fault of the GPU's, served by the driver: 20 to 50 us (Zheng et al., HPCA 2016).
 FAULT_SECONDS = 3e-5
 

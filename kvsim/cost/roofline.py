@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from pydantic import Field
 
 from kvsim.cost.efficiency import Efficiency, efficiency_of, overridden, with_narrow_kv
-from kvsim.cost.host_link import COPY_SECONDS, HostLink
+from kvsim.cost.host_link import HostLink
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import Work, WorkCounter
+from kvsim.memory.hierarchy import COPY_SECONDS
 
 #: Prompt tokens in a step from which on its decodes read KV as slowly as in any mixed step.
 MIXED_TOKENS = 512.0
@@ -83,7 +84,7 @@ class RooflineCost:
         self.work = WorkCounter(config)
         bandwidth = gpu.memory_bandwidth_bytes_per_s
         self._stream_rate = bandwidth * rate.weights
-        self._gemm_rate = _peak_flops(gpu, config.quantization) * rate.gemm
+        self._gemm_rate = peak_flops(gpu, config.quantization) * rate.gemm
         self._gemm_falloff = rate.gemm_falloff / 8192
         self._gemm_ridge = rate.gemm_ridge
         self._kv_rate = bandwidth * rate.decode_attention
@@ -239,10 +240,20 @@ def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, flo
     return fixed, (tp - 1) * token / rate.link, fixed + second, ring
 
 
-def _peak_flops(gpu: GpuSpec, quantization: str | None) -> float:
-    """Peak rate of the GEMMs: 8-bit weights with 8-bit activations, else 16-bit arithmetic."""
+def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
+    """Return what GEMMs compute in: 8-bit weights with 8-bit activations, where the card can."""
     if quantization == "fp8" and gpu.fp8_flops_per_s:
-        return gpu.fp8_flops_per_s
+        return "fp8"
     if quantization == "int8" and gpu.int8_ops_per_s:
-        return gpu.int8_ops_per_s
-    return gpu.bf16_flops_per_s
+        return "int8"
+    return "16-bit"
+
+
+def peak_flops(gpu: GpuSpec, quantization: str | None) -> float:
+    """Peak rate of the GEMMs, per second."""
+    rates = {
+        "fp8": gpu.fp8_flops_per_s,
+        "int8": gpu.int8_ops_per_s,
+        "16-bit": gpu.bf16_flops_per_s,
+    }
+    return rates[arithmetic_of(gpu, quantization)]

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.memory.hierarchy import NVME_READ, NVME_WRITE, PCIE_EFFICIENCY
+
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec
     from kvsim.memory.training_config import TrainingConfig
-
-#: Share of PCIe's nominal rate that copies from pinned memory achieve: 25 to 26 of 31.5 GB/s.
-PCIE_EFFICIENCY = 0.81
-#: One PCIe 4.0 x4 drive, sequential read and write, bytes per second: Samsung 980 PRO's data sheet.
-NVME_READ, NVME_WRITE = 7.0e9, 5.0e9
 
 
 class Traffic(NamedTuple):

@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvsim.kv.manager import Cause
+from kvsim.report import plot_roofline
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import latencies
 from kvsim.results.result import Result
@@ -221,6 +222,8 @@ def training_memory(budgets: Mapping[str, TrainingMemory]) -> Figure:
     figure.legend(loc="outside lower center", ncols=len(TRAINING_PARTS), frameon=False, fontsize=8)
     return figure
 
+
+roofline = plot_roofline.roofline
 
 #: What ``kvsim compare --out`` and ``kvsim run --out`` draw, by file name.
 FIGURES = {"waste": waste, "memory": memory, "memory_map": memory_map, "latency": latency}

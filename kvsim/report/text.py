@@ -53,3 +53,18 @@ def gib(num_bytes: float) -> str:
     '12.00 GiB'
     """
     return f"{num_bytes / GIB:,.2f} GiB"
+
+
+def rate(per_second: float) -> str:
+    """Format a rate with the prefix of its unit, which the caller adds.
+
+    Examples
+    --------
+    >>> rate(3.35e12) + "B/s", rate(51.03e9) + "B/s", rate(989.4e12) + "FLOP/s"
+    ('3.35 TB/s', '51.0 GB/s', '989 TFLOP/s')
+    """
+    if per_second >= 1e15:
+        return f"{per_second / 1e15:.3g} P"
+    value, prefix = (per_second / 1e12, "T") if per_second >= 1e12 else (per_second / 1e9, "G")
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {prefix}"

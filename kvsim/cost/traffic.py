@@ -1,0 +1,76 @@
+"""Bytes of a step that are neither weights nor cached KV: what its kernels hand to each other.
+
+Small beside the weights while a step has few tokens; with many they bound the intensity of GEMMs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.cost.roofline import arithmetic_of
+from kvsim.memory.weights import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import AttentionLayer, ModelSpec
+    from kvsim.cost.model import CostConfig
+    from kvsim.cost.work import LayerClass
+
+
+def gemm_activation_bytes(config: CostConfig) -> tuple[float, float]:
+    """Bytes of activations per token in the layers' GEMMs, and per sampled token in the LM head.
+
+    On one GPU. A product of (m, k) by (k, n) reads k and writes n activations for each of m tokens.
+    8-bit arithmetic reads 8 bits and writes ``dtype``; the LM head is never quantised.
+    """
+    model, tp = config.model, config.tensor_parallel_size
+    wide = DTYPE_BYTES[config.dtype]
+    eight_bit = arithmetic_of(config.gpu, config.quantization) != "16-bit"
+    read = written = 0.0
+    for k, n in _shapes(model, tp):
+        read += k
+        written += n
+    head = model.hidden_size + model.vocab_size / tp
+    return read * (1 if eight_bit else wide) + written * wide, head * wide
+
+
+def query_bytes(config: CostConfig, classes: list[LayerClass]) -> float:
+    """Bytes per token of the queries that attention reads and the outputs it writes, on one GPU.
+
+    Each of their elements is one multiply-add of a query-key pair: two FLOPs.
+    """
+    elements = 0.0
+    for layers in classes:
+        elements += layers.pair_flops / 2
+    return elements * DTYPE_BYTES[config.dtype]
+
+
+def _shapes(model: ModelSpec, tp: int) -> list[tuple[float, float]]:
+    """(k, n) of every GEMM a token passes in the layers; routers, small, are left out."""
+    shapes = [shape for layer in model.layers for shape in _attention_shapes(model, layer, tp)]
+    experts = (model.num_experts_per_token + model.num_shared_experts) * model.num_moe_layers
+    shapes += _mlp_shapes(model, model.moe_intermediate_size / tp) * experts
+    dense = model.num_layers - model.num_moe_layers
+    return shapes + _mlp_shapes(model, model.intermediate_size / tp) * dense
+
+
+def _attention_shapes(
+    model: ModelSpec, layer: AttentionLayer, tp: int
+) -> list[tuple[float, float]]:
+    h, heads = model.hidden_size, model.num_heads / tp
+    if model.is_mla:
+        latent, rope = model.kv_lora_rank, model.qk_rope_head_dim
+        queries = heads * (model.qk_nope_head_dim + rope)
+        q: list[tuple[float, float]] = [(h, queries)]
+        if model.q_lora_rank:
+            q = [(h, model.q_lora_rank), (model.q_lora_rank, queries)]
+        values = heads * model.v_head_dim
+        up = (latent, heads * model.qk_nope_head_dim + values)
+        return [*q, (h, latent + rope), up, (values, h)]
+    width = heads * layer.head_dim
+    shared = layer.kind == "full" and model.full_key_is_value
+    kv = layer.num_kv_heads / tp * layer.head_dim * (1 if shared else 2)
+    return [(h, width + kv), (width, h)]
+
+
+def _mlp_shapes(model: ModelSpec, width: float) -> list[tuple[float, float]]:
+    return [(model.hidden_size, (2 if model.gated_mlp else 1) * width), (width, model.hidden_size)]

@@ -1,0 +1,153 @@
+"""The memories a GPU computes from, fastest to slowest, and the links to them.
+
+Williams et al., "Roofline" (CACM 2009): work that does I operations per byte of a level cannot run
+faster than I times that level's bandwidth. Bandwidths are peaks, but over PCIe what copies achieve.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import GpuSpec
+
+KIB = 2**10
+
+#: Share of PCIe's nominal rate that copies from pinned memory achieve: 25 to 26 of 31.5 GB/s.
+PCIE_EFFICIENCY = 0.81
+#: One PCIe 4.0 x4 drive, sequential read and write, bytes per second: Samsung 980 PRO's data sheet.
+NVME_READ, NVME_WRITE = 7.0e9, 5.0e9
+
+#: L2 of an A100 to all its 108 SMs (NVIDIA's Ampere white paper); other cards where nothing is
+#: published take as much per SM.
+L2_BYTES_PER_CLOCK_PER_SM = 5120 / 108
+
+#: Typical seconds until the first byte, of no card in particular: 20, 200 and 400 cycles (V100,
+#: A100 and H100 alike: table 3 of PMC10448217) at 1.4 GHz; a load from a peer over NVLink; one
+#: cudaMemcpyAsync, driver included (microbenchmarks show 5 to 10 us); a random read of a drive.
+SRAM_LATENCY, L2_LATENCY, HBM_LATENCY = 15e-9, 150e-9, 300e-9
+NVLINK_LATENCY, COPY_SECONDS, NVME_LATENCY = 2e-6, 1e-5, 1e-4
+
+
+class Sm(NamedTuple):
+    """What one SM, or compute unit, of an architecture has.
+
+    Dense 16-bit tensor operations per clock give the clock that the catalogue's peak is for.
+    Shared memory has 32 banks of 4 bytes, which Turing reads in two clocks (arXiv 1903.07486).
+    ``l2_bytes_per_clock`` is the whole chip's, None where it is not published.
+    """
+
+    architecture: str
+    flops_per_clock: int
+    sram_bytes: int  # shared memory and L1, one array
+    l2_bytes_per_clock: int | None = None
+    sram_bytes_per_clock: int = 128
+
+
+# NVIDIA's white papers (Volta, Turing, Ampere, GA102, Ada, Hopper), AMD's of CDNA 3; Blackwell as
+# Hopper with twice the tensor rate. GeForce cards accumulate in FP32 at half rate, and the A10G's
+# 70 TFLOP/s are counted so, too.
+_GA102, _ADA = Sm("GA102", 1024, 128 * KIB), Sm("Ada", 1024, 128 * KIB)
+_HOPPER, _BLACKWELL = Sm("Hopper", 4096, 256 * KIB, 5120), Sm("Blackwell", 8192, 256 * KIB)
+_HALF_GA102, _HALF_ADA = (sm._replace(flops_per_clock=512) for sm in (_GA102, _ADA))
+SMS = {
+    "v100": Sm("Volta", 1024, 128 * KIB, 2048),
+    "t4": Sm("Turing", 1024, 96 * KIB, sram_bytes_per_clock=64),
+    "a100": Sm("A100", 2048, 192 * KIB, 5120),
+    "a10": _GA102,
+    "a10g": _HALF_GA102,
+    "a40": _GA102,
+    "rtx-a6000": _GA102,
+    "rtx-3090": _HALF_GA102,
+    "l4": _ADA,
+    "l40s": _ADA,
+    "rtx-4070": _HALF_ADA,
+    "rtx-4090": _HALF_ADA,
+    "h100": _HOPPER,
+    "h200": _HOPPER,
+    "b200": _BLACKWELL,
+    "gb200": _BLACKWELL,
+    "rtx-pro-6000": Sm("Blackwell RTX", 1024, 128 * KIB),
+    "mi300x": Sm("CDNA 3", 2048, 64 * KIB, 8192),  # its Infinity Cache: 17.2 TB/s at 2.1 GHz
+}
+
+
+class Level(NamedTuple):
+    """A memory as one GPU sees it.
+
+    Parameters
+    ----------
+    capacity_bytes : None where nothing says how much there is
+    bandwidth_bytes_per_s : reading, one direction
+    latency_s : until the first byte, typical
+    source : of the figures
+    """
+
+    name: str
+    capacity_bytes: int | None
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    source: str
+
+
+def sm_of(gpu: GpuSpec) -> Sm | None:
+    """Return what a card's SMs have, None for a card that is not of the catalogue."""
+    names = [name for name in SMS if gpu.name == name or gpu.name.startswith(name + "-")]
+    return SMS[names[0]] if names else None
+
+
+def clock_hz(gpu: GpuSpec, sm: Sm) -> float:
+    """Clock at which all SMs together reach the card's peak dense 16-bit rate."""
+    return gpu.bf16_flops_per_s / (gpu.num_sms * sm.flops_per_clock)
+
+
+def hierarchy(gpu: GpuSpec) -> tuple[Level, ...]:
+    """List the memories one GPU can reach, fastest to slowest.
+
+    SRAM and L2 of a card that is not in the catalogue, and NVLink where there is none, are left
+    out.
+
+    Examples
+    --------
+    >>> from kvsim.catalog import get_gpu
+    >>> [level.name for level in hierarchy(get_gpu("l4"))]
+    ['SRAM', 'L2', 'HBM', 'host', 'NVMe']
+    """
+    levels = [*_on_chip(gpu), _hbm(gpu)]
+    if gpu.nvlink_bytes_per_s:
+        source = "catalogue, one direction of all links"
+        rate = gpu.nvlink_bytes_per_s
+        levels.append(Level("peer GPU", gpu.memory_bytes, rate, NVLINK_LATENCY, source))
+    pcie = gpu.pcie_bytes_per_s * PCIE_EFFICIENCY
+    source = f"catalogue's PCIe, {100 * PCIE_EFFICIENCY:.0f} % achieved"
+    levels.append(Level("host", None, pcie, COPY_SECONDS, source))
+    nvme = min(pcie, NVME_READ)
+    levels.append(Level("NVMe", None, nvme, NVME_LATENCY, "one Samsung 980 PRO, reading"))
+    return tuple(levels)
+
+
+def _on_chip(gpu: GpuSpec) -> list[Level]:
+    sm = sm_of(gpu)
+    if sm is None or not gpu.num_sms:
+        return []
+    clock = clock_hz(gpu, sm)
+    sram = gpu.num_sms * sm.sram_bytes_per_clock * clock
+    source = f"{sm.sram_bytes_per_clock} B per clock and SM, {sm.architecture}"
+    levels = [Level("SRAM", gpu.num_sms * sm.sram_bytes, sram, SRAM_LATENCY, source)]
+    if gpu.l2_bytes:
+        per_clock = sm.l2_bytes_per_clock or L2_BYTES_PER_CLOCK_PER_SM * gpu.num_sms
+        source = f"{per_clock:,.0f} B per clock"
+        source += "" if sm.l2_bytes_per_clock else ", per SM as on the A100"
+        levels.append(Level("L2", gpu.l2_bytes, per_clock * clock, L2_LATENCY, source))
+    return levels
+
+
+def _hbm(gpu: GpuSpec) -> Level:
+    """Return the card's own memory, called HBM also where it is GDDR."""
+    rate = gpu.memory_bandwidth_bytes_per_s
+    return Level("HBM", gpu.memory_bytes, rate, HBM_LATENCY, "catalogue")
+
+
+def transfer_seconds(level: Level, num_bytes: float) -> float:
+    """Seconds until ``num_bytes`` have come from a level in one transfer."""
+    return level.latency_s + num_bytes / level.bandwidth_bytes_per_s
