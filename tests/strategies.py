@@ -20,6 +20,10 @@ ALLOCATORS = (
     "contiguous-pow2+fit=best",
     "contiguous-oracle+fit=first",
     "contiguous-oracle+fit=best+window=9",
+    "dynamic",
+    "dynamic+layers=4+window=9",
+    "virtual+page-size=64KiB",
+    "virtual+page-size=64KiB+window=13+mqa",
 )
 SCHEDULERS = ("vllm", "orca", "static", "vllm-v0")
 

@@ -119,7 +119,7 @@ def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
     for seconds in held:
         everything += seconds
     fractions = [seconds / everything if everything > 0 else None for seconds in held]
-    return {
+    cache: Summary = {
         "num_gpu_blocks": pool.num_gpu_blocks,
         "block_size": pool.block_size,
         "bytes": pool.bytes,
@@ -132,6 +132,9 @@ def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
         "peak_usage": total.peak_usage,
         "num_allocation_failures": total.num_allocation_failures,
     }
+    if total.heap_reserved_seconds > 0:  # PyTorch's figure, of a caching allocator
+        cache["fragmentation"] = 1.0 - total.heap_active_seconds / total.heap_reserved_seconds
+    return cache
 
 
 def _ratio(part: float, whole: float) -> float | None:
