@@ -223,7 +223,7 @@ def test_a_rollback_restores_everything(before: list[int], after: list[int | Non
         blocks = [
             [(b.address, b.size, b.allocated) for b in segment] for segment in heap.segments()
         ]
-        return [blocks, heap.active, heap.reserved]
+        return [blocks, heap.active, heap.reserved, heap._end]
 
     for call in before:
         do(call)

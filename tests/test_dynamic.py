@@ -17,6 +17,8 @@ from kvsim.kv.dynamic import DynamicManager, sample_layers
 from kvsim.kv.manager import Cause, KVCacheConfig
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.request import Request, Status
+from kvsim.sched.orca import OrcaScheduler
+from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.testing import check_result
 from kvsim.trace import Trace
 
@@ -34,7 +36,7 @@ def layout(num_layers: int, token_bytes: int, window: int | None = None) -> KVLa
 
 
 def manager(layers: KVLayout, num_bytes: int, **options: Any) -> DynamicManager:
-    return DynamicManager(KVCacheConfig(layers, num_bytes, 16, 4096), **options)
+    return DynamicManager(KVCacheConfig(layers, num_bytes, 16, 4096, **options))
 
 
 def compute(kv: DynamicManager, r: Request, num_tokens: int) -> bool:
@@ -101,6 +103,34 @@ def test_concatenating_needs_the_old_and_the_new_tensor_at_once() -> None:
 
 def picture(heap: CachingAllocator) -> list[Any]:
     return [[(b.address, b.size, b.allocated) for b in blocks] for blocks in heap.segments()]
+
+
+def test_who_is_alone_begins_with_an_empty_cache() -> None:
+    """A free segment of 20 MiB takes one tensor of 12; a second one has no room beside it."""
+    kv = manager(layout(1, MIB), 30 * MIB)
+    first = request(0, 2, 4)
+    compute(kv, first, 2)
+    kv.free(first)
+    assert kv.heap_bytes == (0, 20 * MIB)
+    assert compute(kv, request(1, 12, 4), 12)
+    assert kv.heap.reserved == 24 * MIB
+
+
+def test_who_comes_back_from_the_host_gets_on() -> None:
+    """A swapped-in request has room for its next token, where concatenating would find none."""
+    kv = manager(layout(2, MIB), 20 * MIB, swap_space_bytes=16 * MIB)
+    r = request(0, 4, 2)
+    compute(kv, r, 4)
+    r.num_tokens = 5
+    assert not compute(kv, r, 1)
+    assert kv.swap_out(r) == 16 * MIB
+    assert kv.usage.unallocated == 20 * MIB
+    assert kv.swap_in(r) == 16 * MIB
+    assert compute(kv, r, 1)
+    small = manager(layout(2, MIB), 20 * MIB, swap_space_bytes=15 * MIB)
+    other = request(1, 4, 2)
+    compute(small, other, 4)
+    assert small.swap_out(other) == 0
 
 
 def test_a_refused_admission_changes_nothing() -> None:
@@ -282,6 +312,40 @@ def test_who_cannot_grow_preempts_the_latest_until_somebody_ends() -> None:
     assert 0 < preempted[2] <= 2
     assert result.summary["completed"] == 3
     assert result.steps["num_running"].max() == 3
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "prompts", "outputs"),
+    [("orca", [1], [46]), ("static", [15, 11], [6, 26])],
+)
+def test_who_preempts_itself_comes_back(
+    scheduler: str, prompts: list[int], outputs: list[int]
+) -> None:
+    """Alone, but for an ended request of its batch, in 4 MiB: holes stop it, not its length."""
+    trace = Trace.from_arrays([0.0] * len(prompts), prompts, outputs)
+    result = kvsim.simulate(
+        trace,
+        model="gpt2",
+        gpu="l4",
+        allocator="dynamic",
+        scheduler=scheduler,
+        kv_cache_memory_bytes=4 * MIB,
+        check_invariants=True,
+    )
+    check_result(result)
+    assert result.requests["num_preemptions"][-1] > 0
+    assert result.summary["completed"] == len(prompts)
+
+
+def test_nobody_comes_back_while_its_last_step_is_under_way() -> None:
+    kv = manager(layout(2, MIB), 20 * MIB)
+    scheduler = OrcaScheduler(kv, SchedulerConfig(4096, 8, 8192))
+    r = request(0, 2, 2)
+    scheduler.add(r)
+    r.num_stale_tokens = 1
+    assert not scheduler.schedule(0.0).requests
+    r.num_stale_tokens = 0
+    assert scheduler.schedule(0.0).requests == [r]
 
 
 def test_several_sequences_are_refused() -> None:

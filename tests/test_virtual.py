@@ -159,6 +159,19 @@ def test_a_window_holds_whole_pages_and_no_more(prompt: int, window: int, slot: 
         assert kv.usage.token_states == 4 * slot * min(n, window)
 
 
+@given(st.integers(1, 60), st.integers(1, 90), st.sampled_from([1024, 3000, 7000, 70_000]))
+def test_a_window_never_takes_more_than_was_promised(window: int, chunk: int, slot: int) -> None:
+    """A prompt in chunks holds at most what an admission counted on, and it comes close."""
+    layers = KVLayout((LayerKV("sliding", window, 2 * slot),), KV_DTYPES["bf16"], 0)
+    kv = manager(layers, 1 << 30, max_in_flight_tokens=chunk)
+    r = request(0, 1000, 2)
+    most = 0
+    while r.num_computed_tokens < 1000:
+        compute(kv, r, min(chunk, 1000 - r.num_computed_tokens))
+        most = max(most, kv.num_pages - len(kv._free))
+    assert 0 <= kv._num_needed(1000) - most <= 4  # two tensors, a page at either end
+
+
 def test_kinds_of_layers_are_mapped_apart() -> None:
     layers = (
         LayerKV("full", None, 2048),

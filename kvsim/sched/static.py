@@ -45,7 +45,7 @@ class StaticScheduler(Scheduler):
         while len(self.waiting):
             request = self.waiting.head()
             num_seqs += request.num_samples
-            if num_seqs > self.config.max_num_seqs or request.num_stale_tokens:
+            if num_seqs > self.config.max_num_seqs:
                 break
             self._refused = not self.kv.allocate_slots(request, request.num_tokens)
             if self._refused:
@@ -66,9 +66,6 @@ class StaticScheduler(Scheduler):
             self._ended.clear()
 
     def _finish(self, request: Request) -> None:
-        if request.status is not Status.RUNNING:
-            super()._finish(request)
-            return
         self.kv.retire(request)
         self._ended.append(request)
         request.status = Status.FINISHED
