@@ -4,6 +4,7 @@ Each request has, per layer, one tensor of keys and one of values. A new token m
 them anew: `torch.cat` allocates a tensor that is one token longer, copies, and lets go of the old
 one (transformers' `DynamicCache`; a sliding layer keeps its last window). So one tensor at a time
 lives twice, and the holes that the old ones leave are each a little too small for the new ones.
+The copying itself is not charged any time.
 """
 
 from __future__ import annotations
