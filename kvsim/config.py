@@ -131,7 +131,7 @@ class Config(BaseModel):
 
     allocator: str = Field("paged", description="KV-cache manager: BASE[+KEY[=VALUE]]...")
     scheduler: str | None = Field(
-        None, description="scheduler [vllm for paged, orca for contiguous]"
+        None, description="scheduler [vllm for paged and virtual, else orca]"
     )
     router: str = Field("round-robin", description="how requests choose a replica")
     cost_model: str = Field("roofline", description="step times: NAME[+KEY=VALUE]...")

@@ -22,6 +22,10 @@ ALLOCATORS = (
     "contiguous-oracle+fit=best+window=9",
     "tiered+host-gib=0.01",
     "unified+host-gib=0.002",
+    "dynamic",
+    "dynamic+layers=4+window=9",
+    "virtual+page-size=64KiB",
+    "virtual+page-size=64KiB+window=13+mqa",
 )
 #: Of those, what serves full attention only.
 FULL_ATTENTION = ("tiered", "unified")
@@ -102,3 +106,38 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
         options["swap_space"] = draw(st.sampled_from([0.0, 1e-3, 4.0]))
     return options
+
+
+@st.composite
+def under_pressure(draw: st.DrawFn, allocators: list[str]) -> tuple[Trace, dict[str, Any]]:
+    """Long requests of a small model in megabytes of memory, for managers with coarse pieces."""
+    n = draw(st.integers(1, 7))
+    lengths = st.lists(st.integers(1, 300), min_size=n, max_size=n)
+    trace = Trace.from_arrays(
+        sorted(draw(st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.2]), min_size=n, max_size=n))),
+        draw(lengths),
+        draw(st.lists(st.integers(1, 90), min_size=n, max_size=n)),
+        priority=draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)),
+    )
+    scheduler = draw(st.sampled_from(SCHEDULERS))
+    options: dict[str, Any] = {
+        "model": "gpt2",
+        "gpu": "l4",
+        "allocator": draw(st.sampled_from(allocators)),
+        "scheduler": scheduler,
+        "kv_cache_memory_bytes": draw(st.integers(4, 50)) << 20,
+        "max_model_len": 512,
+        "scheduling_policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1])),
+        "max_num_seqs": draw(st.sampled_from([2, 16])),
+    }
+    if scheduler == "vllm":
+        options["max_num_batched_tokens"] = draw(st.sampled_from([16, 64, 512]))
+        options["async_scheduling"] = draw(st.booleans())
+        options["scheduler_reserve_full_isl"] = draw(st.booleans())
+    elif scheduler == "vllm-v0":
+        options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
+        options["swap_space"] = draw(st.sampled_from([0.0, 1e-3, 4.0]))
+    else:
+        options["pipeline_parallel_size"] = draw(st.sampled_from([1, 2]))
+    return trace, options

@@ -220,3 +220,20 @@ def test_a_changed_allocator_is_caught(tmp_path, monkeypatch):
     difference = kvsim.replay(path)
     assert difference is not None
     assert difference.field.startswith(("new", "nb", "fq", "bt"))
+
+
+@pytest.mark.parametrize("allocator", ["paged", "dynamic", "virtual+page-size=64KiB"])
+def test_runs_that_swap_are_recorded(allocator, tmp_path):
+    trace = workloads.sharegpt(num_requests=25, request_rate=50, seed=1)
+    options = {"model": "gpt2", "gpu": "l4", "kv_cache_memory_bytes": 60 << 20}
+    options |= {"allocator": allocator, "scheduler": "vllm-v0", "preemption_mode": "swap"}
+    assert kvsim.simulate(trace, **options).summary["num_preemptions"] > 0
+    kvsim.record(trace, tmp_path / "case.json", **options)
+    assert kvsim.replay(tmp_path / "case.json", check_invariants=True) is None
+
+
+def test_latents_are_recorded_as_one_tensor(tmp_path):
+    options = {"gpu": "h200-sxm", "quantization": "fp8", "tensor_parallel_size": 8}
+    options |= {"model": "deepseek-v3", "allocator": "virtual"}
+    kvsim.record(small_trace(), tmp_path / "case.json", **options)
+    assert kvsim.replay(tmp_path / "case.json") is None

@@ -59,6 +59,9 @@ class Group(_Part):
         return FullAttention(self.block_size)
 
 
+Layer = tuple[AttentionKind, Count | None, Count] | tuple[AttentionKind, Count | None, Count, Count]
+
+
 class CaseConfig(_Part):
     """What the schedule depends on; names and defaults are vLLM's.
 
@@ -66,8 +69,8 @@ class CaseConfig(_Part):
     ``summary`` the log keeps counts and checksums instead of names. kvsim's own: ``allocator`` and
     ``scheduler`` as on the command line, ``eviction`` policy, ``pipeline_parallel_size``,
     ``preemption_mode`` with ``num_cpu_blocks`` to swap to; and, for
-    allocators other than ``paged``, their memory: ``kv_cache_bytes`` and ``layers`` as
-    (kind, window, bytes per token).
+    allocators other than ``paged``, their memory: ``kv_cache_bytes``, ``layers`` as (kind, window,
+    bytes per token[, tensors: 1 for MLA's latent, else 2]), and ``swap_space_bytes``.
     """
 
     num_gpu_blocks: Whole
@@ -95,9 +98,8 @@ class CaseConfig(_Part):
     num_cpu_blocks: Whole = 0
     pipeline_parallel_size: Count = 1
     kv_cache_bytes: Whole | None = None
-    layers: (
-        Annotated[list[tuple[AttentionKind, Count | None, Count]], Field(min_length=1)] | None
-    ) = None
+    layers: Annotated[list[Layer], Field(min_length=1)] | None = None
+    swap_space_bytes: Whole = 0
 
     @model_validator(mode="after")
     def _has_memory(self) -> Self:

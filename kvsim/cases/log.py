@@ -138,9 +138,10 @@ class StepLog:
         for request in plan.requests:
             if request.request_id in admitted:
                 continue
-            lengths = self._lengths[request.request_id]
-            tables = zip(self._tables(request), lengths, strict=True)
-            new = [list(table[length:]) for table, length in tables]
+            tables = self._tables(request)
+            # Who has just come back from the host had none: all its blocks are new.
+            lengths = self._lengths.get(request.request_id, [0] * len(tables))
+            new = [list(t[length:]) for t, length in zip(tables, lengths, strict=True)]
             if any(new):
                 blocks[self._name(request)] = new
         return blocks

@@ -83,6 +83,7 @@ def _make_kv(config: CaseConfig, *, reserve_output: bool) -> KVCacheManager:
         num_bytes=config.kv_cache_bytes,
         block_size=config.block_size,
         prefix_cache_retention_interval=config.retention_interval,
+        swap_space_bytes=config.swap_space_bytes,
         **shared,
     )
     return ALLOCATORS.create(allocator.base, memory, **allocator.params)

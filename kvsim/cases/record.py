@@ -162,7 +162,10 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
     else:
         own["allocator"] = setup.config.allocator
         own["kv_cache_bytes"] = memory.num_bytes
-        own["layers"] = [tuple(layer) for layer in memory.layout.layers]
+        own["layers"] = [
+            layer[:3] if layer.num_tensors == 2 else tuple(layer) for layer in memory.layout.layers
+        ]
+        own["swap_space_bytes"] = memory.swap_space_bytes
     return CaseConfig(
         num_gpu_blocks=kv.num_gpu_blocks,
         block_size=kv.block_size,

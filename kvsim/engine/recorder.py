@@ -71,6 +71,10 @@ class Recorder:
             totals.refused_seconds += seconds
             totals.running_while_refused_seconds += num_running * seconds
         totals.external_seconds += external * seconds
+        heap = self._kv.heap_bytes
+        if heap is not None:
+            totals.heap_active_seconds += heap[0] * seconds
+            totals.heap_reserved_seconds += heap[1] * seconds
         kv_usage = self._kv.kv_usage
         totals.usage_seconds += kv_usage * seconds
         totals.peak_usage = max(totals.peak_usage, kv_usage)

@@ -18,8 +18,11 @@ from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig
 if TYPE_CHECKING:
     from kvsim.config import Config
 
-#: Allocators that reserve at admission, by the beginning of their names.
+#: Allocators of servers without paging, by the beginning of their names.
 RESERVING = ("contiguous", "dynamic")
+
+#: Allocators whose attention kernel needs no block table.
+CONTIGUOUS = (*RESERVING, "virtual")
 
 
 @dataclass(frozen=True)
@@ -218,7 +221,9 @@ def _cost_config(
         tensor_parallel_size=config.tensor_parallel_size,
         max_num_batched_tokens=memory.limits.max_num_batched_tokens,
         host_waits=host_waits,
-        block_size=None if allocator.base.startswith(RESERVING) else _block_size(config, allocator),
+        block_size=(
+            None if allocator.base.startswith(CONTIGUOUS) else _block_size(config, allocator)
+        ),
     )
 
 

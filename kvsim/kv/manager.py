@@ -216,6 +216,11 @@ class KVCacheManager(ABC):
         del request, num_tokens
 
     @property
+    def heap_bytes(self) -> tuple[int, int] | None:
+        """Bytes active and reserved in a caching allocator, if it has one. Does not mutate."""
+        return None
+
+    @property
     def num_free(self) -> int:
         """Blocks (or slots) that belong to nobody, cached ones included. Does not mutate."""
         return round((1 - self.kv_usage) * self.num_gpu_blocks)

@@ -69,11 +69,15 @@ def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
 
 
 class LayerKV(NamedTuple):
-    """One layer's KV on one rank: attention kind, window or chunk in tokens, bytes per token."""
+    """One layer's KV on one rank: attention kind, window or chunk in tokens, bytes per token.
+
+    ``num_tensors``: 2 for keys and values, 1 for MLA's latent.
+    """
 
     kind: AttentionKind
     window: int | None
     bytes_per_token: int
+    num_tensors: int = 2
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,6 @@ def kv_layout(
         vectors = layer.num_vectors * heads
         scale = vectors * dtype.scale_bytes
         payload = vectors * layer.head_dim * dtype.bits // 8
-        placed.append(LayerKV(layer.kind, layer.window, payload + scale))
+        placed.append(LayerKV(layer.kind, layer.window, payload + scale, layer.num_vectors))
         scales += scale
     return KVLayout(tuple(placed), dtype, scales)

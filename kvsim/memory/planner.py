@@ -124,9 +124,10 @@ def _unify_pages(layers: Sequence[LayerKV], block_size: int) -> list[_Spec]:
     """Stretch the blocks of layers with less KV per token to the largest page, if it divides."""
     largest = max(layer.bytes_per_token for layer in layers)
     specs = []
-    for kind, window, bytes_per_token in layers:
-        stretch = 1 if largest % bytes_per_token else largest // bytes_per_token
-        specs.append(_Spec(kind, window, block_size * stretch, bytes_per_token))
+    for layer in layers:
+        slot = layer.bytes_per_token
+        stretch = 1 if largest % slot else largest // slot
+        specs.append(_Spec(layer.kind, layer.window, block_size * stretch, slot))
     return specs
 
 

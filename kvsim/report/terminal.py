@@ -54,6 +54,7 @@ def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> Render
         table.add_row(row["allocator"], *_cells(row))
     notes: list[Text | None] = [_legend()]
     notes += [_rejections(row["allocator"], row) for row in rows]
+    notes += [_fragmentation(row["allocator"], row) for row in rows]
     notes += [_spread(rows[0], "output_throughput", "output tokens/s")]
     verdict = _verdict(rows)
     if verdict:
@@ -130,6 +131,18 @@ def _rejections(name: str, summary: Row) -> Text | None:
     return Text(f"{name}: rejected {parts}", style="yellow")
 
 
+def _fragmentation(name: str, summary: Row) -> Text | None:
+    """Give PyTorch's figure for a caching allocator."""
+    fragmentation = summary["kv_cache"].get("fragmentation")
+    if fragmentation is None:
+        return None
+    return Text(
+        f"{name}: its caching allocator's fragmentation, 1 - active/reserved, is "
+        f"{percent(fragmentation)} % on average.",
+        style="dim",
+    )
+
+
 def waste(summary: Mapping[str, Any]) -> float | None:
     """Return the share of held KV memory that is no token's, or None if none was held."""
     tokens: float | None = summary["kv_cache"]["token_states"]
@@ -187,7 +200,8 @@ def run_table(
     ]
     if s["request_goodput"] is not None:
         lines.append(f"goodput {number(s['request_goodput'], 2)} requests/s")
-    extra = [_rejections("requests", s), _spread(s, "output_throughput", "output tokens/s")]
+    extra = [_rejections("requests", s), _fragmentation(result.config.allocator, s)]
+    extra += [_spread(s, "output_throughput", "output tokens/s")]
     notes = [note for note in extra if note]
     return Group(Text(title, style="bold"), table, Text("\n".join(lines)), *notes)
 

@@ -141,6 +141,8 @@ def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
         moved = getattr(total, f"{way}_bytes")
         if moved:  # only managers with host memory behind them
             cache[f"{way}_bytes"] = moved
+    if total.heap_reserved_seconds > 0:  # PyTorch's figure, of a caching allocator
+        cache["fragmentation"] = 1.0 - total.heap_active_seconds / total.heap_reserved_seconds
     return cache
 
 

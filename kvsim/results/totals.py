@@ -22,6 +22,8 @@ class Totals:
     unallocated_seconds: float = 0.0
     cached_seconds: float = 0.0
     usage_seconds: float = 0.0
+    heap_active_seconds: float = 0.0  # of managers over a caching allocator
+    heap_reserved_seconds: float = 0.0
     running_seconds: float = 0.0
     waiting_seconds: float = 0.0
     refused_seconds: float = 0.0  # time the queue's head stood refused for lack of KV room

@@ -90,13 +90,18 @@ class StepOutput(NamedTuple):
     finished: list[Request]
 
 
+def _urgency(request: Request) -> tuple[int, float, int]:
+    # The id: vLLM's clock never ties, and preempting the oldest of equals could go round for ever.
+    return request.priority, request.arrival_time, request.request_id
+
+
 class Scheduler(ABC):
     """Owns the waiting queue and the running list; decides who computes what in each step.
 
     Attributes
     ----------
-    reserves_output : the scheduler never preempts, so its KV-cache manager must take a request's
-        whole output at admission
+    reserves_output : the scheduler preempts only as a last resort, so a KV-cache manager that can
+        takes a request's whole output at admission
     looks_up_prefix : admissions reuse cached prefixes
     whole_prompts : computes a prompt in one step, so a step must have room for the longest
     watermark : share of the blocks that admissions leave free, unless configured
@@ -206,6 +211,47 @@ class Scheduler(ABC):
         request.status = Status.RUNNING
         request.num_computed_tokens = hit.num_tokens
         self.running.append(request)
+
+    def _grow_running(self, plan: StepPlan) -> None:
+        """Give every running request its next tokens; one that cannot grow preempts others.
+
+        Only managers that take memory as a request grows, whatever ``reserves_output`` says, ever
+        refuse here. The request preempted may be the one that asked.
+        """
+        for request in list(self.running):
+            num_tokens = request.num_tokens - request.num_computed_tokens
+            if not num_tokens or request.status is not Status.RUNNING:
+                continue
+            while not self.kv.allocate_slots(request, num_tokens):
+                self.num_allocation_failures += 1
+                _, victim = self._pop_victim()
+                plan.drop(victim)
+                self._preempt(plan, victim)
+                if victim is request:
+                    break
+            else:
+                plan.add(request, num_tokens)
+
+    def _pop_victim(self) -> tuple[int, Request]:
+        """Take whom to preempt off the running list; returns its position there too."""
+        position = len(self.running) - 1
+        if self.config.policy == "priority":
+            position = max(range(len(self.running)), key=lambda i: _urgency(self.running[i]))
+        return position, self.running.pop(position)
+
+    def _preempt(self, plan: StepPlan, victim: Request) -> None:
+        """Give up a request's KV: it will be computed again, output so far included."""
+        self.kv.free(victim)
+        victim.status = Status.PREEMPTED
+        victim.max_computed_tokens = max(victim.max_computed_tokens, victim.num_computed_tokens)
+        victim.num_computed_tokens = 0
+        victim.num_stale_tokens = victim.num_in_flight_tokens
+        victim.num_placeholders = 0
+        victim.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.push_front(victim)
+        self._refused = False  # the new head has not been tried
+        plan.preempted.append(victim)
 
     def _commit(self, plan: StepPlan) -> StepPlan:
         """Advance the counts of all scheduled requests. Mutates."""

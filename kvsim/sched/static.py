@@ -18,7 +18,8 @@ class StaticScheduler(Scheduler):
     """Fill an empty batch from the queue, then admit nobody until all of it has ended.
 
     Requests get their answer when they end, but their slots are held until the batch ends. All
-    prompts of a batch are computed in its first step; ended requests cost no compute.
+    prompts of a batch are computed in its first step; ended requests cost no compute. A
+    request that cannot grow preempts the latest of its batch, which joins the next one.
     """
 
     reserves_output = True
@@ -35,10 +36,8 @@ class StaticScheduler(Scheduler):
         if not self.running:
             self._form_batch(plan)
             return self._commit(plan)
-        for request in self.running:
-            num_tokens = request.num_tokens - request.num_computed_tokens
-            if num_tokens and self.kv.allocate_slots(request, num_tokens):
-                plan.add(request, num_tokens)
+        self._grow_running(plan)
+        self._end_batch()
         return self._commit(plan)
 
     def _form_batch(self, plan: StepPlan) -> None:
@@ -56,11 +55,15 @@ class StaticScheduler(Scheduler):
 
     def complete(self, plan: StepPlan, now: float) -> StepOutput:  # noqa: D102
         output = super().complete(plan, now)
-        if self._ended and not self.running:
+        self._end_batch()
+        return output
+
+    def _end_batch(self) -> None:
+        """Give back what ended requests have held, once nobody runs any more."""
+        if not self.running:
             for request in self._ended:
                 self.kv.free(request)
             self._ended.clear()
-        return output
 
     def _finish(self, request: Request) -> None:
         self.kv.retire(request)

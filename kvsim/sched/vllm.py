@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.request import Request, Status
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler, StepPlan
 
 if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager
     from kvsim.sched.scheduler import SchedulerConfig
-
-
-def _urgency(request: Request) -> tuple[int, float, int]:
-    # The id: vLLM's clock never ties, and preempting the oldest of equals could go round for ever.
-    return request.priority, request.arrival_time, request.request_id
 
 
 @SCHEDULERS.register("vllm")
@@ -91,27 +85,6 @@ class VllmScheduler(Scheduler):
                     index += 1
                     break
         return budget
-
-    def _pop_victim(self) -> tuple[int, Request]:
-        """Take whom to preempt off the running list; returns its position there too."""
-        position = len(self.running) - 1
-        if self.config.policy == "priority":
-            position = max(range(len(self.running)), key=lambda i: _urgency(self.running[i]))
-        return position, self.running.pop(position)
-
-    def _preempt(self, plan: StepPlan, victim: Request) -> None:
-        """Give up a request's KV: it will be computed again, output so far included."""
-        self.kv.free(victim)
-        victim.status = Status.PREEMPTED
-        victim.max_computed_tokens = max(victim.max_computed_tokens, victim.num_computed_tokens)
-        victim.num_computed_tokens = 0
-        victim.num_stale_tokens = victim.num_in_flight_tokens
-        victim.num_placeholders = 0
-        victim.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.push_front(victim)
-        self._refused = False  # the new head has not been tried
-        plan.preempted.append(victim)
 
     def _schedule_waiting(self, plan: StepPlan, budget: int, threshold: int) -> None:
         """Admit from the head of the queue while budget, places and memory last."""

@@ -1,0 +1,268 @@
+"""PyTorch's caching allocator: segments from the device, split into blocks, kept when freed.
+
+The rules are those of CUDACachingAllocator with its default settings (c10/cuda/
+CUDACachingAllocator.cpp; "A guide to PyTorch's CUDA Caching Allocator", Z. DeVito, 2022): sizes are
+rounded up to 512 bytes; requests of up to 1 MiB and larger ones have pools of their own; the
+smallest free block that is large enough serves, at the lowest address among equals; what is left of
+it is split off; a freed block merges with free neighbours of its segment and stays reserved. Only
+when the device has no room for a new segment do wholly free ones go back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MIB = 2**20
+#: Names and values of CUDACachingAllocator.cpp, in bytes.
+MIN_BLOCK_SIZE = 512  # kMinBlockSize
+SMALL_SIZE = MIB  # kSmallSize: the largest request of the small pool
+SMALL_BUFFER = 2 * MIB  # kSmallBuffer: segments of the small pool
+LARGE_BUFFER = 20 * MIB  # kLargeBuffer: segments for requests below kMinLargeAlloc
+MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc
+ROUND_LARGE = 2 * MIB  # kRoundLarge: granularity of larger segments
+
+
+def round_size(num_bytes: int) -> int:
+    """Return the size a request counts as: a multiple of 512 bytes, at least one."""
+    return max(-(-num_bytes // MIN_BLOCK_SIZE), 1) * MIN_BLOCK_SIZE
+
+
+def segment_size(size: int) -> int:
+    """Return the bytes that are asked of the device to serve a rounded size."""
+    if size <= SMALL_SIZE:
+        return SMALL_BUFFER
+    if size < MIN_LARGE_ALLOC:
+        return LARGE_BUFFER
+    return -(-size // ROUND_LARGE) * ROUND_LARGE
+
+
+def should_split(size: int, remaining: int) -> bool:
+    """Whether what remains of a block becomes a block of its own."""
+    return remaining >= MIN_BLOCK_SIZE if size <= SMALL_SIZE else remaining > SMALL_SIZE
+
+
+class Block:
+    """A stretch of one segment, allocated or free; neighbours are in the same segment."""
+
+    __slots__ = ("address", "after", "allocated", "before", "size", "small")
+
+    def __init__(self, address: int, size: int, small: bool) -> None:
+        self.address = address
+        self.size = size
+        self.small = small  # of which pool
+        self.allocated = False
+        self.before: Block | None = None
+        self.after: Block | None = None
+
+
+class CachingAllocator:
+    """Blocks over a device memory of ``capacity`` bytes.
+
+    Segments have virtual addresses that rise and never come back: the driver maps any free memory
+    behind them, so the device itself cannot be fragmented.
+
+    Attributes
+    ----------
+    active : bytes of allocated blocks, rounding included
+    reserved : bytes of all segments
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.active = 0
+        self.reserved = 0
+        self._end = 0  # next segment's address
+        self._heads: dict[int, Block] = {}  # first block of each segment
+        # Free blocks by (size, address), of the large and the small pool.
+        self._free: tuple[list[tuple[int, int, Block]], ...] = ([], [])
+        self._journal: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
+
+    @property
+    def fragmentation(self) -> float:
+        """1 - active / reserved, PyTorch's figure; 0 when nothing is reserved."""
+        return 1.0 - self.active / self.reserved if self.reserved else 0.0
+
+    def malloc(self, num_bytes: int) -> Block | None:
+        """Allocate a block; None is PyTorch's out-of-memory error.
+
+        By then the wholly free segments have been released, as in PyTorch. Mutates.
+        """
+        size = round_size(num_bytes)
+        small = size <= SMALL_SIZE
+        free = self._free[small]
+        at = bisect_left(free, (size,))
+        is_new = at == len(free)
+        block = self._reserve(size) if is_new else free.pop(at)[2]
+        if block is None:
+            return None
+        remaining = block.size - size
+        if should_split(size, remaining):
+            rest = Block(block.address + size, remaining, small)
+            rest.before, rest.after = block, block.after
+            if block.after is not None:
+                block.after.before = rest
+            block.after, block.size = rest, size
+            insort(free, (remaining, rest.address, rest))
+        block.allocated = True
+        self.active += block.size
+        if self._journal is not None:
+            self._journal.append((self._undo_malloc, (block, remaining, is_new)))
+        return block
+
+    def free(self, block: Block) -> None:
+        """Take a block back and merge it with its free neighbours. Mutates."""
+        free = self._free[block.small]
+        address, size = block.address, block.size
+        before, after = block.before, block.after
+        self.active -= size
+        block.allocated = False
+        if before is not None and before.allocated:
+            before = None
+        if after is not None and after.allocated:
+            after = None
+        if before is not None:
+            del free[bisect_left(free, (before.size, before.address))]
+            block.address, block.size = before.address, before.size + block.size
+            block.before = before.before
+            if block.before is None:
+                self._heads[block.address] = block
+            else:
+                block.before.after = block
+        if after is not None:
+            del free[bisect_left(free, (after.size, after.address))]
+            block.size += after.size
+            block.after = after.after
+            if block.after is not None:
+                block.after.before = block
+        insort(free, (block.size, block.address, block))
+        if self._journal is not None:
+            self._journal.append((self._undo_free, (block, address, size, before, after)))
+
+    def empty_cache(self) -> None:
+        """Give wholly free segments back to the device (``torch.cuda.empty_cache``). Mutates."""
+        for free in self._free:
+            whole = [entry for entry in free if entry[2].before is None and entry[2].after is None]
+            for entry in whole:
+                del free[bisect_left(free, entry[:2])]
+                del self._heads[entry[1]]
+                self.reserved -= entry[0]
+                if self._journal is not None:
+                    self._journal.append((self._undo_release, (entry[2],)))
+
+    def _reserve(self, size: int) -> Block | None:
+        """Take a new segment for a rounded size, giving free ones back if it takes that."""
+        wanted = segment_size(size)
+        if self.reserved + wanted > self.capacity:
+            self.empty_cache()
+            if self.reserved + wanted > self.capacity:
+                return None
+        block = Block(self._end, wanted, size <= SMALL_SIZE)
+        self._heads[block.address] = block
+        self._end += wanted
+        self.reserved += wanted
+        return block
+
+    # -- all or nothing ------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Remember from here on what happens, so that it can be undone. Mutates."""
+        self._journal = []
+
+    def commit(self) -> None:
+        """Forget how to undo. Mutates."""
+        self._journal = None
+
+    def rollback(self) -> None:
+        """Undo all since :meth:`begin`, last things first. Mutates."""
+        journal, self._journal = self._journal, None
+        for undo, arguments in reversed(journal or []):
+            undo(*arguments)
+
+    def _undo_malloc(self, block: Block, remaining: int, is_new: bool) -> None:
+        free = self._free[block.small]
+        self.active -= block.size
+        block.allocated = False
+        if should_split(block.size, remaining):
+            rest = block.after
+            assert rest is not None
+            del free[bisect_left(free, (rest.size, rest.address))]
+            block.size += rest.size
+            block.after = rest.after
+            if block.after is not None:
+                block.after.before = block
+        if is_new:
+            del self._heads[block.address]
+            self._end = block.address
+            self.reserved -= block.size
+        else:
+            insort(free, (block.size, block.address, block))
+
+    def _undo_free(
+        self, block: Block, address: int, size: int, before: Block | None, after: Block | None
+    ) -> None:
+        free = self._free[block.small]
+        del free[bisect_left(free, (block.size, block.address))]
+        block.address, block.size, block.allocated = address, size, True
+        self.active += size
+        if before is not None:
+            block.before = before
+            if before.before is None:
+                self._heads[before.address] = before
+            else:
+                before.before.after = before
+            insort(free, (before.size, before.address, before))
+        if after is not None:
+            block.after = after
+            if after.after is not None:
+                after.after.before = after
+            insort(free, (after.size, after.address, after))
+
+    def _undo_release(self, block: Block) -> None:
+        insort(self._free[block.small], (block.size, block.address, block))
+        self._heads[block.address] = block
+        self.reserved += block.size
+
+    # -- looking at it -------------------------------------------------------------------------
+
+    def segments(self) -> Iterator[list[Block]]:
+        """Yield the blocks of each segment, both by address. Does not mutate."""
+        for address in sorted(self._heads):
+            block: Block | None = self._heads[address]
+            blocks = []
+            while block is not None:
+                blocks.append(block)
+                block = block.after
+            yield blocks
+
+    def check_integrity(self) -> None:
+        """Recount everything. Does not mutate.
+
+        Raises
+        ------
+        RuntimeError
+            Naming what is broken.
+        """
+        active = reserved = 0
+        found: tuple[list[tuple[int, int]], ...] = ([], [])
+        for blocks in self.segments():
+            end = blocks[0].address
+            for left, right in zip([None, *blocks], [*blocks, None], strict=True):
+                if right is not None and (right.address != end or right.before is not left):
+                    raise RuntimeError(f"invariant 4: a block at {right.address} follows {end}")
+                if left and right and not (left.allocated or right.allocated):
+                    raise RuntimeError(f"free blocks at {left.address} have not been merged")
+                end += right.size if right else 0
+            for block in blocks:
+                reserved += block.size
+                active += block.size * block.allocated
+                if not block.allocated:
+                    found[block.small].append((block.size, block.address))
+        for free, entries in zip(self._free, found, strict=True):
+            if [entry[:2] for entry in free] != sorted(entries):
+                raise RuntimeError("the list of free blocks is not what the segments hold")
+        if (active, reserved) != (self.active, self.reserved) or reserved > self.capacity:
+            raise RuntimeError(f"invariant 2: {active} of {reserved} bytes active, not as counted")
