@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 import kvsim
+import workloads
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.contiguous import ContiguousManager, reserve_oracle
 from kvsim.kv.manager import KVCacheConfig
@@ -18,6 +21,7 @@ from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 from kvsim.sched.static import StaticScheduler
 from kvsim.sched.vllm import VllmScheduler
 from kvsim.sched.vllm_v0 import VllmV0Scheduler
+from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
 
@@ -346,3 +350,22 @@ def test_v0_leaves_one_percent_free_and_needs_room_for_a_prompt() -> None:
     )
     first = v0.requests["first_scheduled_time"] == v0.requests["first_scheduled_time"][0]
     assert first.sum() == 61
+
+
+def test_the_swap_modifier_is_vllm_v0_that_swaps() -> None:
+    trace = workloads.fixed(prompt=100, output=200, num_requests=12, request_rate=math.inf)
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "num_gpu_blocks_override": 100}
+    named = kvsim.simulate(trace, allocator="paged+swap", **options)
+    flags = kvsim.simulate(trace, scheduler="vllm-v0", preemption_mode="swap", **options)
+    assert equal_tables(named.requests, flags.requests)
+    assert named.summary == flags.summary
+    assert named.summary["num_preemptions"] > 0 == named.summary["num_recomputed_tokens"]
+    for allocator, message in (
+        ("contiguous-max+swap", "cannot be swapped"),
+        ("paged+swap=1", "takes no value"),
+        ("paged+swap+swap", "given twice"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kvsim.simulate(trace, allocator=allocator, **options)
+    with pytest.raises(ValueError, match="'vllm' cannot swap"):
+        kvsim.simulate(trace, allocator="paged+swap", scheduler="vllm", **options)

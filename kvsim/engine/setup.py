@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
 from kvsim.engine.router import ROUTERS
@@ -87,7 +87,7 @@ def resolve(config: Config) -> Setup:
         For unknown names, and for configurations that cannot run, with the reason.
     """
     allocator = _with_offloading(config, parse_allocator(config.allocator))
-    scheduler = config.scheduler or default_scheduler(allocator.base, config.num_samples)
+    scheduler = config.scheduler or default_scheduler(allocator, config.num_samples)
     asynchronous = _async_scheduling(config, scheduler)
     memory = resolve_memory(config)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
@@ -97,7 +97,13 @@ def resolve(config: Config) -> Setup:
         allocator=allocator,
         scheduler=scheduler,
         kv_config=_kv_config(config, memory, allocator, scheduler, num_steps_in_flight),
-        scheduler_config=_scheduler_config(config, memory, scheduler, asynchronous),
+        scheduler_config=_scheduler_config(
+            config,
+            memory,
+            scheduler,
+            asynchronous=asynchronous,
+            preemption_mode="swap" if allocator.swap else config.preemption_mode,
+        ),
         cost_config=_cost_config(
             config,
             memory,
@@ -107,6 +113,8 @@ def resolve(config: Config) -> Setup:
         num_steps_in_flight=num_steps_in_flight,
     )
     kv = setup.make_scheduler().kv
+    if allocator.swap and type(kv).swap_out is KVCacheManager.swap_out:
+        raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
     if kv.foresees and config.data_parallel_size > 1:
         raise ValueError(
             f"allocator {config.allocator}: belady knows the future of one replica; "
@@ -130,9 +138,11 @@ def _with_offloading(config: Config, allocator: AllocatorSpec) -> AllocatorSpec:
     return allocator._replace(base="tiered", params={**allocator.params, "host_gib": host_gib})
 
 
-def default_scheduler(allocator: str, num_samples: int | None) -> str:
+def default_scheduler(allocator: AllocatorSpec, num_samples: int | None) -> str:
     """Return what an allocator is scheduled by unless told otherwise."""
-    if allocator.startswith(RESERVING):
+    if allocator.swap:
+        return "vllm-v0"
+    if allocator.base.startswith(RESERVING):
         return "orca"
     return "vllm-v0" if num_samples not in (None, 1) else "vllm"
 
@@ -179,9 +189,14 @@ def _watermark(config: Config, scheduler: str) -> float:
 
 
 def _scheduler_config(
-    config: Config, memory: Memory, scheduler: str, asynchronous: bool
+    config: Config,
+    memory: Memory,
+    scheduler: str,
+    *,
+    asynchronous: bool,
+    preemption_mode: Literal["recompute", "swap"],
 ) -> SchedulerConfig:
-    if config.preemption_mode == "swap" and not _trait(scheduler, "can_swap"):
+    if preemption_mode == "swap" and not _trait(scheduler, "can_swap"):
         raise ValueError(f"preemption_mode: scheduler {scheduler!r} cannot swap; vllm-v0 can")
     if _trait(scheduler, "can_swap") and config.pipeline_parallel_size > 1:
         raise ValueError(
@@ -204,7 +219,7 @@ def _scheduler_config(
         enable_chunked_prefill=config.enable_chunked_prefill,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
         policy=config.scheduling_policy,
-        preemption_mode=config.preemption_mode,
+        preemption_mode=preemption_mode,
         async_scheduling=asynchronous,
     )
 

@@ -13,8 +13,8 @@ from kvsim.registry import parse_spec
 class AllocatorSpec(NamedTuple):
     """An allocator as asked for.
 
-    ``kv_cache_dtype``, ``num_kv_heads`` and ``window`` come from modifiers and override what flags
-    and model say; None leaves them alone. ``params`` are the base's own.
+    ``kv_cache_dtype``, ``num_kv_heads``, ``window`` and ``swap`` come from modifiers and override
+    what flags and model say; None and False leave them alone. ``params`` are the base's own.
     """
 
     base: str
@@ -22,6 +22,7 @@ class AllocatorSpec(NamedTuple):
     kv_cache_dtype: str | None = None
     num_kv_heads: int | None = None
     window: int | None = None
+    swap: bool = False
 
 
 def _positive(key: str, value: str | None) -> int:
@@ -35,7 +36,8 @@ def parse_allocator(text: str) -> AllocatorSpec:
     """Read an allocator's name with its modifiers.
 
     Modifiers: ``int8``, ``fp8``, ``int4``, ``bf16``, ``fp16``, ``fp32`` (KV dtype), ``window=N`` (a
-    sliding window of N tokens on every layer), ``gqa=N`` and ``mqa`` (N or 1 KV heads).
+    sliding window of N tokens on every layer), ``gqa=N`` and ``mqa`` (N or 1 KV heads), ``swap``
+    (preempted requests go to host memory).
 
     Raises
     ------
@@ -59,10 +61,12 @@ def parse_allocator(text: str) -> AllocatorSpec:
 
     own = ALLOCATORS.parameters(base)
     for key, value in keys.items():
-        if key in KV_DTYPES or key == "mqa":
+        if key in KV_DTYPES or key in ("mqa", "swap"):
             if value is not None:
                 raise ValueError(f"allocator {text!r}: {key} takes no value")
-            if key == "mqa":
+            if key == "swap":
+                change("swap", True)
+            elif key == "mqa":
                 change("num_kv_heads", 1)
             else:
                 change("kv_cache_dtype", key)
@@ -77,7 +81,14 @@ def parse_allocator(text: str) -> AllocatorSpec:
                 raise ValueError(f"allocator {text!r}: {key.replace('_', '-')} needs a value")
             params[key] = value
         else:
-            known = [*KV_DTYPES, "window", "gqa", "mqa", *(p.replace("_", "-") for p in own)]
+            known = [
+                *KV_DTYPES,
+                "window",
+                "gqa",
+                "mqa",
+                "swap",
+                *(p.replace("_", "-") for p in own),
+            ]
             unknown = unknown_name("modifier", key.replace("_", "-"), known)
             raise ValueError(f"allocator {text!r}: {unknown}")
     return AllocatorSpec(base, ALLOCATORS.check_params(base, params), **changes)
