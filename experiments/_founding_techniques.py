@@ -9,8 +9,9 @@ import workloads
 from experiments._founding_claims import GB, compared, kv, states, train, waste
 from kvsim.catalog import get_gpu, get_model
 from kvsim.cli import cli
+from kvsim.cost.intensity import roofline
 from kvsim.kv.manager import ALLOCATORS
-from kvsim.memory.offload import PCIE_EFFICIENCY
+from kvsim.memory.hierarchy import PCIE_EFFICIENCY
 from kvsim.memory.weights import weight_bytes
 from kvsim.sched.scheduler import SCHEDULERS
 
@@ -131,6 +132,15 @@ def _unified() -> str:
     return f"MI300X: HBM has {gpu.memory_bandwidth_bytes_per_s / pcie:.0f}x the bandwidth of PCIe"
 
 
+def _roofline() -> str:
+    found = roofline(model="llama-2-7b", gpu="h100-sxm", batch_size=32, context_len=2048)
+    parts = []
+    for phase, part in (("decode", "attention"), ("decode", "GEMMs"), ("prefill", "GEMMs")):
+        row = found.row(phase, part)
+        parts.append(f"{phase} {part} {row.intensity:,.0f} FLOP/B, {row.bound}-bound")
+    return f"{'; '.join(parts)}; ridge {found.ridge_point:.0f}"
+
+
 def _training() -> str:
     low = train(master_weights=False).states_bytes / GB
     high = train(attention="flash").total_bytes / GB
@@ -234,7 +244,13 @@ def techniques(n: int) -> list[Technique]:
         Technique(
             "unified memory", "300x less bandwidth", "unified-memory tier", "unified", _unified
         ),
-        Technique("roofline", "attention is memory-bound", "roofline", "roofline", lambda: ""),
+        Technique(
+            "roofline",
+            "attention memory-bound, large GEMM compute-bound",
+            "roofline",
+            "roofline",
+            _roofline,
+        ),
         Technique("DP, TP, PP", "per GPU", "--tensor-parallel-size", "tensor-parallel", _parallel),
         Technique("training memory", "84-163 GB for 7B", "train-memory", "train-memory", _training),
         Technique(

@@ -11,10 +11,11 @@ import pytest
 import kvsim
 from kvsim.catalog import get_gpu, get_model, gpu_names, model_names
 from kvsim.cli import main
-from kvsim.cost.intensity import Roofline, roofline, uniform_work
+from kvsim.cost.intensity import Roofline, roofline
 from kvsim.cost.model import CostConfig
 from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
+from kvsim.cost.uniform import uniform_work
 from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.request import Request
 from kvsim.sched.scheduler import StepPlan
@@ -296,11 +297,27 @@ def test_the_table_says_what_limits_what(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_reaches_past_the_measurements_is_said() -> None:
-    notes = " ".join(roofline(model="llama-3-8b").assumptions)
-    assert "65,536 tokens is beyond" in notes
-    few = " ".join(roofline(model="gpt2", gpu="l4", batch_size=512, context_len=300).assumptions)
-    assert "below the ideal" in few
-    assert "below the ideal" not in notes
+    def notes(**options: object) -> str:
+        return " ".join(roofline(**options).assumptions)  # type: ignore[arg-type]
+
+    usual = notes(model="llama-3-8b")
+    assert "timed in steps of up to 32,768 tokens" in usual
+    assert "beyond" not in usual
+    assert "below the ideal" not in usual
+    assert "40,000 tokens is beyond" in notes(model="qwen2.5-7b", batch_size=40_000, context_len=9)
+    assert "below the ideal" in notes(model="gpt2", gpu="l4", batch_size=512, context_len=300)
+
+
+def test_many_prompts_are_timed_in_steps_of_a_measured_size() -> None:
+    few, many, rest = (
+        roofline(model="llama-3-8b", gpu="h100-sxm", batch_size=n).row("prefill", "step")
+        for n in (16, 32, 8)  # 16 x 2,048 = 32,768 tokens
+    )
+    assert many.seconds == 2 * few.seconds
+    odd = roofline(model="llama-3-8b", gpu="h100-sxm", batch_size=40).row("prefill", "step")
+    assert odd.seconds == pytest.approx(2 * few.seconds + rest.seconds)
+    assert many.flops == 2 * few.flops
+    assert many.num_bytes < 2 * few.num_bytes  # weights are counted once
 
 
 @pytest.mark.parametrize(
