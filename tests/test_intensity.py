@@ -150,6 +150,29 @@ def test_narrow_gemms_never_become_compute_bound() -> None:
     )
 
 
+def test_activations_of_gemms_by_hand() -> None:
+    """Elements in and out of every product; 8-bit arithmetic reads bytes and writes 16 bits."""
+    layers = 64  # Qwen3-32B on two GPUs: 64 heads and 8 KV heads of 128, 5,120 and 25,600 wide
+    read = layers * (5120 + 4096 + 5120 + 12_800)
+    written = layers * (4096 + 2 * 512 + 5120 + 2 * 12_800 + 5120)
+    wide = cost_config("qwen3-32b", tp=2)
+    head = 2 * (5120 + 151_936 / 2)
+    assert gemm_activation_bytes(wide) == (2 * (read + written), head)
+    assert gemm_activation_bytes(replace(wide, quantization="fp8")) == (read + 2 * written, head)
+    awq = replace(wide, quantization="awq")
+    assert gemm_activation_bytes(awq) == gemm_activation_bytes(wide)
+    # DeepSeek-V3: MLA, three dense layers, 8 experts of 256 and a shared one
+    read = 61 * (7168 + 1536 + 7168 + 512 + 128 * 128)
+    written = 61 * (1536 + 128 * 192 + 576 + 128 * 256 + 7168)
+    for count, width in ((3, 18_432), (58 * 9, 2048)):
+        read += count * (7168 + width)
+        written += count * (2 * width + 7168)
+    assert gemm_activation_bytes(cost_config("deepseek-v3"))[0] == 2 * (read + written)
+    plain = get_model("opt-13b")  # two matrices in its MLP
+    both = (5120 + 3 * 5120) + (5120 + 5120) + (5120 + 20_480) + (20_480 + 5120)
+    assert gemm_activation_bytes(cost_config("opt-13b"))[0] == 2 * plain.num_layers * both
+
+
 # -- consistency with the cost model ---------------------------------------------------------------
 
 
