@@ -381,10 +381,13 @@ def test_mistakes_are_one_line(
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("context_len", 0)])
-def test_the_library_refuses_what_the_command_does(name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{name} is 0: must be"):
-        roofline(model="llama-3-8b", **{name: value})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch_size", 0), ("context_len", 0), ("batch_size", 1.5), ("context_len", 1.5)],
+)
+def test_the_library_refuses_what_the_command_does(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value}: must be"):
+        roofline(model="llama-3-8b", **{name: value})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown option 'modle'"):
         roofline(modle="llama-3-8b")
 

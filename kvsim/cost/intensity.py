@@ -115,13 +115,13 @@ def roofline(
     config = Config.build(**options)
     cost_config = _cost_config(config)
     model = cost_config.model
-    if batch_size < 1:
-        raise FieldError("batch_size", f"is {batch_size}: must be at least 1")
-    if not 1 <= context_len <= model.max_position_embeddings:
+    if batch_size < 1 or batch_size != int(batch_size):
+        raise FieldError("batch_size", f"is {batch_size}: must be a whole number from 1 on")
+    longest = model.max_position_embeddings
+    if not 1 <= context_len <= longest or context_len != int(context_len):
         raise FieldError(
             "context_len",
-            f"is {context_len}: must be 1 to {model.max_position_embeddings}, the longest "
-            f"context of {model.name}",
+            f"is {context_len}: must be 1 to {longest}, the longest context of {model.name}",
         )
     steps = UniformSteps(cost_config)
     rows = (*steps.prefill(batch_size, context_len), *steps.decode(batch_size, context_len))
