@@ -11,9 +11,10 @@ from experiments.offload import oversubscribed, tier
 from kvsim.catalog import get_gpu, get_model
 from kvsim.cli import cli
 from kvsim.cost.host_link import FAULT_SECONDS
+from kvsim.cost.intensity import roofline
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.kv.unified import PAGE_BYTES
-from kvsim.memory.offload import PCIE_EFFICIENCY
+from kvsim.memory.hierarchy import PCIE_EFFICIENCY
 from kvsim.memory.weights import weight_bytes
 from kvsim.sched.scheduler import SCHEDULERS
 
@@ -145,6 +146,15 @@ def _host_tier() -> str:
     return f"{hits[0]:.0f} % of prompt tokens hit, with 16 GiB of host memory {hits[1]:.0f} %"
 
 
+def _roofline() -> str:
+    found = roofline(model="llama-2-7b", gpu="h100-sxm", batch_size=32, context_len=2048)
+    parts = []
+    for phase, part in (("decode", "attention"), ("decode", "GEMMs"), ("prefill", "GEMMs")):
+        row = found.row(phase, part)
+        parts.append(f"{phase} {part} {row.intensity:,.0f} FLOP/B, {row.bound}-bound")
+    return f"{'; '.join(parts)}; ridge {found.ridge_point:.0f}"
+
+
 def _training() -> str:
     low = train(master_weights=False).states_bytes / GB
     high = train(attention="flash").total_bytes / GB
@@ -247,7 +257,13 @@ def techniques(n: int) -> list[Technique]:
         ),
         Technique("unified memory", "300x less bandwidth", "unified", "unified", _unified),
         Technique("KV offloaded to the host", "", "tiered", "tiered", _host_tier),
-        Technique("roofline", "attention is memory-bound", "roofline", "roofline", lambda: ""),
+        Technique(
+            "roofline",
+            "attention memory-bound, large GEMM compute-bound",
+            "roofline",
+            "roofline",
+            _roofline,
+        ),
         Technique("DP, TP, PP", "per GPU", "--tensor-parallel-size", "tensor-parallel", _parallel),
         Technique("training memory", "84-163 GB for 7B", "train-memory", "train-memory", _training),
         Technique(

@@ -98,10 +98,10 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_names_that_begin_alike_are_told_apart() -> None:
-    architectures = [getattr(sm_of(get_gpu(n)), "architecture", None) for n in ("a10", "a100-40gb")]
-    assert architectures == ["GA102", "A100"]
-    l4, l40s = (sm_of(get_gpu(n)) for n in ("l4", "l40s"))
-    assert l4 == l40s
+    found = [sm_of(get_gpu(name)) for name in ("a10", "a10g", "a100-40gb")]
+    rates = [(sm.architecture, sm.flops_per_clock) for sm in found if sm is not None]
+    assert rates == [("GA102", 1024), ("GA102", 512), ("A100", 2048)]
+    assert sm_of(replace(get_gpu("a10"), name="a1000")) is None
 
 
 def test_a_transfer_takes_its_latency_and_its_bytes() -> None:

@@ -101,6 +101,7 @@ HEAVY = {"numba", "matplotlib", "pandas", "pyarrow"}
         "from kvsim.cli import main; main(['list', 'models'])",
         "from kvsim.cli import main; main(['capacity'])",
         "from kvsim.cli import main; main(['train-memory', '--model', 'llama-3-8b'])",
+        "from kvsim.cli import main; main(['roofline'])",
     ],
 )
 def test_nothing_heavy_is_loaded_for(code: str) -> None:

@@ -11,10 +11,11 @@ import pytest
 import kvsim
 from kvsim.catalog import get_gpu, get_model, gpu_names, model_names
 from kvsim.cli import main
-from kvsim.cost.intensity import Roofline, roofline, uniform_work
+from kvsim.cost.intensity import Roofline, roofline
 from kvsim.cost.model import CostConfig
 from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
+from kvsim.cost.uniform import uniform_work
 from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.request import Request
 from kvsim.sched.scheduler import StepPlan
@@ -147,6 +148,29 @@ def test_narrow_gemms_never_become_compute_bound() -> None:
         roofline(model=thin, gpu="h100-sxm", context_len=512).compute_bound_batch_size["GEMMs"]
         is None
     )
+
+
+def test_activations_of_gemms_by_hand() -> None:
+    """Elements in and out of every product; 8-bit arithmetic reads bytes and writes 16 bits."""
+    layers = 64  # Qwen3-32B on two GPUs: 64 heads and 8 KV heads of 128, 5,120 and 25,600 wide
+    read = layers * (5120 + 4096 + 5120 + 12_800)
+    written = layers * (4096 + 2 * 512 + 5120 + 2 * 12_800 + 5120)
+    wide = cost_config("qwen3-32b", tp=2)
+    head = 2 * (5120 + 151_936 / 2)
+    assert gemm_activation_bytes(wide) == (2 * (read + written), head)
+    assert gemm_activation_bytes(replace(wide, quantization="fp8")) == (read + 2 * written, head)
+    awq = replace(wide, quantization="awq")
+    assert gemm_activation_bytes(awq) == gemm_activation_bytes(wide)
+    # DeepSeek-V3: MLA, three dense layers, 8 experts of 256 and a shared one
+    read = 61 * (7168 + 1536 + 7168 + 512 + 128 * 128)
+    written = 61 * (1536 + 128 * 192 + 576 + 128 * 256 + 7168)
+    for count, width in ((3, 18_432), (58 * 9, 2048)):
+        read += count * (7168 + width)
+        written += count * (2 * width + 7168)
+    assert gemm_activation_bytes(cost_config("deepseek-v3"))[0] == 2 * (read + written)
+    plain = get_model("opt-13b")  # two matrices in its MLP
+    both = (5120 + 3 * 5120) + (5120 + 5120) + (5120 + 20_480) + (20_480 + 5120)
+    assert gemm_activation_bytes(cost_config("opt-13b"))[0] == 2 * plain.num_layers * both
 
 
 # -- consistency with the cost model ---------------------------------------------------------------
@@ -296,11 +320,27 @@ def test_the_table_says_what_limits_what(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_reaches_past_the_measurements_is_said() -> None:
-    notes = " ".join(roofline(model="llama-3-8b").assumptions)
-    assert "65,536 tokens is beyond" in notes
-    few = " ".join(roofline(model="gpt2", gpu="l4", batch_size=512, context_len=300).assumptions)
-    assert "below the ideal" in few
-    assert "below the ideal" not in notes
+    def notes(**options: object) -> str:
+        return " ".join(roofline(**options).assumptions)  # type: ignore[arg-type]
+
+    usual = notes(model="llama-3-8b")
+    assert "timed in steps of up to 32,768 tokens" in usual
+    assert "beyond" not in usual
+    assert "below the ideal" not in usual
+    assert "40,000 tokens is beyond" in notes(model="qwen2.5-7b", batch_size=40_000, context_len=9)
+    assert "below the ideal" in notes(model="gpt2", gpu="l4", batch_size=512, context_len=300)
+
+
+def test_many_prompts_are_timed_in_steps_of_a_measured_size() -> None:
+    few, many, rest = (
+        roofline(model="llama-3-8b", gpu="h100-sxm", batch_size=n).row("prefill", "step")
+        for n in (16, 32, 8)  # 16 x 2,048 = 32,768 tokens
+    )
+    assert many.seconds == 2 * few.seconds
+    odd = roofline(model="llama-3-8b", gpu="h100-sxm", batch_size=40).row("prefill", "step")
+    assert odd.seconds == pytest.approx(2 * few.seconds + rest.seconds)
+    assert many.flops == 2 * few.flops
+    assert many.num_bytes < 2 * few.num_bytes  # weights are counted once
 
 
 @pytest.mark.parametrize(
@@ -341,10 +381,13 @@ def test_mistakes_are_one_line(
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("context_len", 0)])
-def test_the_library_refuses_what_the_command_does(name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{name} is 0: must be"):
-        roofline(model="llama-3-8b", **{name: value})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch_size", 0), ("context_len", 0), ("batch_size", 1.5), ("context_len", 1.5)],
+)
+def test_the_library_refuses_what_the_command_does(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value}: must be"):
+        roofline(model="llama-3-8b", **{name: value})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown option 'modle'"):
         roofline(modle="llama-3-8b")
 

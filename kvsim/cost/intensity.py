@@ -6,34 +6,29 @@ per kernel. What elementwise kernels move is left out of them, but not of the mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvsim.catalog import get_gpu, get_model
 from kvsim.config import Config
-from kvsim.cost.bound import Row
 from kvsim.cost.efficiency import basis_of
 from kvsim.cost.model import CostConfig
-from kvsim.cost.roofline import RooflineCost, arithmetic_of, peak_flops
-from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
-from kvsim.cost.work import Work, num_keys, num_pairs
+from kvsim.cost.roofline import arithmetic_of
+from kvsim.cost.uniform import MOST_FITTED_TOKENS, UniformSteps
 from kvsim.errors import FieldError
 from kvsim.memory.hierarchy import Level, hierarchy
 from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.memory.weights import check_quantization, weight_bytes, weight_dtype
-from kvsim.sched.scheduler import StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvsim.cost.work import WorkCounter
+    from kvsim.cost.bound import Row
 
 #: Requests and tokens of each where nothing is said.
 BATCH_SIZE, CONTEXT_LEN = 32, 2048
 #: Beyond this many requests no batch is looked for that would make decodes compute-bound.
 MOST_REQUESTS = 2**24
-#: Tokens of the largest GEMMs that the H100's step times are fitted on (vLLM's kernel tables).
-MOST_FITTED_TOKENS = 32_768
 
 
 @dataclass(frozen=True)
@@ -115,21 +110,21 @@ def roofline(
     --------
     >>> found = roofline(model="llama-2-7b", gpu="h100-sxm", batch_size=32)
     >>> [round(found.row("decode", part).intensity) for part in ("GEMMs", "attention")]
-    [31, 1]
+    [32, 1]
     """
     config = Config.build(**options)
     cost_config = _cost_config(config)
     model = cost_config.model
-    if batch_size < 1:
-        raise FieldError("batch_size", f"is {batch_size}: must be at least 1")
-    if not 1 <= context_len <= model.max_position_embeddings:
+    if batch_size < 1 or batch_size != int(batch_size):
+        raise FieldError("batch_size", f"is {batch_size}: must be a whole number from 1 on")
+    longest = model.max_position_embeddings
+    if not 1 <= context_len <= longest or context_len != int(context_len):
         raise FieldError(
             "context_len",
-            f"is {context_len}: must be 1 to {model.max_position_embeddings}, the longest "
-            f"context of {model.name}",
+            f"is {context_len}: must be 1 to {longest}, the longest context of {model.name}",
         )
-    counter = _Counter(cost_config)
-    rows = (*counter.prefill(batch_size, context_len), *counter.decode(batch_size, context_len))
+    steps = UniformSteps(cost_config)
+    rows = (*steps.prefill(batch_size, context_len), *steps.decode(batch_size, context_len))
     weights = weight_bytes(
         model,
         dtype=cost_config.dtype,
@@ -138,7 +133,7 @@ def roofline(
     )
 
     def first_compute_bound(part: str) -> int | None:
-        return _first(lambda n: _named(counter.decode(n, context_len), part).bound == "compute")
+        return _first(lambda n: _named(steps.decode(n, context_len), part).bound == "compute")
 
     return Roofline(
         model=model.name,
@@ -148,14 +143,14 @@ def roofline(
         kv_cache_dtype=cost_config.layout.dtype.name,
         batch_size=batch_size,
         context_len=context_len,
-        peak_flops_per_s=counter.gemm_peak,
-        ridge_point=counter.gemm_peak / cost_config.gpu.memory_bandwidth_bytes_per_s,
+        peak_flops_per_s=steps.gemm_peak,
+        ridge_point=steps.gemm_peak / cost_config.gpu.memory_bandwidth_bytes_per_s,
         rows=rows,
         compute_bound_batch_size={p: first_compute_bound(p) for p in ("GEMMs", "attention")},
-        decode_memory_bytes=weights + round(counter.kept_bytes(batch_size, context_len)),
+        decode_memory_bytes=weights + round(steps.kept_bytes(batch_size, context_len)),
         gpu_memory_bytes=cost_config.gpu.memory_bytes,
         levels=hierarchy(cost_config.gpu),
-        assumptions=_assumptions(cost_config, batch_size * context_len, rows),
+        assumptions=_assumptions(cost_config, batch_size, context_len, rows),
     )
 
 
@@ -177,99 +172,6 @@ def _cost_config(config: Config) -> CostConfig:
         quantization=quantization,
         tensor_parallel_size=config.tensor_parallel_size,
         block_size=config.block_size,
-    )
-
-
-class _Counter:
-    """Rows of uniform steps of one model on one GPU."""
-
-    def __init__(self, config: CostConfig) -> None:
-        self._config = config
-        self._cost = RooflineCost(config)
-        self._work = self._cost.work
-        self._activations, self._logits = gemm_activation_bytes(config)
-        self._queries = query_bytes(config, self._work.classes)
-        self._layers = config.model.num_layers
-        self.gemm_peak = peak_flops(config.gpu, config.quantization)
-
-    def prefill(self, batch_size: int, num_tokens: int) -> tuple[Row, Row, Row]:
-        """Whole prompts in one step."""
-        return self._rows("prefill", uniform_work(self._work, batch_size, 0, num_tokens))
-
-    def decode(self, batch_size: int, context_len: int) -> tuple[Row, Row, Row]:
-        """One more token each, the last of ``context_len``."""
-        work = uniform_work(self._work, batch_size, context_len - 1, 1)
-        return self._rows("decode", work)
-
-    def kept_bytes(self, batch_size: int, context_len: int) -> float:
-        """KV of a batch on one GPU: what a decode of it reads."""
-        return uniform_work(self._work, batch_size, context_len - 1, 1).decode_bytes
-
-    def _rows(self, phase: str, work: Work) -> tuple[Row, Row, Row]:
-        gpu, times = self._config.gpu, self._cost.times(work)
-        bandwidth = gpu.memory_bandwidth_bytes_per_s
-        moved = work.num_tokens * self._activations + work.num_sampled * self._logits
-        launches = self._layers * self._cost.gemm_launches
-        gemms = Row(
-            phase,
-            "GEMMs",
-            work.gemm_flops + work.head_flops,
-            work.weight_bytes + work.head_bytes + moved,
-            self.gemm_peak,
-            bandwidth,
-            times.gemms + times.lm_head + launches,
-        )
-        written = work.num_tokens * self._config.layout.bytes_per_token
-        attention = Row(
-            phase,
-            "attention",
-            work.decode_flops + work.prefill_flops,
-            work.decode_bytes + work.prefill_bytes + written + work.num_tokens * self._queries,
-            gpu.bf16_flops_per_s,
-            bandwidth,
-            times.decode_attention + times.prefill_attention,
-        )
-        flops = gemms.flops + attention.flops
-        arithmetic = gemms.flops / gemms.peak_flops_per_s
-        arithmetic += attention.flops / attention.peak_flops_per_s
-        step = replace(
-            gemms,
-            part="step",
-            flops=flops,
-            num_bytes=gemms.num_bytes + attention.num_bytes,
-            peak_flops_per_s=flops / arithmetic,
-            seconds=times.total,
-        )
-        return gemms, attention, step
-
-
-def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_new: int) -> Work:
-    """Count a step in which all requests are alike, as ``counter.count`` would one by one."""
-    keys, flops = 0.0, 0.0
-    for layers in counter.classes:
-        end = num_computed + num_new
-        pairs = num_pairs(layers.kind, layers.window, end)
-        pairs -= num_pairs(layers.kind, layers.window, num_computed)
-        seen = num_keys(layers.kind, layers.window, num_computed, num_new)
-        keys += batch_size * seen * layers.kv_bytes
-        flops += batch_size * pairs * layers.pair_flops
-    num_tokens = batch_size * num_new
-    by_tokens = counter.weight_bytes_by_tokens
-    decodes = num_new == 1
-    return Work(
-        num_requests=batch_size,
-        num_tokens=num_tokens,
-        num_sampled=batch_size,
-        num_decodes=batch_size if decodes else 0,
-        weight_bytes=by_tokens[min(num_tokens, len(by_tokens) - 1)],
-        gemm_flops=num_tokens * counter.body_flops,
-        head_bytes=counter.head_bytes,
-        head_flops=batch_size * counter.head_flops,
-        decode_bytes=keys if decodes else 0.0,
-        decode_flops=flops if decodes else 0.0,
-        prefill_bytes=0.0 if decodes else keys,
-        prefill_flops=0.0 if decodes else flops,
-        plan=StepPlan(),
     )
 
 
@@ -295,14 +197,17 @@ def _first(holds: Callable[[int], bool]) -> int | None:
 
 
 def _assumptions(
-    config: CostConfig, num_prefill_tokens: int, rows: tuple[Row, ...]
+    config: CostConfig, batch_size: int, context_len: int, rows: tuple[Row, ...]
 ) -> tuple[str, ...]:
     basis, _, _ = basis_of(config.gpu.name).partition(" (")  # the errors of each fit follow
-    notes = ["prompts computed whole, in one step", f"times: {basis}"]
-    if num_prefill_tokens > MOST_FITTED_TOKENS:
+    notes = [f"times: {basis}"]
+    if batch_size * context_len > MOST_FITTED_TOKENS:
+        notes.append(f"prompts timed in steps of up to {MOST_FITTED_TOKENS:,} tokens")
+    longest = max(batch_size, context_len)
+    if longest > MOST_FITTED_TOKENS:
         notes.append(
-            f"prefill of {num_prefill_tokens:,} tokens is beyond the {MOST_FITTED_TOKENS:,} of the "
-            "largest kernel fitted"
+            f"a step of {longest:,} tokens is beyond the {MOST_FITTED_TOKENS:,} of the largest "
+            "kernel fitted"
         )
     if config.dtype == "fp32":
         notes.append("peak of 16-bit arithmetic; FP32 is slower")

@@ -60,8 +60,8 @@ def _work(found: Roofline) -> Table:
         table.add_row(
             row.phase,
             row.part,
-            f"{row.flops / 1e12:,.3g}" if row.flops < 1e14 else f"{row.flops / 1e12:,.0f}",
-            f"{row.num_bytes / 1e9:,.1f}",
+            _amount(row.flops / 1e12),
+            _amount(row.num_bytes / 1e9),
             f"{row.intensity:,.1f}",
             row.bound,
             milliseconds(1e3 * row.ideal_seconds),
@@ -70,6 +70,10 @@ def _work(found: Roofline) -> Table:
             percent(row.mbu),
         )
     return table
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def _from_which_batch(found: Roofline) -> str:

@@ -1,0 +1,130 @@
+"""Steps in which all requests are alike: their work under the roofline, by part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.cost.bound import Row
+from kvsim.cost.roofline import RooflineCost, peak_flops
+from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
+from kvsim.cost.work import Work, WorkCounter, num_keys, num_pairs
+from kvsim.sched.scheduler import StepPlan
+
+if TYPE_CHECKING:
+    from kvsim.cost.model import CostConfig
+
+#: Tokens of the largest GEMMs that the H100's step times are fitted on (vLLM's kernel tables).
+MOST_FITTED_TOKENS = 32_768
+
+
+class Seconds(NamedTuple):
+    """Modelled times of a step and of two of its parts."""
+
+    gemms: float
+    attention: float
+    step: float
+
+
+class UniformSteps:
+    """Rows of uniform steps of one model on one GPU."""
+
+    def __init__(self, config: CostConfig) -> None:
+        self._config = config
+        self._cost = RooflineCost(config)
+        self._work = self._cost.work
+        self._activations, self._logits = gemm_activation_bytes(config)
+        self._queries = query_bytes(config, self._work.classes)
+        self.gemm_peak = peak_flops(config.gpu, config.quantization)
+
+    def prefill(self, batch_size: int, num_tokens: int) -> tuple[Row, Row, Row]:
+        """Whole prompts: counted as one step, timed in steps of what kernels were measured at."""
+        per_step = max(1, MOST_FITTED_TOKENS // num_tokens)
+        num_full, rest = divmod(batch_size, per_step)
+        total = Seconds(0.0, 0.0, 0.0)
+        for count, size in ((num_full, per_step), (1, rest)):
+            if count and size:
+                one = self._seconds(uniform_work(self._work, size, 0, num_tokens))
+                total = Seconds(*(t + count * s for t, s in zip(total, one, strict=True)))
+        return self._rows("prefill", uniform_work(self._work, batch_size, 0, num_tokens), total)
+
+    def decode(self, batch_size: int, context_len: int) -> tuple[Row, Row, Row]:
+        """One more token each, the last of ``context_len``."""
+        work = uniform_work(self._work, batch_size, context_len - 1, 1)
+        return self._rows("decode", work, self._seconds(work))
+
+    def kept_bytes(self, batch_size: int, context_len: int) -> float:
+        """KV of a batch on one GPU: what a decode of it reads."""
+        return uniform_work(self._work, batch_size, context_len - 1, 1).decode_bytes
+
+    def _seconds(self, work: Work) -> Seconds:
+        times = self._cost.times(work)
+        launches = self._config.model.num_layers * self._cost.gemm_launches
+        attention = times.decode_attention + times.prefill_attention
+        return Seconds(times.gemms + times.lm_head + launches, attention, times.total)
+
+    def _rows(self, phase: str, work: Work, seconds: Seconds) -> tuple[Row, Row, Row]:
+        gpu = self._config.gpu
+        bandwidth = gpu.memory_bandwidth_bytes_per_s
+        moved = work.num_tokens * self._activations + work.num_sampled * self._logits
+        gemms = Row(
+            phase,
+            "GEMMs",
+            work.gemm_flops + work.head_flops,
+            work.weight_bytes + work.head_bytes + moved,
+            self.gemm_peak,
+            bandwidth,
+            seconds.gemms,
+        )
+        written = work.num_tokens * self._config.layout.bytes_per_token
+        attention = Row(
+            phase,
+            "attention",
+            work.decode_flops + work.prefill_flops,
+            work.decode_bytes + work.prefill_bytes + written + work.num_tokens * self._queries,
+            gpu.bf16_flops_per_s,
+            bandwidth,
+            seconds.attention,
+        )
+        flops = gemms.flops + attention.flops
+        arithmetic = gemms.flops / gemms.peak_flops_per_s
+        arithmetic += attention.flops / attention.peak_flops_per_s
+        step = replace(
+            gemms,
+            part="step",
+            flops=flops,
+            num_bytes=gemms.num_bytes + attention.num_bytes,
+            peak_flops_per_s=flops / arithmetic,
+            seconds=seconds.step,
+        )
+        return gemms, attention, step
+
+
+def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_new: int) -> Work:
+    """Count a step in which all requests are alike, as ``counter.count`` would one by one."""
+    keys, flops = 0.0, 0.0
+    for layers in counter.classes:
+        end = num_computed + num_new
+        pairs = num_pairs(layers.kind, layers.window, end)
+        pairs -= num_pairs(layers.kind, layers.window, num_computed)
+        seen = num_keys(layers.kind, layers.window, num_computed, num_new)
+        keys += batch_size * seen * layers.kv_bytes
+        flops += batch_size * pairs * layers.pair_flops
+    num_tokens = batch_size * num_new
+    by_tokens = counter.weight_bytes_by_tokens
+    decodes = num_new == 1
+    return Work(
+        num_requests=batch_size,
+        num_tokens=num_tokens,
+        num_sampled=batch_size,
+        num_decodes=batch_size if decodes else 0,
+        weight_bytes=by_tokens[min(num_tokens, len(by_tokens) - 1)],
+        gemm_flops=num_tokens * counter.body_flops,
+        head_bytes=counter.head_bytes,
+        head_flops=batch_size * counter.head_flops,
+        decode_bytes=keys if decodes else 0.0,
+        decode_flops=flops if decodes else 0.0,
+        prefill_bytes=0.0 if decodes else keys,
+        prefill_flops=0.0 if decodes else flops,
+        plan=StepPlan(),
+    )
