@@ -57,6 +57,11 @@ def elementwise(rate: Efficiency, bandwidth: float) -> float:
     return 32 * 2 * (8 * 4096 + 2 * 128 * 40 + 3 * 14336) / (bandwidth * rate.elementwise)
 
 
+#: Bytes a Llama-3-8B's GEMMs read and write per token in the layers, and in the LM head.
+ACTIVATIONS = 32 * 2 * ((4096 + 6144) + (4096 + 4096) + (4096 + 28_672) + (14_336 + 4096))
+LOGITS = 2 * (4096 + 128_256)
+
+
 def test_a_lone_decode_reads_all_weights_once() -> None:
     config = cost_config()
     cost = price(config, (1000, 1))
@@ -68,8 +73,8 @@ def test_a_lone_decode_reads_all_weights_once() -> None:
     overhead = rate.step + rate.request + 32 * launches + elementwise(rate, bandwidth)
     head = 2 * 128_256 * 4096
     expected = kv / (bandwidth * rate.decode_attention)
-    for weights in (streamed - head, head):
-        memory = weights / (bandwidth * rate.weights)
+    for weights, moved in ((streamed - head, ACTIVATIONS), (head, LOGITS)):
+        memory = (weights + moved) / (bandwidth * rate.weights)
         arithmetic = weights / (config.gpu.bf16_flops_per_s * rate.gemm)
         arithmetic *= 1 + rate.gemm_falloff / 8192
         expected += memory + rate.gemm_ridge * arithmetic**2 / memory
@@ -89,9 +94,10 @@ def test_a_long_prompt_is_bound_by_arithmetic() -> None:
     peak = config.gpu.bf16_flops_per_s
     bandwidth = config.gpu.memory_bandwidth_bytes_per_s
     arithmetic = (gemm - 2 * 128_256 * 4096) / (peak * rate.gemm) * (1 + rate.gemm_falloff)
-    memory = 2 * (7_504_924_672 - 128_256 * 4096) / (bandwidth * rate.weights)
+    memory = 2 * (7_504_924_672 - 128_256 * 4096) + 8192 * ACTIVATIONS
+    memory /= bandwidth * rate.weights
     expected = arithmetic + rate.gemm_ridge * memory**2 / arithmetic
-    memory = 2 * 128_256 * 4096 / (bandwidth * rate.weights)  # the LM head, for one token
+    memory = (2 * 128_256 * 4096 + LOGITS) / (bandwidth * rate.weights)  # for one token
     arithmetic = 2 * 128_256 * 4096 / (peak * rate.gemm) * (1 + rate.gemm_falloff / 8192)
     expected += memory + rate.gemm_ridge * arithmetic**2 / memory
     expected += attention / (peak * rate.prefill_attention)
@@ -416,3 +422,17 @@ def test_a_front_end_adds_to_what_a_client_sees() -> None:
     assert late.summary["mean_tpot_ms"] == plain.summary["mean_tpot_ms"]
     assert plain.summary["request_goodput"] > 0 == late.summary["request_goodput"]
     assert kvsim.testing.equal_tables(late.requests, plain.requests)
+
+
+def test_the_attention_of_mla_decodes_is_bound_by_arithmetic_on_slow_cards() -> None:
+    """DeepSeek's latent is read once for 128 heads: 242 FLOP/B, above an L4's ridge."""
+    for gpu, bound in (("l4", "arithmetic"), ("h100-sxm", "memory")):
+        config = cost_config("deepseek-v3", gpu=gpu, tp=1)
+        work = WorkCounter(config).count(plan(*[(4000, 1)] * 64))
+        rate, card = efficiency_of(gpu), config.gpu
+        reading = work.decode_bytes / (card.memory_bandwidth_bytes_per_s * rate.decode_attention)
+        computing = work.decode_flops / (card.bf16_flops_per_s * rate.prefill_attention)
+        assert (computing > reading) == (bound == "arithmetic")
+        launches = 61 * (rate.decode_launch + 64 * rate.decode_request * 128 / 32)
+        time = RooflineCost(config).times(work).decode_attention
+        assert time == pytest.approx(max(reading, computing) + launches, rel=1e-9)

@@ -55,7 +55,7 @@ def test_whole_runs_hold_their_bands(shared_data) -> None:
     verdicts = list(validate_serving.verdicts(errors).columns[-1].cells)
     assert verdicts == ["holds"] * 10
     # What is not in the bands: two GPUs, and a card that is slower than its listed peaks.
-    assert max(abs(e["E2E"]) for n, e in errors.items() if n.startswith("codellama")) < 8
+    assert max(abs(e["E2E"]) for n, e in errors.items() if n.startswith("codellama")) < 10
     assert abs(errors["llama-3.1-8b RTXPRO6000"]["E2E"]) < 17
 
 

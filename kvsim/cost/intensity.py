@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.catalog import get_gpu, get_model
 from kvsim.config import Config
+from kvsim.cost.arithmetic import arithmetic_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.cost.model import CostConfig
-from kvsim.cost.roofline import arithmetic_of
 from kvsim.cost.uniform import MOST_FITTED_TOKENS, UniformSteps
 from kvsim.errors import FieldError
 from kvsim.memory.hierarchy import Level, hierarchy
@@ -214,8 +214,5 @@ def _assumptions(
     if config.model.is_moe:
         notes.append("tokens choose experts at random")
     if any(row.seconds < row.ideal_seconds for row in rows):
-        notes.append(
-            "a modelled time is below the ideal: it leaves out activations, and arithmetic in "
-            "the attention of decodes"
-        )
+        notes.append("a modelled time is below the ideal: decodes' queries are not counted in it")
     return tuple(notes)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Field
 
+from kvsim.cost.arithmetic import peak_flops
 from kvsim.cost.efficiency import Efficiency, efficiency_of, overridden, with_narrow_kv
 from kvsim.cost.host_link import HostLink
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
@@ -25,7 +26,6 @@ NUM_GEMMS = 4
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 if TYPE_CHECKING:
-    from kvsim.catalog.spec import GpuSpec
     from kvsim.sched.scheduler import StepPlan
 
 
@@ -128,6 +128,8 @@ class RooflineCost:
             "body_flops": work.body_flops,
             "head_flops": work.head_flops,
             "head_bytes": work.head_bytes,
+            "token_bytes": work.token_bytes,
+            "logit_bytes": work.logit_bytes,
             "kv_bytes": layers.kv_bytes,
             "pair_flops": layers.pair_flops,
             "kv_rate": self._kv_rate,
@@ -168,15 +170,17 @@ class RooflineCost:
 
     def gemms(self, work: Work) -> float:
         """Seconds of the layers' GEMMs, launches aside."""
-        return self._gemm_time(work.weight_bytes, work.gemm_flops, work.num_tokens)
+        moved = work.weight_bytes + work.num_tokens * self.work.token_bytes
+        return self._gemm_time(moved, work.gemm_flops, work.num_tokens)
 
     def lm_head(self, work: Work) -> float:
         """Seconds of the logits."""
-        return self._gemm_time(work.head_bytes, work.head_flops, work.num_sampled)
+        moved = work.head_bytes + work.num_sampled * self.work.logit_bytes
+        return self._gemm_time(moved, work.head_flops, work.num_sampled)
 
     def decode_attention(self, work: Work) -> float:
         """Seconds of attention with one query token; slower beside a long prompt."""
-        reading = work.decode_bytes / self._kv_rate
+        reading = max(work.decode_bytes / self._kv_rate, work.decode_flops / self._prefill_rate)
         mixed = min(work.num_prefill_tokens / MIXED_TOKENS, 1.0)
         launches = self._decode_time + work.num_decodes * self._decode_time_per_request
         return launches + reading * (1.0 + self._mixed_decode * mixed)
@@ -194,9 +198,9 @@ class RooflineCost:
             self._two_shot + work.num_tokens * self._two_shot_token,
         )
 
-    def _gemm_time(self, weights: float, flops: float, num_tokens: int) -> float:
+    def _gemm_time(self, moved: float, flops: float, num_tokens: int) -> float:
         """Take the slower of memory and arithmetic; near the ridge, neither hides the other."""
-        memory = weights / self._stream_rate
+        memory = moved / self._stream_rate
         arithmetic = flops / self._gemm_rate * (1.0 + num_tokens * self._gemm_falloff)
         slower, faster = max(memory, arithmetic), min(memory, arithmetic)
         return slower + self._gemm_ridge * faster * faster / slower
@@ -238,22 +242,3 @@ def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, flo
     second = reduces * rate.all_reduce_exchange
     ring = 2 * (tp - 1) / tp * token / rate.link_ring
     return fixed, (tp - 1) * token / rate.link, fixed + second, ring
-
-
-def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
-    """Return what GEMMs compute in: 8-bit weights with 8-bit activations, where the card can."""
-    if quantization == "fp8" and gpu.fp8_flops_per_s:
-        return "fp8"
-    if quantization == "int8" and gpu.int8_ops_per_s:
-        return "int8"
-    return "16-bit"
-
-
-def peak_flops(gpu: GpuSpec, quantization: str | None) -> float:
-    """Peak rate of the GEMMs, per second."""
-    rates = {
-        "fp8": gpu.fp8_flops_per_s,
-        "int8": gpu.int8_ops_per_s,
-        "16-bit": gpu.bf16_flops_per_s,
-    }
-    return rates[arithmetic_of(gpu, quantization)]

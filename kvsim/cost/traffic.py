@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.cost.roofline import arithmetic_of
+from kvsim.cost.arithmetic import arithmetic_of
 from kvsim.memory.weights import DTYPE_BYTES
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.cost.arithmetic import peak_flops
 from kvsim.cost.bound import Row
-from kvsim.cost.roofline import RooflineCost, peak_flops
-from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
+from kvsim.cost.roofline import RooflineCost
+from kvsim.cost.traffic import query_bytes
 from kvsim.cost.work import Work, WorkCounter, num_keys, num_pairs
 from kvsim.sched.scheduler import StepPlan
 
@@ -33,7 +34,6 @@ class UniformSteps:
         self._config = config
         self._cost = RooflineCost(config)
         self._work = self._cost.work
-        self._activations, self._logits = gemm_activation_bytes(config)
         self._queries = query_bytes(config, self._work.classes)
         self.gemm_peak = peak_flops(config.gpu, config.quantization)
 
@@ -66,7 +66,8 @@ class UniformSteps:
     def _rows(self, phase: str, work: Work, seconds: Seconds) -> tuple[Row, Row, Row]:
         gpu = self._config.gpu
         bandwidth = gpu.memory_bandwidth_bytes_per_s
-        moved = work.num_tokens * self._activations + work.num_sampled * self._logits
+        moved = work.num_tokens * self._work.token_bytes
+        moved += work.num_sampled * self._work.logit_bytes
         gemms = Row(
             phase,
             "GEMMs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.cost.traffic import gemm_activation_bytes
 from kvsim.memory.weights import DTYPE_BYTES, QUANTIZED_BYTES
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class WorkCounter:
         self._one_full_class = self.one_class and self.classes[0].kind == "full"
         self.body_flops, self.head_flops = gemm_flops(config.model, config.tensor_parallel_size)
         self.weight_bytes_by_tokens, self.head_bytes = streamed_bytes(config)
+        #: Activations that GEMMs read and write per token, and the LM head per sampled one.
+        self.token_bytes, self.logit_bytes = gemm_activation_bytes(config)
         self._kv_bytes = config.layout.bytes_per_token
         # The layout holds one pipeline stage; a step passes through all of them.
         self._num_stages = config.model.num_layers / len(config.layout.layers)

@@ -79,7 +79,7 @@ FLOAT_SETTINGS = frozenset(
         *("gemm_rate", "body_flops", "head_flops", "head_bytes", "pair_flops", "kv_rate"),
         *("prefill_rate", "gemm_ridge", "token_time", "decode_time", "decode_time_per_request"),
         *("mixed_decode", "mixed_tokens", "gemm_falloff", "prefill_time", "prefill_time_per_token"),
-        *("one_shot", "one_shot_token", "two_shot", "two_shot_token"),
+        *("one_shot", "one_shot_token", "two_shot", "two_shot_token", "token_bytes", "logit_bytes"),
     }
 )
 

@@ -75,6 +75,7 @@ from kvsim.engine.kernel_places import (
     LAST_TOKEN_TIME,
     LAST_WEIGHT,
     LENGTH,
+    LOGIT_BYTES,
     LOOKAHEAD,
     MAX_ACTIVE,
     MAX_BATCHES,
@@ -141,6 +142,7 @@ from kvsim.engine.kernel_places import (
     SUM_FILLED,
     SUM_INTERNAL,
     THRESHOLD,
+    TOKEN_BYTES,
     TOKEN_TIME,
     TRIED,
     TWO_SHOT,
@@ -406,8 +408,8 @@ def schedule_orca(m, f, u, maps, b):
 
 
 @njit
-def gemm_time(f, weights, flops, tokens):
-    memory = weights / f[STREAM_RATE]
+def gemm_time(f, moved, flops, tokens):
+    memory = moved / f[STREAM_RATE]
     arithmetic = flops / f[GEMM_RATE] * (1.0 + tokens * f[GEMM_FALLOFF])
     slower, faster = max(memory, arithmetic), min(memory, arithmetic)
     return slower + f[GEMM_RIDGE] * faster * faster / slower
@@ -416,14 +418,17 @@ def gemm_time(f, weights, flops, tokens):
 @njit
 def price(m, f, u, maps, requests, tokens, sampled, decodes, decode_keys, keys, pairs):
     """The roofline of kvsim.cost.roofline."""
-    weights = f[m[WEIGHT_BYTES] + min(tokens, m[LAST_WEIGHT])]
     time = f[STEP_TIME] + requests * f[REQUEST_TIME]
-    time += gemm_time(f, weights, tokens * f[BODY_FLOPS], tokens)
+    moved = f[m[WEIGHT_BYTES] + min(tokens, m[LAST_WEIGHT])] + tokens * f[TOKEN_BYTES]
+    time += gemm_time(f, moved, tokens * f[BODY_FLOPS], tokens)
     if sampled:
-        time += gemm_time(f, f[HEAD_BYTES], sampled * f[HEAD_FLOPS], sampled)
+        moved = f[HEAD_BYTES] + sampled * f[LOGIT_BYTES]
+        time += gemm_time(f, moved, sampled * f[HEAD_FLOPS], sampled)
     prefill_tokens = tokens - decodes
     if decodes:
-        reading = np.float64(decode_keys * m[KV_BYTES]) / f[KV_RATE]
+        decode_bytes = np.float64(decode_keys * m[KV_BYTES])
+        decode_flops = decode_keys * f[PAIR_FLOPS]
+        reading = max(decode_bytes / f[KV_RATE], decode_flops / f[PREFILL_RATE])
         mixed = min(prefill_tokens / f[MIXED_TOKENS], 1.0)
         launches = f[DECODE_TIME] + decodes * f[DECODE_TIME_PER_REQUEST]
         time += launches + reading * (1.0 + f[MIXED_DECODE] * mixed)

@@ -1,0 +1,27 @@
+"""Which arithmetic a card's GEMMs run in, and how fast that is at most."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import GpuSpec
+
+
+def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
+    """Return what GEMMs compute in: 8-bit weights with 8-bit activations, where the card can."""
+    if quantization == "fp8" and gpu.fp8_flops_per_s:
+        return "fp8"
+    if quantization == "int8" and gpu.int8_ops_per_s:
+        return "int8"
+    return "16-bit"
+
+
+def peak_flops(gpu: GpuSpec, quantization: str | None) -> float:
+    """Peak rate of the GEMMs, per second."""
+    rates = {
+        "fp8": gpu.fp8_flops_per_s,
+        "int8": gpu.int8_ops_per_s,
+        "16-bit": gpu.bf16_flops_per_s,
+    }
+    return rates[arithmetic_of(gpu, quantization)]
