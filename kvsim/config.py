@@ -36,13 +36,39 @@ Count = Annotated[int, Field(ge=1)]
 Parallel = Annotated[int, Field(ge=1, le=4096)]
 
 
-class Config(BaseModel):
+class Validated(BaseModel):
+    """Fields of what is asked for, immutable; a mistake in one is told in one line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @classmethod
+    def build(cls, **values: Any) -> Self:
+        """Validate keywords.
+
+        Raises
+        ------
+        ValueError
+            One line that names the field, its value and what is allowed.
+        """
+        unknown = [name for name in values if name not in cls.model_fields]
+        if unknown:
+            raise unknown_name("option", unknown[0], cls.model_fields)
+        try:
+            config = cls(**values)
+        except ValidationError as error:
+            raise _field_error(error) from None
+        config._check()
+        return config
+
+    def _check(self) -> None:
+        """Raise ValueError for what no field can see alone."""
+
+
+class Config(Validated):
     """One simulated deployment: model, GPU, KV-cache manager, scheduler, and how to run it.
 
     A value of None means: as vLLM would choose for this model and GPU.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model: str | ModelSpec = Field(
         "opt-13b", description="catalogue name, Hugging Face id, or path to a config.json"
@@ -161,29 +187,13 @@ class Config(BaseModel):
     def _none(cls, value: object) -> object:
         return None if value == NONE else value
 
-    @classmethod
-    def build(cls, **values: Any) -> Self:
-        """Validate keywords.
-
-        Raises
-        ------
-        ValueError
-            One line that names the field, its value and what is allowed.
-        """
-        unknown = [name for name in values if name not in cls.model_fields]
-        if unknown:
-            raise unknown_name("option", unknown[0], cls.model_fields)
-        try:
-            config = cls(**values)
-        except ValidationError as error:
-            raise field_error(error) from None
-        for metric in config.goodput or {}:
+    def _check(self) -> None:
+        for metric in self.goodput or {}:
             if metric not in GOODPUT_METRICS:
                 raise unknown_name("goodput metric", metric, GOODPUT_METRICS)
-        for part in config.logged or {}:
+        for part in self.logged or {}:
             if part not in LOGGED_PARTS:
                 raise unknown_name("logged part", part, LOGGED_PARTS)
-        return config
 
     def to_toml(self) -> str:
         """Write down everything that differs from the defaults."""
@@ -254,7 +264,7 @@ def _non_defaults(spec: Any) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
 
 
-def field_error(error: ValidationError) -> FieldError:
+def _field_error(error: ValidationError) -> FieldError:
     """Return the one line about the first thing pydantic refused."""
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else "config"

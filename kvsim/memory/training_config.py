@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from kvsim.catalog.spec import GpuSpec, ModelSpec
-from kvsim.config import field_error
+from kvsim.catalog.spec import GpuSpec, ModelSpec  # noqa: TC001 - pydantic reads them
+from kvsim.config import Validated
 from kvsim.errors import FieldError, unknown_name
 
 #: What can leave the GPU, in the order it costs least to move.
@@ -17,13 +17,11 @@ Count = Annotated[int, Field(ge=1)]
 Parallel = Annotated[int, Field(ge=1, le=65536)]
 
 
-class TrainingConfig(BaseModel):
+class TrainingConfig(Validated):
     """One training job: a model's shape, the batch, the arithmetic, and how it is shared out.
 
     Names are DeepSpeed's, Megatron's or bitsandbytes' words where they have one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model: str | ModelSpec | None = Field(
         None, description="catalogue name, Hugging Face id, or path to a config.json"
@@ -95,25 +93,6 @@ class TrainingConfig(BaseModel):
             except ValueError:
                 return value
         return int(value) if isinstance(value, float) and value.is_integer() else value
-
-    @classmethod
-    def build(cls, **values: Any) -> Self:
-        """Validate keywords.
-
-        Raises
-        ------
-        ValueError
-            One line that names the field, its value and what is allowed.
-        """
-        unknown = [name for name in values if name not in cls.model_fields]
-        if unknown:
-            raise unknown_name("option", unknown[0], cls.model_fields)
-        try:
-            config = cls(**values)
-        except ValidationError as error:
-            raise field_error(error) from None
-        config._check()
-        return config
 
     def _check(self) -> None:
         """Raise FieldError for what no field can see alone."""
