@@ -371,7 +371,7 @@ def test_measured_tables_that_lack_something_are_refused(tmp_path) -> None:
 
 def test_the_estimator_is_an_extra_and_says_so() -> None:
     if importlib.util.find_spec("aiconfigurator_core") is None:
-        with pytest.raises(ValueError, match=re.escape('pip install "kvsim[aiconfigurator]"')):
+        with pytest.raises(ValueError, match=re.escape('pip install "aiconfigurator-core>=0.12"')):
             AIConfiguratorCost(cost_config("qwen3-32b", tp=2))
     with pytest.raises(ValueError, match="has no tables of rtx-4090"):
         AIConfiguratorCost(cost_config(gpu="rtx-4090"))

@@ -1,8 +1,8 @@
 """Step time from aiconfigurator-core, NVIDIA's estimator on measured kernels (an optional extra).
 
 Its engine prices the GPU's part of a step; host work between steps stays the roofline's. A query
-takes about a millisecond, and a step beside prompts two. Needs ``pip install
-"kvsim[aiconfigurator]"``; it carries tables of data-centre cards and shapes of popular models, and
+takes about a millisecond, and a step beside prompts two. Needs the
+extra ``[aiconfigurator]``; it carries tables of data-centre cards and shapes of popular models, and
 asks Hugging Face for the others.
 """
 
@@ -116,7 +116,7 @@ def _engine(model: str, system: str, framework: str, version: str | None, tp: in
         from aiconfigurator_core.sdk import EngineHandle
     except ImportError:
         raise ValueError(
-            'cost model aiconfigurator needs its extra: pip install "kvsim[aiconfigurator]"'
+            'cost model aiconfigurator needs a package: pip install "aiconfigurator-core>=0.12"'
         ) from None
     logging.getLogger("aiconfigurator_core").setLevel(logging.CRITICAL)
     try:
