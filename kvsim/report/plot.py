@@ -50,6 +50,8 @@ TRAINING_PARTS = ("weights", "gradients", "optimizer", "activations", "workspace
 #: Instants that a memory map shows, evenly spaced over the run.
 MAP_COLUMNS = 1200
 
+#: Of lines: colours that all can tell apart, then styles.
+STYLES = ("-", "--", ":")
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
@@ -182,8 +184,10 @@ def latency(runs: Runs) -> Figure:
     titles = {"ttft": "TTFT (s)", "tpot": "TPOT (ms/token)", "e2el": "end to end (s)"}
     for axes, (metric, title) in zip(panels, titles.items(), strict=True):
         unit = 1000.0 if metric == "tpot" else 1.0
-        for (name, result), color in zip(named.items(), LINES * len(named), strict=False):
-            _cdf(axes, unit * latencies(result.requests)[metric], name, color)
+        for index, (name, result) in enumerate(named.items()):
+            seconds = latencies(result.requests, result.config.front_end_latency)[metric]
+            style = STYLES[index // len(LINES) % len(STYLES)]
+            _cdf(axes, unit * seconds, name, color=LINES[index % len(LINES)], linestyle=style)
         axes.set_xlabel(title)
         if metric != "tpot":
             axes.set_xscale("log")
@@ -200,10 +204,10 @@ def latency(runs: Runs) -> Figure:
     return figure
 
 
-def _cdf(axes: Axes, values: NDArray[np.float64], name: str, color: str) -> None:
+def _cdf(axes: Axes, values: NDArray[np.float64], name: str, **look: Any) -> None:
     known = np.sort(values[~np.isnan(values)])
     if len(known):
-        axes.step(known, np.arange(1, len(known) + 1) / len(known), label=name, color=color)
+        axes.step(known, np.arange(1, len(known) + 1) / len(known), label=name, **look)
 
 
 def training_memory(budgets: Mapping[str, TrainingMemory]) -> Figure:
