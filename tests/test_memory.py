@@ -391,3 +391,41 @@ def test_logged_budgets_give_the_logged_blocks(shared_data) -> None:
 def test_wrong_logged_parts_are_refused(logged: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kvsim.capacity(model="llama-3-8b", gpu="a100-80gb", logged=logged)
+
+
+# -- a latent that the model does not have ----------------------------------------------------------
+
+
+def test_a_latent_keeps_its_rank_and_the_rotary_part_on_every_rank() -> None:
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm"}
+    for tp in (1, 2, 8):  # replicated: no heads to divide
+        found = kvsim.capacity(allocator="paged+mla=512", tensor_parallel_size=tp, **options)
+        assert found.bytes_per_token == 32 * (512 + 64) * 2
+    own = kvsim.capacity(model="deepseek-v3", gpu="h200-sxm", tensor_parallel_size=8)
+    what_if = kvsim.capacity(
+        model="deepseek-v3", gpu="h200-sxm", tensor_parallel_size=8, allocator="paged+mla=512"
+    )
+    assert own.bytes_per_token == what_if.bytes_per_token == 70_272
+    assert own.num_gpu_blocks == what_if.num_gpu_blocks
+
+
+def test_the_attention_of_a_latent_costs_what_deepseeks_does() -> None:
+    trace = kvsim.Trace.from_arrays([0.0, 0.0], [900, 40], [30, 20])
+    options = {"model": "deepseek-v3", "gpu": "h200-sxm", "tensor_parallel_size": 8}
+    own = kvsim.simulate(trace, **options)
+    what_if = kvsim.simulate(trace, allocator="paged+mla=512", **options)
+    assert own.requests.tolist() == what_if.requests.tolist()
+
+
+@pytest.mark.parametrize(
+    ("allocator", "message"),
+    [
+        ("paged+mla=512+gqa=8", "a latent has no KV heads"),
+        ("paged+mla=512+mqa", "a latent has no KV heads"),
+        ("paged+mla", "mla=512"),
+        ("paged+mla=0", "from 1 on"),
+    ],
+)
+def test_wrong_latents_are_refused(allocator: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kvsim.capacity(model="llama-3-8b", gpu="h100-sxm", allocator=allocator)

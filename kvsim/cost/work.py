@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.cost.traffic import gemm_activation_bytes
+from kvsim.memory.layout import ROTARY_DIM
 from kvsim.memory.weights import DTYPE_BYTES, QUANTIZED_BYTES
 
 if TYPE_CHECKING:
@@ -192,6 +193,8 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
         dims = 2 * layer.head_dim
         if model.is_mla:  # the latent is both key and value of every head
             dims = layer.head_dim + model.kv_lora_rank
+        if config.layout.kv_lora_rank:
+            dims = 2 * config.layout.kv_lora_rank + ROTARY_DIM
         flops = 2.0 * dims * model.num_heads / tp
         key = (kv.kind, kv.window or 0)
         old = classes.get(key, LayerClass(*key, 0, 0.0))

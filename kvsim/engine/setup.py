@@ -156,6 +156,7 @@ def _layout(config: Config, memory: Memory, allocator: AllocatorSpec) -> KVLayou
         pipeline_parallel_size=config.pipeline_parallel_size,
         num_kv_heads=allocator.num_kv_heads,
         window=allocator.window,
+        kv_lora_rank=allocator.kv_lora_rank,
     )
 
 

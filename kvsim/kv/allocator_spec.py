@@ -13,8 +13,9 @@ from kvsim.registry import parse_spec
 class AllocatorSpec(NamedTuple):
     """An allocator as asked for.
 
-    ``kv_cache_dtype``, ``num_kv_heads``, ``window`` and ``swap`` come from modifiers and override
-    what flags and model say; None and False leave them alone. ``params`` are the base's own.
+    ``kv_cache_dtype``, ``num_kv_heads``, ``window``, ``kv_lora_rank`` and ``swap`` come from
+    modifiers and override what flags and model say; None and False leave them alone. ``params`` are
+    the base's own.
     """
 
     base: str
@@ -22,12 +23,17 @@ class AllocatorSpec(NamedTuple):
     kv_cache_dtype: str | None = None
     num_kv_heads: int | None = None
     window: int | None = None
+    kv_lora_rank: int | None = None
     swap: bool = False
+
+
+#: Modifiers with a number: what they set, and an example.
+NUMBERED = {"window": ("window", 4096), "gqa": ("num_kv_heads", 8), "mla": ("kv_lora_rank", 512)}
 
 
 def _positive(key: str, value: str | None) -> int:
     if value is None or not value.isdigit() or int(value) < 1:
-        example = f"{key}={4096 if key == 'window' else 8}"
+        example = f"{key}={NUMBERED[key][1]}"
         raise ValueError(f"{key} needs a whole number from 1 on, e.g. {example}")
     return int(value)
 
@@ -36,8 +42,9 @@ def parse_allocator(text: str) -> AllocatorSpec:
     """Read an allocator's name with its modifiers.
 
     Modifiers: ``int8``, ``fp8``, ``int4``, ``bf16``, ``fp16``, ``fp32`` (KV dtype), ``window=N`` (a
-    sliding window of N tokens on every layer), ``gqa=N`` and ``mqa`` (N or 1 KV heads), ``swap``
-    (preempted requests go to host memory).
+    sliding window of N tokens on every layer), ``gqa=N`` and ``mqa`` (N or 1 KV heads), ``mla=N``
+    (a latent of N elements in place of keys and values), ``swap`` (preempted requests go to host
+    memory).
 
     Raises
     ------
@@ -70,25 +77,21 @@ def parse_allocator(text: str) -> AllocatorSpec:
                 change("num_kv_heads", 1)
             else:
                 change("kv_cache_dtype", key)
-        elif key in ("window", "gqa"):
+        elif key in NUMBERED:
             try:
                 number = _positive(key, value)
             except ValueError as error:
                 raise ValueError(f"allocator {text!r}: {error}") from None
-            change("window" if key == "window" else "num_kv_heads", number)
+            change(NUMBERED[key][0], number)
         elif key in own:
             if value is None:
                 raise ValueError(f"allocator {text!r}: {key.replace('_', '-')} needs a value")
             params[key] = value
         else:
-            known = [
-                *KV_DTYPES,
-                "window",
-                "gqa",
-                "mqa",
-                "swap",
-                *(p.replace("_", "-") for p in own),
-            ]
+            known = [*KV_DTYPES, *NUMBERED, "mqa", "swap"]
+            known += [p.replace("_", "-") for p in own]
             unknown = unknown_name("modifier", key.replace("_", "-"), known)
             raise ValueError(f"allocator {text!r}: {unknown}")
+    if "num_kv_heads" in changes and "kv_lora_rank" in changes:
+        raise ValueError(f"allocator {text!r}: a latent has no KV heads; give mla, gqa or mqa")
     return AllocatorSpec(base, ALLOCATORS.check_params(base, params), **changes)

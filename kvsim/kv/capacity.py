@@ -44,4 +44,5 @@ def capacity(**options: Any) -> Capacity:
         config.model_copy(update=changes),
         num_kv_heads=allocator.num_kv_heads,
         window=allocator.window,
+        kv_lora_rank=allocator.kv_lora_rank,
     )

@@ -41,14 +41,12 @@ class Memory(NamedTuple):
     num_gpu_blocks: int
 
 
-def resolve_memory(
-    config: Config, *, num_kv_heads: int | None = None, window: int | None = None
-) -> Memory:
+def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     """Resolve names, limits, KV layout and memory budget.
 
     Parameters
     ----------
-    num_kv_heads, window : what-if overrides of the model's attention
+    **what_if : overrides of the model's attention, as for :func:`kvsim.memory.layout.kv_layout`
 
     Raises
     ------
@@ -67,8 +65,9 @@ def resolve_memory(
     layout = kv_layout(
         model,
         kv_dtype(config.kv_cache_dtype, model_dtype=dtype),
-        num_kv_heads=num_kv_heads,
-        window=window,
+        num_kv_heads=what_if.get("num_kv_heads"),
+        window=what_if.get("window"),
+        kv_lora_rank=what_if.get("kv_lora_rank"),
         **shape,
     )
     plan = plan_groups(
@@ -164,21 +163,19 @@ class Capacity:
         return self.budget_bytes["kv_cache"] < SCARCE * self.budget_bytes["total"]
 
 
-def capacity_of(
-    config: Config, *, num_kv_heads: int | None = None, window: int | None = None
-) -> Capacity:
+def capacity_of(config: Config, **what_if: int | None) -> Capacity:
     """Compute the capacity of a validated configuration.
 
     Parameters
     ----------
-    num_kv_heads, window : what-if overrides of the model's attention
+    **what_if : overrides of the model's attention, as for :func:`kvsim.memory.layout.kv_layout`
 
     Raises
     ------
     ValueError
         As for :func:`resolve_memory`.
     """
-    memory = resolve_memory(config, num_kv_heads=num_kv_heads, window=window)
+    memory = resolve_memory(config, **what_if)
     limits, plan, blocks = memory.limits, memory.plan, memory.num_gpu_blocks
     longest = limits.max_model_len
     # Asynchronous scheduling, vLLM's default, has one more step in flight.
@@ -207,14 +204,14 @@ def capacity_of(
         num_tokens=num_tokens,
         max_concurrency={str(length): blocks // blocks_for(length) for length in lengths},
         budget_bytes=memory.budget._asdict(),
-        num_gpu_blocks_range=_range(config, memory, num_kv_heads, window),
+        num_gpu_blocks_range=_range(config, memory, what_if),
         fits=blocks_for(longest) <= blocks - 1,
         assumptions=_assumptions(config, memory),
     )
 
 
 def _range(
-    config: Config, memory: Memory, num_kv_heads: int | None, window: int | None
+    config: Config, memory: Memory, what_if: dict[str, int | None]
 ) -> tuple[int, int] | None:
     """Blocks over the values that vLLM's versions and GPUs have as defaults."""
     logged = config.logged or {}
@@ -230,7 +227,7 @@ def _range(
                 continue
             one = config.model_copy(update={"max_num_seqs": seqs, "max_num_batched_tokens": batch})
             try:
-                there = resolve_memory(one, num_kv_heads=num_kv_heads, window=window)
+                there = resolve_memory(one, **what_if)
             except ValueError:  # nothing is left, or no whole prompt fits into a step
                 continue
             found.append(there.num_gpu_blocks)

@@ -80,6 +80,10 @@ class LayerKV(NamedTuple):
     num_tensors: int = 2
 
 
+#: Elements of the rotary part that a latent carries along (DeepSeek-V2, arXiv 2405.04434).
+ROTARY_DIM = 64
+
+
 @dataclass(frozen=True)
 class KVLayout:
     """KV of the layers that one GPU holds."""
@@ -87,6 +91,7 @@ class KVLayout:
     layers: tuple[LayerKV, ...]
     dtype: KVDtype
     scale_bytes_per_token: int
+    kv_lora_rank: int = 0  # of a latent that the model does not have: a what-if
 
     @cached_property
     def bytes_per_token(self) -> int:
@@ -106,8 +111,9 @@ def with_attention(
     num_kv_heads: int | None,
     window: int | None,
     head_dim: int,
+    kv_lora_rank: int | None = None,
 ) -> tuple[AttentionLayer, ...]:
-    """Return layers as they would be with other KV heads (GQA, MQA) or a sliding window.
+    """Return layers as they would be with other KV heads (GQA, MQA), a latent, or a sliding window.
 
     With KV heads of its own, MLA's latent gives way to keys and values of ``head_dim``.
     """
@@ -117,6 +123,10 @@ def with_attention(
             dim = layer.head_dim if layer.num_vectors == 2 else head_dim
             layer = layer._replace(  # noqa: PLW2901
                 num_kv_heads=num_kv_heads, num_vectors=2, head_dim=dim
+            )
+        if kv_lora_rank is not None:
+            layer = layer._replace(  # noqa: PLW2901
+                num_kv_heads=1, num_vectors=1, head_dim=kv_lora_rank + ROTARY_DIM
             )
         if window is not None:
             layer = layer._replace(kind="sliding", window=window)  # noqa: PLW2901
@@ -149,14 +159,15 @@ def kv_layout(
     pipeline_parallel_size: int = 1,
     num_kv_heads: int | None = None,
     window: int | None = None,
+    kv_lora_rank: int | None = None,
 ) -> KVLayout:
     """Lay out a model's KV on one GPU (the pipeline stage with most layers).
 
     Parameters
     ----------
-    num_kv_heads, window
-        What-if overrides of the model's attention: KV heads per layer, and a sliding window in
-        tokens on every layer.
+    num_kv_heads, window, kv_lora_rank
+        What-if overrides of the model's attention: KV heads per layer, a sliding window in tokens
+        on every layer, and MLA's latent in place of keys and values.
 
     Raises
     ------
@@ -173,7 +184,11 @@ def kv_layout(
             f"{num_kv_heads} KV heads: must divide the {model.num_heads} heads of {model.name}"
         )
     layers = with_attention(
-        model.layers, num_kv_heads=num_kv_heads, window=window, head_dim=model.head_dim
+        model.layers,
+        num_kv_heads=num_kv_heads,
+        window=window,
+        head_dim=model.head_dim,
+        kv_lora_rank=kv_lora_rank,
     )
     stage = layers[: -(-len(layers) // pipeline_parallel_size)]
     placed, scales = [], 0
@@ -186,4 +201,4 @@ def kv_layout(
         payload = vectors * layer.head_dim * dtype.bits // 8
         placed.append(LayerKV(layer.kind, layer.window, payload + scale, layer.num_vectors))
         scales += scale
-    return KVLayout(tuple(placed), dtype, scales)
+    return KVLayout(tuple(placed), dtype, scales, kv_lora_rank or 0)

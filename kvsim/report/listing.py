@@ -71,6 +71,7 @@ def _allocators() -> Table:
     table.add_row("+int8 +fp8 +int4", "modifiers: KV dtype, its scales counted", "")
     table.add_row("+window=N", "modifier: a sliding window of N tokens on every layer", "")
     table.add_row("+gqa=N +mqa", "modifiers: N or 1 KV heads", "")
+    table.add_row("+mla=N", "modifier: a latent of N elements in place of keys and values", "")
     table.add_row("+swap", "modifier: preempted requests go to host memory (vllm-v0)", "")
     return table
 

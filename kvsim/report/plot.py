@@ -6,7 +6,7 @@ shows it when it is a cell's last value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from matplotlib.colors import ListedColormap
