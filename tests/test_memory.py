@@ -393,7 +393,7 @@ def test_wrong_logged_parts_are_refused(logged: dict[str, float], message: str) 
         kvsim.capacity(model="llama-3-8b", gpu="a100-80gb", logged=logged)
 
 
-# -- a latent that the model does not have ----------------------------------------------------------
+# -- a latent that the model does not have --------------------------------------------------------
 
 
 def test_a_latent_keeps_its_rank_and_the_rotary_part_on_every_rank() -> None:
