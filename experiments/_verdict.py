@@ -65,15 +65,18 @@ def figures(claim: Claim, ours: Sequence[float]) -> str:
 
 
 def between(claim: Claim, ours: Sequence[float]) -> str:
-    """Compare what was measured, lowest and highest, with a claimed range."""
+    """Compare what was measured under several conditions with a claimed range.
+
+    It depends on the condition if some results lie in the range, or on both sides of it.
+    """
     low, high = (float(printed) for printed in claim.theirs)
-    slack = claim.tolerance * high
-    least, most = min(ours), max(ours)
-    if low - slack <= least and most <= high + slack:
+    room = claim.tolerance
+    inside = [low * (1 - room) <= value <= high * (1 + room) for value in ours]
+    if all(inside):
         return "right"
-    if least <= high and most >= low:
+    if any(inside) or min(ours) < low <= high < max(ours):
         return "depends"
-    return wrong_by(least / high if least > high else low / most)
+    return wrong_by(min(value / high if value > high else low / value for value in ours))
 
 
 def one_truth(claim: Claim, ours: Sequence[float]) -> str:

@@ -10,9 +10,9 @@ What is found. Capacity follows the bytes, minus the scales: INT8 is 1.94x, INT4
 flight follow capacity while requests wait. Throughput does not: half the bytes per token are read,
 but twice as many requests read them, so a step takes as long as before for attention, and longer
 for the GEMMs of twice the tokens; what is gained is that weights are read half as often per token.
-FP8 is no 2x but 1.2x, INT4 1.4x, and each token takes longer (TPOT 50, 85 and 139 ms). That is the
-optimist's figure: converting formats inside the attention kernel is not charged, nor what INT4
-costs in quality.
+FP8 is no 2x but 1.2x, INT4 1.45x, and each token takes longer (TPOT 53, 87 and 140 ms). Converting
+FP8 inside the attention kernel is charged as measured, INT8 and INT4 as much; what INT4 costs in
+quality is not.
 
     python -m experiments.kv_dtype [--quick] [--out DIR]
 """

@@ -43,6 +43,9 @@ BANDS = (
     ("llama-2-7b H100", "E2E", 5.0, 5.0),
     ("llama-2-7b H100", "TPOT", 5.0, 5.0),
     ("llama-2-7b H100", "TTFT", 15.0, 15.0),
+    ("codellama-34b H100", "E2E", 5.0, 10.0),
+    ("codellama-34b H100", "TTFT", 15.0, 15.0),
+    ("llama-3.1-8b RTXPRO6000", "E2E", 12.0, 12.0),
 )
 #: The saturated run decided one constant; its throughput is listed, as fitted.
 SATURATED = ("throughput", 5.0)

@@ -436,3 +436,36 @@ def test_the_attention_of_mla_decodes_is_bound_by_arithmetic_where_bandwidth_is_
         launches = 61 * (rate.decode_launch + 64 * rate.decode_request * 128 / 32)
         time = RooflineCost(config).times(work).decode_attention
         assert time == pytest.approx(max(reading, computing) + launches, rel=1e-9)
+
+
+def test_prompts_of_latent_attention_are_not_priced_in_absorbed_form() -> None:
+    """DeepSeek-V3: keys of 128 + 64 and values of 128 per head; decodes use 576 + 512."""
+    config = cost_config("deepseek-v3", gpu="h200-sxm", tp=8)
+    (layers,) = WorkCounter(config).classes
+    assert layers.prompt_pair_flops == 61 * 2 * 16 * (128 + 64 + 128)
+    assert layers.pair_flops == 61 * 2 * 16 * (576 + 512)
+    work = WorkCounter(config).count(plan((0, 1000)))
+    assert work.prefill_flops == 1000 * 1001 / 2 * layers.prompt_pair_flops
+
+
+def test_stages_of_mixed_layers_add_up_to_the_whole_model() -> None:
+    """Gemma-3-27B: the first of four stages has fewer full layers than its share."""
+    model = get_model("gemma-3-27b")
+    counted = []
+    for stages in (1, 2, 4):
+        layout = kv_layout(model, kv_dtype("bf16"), pipeline_parallel_size=stages)
+        config = CostConfig(model, get_gpu("h200-sxm"), layout)
+        counted.append({c.kind: (c.kv_bytes, c.pair_flops) for c in WorkCounter(config).classes})
+    assert counted[0] == counted[1] == counted[2]
+
+
+def test_measured_tables_refuse_what_they_did_not_measure(tmp_path) -> None:
+    write_tables(tmp_path)
+    spec = get_model("llama-3-8b")
+    for change in ({"num_kv_heads": 1}, {"kv_lora_rank": 512}):
+        layout = kv_layout(spec, kv_dtype("bf16"), **change)
+        with pytest.raises(ValueError, match="own in 16 bits"):
+            MeasuredCost(replace(cost_config(), layout=layout), tables=str(tmp_path))
+    narrow = replace(cost_config(), layout=kv_layout(spec, kv_dtype("fp8")))
+    with pytest.raises(ValueError, match="own in 16 bits"):
+        MeasuredCost(narrow, tables=str(tmp_path))

@@ -76,6 +76,8 @@ def test_verdicts_can_be_otherwise() -> None:
     assert judge(claim(("2", "4"), between), [1.5, 3.9]) == "depends"
     assert judge(claim(("2", "4"), between), [8, 12]) == "WRONG by 2.0x"
     assert judge(claim(("2", "4"), between), [0.5, 1]) == "WRONG by 2.0x"
+    assert judge(claim(("2", "4"), between), [1, 8]) == "depends"  # on both sides of it
+    assert judge(claim(("2", "4"), between), [5, 8]) == "WRONG by 1.2x"
     assert judge(claim(("16", "32"), one_truth), [8]).count("WRONG") == 2
     assert judge(claim(("16", "16"), one_truth), [16]) == "right"
     assert judge(claim(("5",), part_of), [7, 5]) == "incomplete by 2.0 GB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ import kvsim.testing
 import workloads
 from experiments import offload
 from kvsim.catalog import get_gpu, get_model
+from kvsim.config import Config
 from kvsim.cost.host_link import FAULT_SECONDS, HostLink
 from kvsim.cost.model import CostConfig
+from kvsim.engine.setup import resolve
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.host_tier import HostTier
 from kvsim.kv.manager import Transfers
@@ -136,13 +139,16 @@ def test_seconds_of_copies_and_faults() -> None:
     )
     link, rate = HostLink(config), get_gpu("h100-sxm").pcie_bytes_per_s
     block = 16 * 131_072
-    copy = block / rate + 64e-5
     assert link.step_seconds(1.0, Transfers()) == 1.0
     assert link.step_seconds(1.0, Transfers(fetched=block)) == 1.0  # under the computation
-    assert link.step_seconds(0.0, Transfers(fetched=3 * block, stored=block)) == pytest.approx(
-        3 * copy
-    )
-    assert link.step_seconds(0.0, Transfers(stored=2 * block)) == pytest.approx(2 * copy)
+    launches = 64e-5  # one per tensor of a layer, however many blocks
+    fetching = Transfers(fetched=3 * block, stored=block)
+    assert link.step_seconds(0.0, fetching) == pytest.approx(3 * block / rate + launches)
+    stored = link.step_seconds(0.0, Transfers(stored=2 * block))
+    assert stored == pytest.approx(2 * block / rate + launches)
+    assert link.swap_seconds(2 * block) == pytest.approx(2 * block / rate)
+    pieces = HostLink(replace(config, piece_bytes=block))
+    assert pieces.swap_seconds(2 * block) == pytest.approx(2 * block / rate + 2 * launches)
     faults = Transfers(paged_in=block, paged_out=3 * block, num_faults=5)
     assert link.step_seconds(1.0, faults) == pytest.approx(1 + 5 * 3e-5 + 3 * block / rate)
 
@@ -186,8 +192,7 @@ def test_copies_take_their_time_and_no_more_than_the_link_has() -> None:
     assert fetched == int(hits.sum()) * 131_072
     link = get_gpu("a100-80gb").pcie_bytes_per_s
     ttft = result.requests["first_token_time"] - result.requests["arrival_time"]
-    blocks = 1000
-    copying = 1000 * 2_097_152 / link + blocks * 64 * 1e-5
+    copying = 1000 * 2_097_152 / link + 64 * 1e-5
     assert ttft[2:] == pytest.approx(copying, rel=1e-6)  # the copy is what takes longest
     assert fetched / ttft.sum() < link
     assert ttft[2:].max() < plain.summary["mean_ttft_ms"] / 1e3
@@ -211,6 +216,11 @@ def test_vllms_flag_makes_paged_tiered() -> None:
     name = kvsim.simulate(trace, allocator="tiered+host-gib=1", **options)
     assert kvsim.testing.equal_tables(flag.requests, name.requests)
     assert flag.summary == name.summary
+    for off in ({"enable_prefix_caching": False}, {"scheduler": "vllm-v0"}):
+        with pytest.raises(ValueError, match="prefix blocks, and enable_prefix_caching is off"):
+            kvsim.simulate(trace, kv_offloading_size=2.0, **off, **options)
+    with pytest.raises(ValueError, match=r"give tiered\+host-gib"):
+        kvsim.record(trace, kv_offloading_size=2.0, **options)
     with pytest.raises(ValueError, match="has no blocks to offload"):
         kvsim.simulate(trace, kv_offloading_size=2.0, allocator="contiguous-max", **options)
 
@@ -321,3 +331,40 @@ def test_host_memory_raises_the_hit_rate_up_to_that_of_a_larger_gpu() -> None:
     assert rates == sorted(rates)
     assert rates[0] < largest - 0.05
     assert rates[-1] == pytest.approx(largest, abs=0.01)
+
+
+def test_slots_that_are_only_reserved_are_not_touched() -> None:
+    trace = Trace.from_arrays([0.0], [16], [1600])
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "allocator": "unified+host-gib=1"}
+    options |= {"num_gpu_blocks_override": 60, "max_model_len": 2048, "horizon": 0.2}
+    for scheduler in ("vllm", "orca"):
+        cache = kvsim.simulate(trace, scheduler=scheduler, **options).summary["kv_cache"]
+        assert "paged_in_bytes" not in cache
+
+
+def test_a_gpu_that_holds_no_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="holds no block"):
+        kvsim.simulate(
+            Trace.from_arrays([0.0], [10], [5]),
+            model="llama-3-8b",
+            gpu="h100-sxm",
+            allocator="unified+block-size=64",
+            num_gpu_blocks_override=3,
+            max_model_len=64,
+        )
+
+
+def test_swapping_copies_a_piece_at_a_time() -> None:
+    """A block's tensors each, a page each; and long tensors at the link's rate."""
+    num_bytes = 500 * 819_200
+    rate, times = get_gpu("a100-40gb").pcie_bytes_per_s, {}
+    for allocator in ("paged+swap", "virtual+page-size=2MiB+swap", "dynamic+swap"):
+        config = Config.build(model="opt-13b", gpu="a100-40gb", allocator=allocator)
+        link = HostLink(resolve(config).cost_config)
+        times[allocator] = link.swap_seconds(num_bytes) - num_bytes / rate
+    assert times["paged+swap"] == pytest.approx(500 / 16 * 80 * 1e-5)
+    assert times["virtual+page-size=2MiB+swap"] == pytest.approx(num_bytes / 2**21 * 1e-5)
+    assert times["dynamic+swap"] == pytest.approx(0, abs=1e-12)
+    latent = Config.build(model="deepseek-v3", gpu="h200-sxm", tensor_parallel_size=8)
+    one = HostLink(resolve(latent).cost_config)
+    assert one.copy_seconds(1) == pytest.approx(61 * 1e-5, rel=1e-6)  # no separate keys and values

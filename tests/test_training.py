@@ -497,3 +497,16 @@ def test_the_figure_has_a_bar_per_budget_and_the_gpus_memory() -> None:
     assert widths == pytest.approx([one.total_bytes / 2**30 for one in budgets.values()])
     (line,) = axes.lines
     assert line.get_xdata()[0] == pytest.approx(train().gpu_memory_bytes / 2**30)
+
+
+def test_offloaded_activations_keep_two_checkpoints_on_the_gpu() -> None:
+    """The one at work and the one on its way, whatever the layers between them."""
+    job = {"params": 7e9, "num_layers": 32, "hidden_size": 4096, "num_heads": 32, "seq_len": 2048}
+    job |= {"attention": "flash"}
+    away = {"offload": "cpu", "offload_parts": "activations"}
+    one_input = 2 * 2048 * 4096
+    for rule, count in (("full", 32), ("every-8", 4)):
+        here = kvsim.train_memory(activation_checkpointing=rule, **job)
+        there = kvsim.train_memory(activation_checkpointing=rule, **job, **away)
+        gone = here.activations_bytes - there.activations_bytes
+        assert gone == (count - 2) * one_input

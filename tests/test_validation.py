@@ -53,10 +53,16 @@ def test_whole_runs_hold_their_bands(shared_data) -> None:
         if run.series is not None:
             assert series_errors(run, found)["KV, points"] <= 6
     verdicts = list(validate_serving.verdicts(errors).columns[-1].cells)
-    assert verdicts == ["holds"] * 10
-    # What is not in the bands: two GPUs, and a card that is slower than its listed peaks.
-    assert max(abs(e["E2E"]) for n, e in errors.items() if n.startswith("codellama")) < 10
-    assert abs(errors["llama-3.1-8b RTXPRO6000"]["E2E"]) < 17
+    missed = [i for i, verdict in enumerate(verdicts) if verdict != "holds"]
+    assert [validate_serving.BANDS[i][:2] for i in missed] == [("llama-3.1-8b RTXPRO6000", "E2E")]
+    assert len(verdicts) == 13
+    # What the provenance of a run says of its errors.
+    for name, of in errors.items():
+        if name.startswith("qwen3-14b H100 24 rps"):
+            continue  # saturated
+        worst = {"E2E": 5, "TTFT": 12} if "H100" in name else {"E2E": 15, "TTFT": 25}
+        worst["E2E"] *= 2 if name.startswith("codellama") else 1
+        assert all(abs(of[what]) <= most for what, most in worst.items()), name
 
 
 def test_synchronous_closed_loops_on_4_and_8_gpus(shared_data) -> None:

@@ -260,3 +260,19 @@ def test_nothing_breaks_under_pressure(run: tuple[Trace, dict[str, Any]]) -> Non
     assert result.summary["completed"] + result.summary["num_rejected"] == len(trace)
     rejected = result.requests[result.requests["finish_reason"] == 1]
     assert (rejected["num_output_tokens"] == 0).all()
+
+
+def test_what_never_fits_under_vllm_v0_is_rejected_at_once() -> None:
+    """A step computes whole prompts there, so a window's request holds its whole prompt once."""
+    trace = Trace.from_arrays([0.0, 0.1, 0.2], [200, 7900, 100], [2000, 3, 5])
+    for allocator in ("virtual+page-size=64KiB+window=256", "paged+window=256"):
+        table = kvsim.simulate(
+            trace,
+            model="llama-3-8b",
+            gpu="l4",
+            scheduler="vllm-v0",
+            max_model_len=8192,
+            kv_cache_memory_bytes=600 * 2**20,
+            allocator=allocator,
+        ).requests
+        assert table["first_scheduled_time"][2] < 1.0

@@ -153,6 +153,10 @@ def _count(names: list[object] | None) -> int:
 
 
 def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
+    if setup.config.kv_offloading_size is not None:
+        raise ValueError(
+            "kv_offloading_size: a case names its allocator; give tiered+host-gib=GIB instead"
+        )
     kv, limits, memory = setup.make_kv(), setup.scheduler_config, setup.kv_config
     own: dict[str, Any] = {}
     if type(kv) is PagedManager:

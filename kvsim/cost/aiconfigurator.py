@@ -84,7 +84,7 @@ class AIConfiguratorCost:
                 milliseconds += mixed(tokens, decodes, context - 1, 2)[3]
         time = self._step_time + work.num_requests * self._request_time + milliseconds / 1e3
         time = self._link.step_seconds(time, plan.transfers)
-        time += self._link.copy_seconds(plan.swapped_bytes)
+        time += self._link.swap_seconds(plan.swapped_bytes)
         return StepCost(time, *self._work.totals(work))
 
 

@@ -17,18 +17,22 @@ FAULT_SECONDS = 3e-5
 class HostLink:
     """PCIe at its peak rate, each way by itself.
 
-    A copied block takes one copy for the keys and one for the values of each layer, each with a
-    fixed time.
+    Swapping copies piece by piece (a block, a page), keys and values of each layer by themselves,
+    each copy with a fixed time. Prefix blocks go all at once, in one launch per tensor of a layer.
     """
 
     def __init__(self, config: CostConfig, copy_seconds: float = COPY_SECONDS) -> None:
         self.bytes_per_s = config.gpu.pcie_bytes_per_s
-        block_bytes = (config.block_size or 1) * config.layout.bytes_per_token
-        self._copy_time_per_byte = 2 * len(config.layout.layers) * copy_seconds / block_bytes
+        self._round = copy_seconds * sum(layer.num_tensors for layer in config.layout.layers)
+        self._round_per_byte = self._round / config.piece_bytes if config.piece_bytes else 0.0
+
+    def swap_seconds(self, num_bytes: int) -> float:
+        """Seconds of copying a request's KV one way, piece by piece."""
+        return num_bytes / self.bytes_per_s + num_bytes * self._round_per_byte
 
     def copy_seconds(self, num_bytes: int) -> float:
-        """Seconds of copying blocks one way."""
-        return num_bytes / self.bytes_per_s + num_bytes * self._copy_time_per_byte
+        """Seconds of copying prefix blocks one way, all together."""
+        return num_bytes / self.bytes_per_s + self._round if num_bytes else 0.0
 
     def step_seconds(self, time: float, transfers: Transfers) -> float:
         """Seconds of a step that computes for ``time``, its transfers included.

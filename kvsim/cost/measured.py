@@ -17,6 +17,7 @@ import numpy as np
 from kvsim.catalog import get_gpu
 from kvsim.cost.model import COST_MODELS, CostConfig
 from kvsim.cost.roofline import RooflineCost
+from kvsim.memory.layout import kv_dtype, kv_layout
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec
@@ -115,12 +116,17 @@ class MeasuredCost(RooflineCost):
 
 def _refuse(config: CostConfig, other_attention: bool) -> None:
     model = config.model
+    plain = kv_layout(
+        model, kv_dtype(config.dtype), tensor_parallel_size=config.tensor_parallel_size
+    )
+    changed = config.layout.bytes_per_token != plain.bytes_per_token
     for is_so, what in (
         (model.is_moe, "experts"),
         (model.is_mla, "latent attention"),
         (other_attention, "attention with windows"),
         (config.quantization is not None, "quantised weights"),
         (len(config.layout.layers) != model.num_layers, "pipeline stages"),
+        (changed, "KV cache but the model's own in 16 bits"),
     ):
         if is_so:
             raise ValueError(f"cost model measured: its tables hold no {what} ({model.name})")

@@ -41,6 +41,8 @@ class CostConfig:
     dtype, quantization : of the weights
     max_num_batched_tokens : longest step, for tables
     block_size : tokens per block of a paged KV cache, None if it is contiguous
+    piece_bytes : KV of all layers that one round of copies to the host takes, a copy per tensor;
+        None if a copy's fixed time does not matter
     host_waits : the host decides a step only when the one before has ended (vLLM without
         asynchronous scheduling), so that its work stands between them
     """
@@ -53,6 +55,7 @@ class CostConfig:
     tensor_parallel_size: int = 1
     max_num_batched_tokens: int = 2048
     block_size: int | None = None
+    piece_bytes: int | None = None
     host_waits: bool = False
 
 

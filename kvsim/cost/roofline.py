@@ -17,6 +17,7 @@ from kvsim.cost.host_link import HostLink
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import Work, WorkCounter
 from kvsim.memory.hierarchy import COPY_SECONDS
+from kvsim.memory.weights import DTYPE_BYTES
 
 #: Prompt tokens in a step from which on its decodes read KV as slowly as in any mixed step.
 MIXED_TOKENS = 512.0
@@ -61,7 +62,7 @@ class RooflineCost:
         (PagedAttention paper, Fig. 18a: 20 to 26 % at its block size of 16); below 16 tokens a
         block gives a warp too little to do, and it grows as 16 / block size
     copy_seconds : of one copy between host and GPU beside its bytes; a swapped block takes one for
-        the keys and one for the values of each layer
+        the keys and one for the values of each layer (a latent, one)
     constants : a TOML file of the user's with constants of this card, as in ``efficiency.toml``
     """
 
@@ -132,6 +133,7 @@ class RooflineCost:
             "logit_bytes": work.logit_bytes,
             "kv_bytes": layers.kv_bytes,
             "pair_flops": layers.pair_flops,
+            "prompt_pair_flops": layers.prompt_pair_flops,
             "kv_rate": self._kv_rate,
             "prefill_rate": self._prefill_rate,
             "decode_time": self._decode_time,
@@ -161,7 +163,7 @@ class RooflineCost:
             self._step_time + work.num_requests * self._request_time,
             self.gemms(work),
             self.lm_head(work) if work.num_sampled else 0.0,
-            self._link.copy_seconds(swapped_bytes),
+            self._link.swap_seconds(swapped_bytes),
             self.decode_attention(work) if work.num_decodes else 0.0,
             self.prefill_attention(work) if work.num_prefill_tokens else 0.0,
             work.num_tokens * self._token_time,
@@ -209,21 +211,25 @@ class RooflineCost:
 def _attention_io(config: CostConfig) -> float:
     """Bytes per token and layer that the attention of a prompt reads and writes, on one GPU."""
     model, tp = config.model, config.tensor_parallel_size
-    layer = model.layers[0]
+    layer, element = model.layers[0], DTYPE_BYTES[config.dtype]
+    if model.is_mla:  # queries, keys, values and outputs of every head
+        widths = 2 * (model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim)
+        return float(element) * widths * model.num_heads / tp
     heads = 2 * model.num_heads / tp + 2 * max(layer.num_kv_heads / tp, 1)
-    return 2.0 * layer.head_dim * heads
+    return float(element) * layer.head_dim * heads
 
 
 def _elementwise_io(config: CostConfig) -> float:
     """Bytes per token and layer of norms with residuals, rotary embedding and activation."""
     model, tp = config.model, config.tensor_parallel_size
-    layer = model.layers[0]
-    rotated = layer.head_dim * (model.num_heads / tp + max(layer.num_kv_heads / tp, 1))
+    layer, element = model.layers[0], DTYPE_BYTES[config.dtype]
+    rotary_dim = model.qk_rope_head_dim if model.is_mla else layer.head_dim
+    rotated = rotary_dim * (model.num_heads / tp + max(layer.num_kv_heads / tp, 1))
     heads = 4 * rotated if model.qk_norm else 2 * rotated  # read and written by each
     width = model.intermediate_size
     if model.is_moe:
         width = model.moe_intermediate_size * model.num_experts_per_token
-    return 2.0 * (8 * model.hidden_size + heads + 3 * width / tp)
+    return float(element) * (8 * model.hidden_size + heads + 3 * width / tp)
 
 
 def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, float, float]:
@@ -237,7 +243,7 @@ def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, flo
         return 0.0, 0.0, 0.0, 0.0
     link = gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s
     reduces = 2 * model.num_layers  # after attention and after the MLP
-    token = reduces * model.hidden_size * 2 / link
+    token = reduces * model.hidden_size * DTYPE_BYTES[config.dtype] / link
     fixed = reduces * rate.all_reduce
     second = reduces * rate.all_reduce_exchange
     ring = 2 * (tp - 1) / tp * token / rate.link_ring

@@ -104,16 +104,16 @@ class UniformSteps:
 def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_new: int) -> Work:
     """Count a step in which all requests are alike, as ``counter.count`` would one by one."""
     keys, flops = 0.0, 0.0
+    decodes = num_new == 1
     for layers in counter.classes:
         end = num_computed + num_new
         pairs = num_pairs(layers.kind, layers.window, end)
         pairs -= num_pairs(layers.kind, layers.window, num_computed)
         seen = num_keys(layers.kind, layers.window, num_computed, num_new)
         keys += batch_size * seen * layers.kv_bytes
-        flops += batch_size * pairs * layers.pair_flops
+        flops += batch_size * pairs * (layers.pair_flops if decodes else layers.prompt_pair_flops)
     num_tokens = batch_size * num_new
     by_tokens = counter.weight_bytes_by_tokens
-    decodes = num_new == 1
     return Work(
         num_requests=batch_size,
         num_tokens=num_tokens,

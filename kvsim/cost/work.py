@@ -9,7 +9,7 @@ from kvsim.memory.layout import ROTARY_DIM
 from kvsim.memory.weights import DTYPE_BYTES, QUANTIZED_BYTES
 
 if TYPE_CHECKING:
-    from kvsim.catalog.spec import ModelSpec
+    from kvsim.catalog.spec import AttentionLayer, ModelSpec
     from kvsim.cost.model import CostConfig
     from kvsim.sched.scheduler import StepPlan
 
@@ -20,7 +20,8 @@ class LayerClass(NamedTuple):
     kind: str
     window: int
     kv_bytes: int  # per token
-    pair_flops: float  # per query-key pair
+    pair_flops: float  # per query-key pair of a decode
+    prompt_pair_flops: float  # of a prompt
 
 
 class Work(NamedTuple):
@@ -107,7 +108,7 @@ class WorkCounter:
                 decode_keys, prefill_keys, prefill_pairs = seen(plan, layers.kind, layers.window)
             decode_bytes += decode_keys * layers.kv_bytes
             prefill_bytes += prefill_keys * layers.kv_bytes
-            prefill_flops += prefill_pairs * layers.pair_flops
+            prefill_flops += prefill_pairs * layers.prompt_pair_flops
             decode_flops += decode_keys * layers.pair_flops
         return decode_bytes, decode_flops, prefill_bytes, prefill_flops
 
@@ -184,25 +185,37 @@ def sample_counts(plan: StepPlan) -> tuple[int, int, int, int]:
 
 
 def layer_classes(config: CostConfig) -> list[LayerClass]:
-    """Collect the model's layers by what their attention sees."""
+    """Collect the model's layers by what their attention sees, all pipeline stages together."""
     model, tp = config.model, config.tensor_parallel_size
-    # The layout holds one pipeline stage; a step passes through all of them.
-    stages = model.num_layers / len(config.layout.layers)
+    # The layout holds one stage; layers of the others are like one of these, or taken to be.
+    places = {layer: kv for kv, layer in zip(config.layout.layers, model.layers, strict=False)}
     classes: dict[tuple[str, int], LayerClass] = {}
-    for kv, layer in zip(config.layout.layers, model.layers, strict=False):
-        dims = 2 * layer.head_dim
-        if model.is_mla:  # the latent is both key and value of every head
-            dims = layer.head_dim + model.kv_lora_rank
-        if config.layout.kv_lora_rank:
-            dims = 2 * config.layout.kv_lora_rank + ROTARY_DIM
-        flops = 2.0 * dims * model.num_heads / tp
+    for index, layer in enumerate(model.layers):
+        kv = places.get(layer, config.layout.layers[index % len(config.layout.layers)])
+        decode, prompt = (2.0 * dims * model.num_heads / tp for dims in _pair_dims(config, layer))
         key = (kv.kind, kv.window or 0)
-        old = classes.get(key, LayerClass(*key, 0, 0.0))
-        classes[key] = LayerClass(*key, old.kv_bytes + kv.bytes_per_token, old.pair_flops + flops)
-    return [
-        c._replace(kv_bytes=round(c.kv_bytes * stages), pair_flops=c.pair_flops * stages)
-        for c in classes.values()
-    ]
+        old = classes.get(key, LayerClass(*key, 0, 0.0, 0.0))
+        classes[key] = LayerClass(
+            *key,
+            old.kv_bytes + kv.bytes_per_token,
+            old.pair_flops + decode,
+            old.prompt_pair_flops + prompt,
+        )
+    return list(classes.values())
+
+
+def _pair_dims(config: CostConfig, layer: AttentionLayer) -> tuple[float, float]:
+    """Multiply-adds of a query-key pair and head, of a decode and of a prompt.
+
+    Decodes multiply with MLA's latent itself, as key and as value of every head (the absorbed form
+    of DeepSeek-V2, arXiv 2405.04434); prompts with the keys and values made of it.
+    """
+    model, latent = config.model, config.layout.kv_lora_rank
+    if model.is_mla:
+        prompt = model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim
+        return layer.head_dim + model.kv_lora_rank, prompt
+    prompt = 2 * layer.head_dim
+    return (2 * latent + ROTARY_DIM, prompt + ROTARY_DIM) if latent else (prompt, prompt)
 
 
 def gemm_flops(model: ModelSpec, tp: int) -> tuple[float, float]:

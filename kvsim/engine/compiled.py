@@ -80,6 +80,7 @@ FLOAT_SETTINGS = frozenset(
         *("prefill_rate", "gemm_ridge", "token_time", "decode_time", "decode_time_per_request"),
         *("mixed_decode", "mixed_tokens", "gemm_falloff", "prefill_time", "prefill_time_per_token"),
         *("one_shot", "one_shot_token", "two_shot", "two_shot_token", "token_bytes", "logit_bytes"),
+        "prompt_pair_flops",
     }
 )
 

@@ -121,6 +121,7 @@ from kvsim.engine.kernel_places import (
     PREFILL_TIME,
     PREFILL_TIME_PER_TOKEN,
     PROMPT,
+    PROMPT_PAIR_FLOPS,
     RECORD,
     REFUSED,
     REQUEST_TIME,
@@ -435,7 +436,7 @@ def price(m, f, u, maps, requests, tokens, sampled, decodes, decode_keys, keys, 
     if prefill_tokens:
         moving = f[PREFILL_TIME] + prefill_tokens * f[PREFILL_TIME_PER_TOKEN]
         prefill_bytes = np.float64(keys * m[KV_BYTES])
-        prefill_flops = pairs * f[PAIR_FLOPS]
+        prefill_flops = pairs * f[PROMPT_PAIR_FLOPS]
         time += moving + max(prefill_bytes / f[KV_RATE], prefill_flops / f[PREFILL_RATE])
     time += tokens * f[TOKEN_TIME]
     time += min(f[ONE_SHOT] + tokens * f[ONE_SHOT_TOKEN], f[TWO_SHOT] + tokens * f[TWO_SHOT_TOKEN])

@@ -86,8 +86,9 @@ def resolve(config: Config) -> Setup:
     ValueError
         For unknown names, and for configurations that cannot run, with the reason.
     """
-    allocator = _with_offloading(config, parse_allocator(config.allocator))
+    allocator = parse_allocator(config.allocator)
     scheduler = config.scheduler or default_scheduler(allocator, config.num_samples)
+    allocator = _with_offloading(config, allocator, scheduler)
     asynchronous = _async_scheduling(config, scheduler)
     memory = resolve_memory(config)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
@@ -113,6 +114,7 @@ def resolve(config: Config) -> Setup:
         num_steps_in_flight=num_steps_in_flight,
     )
     kv = setup.make_scheduler().kv
+    setup = replace(setup, cost_config=replace(setup.cost_config, piece_bytes=kv.piece_bytes))
     if allocator.swap and type(kv).swap_out is KVCacheManager.swap_out:
         raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
     if kv.foresees and config.data_parallel_size > 1:
@@ -125,7 +127,7 @@ def resolve(config: Config) -> Setup:
     return setup
 
 
-def _with_offloading(config: Config, allocator: AllocatorSpec) -> AllocatorSpec:
+def _with_offloading(config: Config, allocator: AllocatorSpec, scheduler: str) -> AllocatorSpec:
     """Put host memory behind a paged pool where vLLM's flag asks for it."""
     if config.kv_offloading_size is None:
         return allocator
@@ -133,6 +135,11 @@ def _with_offloading(config: Config, allocator: AllocatorSpec) -> AllocatorSpec:
         raise ValueError(
             f"kv_offloading_size: allocator {config.allocator!r} has no blocks to offload; "
             "paged has, and tiered+host-gib=GIB says it by itself"
+        )
+    if not _prefix_caching(config, scheduler):
+        raise ValueError(
+            "kv_offloading_size keeps prefix blocks, and enable_prefix_caching is off"
+            f"{'' if config.enable_prefix_caching is False else f' under {scheduler!r}'}"
         )
     host_gib = config.kv_offloading_size / config.tensor_parallel_size
     return allocator._replace(base="tiered", params={**allocator.params, "host_gib": host_gib})
@@ -168,7 +175,7 @@ def _kv_config(
         block_size=config.block_size,
         num_bytes=memory.num_gpu_blocks * memory.plan.bytes_per_block,
         max_model_len=memory.limits.max_model_len,
-        max_in_flight_tokens=steps * memory.limits.max_num_batched_tokens,
+        max_in_flight_tokens=steps * _step_tokens(memory, scheduler),
         enable_prefix_caching=_prefix_caching(config, scheduler),
         watermark=_watermark(config, scheduler),
         swap_space_bytes=int(config.swap_space * GIB),
@@ -181,6 +188,12 @@ def _kv_config(
         hybrid=not config.disable_hybrid_kv_cache_manager,
         packed=config.kv_cache_layout == "BLNHC",
     )
+
+
+def _step_tokens(memory: Memory, scheduler: str) -> int:
+    """Most tokens of a step; one that computes whole prompts has room for the longest."""
+    longest = memory.limits.max_model_len if _trait(scheduler, "whole_prompts") else 0
+    return max(memory.limits.max_num_batched_tokens, longest)
 
 
 def _watermark(config: Config, scheduler: str) -> float:
@@ -204,14 +217,12 @@ def _scheduler_config(
             f"pipeline_parallel_size {config.pipeline_parallel_size}: scheduler {scheduler!r} has "
             "one step under way at a time"
         )
-    tokens = memory.limits.max_num_batched_tokens
-    if _trait(scheduler, "whole_prompts") and tokens < memory.limits.max_model_len:
-        if config.max_num_batched_tokens is not None:
-            raise ValueError(
-                f"max_num_batched_tokens ({tokens}) must be at least max_model_len "
-                f"({memory.limits.max_model_len}) under scheduler {scheduler!r}"
-            )
-        tokens = memory.limits.max_model_len
+    given, tokens = config.max_num_batched_tokens, _step_tokens(memory, scheduler)
+    if given is not None and given < tokens:
+        raise ValueError(
+            f"max_num_batched_tokens ({given}) must be at least max_model_len "
+            f"({memory.limits.max_model_len}) under scheduler {scheduler!r}"
+        )
     return SchedulerConfig(
         max_model_len=memory.limits.max_model_len,
         max_num_seqs=memory.limits.max_num_seqs,

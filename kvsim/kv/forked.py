@@ -58,7 +58,7 @@ class ForkedManager(KVCacheManager):
         self.pool = BlockPool(num_gpu_blocks)
         self.block_size = block_size
         self.num_gpu_blocks = num_gpu_blocks
-        self.bytes_per_block = bytes_per_block
+        self.bytes_per_block = self.piece_bytes = bytes_per_block
         self.total_bytes = self.pool.num_usable * bytes_per_block
         self.max_model_len = config.max_model_len
         self.watermark_blocks = int(config.watermark * num_gpu_blocks)

@@ -140,6 +140,9 @@ class KVCacheManager(ABC):
     """
 
     foresees = False
+    #: Bytes of all layers that are copied to the host at once, in a copy per tensor; None if pieces
+    #: are so long that a copy's fixed time does not matter.
+    piece_bytes: int | None = None
     total_bytes: int
     num_gpu_blocks: int
     block_size: int

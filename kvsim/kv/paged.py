@@ -101,6 +101,7 @@ class PagedManager(KVCacheManager):
         self.slot_bytes = [1] * len(self.groups) if slot_bytes is None else list(slot_bytes)
         largest = max(s.block_size * b for s, b in zip(groups, self.slot_bytes, strict=True))
         self.bytes_per_block = bytes_per_block or largest
+        self.piece_bytes = self.bytes_per_block
         self.num_gpu_blocks = num_gpu_blocks
         self.block_size = min(spec.block_size for spec in self.groups)
         self.total_bytes = self.pool.num_usable * self.bytes_per_block

@@ -41,7 +41,9 @@ class UnifiedManager(PagedManager):
         resident, on_host = self._resident, self._on_host
         num_faults = num_in = num_out = 0
         for request in requests:
-            for block in self.block_ids(request)[0]:
+            state = self._tables[request.request_id]
+            written = cdiv(state.filled, self.block_size)  # a reservation is not touched
+            for block in state.tables[0][:written]:
                 if block in resident:
                     del resident[block]
                 else:
@@ -75,6 +77,8 @@ def unified(
     """Paged over the GPU's memory and ``host_gib`` GiB of host memory, moved by page faults."""
     plan = plan_of(config, block_size)
     size = plan.bytes_per_block
+    if not config.num_bytes // size:
+        raise ValueError(f"allocator 'unified': the GPU's KV memory holds no block of {size} bytes")
     manager = UnifiedManager(
         (config.num_bytes + int(host_gib * 2**30)) // size,
         config.num_bytes // size,

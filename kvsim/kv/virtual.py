@@ -99,7 +99,9 @@ class VirtualManager(KVCacheManager):
         self.num_pages = config.num_bytes // page_bytes
         self.total_bytes = self.num_pages * page_bytes
         self.block_size = max(page_bytes // max(kind.token_bytes for kind in self.kinds), 1)
-        self.num_gpu_blocks = self.num_pages // sum(kind.num_tensors for kind in self.kinds)
+        num_tensors = sum(kind.num_tensors for kind in self.kinds)
+        self.num_gpu_blocks = self.num_pages // num_tensors
+        self.piece_bytes = page_bytes * num_tensors
         self._config = config
         self._num_spared = int(config.watermark * self.num_pages)
         self._free = list(range(self.num_pages - 1, -1, -1))

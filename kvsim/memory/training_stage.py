@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvsim.memory.activations import Activations, stage_activations
+from kvsim.memory.activations import Activations, checkpoints, stage_activations
 from kvsim.memory.budget import GIB, LATEST_VLLM, engine_of
 from kvsim.memory.training_states import States, share, training_states
 
@@ -20,8 +20,8 @@ GATHERED_LAYERS = 2
 class Stage(NamedTuple):
     """Bytes of one GPU's parts.
 
-    ``stored_per_micro_batch`` and ``stored_per_layer`` are of one micro-batch; ``whole`` are the
-    states without ZeRO; ``num_trained`` counts parameters.
+    ``stored_per_micro_batch`` and ``stored_per_layer`` (or per checkpointed segment) are of one
+    micro-batch; ``whole`` are the states without ZeRO; ``num_trained`` counts parameters.
     """
 
     states: States
@@ -57,13 +57,14 @@ def stage_of(shape: TrainingShape, config: TrainingConfig, stage: int) -> Stage:
     unsharded = config.model_copy(update={"zero_stage": 0})
     whole = training_states(trained, frozen, plain, unsharded)
     stored = activations.stored // in_flight
+    segment = checkpoints(config.activation_checkpointing, layers).segment or 1
     return Stage(
         states=states,
         whole=whole,
         activations=activations,
         workspace=_workspace(whole, layers, config),
         stored_per_micro_batch=stored,
-        stored_per_layer=share(stored, layers),
+        stored_per_layer=share(stored, share(layers, segment)),
         num_trained=trained,
     )
 
