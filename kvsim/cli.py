@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvsim import cli_vllm
 from kvsim.cli_answers import (
     JSON,
     OUT,
@@ -120,7 +121,7 @@ def compare(
 
 
 @cli.command(cls=SectionedCommand)
-@click.argument("config_file", metavar="[CONFIG.toml]", required=False)
+@click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
 @config_options()
 @REPLICATIONS
 @click.option("--record", "case_file", metavar="CASE.json", help="write every step's schedule here")
@@ -128,7 +129,7 @@ def compare(
 @OUT
 @JSON
 def run(
-    config_file: str | None,
+    what: str | None,
     replications: int,
     case_file: str | None,
     verbose: bool,
@@ -136,7 +137,7 @@ def run(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Serve a trace by one configuration, from a TOML file, from flags, or both."""
+    """Serve a trace by one configuration: a TOML file or a model, and flags."""
     from kvsim.cases.record import record_run
     from kvsim.config import RunConfig
     from kvsim.engine.simulate import describe
@@ -150,8 +151,11 @@ def run(
         if replications > 1:
             raise ValueError("--record: a case is one run; leave --replications out")
     given = options_given(options)
-    if config_file is not None:
-        given = RunConfig.read_toml(config_file) | given
+    if what is not None and what.lower().endswith(".toml"):
+        RunConfig.from_toml(what)  # its mistakes are told with its name
+        given = RunConfig.read_toml(what) | given
+    elif what is not None and given.setdefault("model", what) != what:
+        raise ValueError(f"{what}: a second model beside --model {given['model']}")
     config = RunConfig.build(**given)
     if out is not None:
         config = config.model_copy(update={"record_memory_map": True})
@@ -170,6 +174,8 @@ def run(
     if out is not None:
         save_all(results, Path(out), {"summary.json": summary})
     facts = describe(trace)
+    if case_file is not None and json_file != "-":
+        notes = [*notes, f"{case_file} holds the schedule; kvsim replay-case plays it"]
     print_answer(summary, json_file, lambda: run_table(results[0], facts, summary), notes, out)
 
 
@@ -335,7 +341,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: exit 0 when done, 2 for a user's mistake, 1 for anything else."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        cli.main(join_pairs(given), prog_name="kvsim", standalone_mode=False)
+        used, unused = cli_vllm.split(join_pairs(given))
+        if unused:
+            click.echo(f"note: of no effect here: {', '.join(unused)}", err=True)
+        cli.main(used, prog_name="kvsim", standalone_mode=False)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
     except click.Abort:

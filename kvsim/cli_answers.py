@@ -80,7 +80,7 @@ def print_answer(
     for note in notes:
         click.echo(f"note: {note}", err=True)
     if out is None:
-        click.echo("Nothing was written; --out DIR writes tables and figures, --json FILE numbers.")
+        click.echo("--out DIR writes tables and figures, --json FILE numbers.")
     elif out:
         click.echo(f"Tables and figures are in {out}.")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import tomllib
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -50,9 +51,11 @@ class Validated(BaseModel):
         ValueError
             One line that names the field, its value and what is allowed.
         """
-        unknown = [name for name in values if name not in cls.model_fields]
-        if unknown:
-            raise unknown_name("option", unknown[0], cls.model_fields)
+        for name, value in values.items():
+            if name not in cls.model_fields:
+                raise unknown_name("option", name, cls.model_fields)
+            if isinstance(value, bool) and "bool" not in str(cls.model_fields[name].annotation):
+                raise FieldError(name, f"is {value}: must be a number or a text, no true or false")
         try:
             config = cls(**values)
         except ValidationError as error:
@@ -187,6 +190,18 @@ class Config(Validated):
     def _none(cls, value: object) -> object:
         return None if value == NONE else value
 
+    @field_validator(
+        "max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes", mode="before"
+    )
+    @classmethod
+    def _suffixed(cls, value: object) -> object:
+        """Read vLLM's 8k and 10G."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])", str(value))
+        if found is None or (found[2].isupper() and "." in found[1]):
+            return value
+        power = "kmgt".index(found[2].lower()) + 1
+        return int(float(found[1]) * (1024 if found[2].isupper() else 1000) ** power)
+
     def _check(self) -> None:
         for metric in self.goodput or {}:
             if metric not in GOODPUT_METRICS:
@@ -221,8 +236,8 @@ class Config(Validated):
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
-    @staticmethod
-    def read_toml(path: str | Path) -> dict[str, Any]:
+    @classmethod
+    def read_toml(cls, path: str | Path) -> dict[str, Any]:
         """Read a TOML file's keys, dashes or underscores, without checking them.
 
         Raises
@@ -237,7 +252,20 @@ class Config(Validated):
             raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not a TOML file: {error}") from None
-        return {key.replace("-", "_"): value for key, value in values.items()}
+        values = {key.replace("-", "_"): value for key, value in values.items()}
+        for key, value in values.items():
+            cls._check_toml_type(path, key, value)
+        return values
+
+    @classmethod
+    def _check_toml_type(cls, path: str | Path, key: str, value: object) -> None:
+        """Refuse a text where a number belongs; on the command line everything is text."""
+        field = cls.model_fields.get(key)
+        texts = ("str", "Literal", "dict")
+        if field is None or not isinstance(value, str) or value in (NONE, "inf"):
+            return
+        if not any(text in str(field.annotation) for text in texts):
+            raise ValueError(f"{path}: {key} = {value!r}: must be a number, without quotes")
 
     @property
     def digest(self) -> str:
@@ -254,6 +282,11 @@ class RunConfig(Config):
         None, description="requests per second; rescales a trace; inf sends all at once"
     )
     num_requests: Count | None = Field(None, description="how many requests, or rows of the trace")
+
+    def _check(self) -> None:
+        super()._check()
+        if self.trace is not None and "workload" in self.model_fields_set:
+            raise FieldError("workload", f"is {self.workload!r} beside a trace: give one of them")
 
 
 def _non_defaults(spec: Any) -> dict[str, Any]:

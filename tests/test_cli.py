@@ -11,9 +11,10 @@ from typing import NamedTuple
 import pytest
 
 import kvsim
+import workloads
 from kvsim.cli import main
 from kvsim.cli_options import SECTIONS, join_pairs
-from kvsim.config import RunConfig
+from kvsim.config import Config, RunConfig
 
 SMALL = ("--num-requests", "20", "--model", "llama-3-8b", "--gpu", "a100-80gb")
 
@@ -392,3 +393,131 @@ def test_a_second_run_replaces_what_it_writes_and_nothing_else(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert (tmp_path / "summary.json").exists()
     assert not list(tmp_path.glob(".*"))
+
+
+# -- a command line of vLLM's, pasted --------------------------------------------------------------
+
+
+@pytest.fixture
+def error(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Run a command that must fail with one line and exit code 2; return the line."""
+
+    def run(arguments: list[str]) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        assert end.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    return run
+
+
+def test_a_whole_vllm_command_line_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    main(
+        [
+            "run",
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "--gpu",
+            "h100-sxm",
+            "--host",
+            "0.0.0.0",
+            "--port=8000",
+            "--served-model-name",
+            "mine",
+            "--trust-remote-code",
+            "--disable_log_requests",
+            "-O3",
+            "--max-model-len",
+            "8k",
+            "-tp",
+            "2",
+            "--gpu-memory-utilization",
+            "0.9",
+            "--enable-prefix-caching",
+            "--kv-cache-dtype",
+            "fp8",
+            "--max-num-seqs",
+            "256",
+            "--num-requests",
+            "10",
+            "--json",
+            "-",
+        ]
+    )
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["completed"] == 10
+    (note,) = printed.err.splitlines()
+    assert note == (
+        "note: of no effect here: --host 0.0.0.0, --port=8000, --served-model-name mine, "
+        "--trust-remote-code, --disable_log_requests, -O3"
+    )
+
+
+def test_flags_of_vllm_that_change_the_numbers_are_refused_with_the_reason(error) -> None:  # type: ignore[no-untyped-def]
+    for flag_, words in (
+        ("--speculative-config", "speculative decoding"),
+        ("--enable-lora", "LoRA adapters"),
+        ("--kv_transfer_config", "KV connectors"),
+    ):
+        message = error(["run", flag_, "x"])
+        assert "is not modelled" in message
+        assert words in message
+    assert "No such option" in error(["trace", "inspect", "x", "--host", "a"])  # no deployment
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("8k", 8000), ("8K", 8192), ("25.6k", 25600), ("1M", 1 << 20), ("4096", 4096)],
+)
+def test_numbers_with_vllms_suffixes(text: str, value: int) -> None:
+    assert Config.build(max_model_len=text).max_model_len == value
+    assert Config.build(kv_cache_memory_bytes=text).kv_cache_memory_bytes == value
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ('max_num_seqs = "64"', "max_num_seqs = '64': must be a number, without quotes"),
+        ("gpu_memory_utilization = true", "gpu_memory_utilization is True: must be a number"),
+        ('modle = "x"', "unknown option 'modle'"),
+        ('max_num_seqs = "many"', "without quotes"),
+        ("max_num_seqs = 0", "max_num_seqs is 0"),
+    ],
+)
+def test_mistakes_in_a_file_name_the_file(error, tmp_path, toml: str, message: str) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "run.toml"
+    file.write_text(toml + "\n")
+    said = error(["run", str(file)])
+    assert str(file) in said
+    assert message in said
+
+
+def test_what_contradicts_is_refused(error, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    assert "every request has one sequence" in error(["run", "--use-beam-search"])
+    trace = tmp_path / "t.csv"
+    workloads.fixed(num_requests=3).save(trace)
+    both = ["run", "--trace", str(trace), "--workload", "fixed"]
+    assert "give one of them" in error(both)
+    assert "a second model" in error(["run", "llama-3-8b", "--model", "opt-13b"])
+    assert "valid integer" in error(["run", "--max-model-len", "1.5K"])
+
+
+def test_bytes_between_host_and_gpu_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    main(
+        [
+            "run",
+            "--workload",
+            "shared-prefix",
+            "--num-requests",
+            "200",
+            "--model",
+            "llama-3-8b",
+            "--gpu",
+            "l4",
+            "--kv-offloading-size",
+            "4",
+            "--kv-cache-memory-bytes",
+            "500m",
+        ]
+    )
+    assert "GiB fetched" in capsys.readouterr().out

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (
     *("errors", "files", "registry", "trace", "catalog", "config", "memory", "request", "kv"),
     *("sched", "cost", "results", "engine", "cases", "testing", "report"),
-    *("cli_options", "cli_answers", "cli_budgets", "cli", "__main__", "__init__"),
+    *("cli_options", "cli_vllm", "cli_answers", "cli_budgets", "cli", "__main__", "__init__"),
 )
 
 #: Longest files, in lines; kernels may be longer.

@@ -86,6 +86,8 @@ def serve(
         trace = trace.with_num_samples(config.num_samples)
     if (trace.num_samples > 1).any():
         setup = setup.for_samples()
+    elif config.use_beam_search:
+        raise ValueError("use_beam_search: every request has one sequence; give num_samples")
     table = _new_requests(trace)
     start = float(trace.arrival_time[0])
     end = start + config.horizon

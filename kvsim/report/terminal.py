@@ -55,6 +55,7 @@ def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> Render
     notes: list[Text | None] = [_legend()]
     notes += [_rejections(row["allocator"], row) for row in rows]
     notes += [_fragmentation(row["allocator"], row) for row in rows]
+    notes += [_moved(row["allocator"], row) for row in rows]
     notes += [_spread(rows[0], "output_throughput", "output tokens/s")]
     verdict = _verdict(rows)
     if verdict:
@@ -131,6 +132,14 @@ def _rejections(name: str, summary: Row) -> Text | None:
     return Text(f"{name}: rejected {parts}", style="yellow")
 
 
+def _moved(name: str, summary: Row) -> Text | None:
+    """Say what passed between GPU and host, of managers with host memory behind them."""
+    cache, words = summary["kv_cache"], ("fetched", "stored", "paged in", "paged out")
+    parts = [(word, cache.get(f"{word.replace(' ', '_')}_bytes")) for word in words]
+    shown = [f"{gib(size)} {word}" for word, size in parts if size]
+    return Text(f"{name}: {', '.join(shown)} over PCIe.", style="dim") if shown else None
+
+
 def _fragmentation(name: str, summary: Row) -> Text | None:
     """Give PyTorch's figure for a caching allocator."""
     fragmentation = summary["kv_cache"].get("fragmentation")
@@ -201,6 +210,7 @@ def run_table(
     if s["request_goodput"] is not None:
         lines.append(f"goodput {number(s['request_goodput'], 2)} requests/s")
     extra = [_rejections("requests", s), _fragmentation(result.config.allocator, s)]
+    extra.append(_moved(result.config.allocator, s))
     extra += [_spread(s, "output_throughput", "output tokens/s")]
     notes = [note for note in extra if note]
     return Group(Text(title, style="bold"), table, Text("\n".join(lines)), *notes)

@@ -1,0 +1,95 @@
+"""Flags of ``vllm serve`` that kvsim has no use for, so that a whole command line can be pasted.
+
+What changes neither memory nor schedules is passed over with a note; what changes them in a way
+that is not modelled is refused, with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Commands that take a deployment.
+COMMANDS = ("run", "compare", "capacity", "roofline")
+
+#: Without effect here, with a value.
+_WITH_VALUE = """
+host port uds api-key served-model-name tokenizer tokenizer-mode tokenizer-revision revision
+code-revision load-format download-dir hf-config-path hf-token hf-overrides config-format
+chat-template chat-template-content-format response-role root-path middleware allowed-origins
+allowed-methods allowed-headers ssl-keyfile ssl-certfile ssl-ca-certs ssl-cert-reqs
+uvicorn-log-level log-config-file max-log-len otlp-traces-endpoint collect-detailed-traces
+tool-call-parser tool-parser-plugin tool-server reasoning-parser reasoning-parser-plugin
+generation-config override-generation-config guided-decoding-backend structured-outputs-config
+max-logprobs logprobs-mode logits-processors logits-processor-pattern task runner convert
+model-impl model-loader-extra-config ignore-patterns distributed-executor-backend worker-cls
+worker-extension-cls scheduler-cls data-parallel-address data-parallel-rpc-port
+data-parallel-backend data-parallel-rank data-parallel-size-local master-addr master-port nnodes
+node-rank attention-backend attention-config compilation-config optimization-level
+cuda-graph-sizes cudagraph-capture-sizes max-cudagraph-capture-size prefix-caching-hash-algo
+stream-interval max-parallel-loading-workers ray-workers-use-nsight additional-config
+api-server-count mm-processor-kwargs limit-mm-per-prompt allowed-local-media-path
+media-io-kwargs kv-offloading-backend kv-events-config profiler-config shutdown-timeout
+"""
+
+#: Without effect here, alone; each also as --no-...
+_ALONE = """
+trust-remote-code disable-log-requests disable-log-stats enable-log-requests
+disable-uvicorn-access-log disable-fastapi-docs disable-frontend-multiprocessing headless
+enable-auto-tool-choice enable-request-id-headers enable-server-load-tracking
+enable-force-include-usage enable-prompt-tokens-details enable-tokenizer-info-endpoint
+enable-log-outputs exclude-tools-when-tool-choice-none return-tokens-as-token-ids
+allow-credentials enable-ssl-refresh log-error-stack show-hidden-metrics-for-version
+skip-tokenizer-init skip-mm-profiling use-tqdm-on-load disable-custom-all-reduce
+disable-cascade-attn calculate-kv-scales use-v2-block-manager disable-sliding-window-warnings
+enable-mfu-metrics kv-cache-metrics cudagraph-metrics enable-logging-iteration-details
+language-model-only
+"""
+
+WITH_VALUE = frozenset(f"--{name}" for name in _WITH_VALUE.split())
+ALONE = frozenset(f"--{name}" for name in _ALONE.split())
+
+#: What would change the numbers and is not modelled.
+NOT_MODELLED = {
+    "--speculative-config": "speculative decoding (--num-lookahead-tokens keeps its slots)",
+    "--enable-lora": "LoRA adapters",
+    "--enable-expert-parallel": "expert parallelism; experts are split like other weights",
+    "--cpu-offload-gb": "weights in host memory",
+    "--kv-transfer-config": "KV connectors; --kv-offloading-size keeps prefix blocks on the host",
+    "--max-num-partial-prefills": "several partial prefills at once",
+    "--max-long-partial-prefills": "several partial prefills at once",
+    "--decode-context-parallel-size": "context parallelism",
+    "--prefill-context-parallel-size": "context parallelism",
+    "--enable-dbo": "dual batch overlap",
+    "--enable-sleep-mode": "sleep mode",
+    "--disable-chunked-mm-input": "multimodal inputs",
+}
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take out what has no effect here; returns the rest, and what was taken.
+
+    Raises
+    ------
+    ValueError
+        For a flag that is not modelled.
+    """
+    if not arguments or arguments[0] not in COMMANDS:
+        return list(arguments), []
+    rest, taken = [], []
+    items = iter(arguments)
+    for item in items:
+        flag, equals, _ = item.replace("_", "-").partition("=")
+        flag = flag if item.startswith("--") else item
+        if flag in NOT_MODELLED:
+            raise ValueError(f"{flag} is not modelled: {NOT_MODELLED[flag]}")
+        if flag in ALONE or flag.replace("--no-", "--", 1) in ALONE or item.startswith("-O"):
+            taken.append(item)
+        elif flag in WITH_VALUE:
+            value = "" if equals else next(items, "")
+            taken.append(f"{item} {value}".strip())
+        else:
+            rest.append(item)
+    return rest, taken
