@@ -148,7 +148,8 @@ def number(value: float | None) -> str:
 def show(figure: Figure) -> bool:
     """Print a figure's checks; returns whether all bands hold."""
     table = Table(title=figure.title, title_justify="left")
-    for column in ("", "ours", "paper", "band", ""):
+    other = "paper" if figure.title.startswith(("Fig.", "Table")) else "expected"
+    for column in ("", "ours", other, "band", ""):
         table.add_column(column, justify="left" if not column else "right")
     for check in figure.checks:
         band = "" if check.low is None else f"{number(check.low)} to {number(check.high)}"

@@ -2,8 +2,8 @@
 
 Chats of six turns a minute apart, Llama-3-8B on an A100-40GB with 4 GiB of KV: blocks that are
 evicted to the host and fetched on a hit (`tiered`, vLLM's --kv-offloading-size) raise the hit rate
-from a quarter to what a GPU of unlimited memory has, and cut the mean TTFT by two fifths, since a
-fetch moves a token's KV in less time than computing it takes. The same memory used to hold more
+from a quarter to what a GPU of unlimited memory has, and cut the mean TTFT to a fifth, since a
+fetch moves a token's KV in far less time than computing it takes. The same memory used to hold more
 requests (`unified`, CUDA's managed memory) loses most of the throughput as soon as the running
 requests exceed the GPU's memory by a tenth: every decode step reads all KV, the least recently used
 pages have always just left, and page faults bring them back at a hundredth of HBM's bandwidth.
@@ -117,13 +117,16 @@ def measure(quick: bool) -> Figure:
         checks.append(Check(name, card.memory_bandwidth_bytes_per_s / paged))
 
     def draw(picture: Any) -> None:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
         left, right = picture.subplots(1, 2)
         gibs = [row["x"] for row in tiers]
-        lines(left, {"prefix cache hit rate": (gibs, [row["hit_rate"] for row in tiers])})
+        lines(left, {"tiered": (gibs, [row["hit_rate"] for row in tiers])})
         left.axhline(unlimited["hit_rate"], color="0.6", linestyle="--", linewidth=1)
-        left.text(gibs[-1], unlimited["hit_rate"], "unlimited GPU", ha="right", va="bottom")
+        left.text(gibs[-1], unlimited["hit_rate"] + 0.01, "unlimited GPU", ha="right", va="bottom")
         left.set_ylim(0, 1.08)
         left.set_xlabel("host memory behind 4 GiB of KV, GiB")
+        left.set_ylabel("prefix cache hit rate")
         left.legend(fontsize=7, loc="lower right")
         curves = {
             name: ([100 * r["x"] for r in rows], [r["output_throughput"] for r in rows])
@@ -132,6 +135,9 @@ def measure(quick: bool) -> Figure:
         lines(right, curves)
         right.invert_xaxis()
         right.set_yscale("log")
+        right.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        right.yaxis.set_major_formatter("{x:g}")
+        right.yaxis.set_minor_formatter(NullFormatter())
         right.set_xlabel("share of the batch's KV that the GPU holds, %")
         right.set_ylabel("output tokens/s, H100")
 

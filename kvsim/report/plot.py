@@ -69,7 +69,7 @@ def _legend(figure: Figure, causes: list[Cause]) -> None:
 def waste(runs: Runs) -> Figure:
     """Draw stacked bars of the KV memory held, by cause: the PagedAttention paper's Fig. 2."""
     named = {k: r for k, r in _named(runs).items() if _fractions(r) is not None}
-    figure = Figure(figsize=(1.5 + 1.25 * max(len(named), 2), 4.2), layout="constrained")
+    figure = Figure(figsize=(1.5 + 1.25 * max(len(named), 4), 4.2), layout="constrained")
     axes = figure.subplots()
     base = np.zeros(len(named))
     for cause, key in HELD.items():
@@ -88,6 +88,8 @@ def waste(runs: Runs) -> Figure:
                     color="white" if dark else "black",
                 )
         base += heights
+    room = 0.6 if len(named) > 1 else 1.2
+    axes.set_xlim(-room, len(named) - 1 + room)
     axes.set_xticks(range(len(named)), [k.replace("+", "\n+") for k in named], fontsize=8)
     axes.set_ylabel("share of KV memory held (%)")
     axes.set_ylim(0, 100)
@@ -113,6 +115,7 @@ def memory(runs: Runs) -> Figure:
         Cause.EXTERNAL: "external",
         Cause.FREE: "free",
     }
+    most = max((int(r.memory["num_running"].max(initial=0)) for r in named.values()), default=0)
     for axes, (name, result) in zip(panels, named.items(), strict=True):
         table = result.memory[result.memory["replica"] == 0]
         total = result.summary["kv_cache"]["bytes"] or 1
@@ -124,7 +127,8 @@ def memory(runs: Runs) -> Figure:
         axes.set_title(name, loc="left", fontsize=9)
         running = axes.twinx()
         running.step(table["time"], table["num_running"], where="post", color="black", lw=0.7)
-        running.set_ylim(bottom=0)
+        running.set_ylim(0, 1.05 * max(most, 1))
+        axes.margins(x=0)
         running.set_ylabel("running (black line)")
     panels[-1].set_xlabel("time (s)")
     _legend(figure, list(columns))

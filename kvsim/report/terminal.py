@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.catalog import get_gpu
 from kvsim.report.text import gib, milliseconds, number, percent
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def deployment(result: Result) -> str:
     """Name model, GPU and KV memory in a line."""
     config, cache = result.config, result.summary["kv_cache"]
     model = config.model if isinstance(config.model, str) else config.model.name
-    gpu = config.gpu if isinstance(config.gpu, str) else config.gpu.name
+    gpu = get_gpu(config.gpu).name
     gpus = config.tensor_parallel_size * config.pipeline_parallel_size
     several = f"{gpus} x " if gpus > 1 else ""
     replicas = config.data_parallel_size
