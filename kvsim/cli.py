@@ -268,11 +268,13 @@ def trace_generate(
 
 
 @cli.command("list")
-@click.argument("kind")
-def list_(kind: str) -> None:
-    """List models, gpus, allocators, schedulers, workloads or experiments; what there is."""
-    from kvsim.report.listing import listing
+@click.argument("kind", required=False)
+def list_(kind: str | None) -> None:
+    """List what there is: models, gpus, allocators, schedulers, cost-models, workloads, ..."""
+    from kvsim.report.listing import KINDS, listing
 
+    if kind is None:
+        raise ValueError(f"list: say what, one of {', '.join(KINDS)}")
     show(listing(kind))
 
 
@@ -345,6 +347,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if unused:
             click.echo(f"note: of no effect here: {', '.join(unused)}", err=True)
         cli.main(used, prog_name="kvsim", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        _fail(f"{error.ctx.command.name} needs one of: {', '.join(_commands(error.ctx))}", 2)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
     except click.Abort:
@@ -358,6 +362,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone, e.g. `| head`
         sys.exit(0)
+
+
+def _commands(context: click.Context) -> list[str]:
+    command = context.command
+    return command.list_commands(context) if isinstance(command, click.Group) else []
 
 
 def _fail(message: str, code: int) -> None:

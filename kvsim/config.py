@@ -300,6 +300,7 @@ def _non_defaults(spec: Any) -> dict[str, Any]:
 def _field_error(error: ValidationError) -> FieldError:
     """Return the one line about the first thing pydantic refused."""
     first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else "config"
+    name, *inner = [str(part) for part in first["loc"]] or ["config"]
     what = first["msg"]
-    return FieldError(name, f"is {first['input']!r}: {what[0].lower()}{what[1:]}")
+    of = f"{inner[0]} " if inner and isinstance(first["loc"][1], str) else ""
+    return FieldError(name, f"{of}is {first['input']!r}: {what[0].lower()}{what[1:]}")

@@ -217,7 +217,7 @@ MISTAKES = [
     (("run", "--backend", "gpu"), "--backend is 'gpu'"),
     (("run", "--goodput", "ttft"), "must be METRIC:MS"),
     (("run", "--goodput", "tfft:5"), "unknown goodput metric 'tfft'; did you mean ttft"),
-    (("run", "--goodput", "ttft:-5"), "--goodput is"),
+    (("run", "--goodput", "ttft:-5"), "--goodput ttft is '-5'"),
     (("run", "--model", "llama-3-70b", "--gpu", "l4"), "llama-3-70b does not fit"),
     (("run", "--model", "llama-3-8b", "--tensor-parallel-size", "3"), "8 KV heads cannot be"),
     (("run", "--workload", "fixed+prompt=900", "--num-gpu-blocks-override", "20"),
@@ -498,6 +498,10 @@ def test_what_contradicts_is_refused(error, tmp_path) -> None:  # type: ignore[n
     workloads.fixed(num_requests=3).save(trace)
     both = ["run", "--trace", str(trace), "--workload", "fixed"]
     assert "give one of them" in error(both)
+    assert "list: say what, one of models, gpus" in error(["list"])
+    assert "trace needs one of: convert, generate, inspect" in error(["trace"])
+    assert "a block takes" in error(["run", "--block-size", "1000000000"])
+    assert "--logged weights is '-3'" in error(["run", "--logged", "weights:-3"])
     assert "a second model" in error(["run", "llama-3-8b", "--model", "opt-13b"])
     assert "valid integer" in error(["run", "--max-model-len", "1.5K"])
 

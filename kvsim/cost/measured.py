@@ -136,6 +136,8 @@ def _read(folder: Path, name: str, gpu: GpuSpec, framework: str) -> Any:
     """Read one table, cut to a card, a framework and 16-bit kernels."""
     import pandas as pd
 
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder of kernel tables")
     found = [folder / f"{name}{suffix}" for suffix in SUFFIXES]
     file = next((f for f in found if f.is_file()), None)
     if file is None:

@@ -108,6 +108,11 @@ def _no_room(config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, pla
             f"kv_cache_memory_bytes is {config.kv_cache_memory_bytes}: must hold at least one "
             f"block of {plan.bytes_per_block} bytes"
         )
+    if budget.kv_cache > 0:
+        return (
+            f"block_size {config.block_size}: a block takes {plan.bytes_per_block / GIB:.2f} GiB, "
+            f"more than the {budget.kv_cache / GIB:.2f} GiB of KV memory"
+        )
     overhead = budget.activations + budget.non_torch + budget.cuda_graphs
     return (
         f"{model.name} does not fit: weights {budget.weights / GIB:.1f} GiB and overheads "

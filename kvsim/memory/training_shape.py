@@ -121,7 +121,8 @@ def _from_model(config: TrainingConfig) -> TrainingShape:
 def _from_numbers(config: TrainingConfig) -> TrainingShape:
     missing = [name for name in _SIZES if getattr(config, name) is None]
     if len(missing) == len(_SIZES):
-        raise FieldError("model", "is missing: give it, or params with the sizes of its layers")
+        sizes = "params, num_layers, hidden_size and num_heads"
+        raise FieldError("model", f"is missing: give a model, or {sizes}")
     if missing:
         raise FieldError(
             missing[0], "is missing: params needs num_layers, hidden_size and num_heads"

@@ -82,6 +82,24 @@ def _schedulers() -> Table:
     return _registry(SCHEDULERS, "scheduler")
 
 
+def _cost_models() -> Table:
+    from kvsim.cost.model import COST_MODELS
+
+    return _registry(COST_MODELS, "cost model")
+
+
+def _routers() -> Table:
+    from kvsim.engine.router import ROUTERS
+
+    return _registry(ROUTERS, "router")
+
+
+def _eviction_policies() -> Table:
+    from kvsim.kv.eviction import EVICTION_POLICIES
+
+    return _registry(EVICTION_POLICIES, "eviction policy")
+
+
 def _workloads() -> Table:
     from workloads import WORKLOADS
 
@@ -102,6 +120,9 @@ KINDS: dict[str, Callable[[], Table]] = {
     "gpus": _gpus,
     "allocators": _allocators,
     "schedulers": _schedulers,
+    "cost-models": _cost_models,
+    "routers": _routers,
+    "eviction-policies": _eviction_policies,
     "workloads": _workloads,
     "experiments": _experiments,
 }
