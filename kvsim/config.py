@@ -302,5 +302,5 @@ def _field_error(error: ValidationError) -> FieldError:
     first = error.errors()[0]
     name, *inner = [str(part) for part in first["loc"]] or ["config"]
     what = first["msg"]
-    of = f"{inner[0]} " if inner and isinstance(first["loc"][1], str) else ""
+    of = f"{inner[0]} " if inner and name in ("goodput", "logged") else ""
     return FieldError(name, f"{of}is {first['input']!r}: {what[0].lower()}{what[1:]}")

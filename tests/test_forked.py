@@ -219,3 +219,21 @@ def test_beams_switch_as_often_as_they_are_told() -> None:
     moved = parents != np.arange(5)
     assert moved.mean() == pytest.approx(0.1, abs=0.01)
     assert np.bincount(parents[moved]).min() > 0.15 * moved.sum()  # any other beam, alike
+
+
+def test_a_short_prompt_may_need_more_than_a_longer_one() -> None:
+    """Full blocks of the prompt are shared: 48 + 47 tokens of 5 take 18 blocks, 10 + 47 take 20."""
+    trace = Trace.from_arrays([0.0, 0.0], [48, 10], [47, 47], num_samples=[5, 5])
+    result = kvsim.simulate(
+        trace,
+        model="opt-13b",
+        gpu="a100-40gb",
+        num_gpu_blocks_override=20,
+        scheduler="vllm-v0",
+        max_num_seqs=6,
+        swap_space=0.0,
+        check_invariants=True,
+    )
+    check_result(result)
+    assert result.requests["finish_reason"].tolist() == [0, 1]
+    assert result.requests["num_output_tokens"][1] == 0  # at once

@@ -196,14 +196,14 @@ def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
     longest, kv = setup.memory.limits.max_model_len, setup.make_kv()
     admissible = trace.num_prompt_tokens < longest
     admissible &= trace.num_samples <= setup.scheduler_config.max_num_seqs
-    if admissible.any():
-        # What fits still fits with fewer tokens, so the worst case often answers for all.
+    if admissible.any() and trace.num_samples.max() == 1:
+        # What fits still fits with fewer tokens, so the worst case often answers for all; not so
+        # with several sequences, which share more of a longer prompt.
         prompts = trace.num_prompt_tokens[admissible]
         prompt = int(prompts.max())
         outputs = np.minimum(trace.num_output_tokens[admissible], longest - prompts)
         output = min(int(outputs.max()), longest)
-        samples = int(trace.num_samples.max())
-        worst = Request(0, 0.0, prompt, output, [(0, 0, prompt)], 1, num_samples=samples)
+        worst = Request(0, 0.0, prompt, output, [(0, 0, prompt)], 1)
         if kv.fits(worst):
             return admissible
     for index in np.flatnonzero(admissible).tolist():

@@ -186,7 +186,7 @@ class KVCacheManager(ABC):
     def fits(self, request: Request) -> bool:
         """Whether an empty memory could serve the request to its end. Does not mutate.
 
-        What fits must also fit with fewer prompt or output tokens.
+        What fits with one sequence must also fit with fewer prompt or output tokens.
         """
         del request
         return True
