@@ -101,6 +101,7 @@ def compare(
     comparisons = []
     for one in _seeded(config, replications):
         trace, notes = _requests(one)
+        notes = [*_doubts(one), *notes]
         total = len(names) * len(trace)
         with progress_bar("simulating", total, json_file) as tick:
             done = dict.fromkeys(names, 0)
@@ -162,6 +163,7 @@ def run(
     results = []
     for one in _seeded(config, replications):
         trace, notes = _requests(one)
+        notes = [*_doubts(one), *notes]
         with progress_bar("simulating", len(trace), json_file) as tick:
             if case_file is None:
                 results.append(simulate_run(one, trace, on_progress=tick))
@@ -294,6 +296,15 @@ def _requests(config: RunConfig) -> tuple[Trace, Sequence[str]]:
         seed=config.seed,
     )
     return made, ()
+
+
+def _doubts(config: RunConfig) -> list[str]:
+    """Say what vLLM would not start with."""
+    from kvsim.catalog import get_model
+    from kvsim.memory.limits import refused_by_vllm
+
+    doubt = refused_by_vllm(config, get_model(config.model))
+    return [] if doubt is None else [doubt]
 
 
 def _load(

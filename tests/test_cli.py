@@ -525,3 +525,18 @@ def test_bytes_between_host_and_gpu_are_told(capsys: pytest.CaptureFixture[str])
         ]
     )
     assert "GiB fetched" in capsys.readouterr().out
+
+
+def test_a_length_that_vllm_would_refuse_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for length, told in (("2048", False), ("4096", True)):
+        main(["run", "--num-requests", "5", "--max-model-len", length, "--json", "-"])
+        main(["run", "--num-requests", "5", "--max-model-len", length])
+        noted = "exceeds the 2,048 of opt-13b: vLLM would refuse" in capsys.readouterr().err
+        assert noted == told
+
+
+def test_fp32_is_said_to_be_priced_too_fast() -> None:
+    trace = workloads.fixed(num_requests=2)
+    for dtype, told in (("float32", True), ("auto", False)):
+        result = kvsim.simulate(trace, model="gpt2", gpu="l4", dtype=dtype)
+        assert ("16-bit peak" in result.provenance["step_time"]) == told

@@ -134,7 +134,8 @@ def _step_time_basis(setup: Setup) -> str:
         return f"cost model {setup.config.cost_model}"
     given = setup.config.cost_model.partition("+")[2]
     own = f"; overridden: {given}" if given else ""
-    return basis_of(setup.memory.gpu.name) + own
+    wide = "; FP32 arithmetic at the 16-bit peak, too fast" if setup.memory.dtype == "fp32" else ""
+    return basis_of(setup.memory.gpu.name) + wide + own
 
 
 def _backend_reason(setup: Setup) -> str:

@@ -55,3 +55,14 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     if utilization is None:
         utilization = engine_of(config.vllm_version).gpu_memory_utilization
     return Limits(max_model_len, max_num_seqs, tokens, utilization)
+
+
+def refused_by_vllm(config: Config, model: ModelSpec) -> str | None:
+    """Say what vLLM would not start with, though it can be simulated; None if nothing."""
+    longest = model.max_position_embeddings
+    if config.max_model_len is None or config.max_model_len <= longest:
+        return None
+    return (
+        f"max_model_len {config.max_model_len:,} exceeds the {longest:,} of {model.name}: vLLM "
+        "would refuse to start"
+    )
