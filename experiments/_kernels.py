@@ -70,6 +70,25 @@ def all_reduce(p: Any, d: Any, gpu: Any) -> Any:
     return launch + np.minimum(one_shot, exchange + ring)
 
 
+DECODE = Kind(
+    "generation_attention",
+    ("decode_launch", "decode_request", "decode_attention"),
+    (1e-5, 5e-8, 0.9),
+    decode_attention,
+)
+PREFILL = Kind(
+    "context_attention",
+    ("prefill_launch", "prefill_attention", "prefill_io"),
+    (1e-5, 0.7, 0.5),
+    prefill_attention,
+)
+
+
+def of_narrow_kv(kind: Kind) -> Kind:
+    """Return the same kernels over KV of one byte: the same formula, constants of its own."""
+    return kind._replace(constants=tuple(f"{name}_8bit" for name in kind.constants))
+
+
 KINDS = {
     "GEMM": Kind(
         "gemm",
@@ -77,30 +96,10 @@ KINDS = {
         (3e-6, 0.85, 0.8, 0.05, 0.1),
         gemm,
     ),
-    "decode attention": Kind(
-        "generation_attention",
-        ("decode_launch", "decode_request", "decode_attention"),
-        (1e-5, 5e-8, 0.9),
-        decode_attention,
-    ),
-    "prefill attention": Kind(
-        "context_attention",
-        ("prefill_launch", "prefill_attention", "prefill_io"),
-        (1e-5, 0.7, 0.5),
-        prefill_attention,
-    ),
-    "decode attention, FP8 KV": Kind(
-        "generation_attention",
-        ("decode_launch_8bit", "decode_request_8bit", "decode_attention_8bit"),
-        (1e-5, 5e-8, 0.9),
-        decode_attention,
-    ),
-    "prefill attention, FP8 KV": Kind(
-        "context_attention",
-        ("prefill_launch_8bit", "prefill_attention_8bit", "prefill_io_8bit"),
-        (1e-5, 0.7, 0.5),
-        prefill_attention,
-    ),
+    "decode attention": DECODE,
+    "prefill attention": PREFILL,
+    "decode attention, FP8 KV": of_narrow_kv(DECODE),
+    "prefill attention, FP8 KV": of_narrow_kv(PREFILL),
     "all-reduce": Kind(
         "custom_allreduce",
         ("all_reduce", "all_reduce_exchange", "link", "link_ring"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driving import compute, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import under_pressure
@@ -16,17 +17,13 @@ from kvsim.kv.caching_allocator import MIB, CachingAllocator
 from kvsim.kv.dynamic import DynamicManager, sample_layers
 from kvsim.kv.manager import Cause, KVCacheConfig
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
-from kvsim.request import Request, Status
+from kvsim.request import Request
 from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.testing import check_result
 from kvsim.trace import Trace
 
 KIB = 1024
-
-
-def request(index: int, prompt: int, output: int) -> Request:
-    return Request(index, 0.0, prompt, output, [(100 + index, 0, prompt)], 1000 + index)
 
 
 def layout(num_layers: int, token_bytes: int, window: int | None = None) -> KVLayout:
@@ -37,17 +34,6 @@ def layout(num_layers: int, token_bytes: int, window: int | None = None) -> KVLa
 
 def manager(layers: KVLayout, num_bytes: int, **options: Any) -> DynamicManager:
     return DynamicManager(KVCacheConfig(layers, num_bytes, 16, 4096, **options))
-
-
-def compute(kv: DynamicManager, r: Request, num_tokens: int) -> bool:
-    """Do what a scheduler does when it schedules tokens that are done at once."""
-    if not kv.allocate_slots(r, num_tokens):
-        return False
-    r.status = Status.RUNNING
-    r.num_computed_tokens += num_tokens
-    r.num_tokens = max(r.num_tokens, r.num_computed_tokens)
-    kv.check_integrity()
-    return True
 
 
 # -- closed forms ---------------------------------------------------------------------------------

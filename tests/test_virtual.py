@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driving import compute, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import under_pressure
@@ -15,15 +16,10 @@ import workloads
 from kvsim.kv.manager import Cause, KVCacheConfig
 from kvsim.kv.virtual import PAGE_SIZES, TensorKind, VirtualManager
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
-from kvsim.request import Request, Status
 from kvsim.testing import check_result
 from kvsim.trace import Trace
 
 KIB, MIB = 2**10, 2**20
-
-
-def request(index: int, prompt: int, output: int) -> Request:
-    return Request(index, 0.0, prompt, output, [(100 + index, 0, prompt)], 1000 + index)
 
 
 def layout(num_layers: int, kv_heads: int, window: int | None = None) -> KVLayout:
@@ -35,17 +31,6 @@ def layout(num_layers: int, kv_heads: int, window: int | None = None) -> KVLayou
 
 def manager(layers: KVLayout, num_bytes: int, page: str = "64KiB", **options: Any) -> Any:
     return VirtualManager(KVCacheConfig(layers, num_bytes, 16, 4096, **options), PAGE_SIZES[page])
-
-
-def compute(kv: VirtualManager, r: Request, num_tokens: int) -> bool:
-    """Do what a scheduler does when it schedules tokens that are done at once."""
-    if not kv.allocate_slots(r, num_tokens):
-        return False
-    r.status = Status.RUNNING
-    r.num_computed_tokens += num_tokens
-    r.num_tokens = max(r.num_tokens, r.num_computed_tokens)
-    kv.check_integrity()
-    return True
 
 
 # -- the paper ------------------------------------------------------------------------------------
