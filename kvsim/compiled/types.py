@@ -1,0 +1,212 @@
+"""Records as Numba types: a record is a pointer, a list a pointer to its first item.
+
+``state.requests[k].num_tokens += 1`` is an address, a load, an add and a store. In the checked mode
+(KVSIM_BOUNDSCHECK=1) a list is a pointer to where its address and length stand, and every place is
+compared with the length.
+
+A variant of a record's type knows the values of some fields, such as ``enable_prefix_caching``;
+reading one is then a constant, and branches that cannot be taken are not compiled.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.core.imputils import lower_builtin
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global, signature
+from numba.extending import (
+    infer_getattr,
+    intrinsic,
+    lower_getattr_generic,
+    lower_setattr_generic,
+    overload_attribute,
+    register_model,
+)
+
+from kvsim.records.record import Record, format_of, is_record, item_of, plain
+
+CHECKED = os.environ.get("KVSIM_BOUNDSCHECK", "0") == "1"
+BYTES = ir.IntType(8).as_pointer()
+WORD = ir.IntType(64)
+
+#: Values that a variant knows, by variant and "Record.field".
+CONSTANTS: dict[str, dict[str, int]] = {}
+
+
+class Ref(types.Type):  # type: ignore[misc]
+    """A record in memory."""
+
+    def __init__(self, record: type[Record], variant: str) -> None:
+        self.record, self.variant = record, variant
+        super().__init__(name=f"Ref({record.__name__}, {variant})")
+
+
+class Rows(types.Type):  # type: ignore[misc]
+    """A list in memory, of records or of numbers in so many bytes."""
+
+    def __init__(self, item: Any, size: int) -> None:
+        self.item, self.size = item, size
+        super().__init__(name=f"Rows({item}, {size})")
+
+
+for _kind in (Ref, Rows):
+
+    @register_model(_kind)
+    class _Pointer(models.PrimitiveModel):  # type: ignore[misc]
+        def __init__(self, manager: Any, kind: Any) -> None:
+            super().__init__(manager, kind, BYTES)
+
+
+def numba_type(kind: Any, variant: str) -> Any:
+    """Return the Numba type of a field."""
+    item = item_of(kind)
+    if item is not None:
+        return Rows(numba_type(item, variant), format_of(item).itemsize)
+    if is_record(kind):
+        return Ref(kind, variant)
+    return {int: types.int64, float: types.float64, bool: types.boolean}[plain(kind)]
+
+
+# -- typing ---------------------------------------------------------------------------------------
+
+
+@infer_getattr
+class _Attributes(AttributeTemplate):  # type: ignore[misc]
+    key = Ref
+
+    def generic_resolve(self, ref: Ref, name: str) -> Any:
+        kind = ref.record.kinds().get(name)
+        return None if kind is None else numba_type(kind, ref.variant)
+
+
+@infer_global(operator.getitem)
+class _GetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: Any, kws: Any) -> Any:
+        if isinstance(args[0], Rows) and isinstance(args[1], types.Integer):
+            return signature(args[0].item, args[0], types.int64)
+        return None
+
+
+@infer_global(operator.setitem)
+class _SetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: Any, kws: Any) -> Any:
+        if isinstance(args[0], Rows) and isinstance(args[1], types.Integer):
+            return signature(types.none, args[0], types.int64, args[0].item)
+        return None
+
+
+# -- lowering -------------------------------------------------------------------------------------
+
+
+def _load(builder: Any, kind: Any, address: Any, size: int) -> Any:
+    if isinstance(kind, Ref) or (isinstance(kind, Rows) and CHECKED):
+        return address
+    if isinstance(kind, Rows):
+        return builder.load(builder.bitcast(address, BYTES.as_pointer()))
+    stored = ir.DoubleType() if kind == types.float64 else ir.IntType(8 * size)
+    value = builder.load(builder.bitcast(address, stored.as_pointer()))
+    if kind == types.boolean:
+        return builder.trunc(value, ir.IntType(1))
+    return builder.sext(value, WORD) if size < 8 and kind == types.int64 else value
+
+
+def _store(builder: Any, kind: Any, address: Any, value: Any, size: int) -> None:
+    if isinstance(kind, Rows) and CHECKED:
+        cgutils.raw_memcpy(builder, address, value, ir.Constant(WORD, 16), 1)
+        return
+    if kind == types.boolean:
+        value = builder.zext(value, ir.IntType(8 * size))
+    elif kind == types.int64 and size < 8:
+        value = builder.trunc(value, ir.IntType(8 * size))
+    builder.store(value, builder.bitcast(address, value.type.as_pointer()))
+
+
+def _field(builder: Any, ref: Ref, value: Any, name: str) -> tuple[Any, Any, int]:
+    dtype, offset = ref.record.dtype().fields[name][:2]  # type: ignore[index]
+    address = builder.gep(value, [ir.Constant(WORD, offset)], inbounds=True)
+    return numba_type(ref.record.kinds()[name], ref.variant), address, dtype.itemsize
+
+
+@lower_getattr_generic(Ref)
+def _getattr(context: Any, builder: Any, ref: Ref, value: Any, name: str) -> Any:
+    kind, address, size = _field(builder, ref, value, name)
+    known = CONSTANTS.get(ref.variant, {}).get(f"{ref.record.__name__}.{name}")
+    if known is not None:
+        return ir.Constant(ir.IntType(1) if kind == types.boolean else WORD, int(known))
+    return _load(builder, kind, address, size)
+
+
+@lower_setattr_generic(Ref)
+def _setattr(context: Any, builder: Any, sig: Any, args: Any, name: str) -> None:
+    kind, address, size = _field(builder, sig.args[0], args[0], name)
+    _store(builder, kind, address, args[1], size)
+
+
+def _item(context: Any, builder: Any, rows: Rows, value: Any, place: Any) -> Any:
+    if CHECKED:
+        words = builder.bitcast(value, WORD.as_pointer())
+        length = builder.load(builder.gep(words, [ir.Constant(WORD, 1)]))
+        with builder.if_then(builder.icmp_unsigned(">=", place, length), likely=False):
+            message = f"a place is beyond its list: {rows}"
+            context.call_conv.return_user_exc(builder, IndexError, (message,))
+        value = builder.inttoptr(builder.load(words), BYTES)
+    size = rows.item.record.dtype().itemsize if isinstance(rows.item, Ref) else rows.size
+    offset = builder.mul(place, ir.Constant(WORD, size), flags=["nsw"])
+    return builder.gep(value, [offset], inbounds=True)
+
+
+@lower_builtin(operator.getitem, Rows, types.int64)
+def _getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    rows = sig.args[0]
+    return _load(builder, rows.item, _item(context, builder, rows, *args), rows.size)
+
+
+@lower_builtin(operator.setitem, Rows, types.int64, types.Any)
+def _setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    rows = sig.args[0]
+    address = _item(context, builder, rows, args[0], args[1])
+    _store(builder, rows.item, address, args[2], rows.size)
+    return context.get_dummy_value()
+
+
+@lower_builtin(operator.is_, Ref, Ref)
+def _is(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # by default False, always
+    return builder.icmp_unsigned("==", *args)
+
+
+# -- properties, and the way in -------------------------------------------------------------------
+
+
+def register_properties(records: list[type[Record]]) -> None:
+    """Let rules read the properties of records."""
+    getters: dict[str, dict[type[Record], Any]] = {}
+    for record in records:
+        for name, getter in record.derived().items():
+            getters.setdefault(name, {})[record] = getter
+    for name, found in getters.items():
+        _register_property(name, found)
+
+
+def _register_property(name: str, found: dict[type[Record], Any]) -> None:
+    @overload_attribute(Ref, name)  # type: ignore[untyped-decorator]
+    def _derived(self):  # type: ignore[no-untyped-def]
+        return found.get(self.record)
+
+
+def record_at(record: type[Record], variant: str) -> Any:
+    """Return a function of compiled code that takes an address for a record."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def at(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], BYTES)
+
+        return Ref(record, variant)(types.int64), generate
+
+    return at

@@ -1,0 +1,115 @@
+"""Records of a step's cost: the work in it, and the constants that price it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.records.paged import FULL
+from kvsim.records.record import Record
+
+
+class Price(IntEnum):
+    """How steps are priced. PYTHON is a cost model that is no rule."""
+
+    PYTHON = 0
+    CONSTANT = 1
+    ROOFLINE = 2
+
+
+PRICED_IN_PYTHON, CONSTANT, ROOFLINE = (int(price) for price in Price)
+
+
+@dataclass(slots=True)
+class Layers(Record):
+    """Layers whose attention sees the same tokens, and what a step asks of them.
+
+    ``kv_bytes`` per token; FLOPs per query-key pair of a decode and of a prompt.
+    """
+
+    kind: int = FULL
+    window: int = 0
+    kv_bytes: int = 0
+    pair_flops: float = 0.0
+    prompt_pair_flops: float = 0.0
+    decode_keys: int = 0
+    prefill_keys: int = 0
+    prefill_pairs: int = 0
+
+
+@dataclass(slots=True)
+class Work(Record):
+    """What a step holds, all pipeline stages together, on one GPU of each.
+
+    Tokens and requests are counts; of the requests, ``num_sampled`` get a token and
+    ``num_decodes`` compute one token. Bytes are reads: weights of the layers (``weight_bytes``) and
+    of the LM head, KV by decodes and by prompts.
+    """
+
+    num_requests: int = 0
+    num_tokens: int = 0
+    num_sampled: int = 0
+    num_decodes: int = 0
+    weight_bytes: float = 0.0
+    gemm_flops: float = 0.0
+    head_bytes: float = 0.0
+    head_flops: float = 0.0
+    decode_bytes: float = 0.0
+    decode_flops: float = 0.0
+    prefill_bytes: float = 0.0
+    prefill_flops: float = 0.0
+    swapped_bytes: int = 0  # between GPU and host before the step starts
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Tokens of prompts, or of chunks of them."""
+        return self.num_tokens - self.num_decodes
+
+
+@dataclass(slots=True)
+class Cost(Record):
+    """Constants of a model on a GPU, seconds and bytes; see :class:`kvsim.cost.roofline`."""
+
+    price: int = CONSTANT
+    seconds: float = 0.0  # of every step, under CONSTANT
+    flops: float = 0.0  # of the step priced last
+    bytes: float = 0.0
+    work: Work = field(default_factory=Work)
+    python: object = None  # a cost model that is no rule
+
+    layers: list[Layers] = field(default_factory=list)
+    num_layers: int = 0
+    has_samples: bool = False  # some request has several sequences
+    weight_bytes: list[float] = field(default_factory=list)  # by tokens in the step
+    last_weight: int = 0
+    num_stages: float = 1.0
+    kv_token_bytes: int = 0  # written per token
+    body_flops: float = 0.0
+    head_flops: float = 0.0
+    head_bytes: float = 0.0
+    token_bytes: float = 0.0
+    logit_bytes: float = 0.0
+    step_time: float = 0.0
+    request_time: float = 0.0
+    stream_rate: float = math.inf
+    gemm_rate: float = math.inf
+    gemm_falloff: float = 0.0
+    gemm_ridge: float = 0.0
+    kv_rate: float = math.inf
+    prefill_rate: float = math.inf
+    decode_time: float = 0.0
+    decode_time_per_request: float = 0.0
+    mixed_decode: float = 0.0
+    mixed_tokens: float = 1.0
+    prefill_time: float = 0.0
+    prefill_time_per_token: float = 0.0
+    token_time: float = 0.0
+    one_shot: float = 0.0
+    one_shot_token: float = 0.0
+    two_shot: float = 0.0
+    two_shot_token: float = 0.0
+    link_bytes_per_s: float = math.inf  # between GPU and host, one way
+    copy_round: float = 0.0  # a copy per tensor of each layer
+    copy_round_per_byte: float = 0.0
+    fault_time: float = 0.0

@@ -1,0 +1,256 @@
+"""Records of a replica: its queues, the steps under way, and what it writes down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.records.cost import Cost
+from kvsim.records.kv import KV
+from kvsim.records.paged import Queue
+from kvsim.records.record import NONE, Record, Short, Tiny
+from kvsim.records.request import Request, Segment
+
+
+class Policy(IntEnum):
+    """Whose rules decide a step. PYTHON is a scheduler that is no rule."""
+
+    PYTHON = 0
+    VLLM = 1
+    ORCA = 2
+    STATIC = 3
+    VLLM_V0 = 4
+
+
+SCHEDULED_IN_PYTHON, VLLM, ORCA, STATIC, VLLM_V0 = (int(policy) for policy in Policy)
+
+
+class Outcome(IntEnum):
+    """Why a replica has stopped running by itself."""
+
+    DONE = 0  # nothing more to do up to the horizon
+    PAUSED = 1  # after the most steps asked for
+    STUCK = 2  # it has work but schedules none of it
+    NEEDS_REQUESTS = 3  # a request has arrived and no record is free
+    NEEDS_STEPS = 4  # the table of steps is full
+    SCHEDULED = 5  # a watched replica has scheduled a step
+    COMPLETED = 6  # or taken in the output of one
+
+
+DONE, PAUSED, STUCK, NEEDS_REQUESTS, NEEDS_STEPS, SCHEDULED, COMPLETED = (int(o) for o in Outcome)
+
+
+@dataclass(slots=True)
+class Entry(Record):
+    """A request's part of a step: its next ``num_tokens`` tokens, up to ``end``."""
+
+    request: Short = 0
+    num_tokens: Short = 0
+    end: Short = 0
+    unfinished: Short = 0  # the step does not complete its known tokens: nothing is sampled
+
+
+@dataclass(slots=True)
+class Batch(Record):
+    """A step under way, and when its tokens are there."""
+
+    end: float = 0.0
+    size: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    python: object = None  # the plan of a scheduler that is no rule
+
+
+@dataclass(slots=True)
+class Admission(Record):
+    """A request that joined the batch in the step scheduled last."""
+
+    request: int = 0
+    hit: int = 0
+    resumed: bool = False
+
+
+@dataclass(slots=True)
+class Limits(Record):
+    """Limits and switches of a scheduler; names and meanings are vLLM's."""
+
+    scheduler: int = VLLM
+    max_model_len: int = 0
+    max_num_seqs: int = 0
+    max_active: int = 0
+    max_num_batched_tokens: int = 0
+    long_prefill_token_threshold: int = 0
+    adaptive: bool = False
+    enable_chunked_prefill: bool = True
+    by_priority: bool = False
+    swaps: bool = False
+    asynchronous: bool = False
+    depth: int = 1  # steps that may be under way at once
+    num_stages: int = 1
+
+
+@dataclass(slots=True)
+class Phase(Record):
+    """Running requests that take or fill a block at the same steps of a run."""
+
+    first: int = NONE
+    last: int = NONE
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Totals(Record):
+    """Exact sums over a run; see :class:`kvsim.results.totals.Totals`."""
+
+    token_states_seconds: float = 0.0
+    reservation_seconds: float = 0.0
+    internal_seconds: float = 0.0
+    external_seconds: float = 0.0
+    unallocated_seconds: float = 0.0
+    cached_seconds: float = 0.0
+    usage_seconds: float = 0.0
+    heap_active_seconds: float = 0.0
+    heap_reserved_seconds: float = 0.0
+    running_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    refused_seconds: float = 0.0
+    running_while_refused_seconds: float = 0.0
+    peak_usage: float = 0.0
+    peak_running: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+    num_recomputed_tokens: int = 0
+    num_allocation_failures: int = 0
+    fetched_bytes: int = 0
+    stored_bytes: int = 0
+    paged_in_bytes: int = 0
+    paged_out_bytes: int = 0
+
+
+@dataclass(slots=True)
+class MemorySample(Record):
+    """A row of the memory table."""
+
+    time: float = 0.0
+    replica: Short = 0
+    num_running: Short = 0
+    num_waiting: Short = 0
+    kv_usage: float = 0.0
+    token_states: int = 0
+    reservation: int = 0
+    internal: int = 0
+    external: int = 0
+    free: int = 0
+    cached: int = 0
+
+
+@dataclass(slots=True)
+class StepRow(Record):
+    """A row of the steps table."""
+
+    replica: Short = 0
+    start_time: float = 0.0
+    duration: float = 0.0
+    num_scheduled_tokens: int = 0
+    num_running: Short = 0
+    num_preempted: Short = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+@dataclass(slots=True)
+class RequestRow(Record):
+    """A row of the requests table."""
+
+    request_id: int = 0
+    replica: Short = 0
+    arrival_time: float = 0.0
+    first_scheduled_time: float = 0.0
+    first_token_time: float = 0.0
+    finish_time: float = 0.0
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    finish_reason: Tiny = 0
+
+
+@dataclass(slots=True)
+class Trace(Record):
+    """The requests of a trace, by row, and which of them reach this replica when."""
+
+    num_prompt_tokens: list[int] = field(default_factory=list)
+    max_tokens: list[int] = field(default_factory=list)
+    segment_offsets: list[int] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    output_content_id: list[int] = field(default_factory=list)
+    priority: list[int] = field(default_factory=list)
+    cache_salt: list[int] = field(default_factory=list)
+    num_samples: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
+    arrival_time: list[float] = field(default_factory=list)
+    num_arrivals: int = 0
+    next: int = 0  # of the arrivals, the first one not seen yet
+
+
+@dataclass(slots=True)
+class Replica(Record):
+    """Everything a replica knows."""
+
+    index: int = 0
+    clock: float = 0.0
+    horizon: float = math.inf  # the outside may reach it from then on
+    end_time: float = math.inf  # it starts no step from then on
+    until_finish: bool = False  # stop at the first time at which a request ends
+    watched: bool = False  # stop after every step
+    stage_free_time: float = 0.0  # when the first pipeline stage can start a step
+    last_token_time: float = math.nan
+    requests: list[Request] = field(default_factory=list)
+    free_requests: list[int] = field(default_factory=list)
+    num_free_requests: int = 0
+    num_requests: int = 0  # records
+    next_event_time: float = math.inf  # as last asked for
+    num_outstanding: int = 0  # submitted and not ended
+    num_ended: int = 0  # since the host last looked
+    running: list[int] = field(default_factory=list)
+    num_running: int = 0
+    waiting: Queue = field(default_factory=Queue)
+    heap: list[int] = field(default_factory=list)  # the waiting queue by priority
+    aside: list[int] = field(default_factory=list)  # scratch, a place per request
+    swapped: list[int] = field(default_factory=list)  # requests in host memory
+    num_swapped: int = 0
+    ended: list[int] = field(default_factory=list)  # of a static batch that still runs
+    num_retired: int = 0
+    is_full: bool = False  # a request could not grow, and none has ended since
+    kv: KV = field(default_factory=KV)
+    limits: Limits = field(default_factory=Limits)
+    cost: Cost = field(default_factory=Cost)
+    batches: list[Batch] = field(default_factory=list)
+    first_batch: int = 0
+    num_batches: int = 0
+    must_complete: bool = False  # the next event is the end of the oldest step
+    admissions: list[Admission] = field(default_factory=list)  # of the step scheduled last
+    num_admitted: int = 0
+    preempted: list[int] = field(default_factory=list)
+    num_preempted: int = 0
+    swapped_bytes: int = 0
+    refused: bool = False  # the last admission attempt failed for lack of KV room
+    tried: bool = False
+    steady: bool = False  # nothing but decodes went on in the last step
+    num_empty_steps: int = 0  # in a row
+    totals: Totals = field(default_factory=Totals)
+    trace: Trace = field(default_factory=Trace)
+    phases: list[Phase] = field(default_factory=list)
+    phase_next: list[int] = field(default_factory=list)
+    samples: list[MemorySample] = field(default_factory=list)
+    num_samples: int = 0
+    stride: int = 1  # every stride-th step is sampled, a power of two
+    gaps: list[int] = field(default_factory=list)
+    rows: list[RequestRow] = field(default_factory=list)
+    record_steps: bool = False
+    steps: list[StepRow] = field(default_factory=list)
+    num_step_rows: int = 0
+    max_step_rows: int = 0
+    num_bins: int = 0  # of the memory map
+    maps: list[Tiny] = field(default_factory=list)  # causes, by sample and bin
+    scheduler: object = None  # a scheduler that is no rule

@@ -1,0 +1,83 @@
+"""Records of a KV cache, whichever manager runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.records.paged import BlockPool, Holding, KVGroup, LookupSpec
+from kvsim.records.record import Record
+
+
+class Manager(IntEnum):
+    """Whose rules a KV cache follows. PYTHON is a manager that is no rule."""
+
+    PYTHON = 0
+    PAGED = 1
+    FORKED = 2
+    CONTIGUOUS = 3
+    VIRTUAL = 4
+
+
+PYTHON, PAGED, FORKED, CONTIGUOUS, VIRTUAL = (int(manager) for manager in Manager)
+
+
+@dataclass(slots=True)
+class Usage(Record):
+    """KV memory at one instant, in bytes; the first five sum to the total."""
+
+    token_states: int = 0
+    reservation: int = 0
+    internal: int = 0
+    external: int = 0
+    unallocated: int = 0
+    cached: int = 0
+
+
+@dataclass(slots=True)
+class Moved(Record):
+    """KV bytes that a step moves between host and GPU; see :class:`kvsim.kv.manager.Transfers`."""
+
+    fetched: int = 0
+    stored: int = 0
+    paged_in: int = 0
+    paged_out: int = 0
+    num_faults: int = 0
+
+
+@dataclass(slots=True)
+class KV(Record):
+    """A KV cache: its settings, who holds what, and sums that every report is made of."""
+
+    manager: int = PAGED
+    pool: BlockPool = field(default_factory=BlockPool)
+    groups: list[KVGroup] = field(default_factory=list)
+    num_groups: int = 0
+    specs: list[LookupSpec] = field(default_factory=list)
+    num_specs: int = 0
+    holdings: list[Holding] = field(default_factory=list)
+    free_holdings: list[int] = field(default_factory=list)
+    num_free_holdings: int = 0
+    num_holdings: int = 0
+    num_held: int = 0  # requests that hold memory
+    num_filled: int = 0  # tokens of live requests
+    usage: Usage = field(default_factory=Usage)
+    dead_ends: list[float] = field(default_factory=list)  # scratch of the memory map, by block
+    live_ends: list[float] = field(default_factory=list)
+    last_ends: list[float] = field(default_factory=list)
+    unused: list[int] = field(default_factory=list)
+    moved: Moved = field(default_factory=Moved)  # since the last step
+    python: object = None  # a manager that is no rule
+
+    alignment: int = 1  # of hits, tokens (vLLM's scheduler_block_size)
+    hash_block_size: int = 1
+    bytes_per_block: int = 0
+    max_model_len: int = 0
+    watermark_blocks: int = 0
+    num_lookahead_tokens: int = 0
+    segment: int = 0  # tokens between the window ends that stay cached, 0 for none
+    keeps_boundaries: bool = False  # also the window before a prompt's end stays cached
+    reserve_full_isl: bool = True
+    reserve_output: bool = False
+    enable_prefix_caching: bool = False
+    has_windows: bool = False

@@ -1,0 +1,122 @@
+"""Records of paged memory: blocks, block tables, the pool, and groups of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.records.record import NONE, Record
+
+NULL_BLOCK = 0  # a placeholder that is never handed out
+
+
+class Attention(IntEnum):
+    """What the tokens of a group of layers see."""
+
+    FULL = 0
+    SLIDING = 1
+    CHUNKED = 2
+
+
+FULL, SLIDING, CHUNKED = (int(kind) for kind in Attention)
+
+
+@dataclass(slots=True)
+class Queue(Record):
+    """A list threaded through records that have ``next`` and ``previous``."""
+
+    head: int = NONE
+    tail: int = NONE
+    length: int = 0
+
+
+@dataclass(slots=True)
+class Block(Record):
+    """One block of the pool. ``next`` and ``previous`` are the eviction policy's."""
+
+    ref_cnt: int = 0
+    next: int = NONE
+    previous: int = NONE
+    hashed: bool = False
+    key: int = 0
+    group: int = 0
+    chain: int = NONE  # next content in the bucket
+    copy: int = NONE  # next block of this content
+
+
+@dataclass(slots=True)
+class BlockPool(Record):
+    """Blocks with reference counts, a free queue, and a hash map from content to blocks."""
+
+    blocks: list[Block] = field(default_factory=list)
+    num_usable: int = 0
+    unhashed: list[int] = field(default_factory=list)  # a stack: the next one out is last
+    num_unhashed: int = 0
+    num_cached: int = 0  # free blocks whose content can still be hit
+    policy: int = 0
+    cached: Queue = field(default_factory=Queue)  # under LRU, the next one out first
+    num_hashed: int = 0  # blocks that carry a key, in use or free
+    buckets: list[int] = field(default_factory=list)
+    bucket_mask: int = 0
+    num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
+    fewest_dead: list[int] = field(default_factory=list)
+    python: object = None  # an eviction policy that is no rule
+
+    @property
+    def num_free(self) -> int:
+        """Blocks without a reference, cached ones included."""
+        return self.num_unhashed + self.num_cached
+
+
+@dataclass(slots=True)
+class KVGroup(Record):
+    """Layers that share a block table, and sums over all their tables."""
+
+    index: int = 0
+    kind: int = FULL
+    window: int = 0  # tokens of a sliding window or a chunk
+    block_size: int = 0
+    slot_bytes: int = 0
+    admission_cap: int = 0  # most blocks a request ever holds at once, 0 for no limit
+    keys_per_block: int = 1
+    num_used: int = 0  # blocks with a reference
+    num_table_blocks: int = 0  # entries of the tables of live requests
+    num_internal: int = 0  # slots past a request's last token
+    num_retired: int = 0  # slots of ended requests
+
+
+@dataclass(slots=True)
+class LookupSpec(Record):
+    """Groups with equal rules, which hit together."""
+
+    kind: int = FULL
+    window: int = 0
+    block_size: int = 0
+    groups: list[int] = field(default_factory=list)
+    num_groups: int = 0
+    length: int = 0  # found by the lookup under way
+
+
+@dataclass(slots=True)
+class BlockTable(Record):
+    """Logical to physical blocks of one sequence in one group, null blocks first."""
+
+    blocks: list[int] = field(default_factory=list)
+    length: int = 0
+    num_null: int = 0
+
+
+@dataclass(slots=True)
+class Holding(Record):
+    """What a request holds of a paged cache: its block tables, and the keys of its content."""
+
+    tables: list[BlockTable] = field(default_factory=list)  # one per group
+    keys: list[int] = field(default_factory=list)
+    owner: int = NONE  # whose keys
+    num_keys: int = 0
+    segment: int = 0  # where the next block to hash begins
+    offset: int = 0
+    num_cached_tokens: int = 0  # leading tokens whose blocks have been offered to the cache
+    num_processed_tokens: int = 0  # known to be computed when windows were last moved
+    request: int = NONE  # place of the request that holds it
+    retired: bool = False  # its request has ended, and its batch keeps the slots

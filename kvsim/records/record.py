@@ -1,0 +1,118 @@
+"""The record: one declaration makes a Python class with slots and a NumPy dtype.
+
+A field is an int, a float, a bool, another record (embedded), or a list of ints, floats or records.
+Compiled code sees a list as the address of its first item and its length. A field annotated
+``object`` exists in Python only. Rules read and write fields by name, whichever form they are in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+#: No block, no request, no table: a place, not a reference.
+NONE = -1
+
+#: An int that compiled code keeps in 32 bits, and in 8.
+Short: TypeAlias = Annotated[int, 32]
+Tiny: TypeAlias = Annotated[int, 8]
+#: A float that compiled code keeps beside the short ints.
+Hot: TypeAlias = Annotated[float, 64]
+
+#: A list in memory.
+SPAN = np.dtype([("address", np.int64), ("length", np.int64)])
+
+
+class Record:
+    """Base of all records; subclasses are dataclasses with slots and a default for every field."""
+
+    __slots__ = ()
+
+    _kinds: ClassVar[dict[str, Any]]
+    _dtype: ClassVar[np.dtype[Any]]
+    _initial: ClassVar[Any]
+
+    @classmethod
+    def kinds(cls) -> dict[str, Any]:
+        """Return the annotation of every field that compiled code has, in order."""
+        if "_kinds" not in cls.__dict__:
+            hints = get_type_hints(cls, include_extras=True)
+            named = {f.name: hints[f.name] for f in fields(cls)}  # type: ignore[arg-type]
+            cls._kinds = {name: kind for name, kind in named.items() if kind is not object}
+        return cls._kinds
+
+    @classmethod
+    def dtype(cls) -> np.dtype[Any]:
+        """Return the memory layout: short and hot fields first, so that they share a cache line."""
+        if "_dtype" not in cls.__dict__:
+            kinds = cls.kinds()
+            formats = {name: format_of(kind) for name, kind in kinds.items()}
+            offsets, end = {}, 0
+            for name in sorted(kinds, key=lambda n: _rank(kinds[n])):
+                end += -end % min(formats[name].itemsize, 8)
+                offsets[name] = end
+                end += formats[name].itemsize
+            end += -end % (64 if end > 128 else 8)
+            cls._dtype = np.dtype(
+                {
+                    "names": list(formats),
+                    "formats": list(formats.values()),
+                    "offsets": [offsets[name] for name in formats],
+                    "itemsize": end,
+                }
+            )
+        return cls._dtype
+
+    @classmethod
+    def initial(cls) -> Any:
+        """Return the memory of a record on which nothing has happened, shape (1,)."""
+        if "_initial" not in cls.__dict__:
+            memory = np.zeros(1, cls.dtype())
+            for f in fields(cls):  # type: ignore[arg-type]
+                kind = cls.kinds().get(f.name)
+                if is_record(kind):
+                    memory[f.name] = kind.initial()
+                elif kind is not None and item_of(kind) is None and f.default is not MISSING:
+                    memory[f.name] = f.default
+            cls._initial = memory
+        return cls._initial
+
+    @classmethod
+    def derived(cls) -> dict[str, Any]:
+        """Return the getters of the properties."""
+        return {n: p.fget for n, p in vars(cls).items() if isinstance(p, property)}
+
+
+def _rank(kind: Any) -> int:
+    """Order in memory: short fields, hot floats, the rest, tiny fields."""
+    return {Short: 0, Hot: 1, Tiny: 3}.get(kind, 2)
+
+
+def is_record(kind: object) -> bool:
+    """Whether a field is an embedded record."""
+    return isinstance(kind, type) and issubclass(kind, Record)
+
+
+def item_of(kind: object) -> Any:
+    """Return what a list holds; None for what is no list."""
+    return get_args(kind)[0] if get_origin(kind) is list else None
+
+
+def format_of(kind: Any) -> np.dtype[Any]:
+    """Return how a field lies in memory."""
+    if get_origin(kind) is Annotated:
+        base, bits = get_args(kind)
+        return np.dtype(f"{'f' if base is float else 'i'}{bits // 8}")
+    if item_of(kind) is not None:
+        return SPAN
+    if is_record(kind):
+        layout: np.dtype[Any] = kind.dtype()
+        return layout
+    return np.dtype(np.float64 if kind is float else np.int64)
+
+
+def plain(kind: Any) -> Any:
+    """Return an annotation without its width."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind

@@ -1,0 +1,6 @@
+"""The only text of every rule, in plain Python over records; run as it stands, and compiled.
+
+A rule reads and writes the fields of records (:mod:`kvsim.records`) and calls other rules. Both
+engines run these very functions, so a rule keeps to what both understand: loops, branches, integers
+that stay below 2**63, floats, and tuples. ARCHITECTURE says more under "How a rule runs both ways".
+"""

@@ -1,0 +1,57 @@
+"""What each kind of attention lets the KV cache drop, keep and find again. vLLM 0.33's rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import CHUNKED, FULL
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import KVGroup
+    from kvsim.records.request import Request
+
+
+def cdiv(a: int, b: int) -> int:
+    """Divide, rounding up."""
+    return -(-a // b)
+
+
+def num_skipped(kind: int, window: int, num_tokens: int) -> int:
+    """Leading tokens that token ``num_tokens`` and all later ones cannot see."""
+    if kind == FULL:
+        return 0
+    if kind == CHUNKED:  # a token sees only its own chunk
+        return num_tokens // window * window
+    return max(0, num_tokens - window + 1)  # a token sees itself and the window - 1 before it
+
+
+def admission_cap(
+    kind: int, window: int, block_size: int, max_in_flight_tokens: int, max_model_len: int
+) -> int:
+    """Most blocks a request ever holds at once in a group, 0 if only its length limits it."""
+    if kind == FULL:
+        return 0
+    if kind == CHUNKED:
+        return cdiv(min(window + max_in_flight_tokens, max_model_len), block_size)
+    longest = min(window - 1 + max_in_flight_tokens, max_model_len)
+    return cdiv(longest, block_size) + 1  # the window may start inside a block
+
+
+def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
+    """Whether a later hit could end such that it needs the block at that place."""
+    if group.kind == FULL or group.kind == CHUNKED:
+        return True
+    run = cdiv(group.window - 1, group.block_size)
+    if kv.segment > 0:
+        blocks = kv.segment // group.block_size
+        if run >= blocks or place % blocks >= blocks - run:
+            return True
+    if not kv.keeps_boundaries:
+        return False
+    # Only the window before the last aligned boundary is kept.
+    for boundary in (request.num_prompt_tokens - 1, request.shared_prefix_boundary):
+        end = boundary // kv.alignment * kv.alignment // group.block_size
+        if end - run <= place < end:
+            return True
+    return False

@@ -1,0 +1,160 @@
+"""A step in the making: who is in it, and what it does to the counts of a request."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.request import PREEMPTED, RUNNING
+from kvsim.rules.kv import allocate_slots, free_slots
+from kvsim.rules.queue import dequeue, is_before, requeue
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+
+
+def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
+    """Schedule the next tokens of a request, and advance its counts."""
+    request, entry = state.requests[k], batch.entries[batch.size]
+    computed = request.num_computed_tokens
+    end = computed + num_tokens
+    batch.size += 1
+    entry.request = k
+    entry.num_tokens = num_tokens
+    entry.end = end
+    entry.unfinished = int(end < request.num_tokens + request.num_placeholders)
+    if entry.unfinished == 0:
+        request.num_placeholders += int(state.limits.asynchronous)
+    if computed < request.max_computed_tokens:
+        recomputed = min(end, request.max_computed_tokens) - computed
+        state.totals.num_recomputed_tokens += recomputed
+    request.num_computed_tokens = end
+    request.num_in_flight_tokens += num_tokens
+
+
+def drop(state: Replica, batch: Batch, k: int) -> int:
+    """Take a request out of the step; returns the tokens it gives back, 0 if it was not in."""
+    at = 0
+    while at < batch.size and batch.entries[at].request != k:
+        at += 1
+    if at == batch.size:
+        return 0
+    request, entry = state.requests[k], batch.entries[at]
+    num_tokens, end = entry.num_tokens, request.num_computed_tokens
+    if entry.unfinished == 0:
+        request.num_placeholders -= int(state.limits.asynchronous)
+    computed = end - num_tokens
+    if computed < request.max_computed_tokens:
+        recomputed = min(end, request.max_computed_tokens) - computed
+        state.totals.num_recomputed_tokens -= recomputed
+    request.num_computed_tokens = computed
+    request.num_in_flight_tokens -= num_tokens
+    batch.size -= 1
+    for later in range(at, batch.size):
+        old, new = batch.entries[later + 1], batch.entries[later]
+        new.request = old.request
+        new.num_tokens = old.num_tokens
+        new.end = old.end
+        new.unfinished = old.unfinished
+    return num_tokens
+
+
+def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> None:
+    """Move the head of the queue, whose slots are taken, into the running list."""
+    request, admission = state.requests[k], state.admissions[state.num_admitted]
+    dequeue(state, k)
+    state.tried = False
+    state.steady = False
+    admission.request = k
+    admission.hit = hit
+    admission.resumed = request.status == PREEMPTED
+    state.num_admitted += 1
+    if math.isnan(request.first_scheduled_time):
+        request.first_scheduled_time = state.clock
+        request.num_cached_tokens = hit
+    request.status = RUNNING
+    request.num_computed_tokens = hit
+    state.running[state.num_running] = k
+    state.num_running += 1
+    plan(state, batch, k, num_tokens)
+
+
+def victim_place(state: Replica) -> int:
+    """Return whom to preempt, by place in the running list: the last, or the least urgent."""
+    last = state.num_running - 1
+    if state.limits.by_priority:
+        for place in range(state.num_running - 1, -1, -1):
+            k, other = state.running[last], state.running[place]
+            if is_before(state.requests[k], state.requests[other]):
+                last = place
+    return last
+
+
+def preempt_at(state: Replica, batch: Batch, place: int) -> int:
+    """Take a running request out of the batch and preempt it; returns tokens it gives back."""
+    k = state.running[place]
+    state.num_running -= 1
+    for later in range(place, state.num_running):
+        state.running[later] = state.running[later + 1]
+    num_tokens = drop(state, batch, k)
+    free_slots(state.kv, state.requests[k])
+    preempt(state, k)
+    return num_tokens
+
+
+def preempt(state: Replica, k: int) -> None:
+    """Queue a request whose KV is gone: it is computed again, output so far included."""
+    victim = state.requests[k]
+    victim.status = PREEMPTED
+    victim.max_computed_tokens = max(victim.max_computed_tokens, victim.num_computed_tokens)
+    victim.num_computed_tokens = 0
+    victim.num_stale_tokens = victim.num_in_flight_tokens
+    victim.num_placeholders = 0
+    note_preemption(state, k)
+    requeue(state, k)
+
+
+def note_preemption(state: Replica, k: int) -> None:
+    """Count a preemption."""
+    state.requests[k].num_preemptions += 1
+    state.preempted[state.num_preempted] = k
+    state.num_preempted += 1
+    state.totals.num_preemptions += 1
+    state.refused = False  # the new head has not been tried
+    state.steady = False
+
+
+def num_running_seqs(state: Replica) -> int:
+    """Sequences of the running requests."""
+    total = 0
+    for place in range(state.num_running):
+        total += state.requests[state.running[place]].num_samples
+    return total
+
+
+def grow_running(state: Replica, batch: Batch) -> None:
+    """Give every running request its next tokens; one that cannot grow preempts others.
+
+    Only managers that take memory as a request grows, whatever is reserved, ever refuse here. The
+    request preempted may be the one that asked.
+    """
+    place = 0
+    while place < state.num_running:
+        k = state.running[place]
+        request = state.requests[k]
+        num_tokens = request.num_tokens - request.num_computed_tokens
+        if num_tokens == 0:
+            place += 1
+            continue
+        victim = NONE
+        while victim != k and not allocate_slots(state.kv, request, num_tokens):
+            state.totals.num_allocation_failures += 1
+            at = victim_place(state)
+            victim = state.running[at]
+            preempt_at(state, batch, at)
+            if at <= place:
+                place -= 1
+        if victim != k:
+            plan(state, batch, k, num_tokens)
+        place += 1

@@ -1,0 +1,352 @@
+"""The loop of a replica: arrivals, steps, ends.
+
+It is vLLM's: schedule a step, and take in the oldest step under way when as many are under way as
+may be (one; two with asynchronous scheduling; one more per pipeline stage), or when nothing could
+be scheduled.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.records.engine import (
+    COMPLETED,
+    DONE,
+    NEEDS_REQUESTS,
+    NEEDS_STEPS,
+    PAUSED,
+    SCHEDULED,
+    SCHEDULED_IN_PYTHON,
+    STUCK,
+    VLLM,
+)
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED, RUNNING, WAITING
+from kvsim.rules.kv import cache_computed, free_slots, take_transfers
+from kvsim.rules.price import price
+from kvsim.rules.python import python_complete, python_has_work, python_schedule
+from kvsim.rules.queue import dequeue, enqueue, head_of
+from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
+from kvsim.rules.runs import batch_at, run_of_steps
+from kvsim.rules.vllm import schedule_vllm
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.request import Request
+
+#: Empty steps in a row after which a scheduler that still has work is considered stuck.
+MAX_EMPTY_STEPS = 3
+#: How a request ended; see :class:`kvsim.results.tables.FinishReason`.
+ENDED, REJECTED, IN_FLIGHT = 0, 1, 2
+
+
+def see_arrivals(state: Replica) -> bool:
+    """Queue every request that has arrived by now; False if there are no records left."""
+    trace = state.trace
+    while trace.next < trace.num_arrivals and trace.arrival_time[trace.next] <= state.clock:
+        if state.num_free_requests == 0:
+            return False
+        state.num_free_requests -= 1
+        k = state.free_requests[state.num_free_requests]
+        make_request(state, state.requests[k], k)
+        add_request(state, k)
+        state.totals.waiting_seconds += state.clock - state.requests[k].arrival_time
+        trace.next += 1
+    return True
+
+
+def add_request(state: Replica, k: int) -> None:
+    """Queue a new arrival."""
+    enqueue(state, k)
+    state.tried = False
+
+
+def make_request(state: Replica, request: Request, place: int) -> None:
+    """Make the record of the next arrival; its output is cut at max_model_len."""
+    trace = state.trace
+    row = trace.ids[trace.next]
+    prompt = trace.num_prompt_tokens[row]
+    request.request_id = row
+    request.place = place
+    request.arrival_time = trace.arrival_time[trace.next]
+    request.num_prompt_tokens = prompt
+    request.num_tokens = prompt
+    request.max_tokens = min(trace.max_tokens[row], state.limits.max_model_len - prompt)
+    request.end = prompt + request.max_tokens
+    request.segments = trace.segments
+    request.first_segment = trace.segment_offsets[row]
+    request.num_segments = trace.segment_offsets[row + 1] - request.first_segment
+    request.output_content_id = trace.output_content_id[row]
+    request.priority = trace.priority[row]
+    request.cache_salt = trace.cache_salt[row]
+    request.num_samples = trace.num_samples[row]
+    request.status = WAITING
+    request.holding = NONE
+    request.num_computed_tokens = 0
+    request.num_placeholders = 0
+    request.quiet_until = 0
+    request.num_filled = 0
+    request.max_computed_tokens = 0
+    request.num_in_flight_tokens = 0
+    request.num_stale_tokens = 0
+    request.num_preemptions = 0
+    request.num_cached_tokens = 0
+    request.shared_prefix_boundary = 0
+    request.last_token_time = math.nan
+    request.first_scheduled_time = math.nan
+    request.first_token_time = math.nan
+    request.finish_time = math.nan
+
+
+def decide(state: Replica, batch: Batch) -> None:
+    """Decide the next step by the scheduler's rules, and take its KV slots."""
+    batch.size = 0
+    state.num_admitted = 0
+    state.num_preempted = 0
+    state.swapped_bytes = 0
+    state.steady = True
+    state.tried = False
+    if state.limits.scheduler == VLLM:
+        schedule_vllm(state, batch)
+    else:
+        python_schedule(state, batch)
+    take_transfers(state, batch)
+
+
+def schedule(state: Replica) -> bool:
+    """Decide a step and start it on the GPU; False if the scheduler is stuck."""
+    batch = batch_at(state, state.num_batches)
+    decide(state, batch)
+    last_end = batch_at(state, state.num_batches - 1).end if state.num_batches > 0 else state.clock
+    if batch.size > 0:
+        time = price(state, batch)
+        start = max(state.clock, state.stage_free_time)
+        state.stage_free_time = start + time / state.limits.num_stages
+        batch.end = max(start + time, last_end)
+        if state.record_steps:
+            write_step(state, batch, start, time)
+        record_step(state)
+        state.num_empty_steps = 0
+    else:
+        if state.record_steps:
+            write_step(state, batch, state.clock, 0.0)
+        record_step(state)
+        num_real = 0
+        for k in range(state.num_batches):
+            num_real += batch_at(state, k).size
+        if num_real == 0:
+            return stand_still(state)
+        batch.end = last_end
+    state.num_batches += 1
+    state.must_complete = state.num_batches >= state.limits.depth or batch.size == 0
+    return True
+
+
+def stand_still(state: Replica) -> bool:
+    """Deal with an empty step behind which nothing is under way; False if that is for ever.
+
+    A request that had to preempt itself comes back in the next step. A head that not even an idle
+    replica admits never will be, so it is rejected. Anything else is a scheduler's bug.
+    """
+    state.num_empty_steps += 1
+    if state.num_preempted == 0 and state.num_running == 0 and state.waiting.length > 0:
+        k = head_of(state)
+        dequeue(state, k)
+        end_request(state, k, REJECTED)
+        recycle(state, k)
+        return True
+    return state.num_empty_steps < MAX_EMPTY_STEPS
+
+
+def complete(state: Replica) -> None:
+    """Take in the tokens of the oldest step."""
+    batch = batch_at(state, 0)
+    pass_time(state, batch.end)
+    state.must_complete = False
+    state.first_batch = (state.first_batch + 1) % (state.limits.depth + 1)
+    state.num_batches -= 1
+    if state.limits.scheduler == SCHEDULED_IN_PYTHON:
+        python_complete(state, batch)
+    else:
+        take_in(state, batch)
+
+
+def take_in(state: Replica, batch: Batch) -> None:
+    """Give every request of a finished step its token, in schedule order."""
+    before, now = state.last_token_time, batch.end
+    num_regular, num_sampled, num_finished = 0, 0, 0
+    for at in range(batch.size):
+        entry = batch.entries[at]
+        k = entry.request
+        request = state.requests[k]
+        request.num_in_flight_tokens -= entry.num_tokens
+        stale = request.num_stale_tokens > 0
+        if stale:
+            request.num_stale_tokens -= entry.num_tokens
+        if request.status == FINISHED:
+            recycle(state, k)
+            continue
+        if entry.unfinished > 0:
+            continue
+        request.num_tokens += 1  # also when stale: the token was delivered and is kept
+        num_sampled += 1
+        if request.last_token_time == before:
+            num_regular += 1
+        else:
+            note_token(state, request, now)
+        request.last_token_time = now
+        if not stale and request.num_placeholders > 0:
+            request.num_placeholders -= 1
+            if state.limits.asynchronous and request.status == RUNNING:
+                known = request.num_computed_tokens - request.num_in_flight_tokens
+                cache_computed(state.kv, request, known)
+        if request.num_tokens >= request.end:
+            finish(state, k, now)
+            num_finished += 1
+    if num_finished > 0:
+        forget_finished(state)
+    if num_regular > 0:
+        note_gap(state, now - before, num_regular)
+    if num_sampled > 0:
+        state.last_token_time = now
+
+
+def note_token(state: Replica, request: Request, now: float) -> None:
+    """Stamp a first token, or bin the gap since the last one."""
+    if math.isnan(request.last_token_time):
+        request.first_token_time = now
+    else:
+        note_gap(state, now - request.last_token_time, 1)
+
+
+def finish(state: Replica, k: int, now: float) -> None:
+    """End a request that has got its last token."""
+    request = state.requests[k]
+    if request.status == RUNNING:
+        free_slots(state.kv, request)
+    else:  # preempted while its last token was in flight
+        dequeue(state, k)
+        recycle(state, k)
+    request.finish_time = now
+    end_request(state, k, ENDED)
+
+
+def end_request(state: Replica, k: int, reason: int) -> None:
+    """Write down a request's end."""
+    state.requests[k].status = FINISHED
+    state.num_outstanding -= 1
+    state.num_ended += 1
+    write_row(state, state.requests[k], reason)
+
+
+def recycle(state: Replica, k: int) -> None:
+    """Use a request's record again, unless a step under way still names it."""
+    if state.requests[k].num_in_flight_tokens == 0:
+        state.free_requests[state.num_free_requests] = k
+        state.num_free_requests += 1
+
+
+def forget_finished(state: Replica) -> None:
+    """Take finished requests off the running list; their records are free again."""
+    kept = 0
+    for place in range(state.num_running):
+        k = state.running[place]
+        if state.requests[k].status == FINISHED:
+            recycle(state, k)
+        else:
+            state.running[kept] = k
+            kept += 1
+    state.num_running = kept
+    state.tried = False
+    state.is_full = False
+
+
+def has_work(state: Replica) -> bool:
+    """Whether any request is unfinished."""
+    if state.limits.scheduler == SCHEDULED_IN_PYTHON:
+        return python_has_work(state)
+    return state.num_running > 0 or state.waiting.length > 0 or state.num_swapped > 0
+
+
+def next_event_time(state: Replica) -> float:
+    """When it will do something next if nothing arrives, infinite if never."""
+    if state.must_complete:
+        return batch_at(state, 0).end
+    if state.num_batches > 0 or (has_work(state) and state.clock < state.end_time):
+        return state.clock
+    if state.trace.next == state.trace.num_arrivals or state.clock >= state.end_time:
+        return math.inf
+    return max(state.trace.arrival_time[state.trace.next], state.clock)
+
+
+def advance(state: Replica, max_steps: int) -> int:
+    """Run until the outside may matter, for ``max_steps`` steps, or until the host must help."""
+    steps = 0
+    while not (state.until_finish and state.num_ended > 0):
+        if state.must_complete:
+            if batch_at(state, 0).end > state.horizon:
+                break
+            complete(state)
+            if state.watched:
+                return COMPLETED
+            continue
+        if not see_arrivals(state):
+            return NEEDS_REQUESTS
+        if not has_work(state):
+            if state.num_batches > 0:  # an empty step that was queued behind the last real one
+                state.must_complete = True
+                continue
+            if state.trace.next == state.trace.num_arrivals:
+                break
+            arrival = state.trace.arrival_time[state.trace.next]
+            if arrival > state.horizon:
+                break
+            pass_time(state, min(arrival, state.end_time))
+            if state.clock >= state.end_time:
+                break
+        elif state.clock >= state.horizon:
+            break
+        elif state.clock < state.end_time:
+            if steps >= max_steps:
+                return PAUSED
+            if state.num_step_rows >= state.max_step_rows and state.record_steps:
+                return NEEDS_STEPS
+            if state.steady and not state.watched and state.horizon == math.inf:
+                run = run_of_steps(state, max_steps - steps)
+                steps += run
+                if run > 0:
+                    continue
+            steps += 1
+            if not schedule(state):
+                return STUCK
+            if state.watched:
+                return SCHEDULED
+        elif state.num_batches > 0:
+            state.must_complete = True
+        else:
+            break
+    return DONE
+
+
+def close(state: Replica, to: float) -> None:
+    """Let the rest of the run pass idly, and write down who is still there."""
+    pass_time(state, to)
+    for k in range(state.num_requests):
+        if state.requests[k].status != FINISHED:
+            write_row(state, state.requests[k], IN_FLIGHT)
+
+
+#: What a host may ask of a replica.
+ADVANCE, CLOSE, NEXT_EVENT = 0, 1, 2
+
+
+def serve(state: Replica, command: int, max_steps: int) -> int:
+    """Do what the host asks; the one entry of compiled code."""
+    if command == ADVANCE:
+        return advance(state, max_steps)
+    if command == CLOSE:
+        close(state, state.horizon)
+    else:
+        state.next_event_time = next_event_time(state)
+    return DONE

@@ -1,0 +1,110 @@
+"""What every KV-cache manager does, each by its own rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.kv import PAGED
+from kvsim.records.record import NONE
+from kvsim.rules.paged import admit_paged, allocate_paged, cache_blocks, free_paged, retire_paged
+from kvsim.rules.prefix import find_hit
+from kvsim.rules.python import (
+    python_admit,
+    python_allocate,
+    python_cache_computed,
+    python_free,
+    python_lookup,
+    python_num_free,
+    python_retire,
+    python_take_transfers,
+)
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import Holding
+    from kvsim.records.request import Request
+
+
+def next_holding(kv: KV) -> Holding:
+    """Return what the next admitted request will hold; until then it is room to look things up."""
+    return kv.holdings[kv.free_holdings[kv.num_free_holdings - 1]]
+
+
+def look_up(kv: KV, request: Request) -> int:
+    """Find a reusable prefix of a waiting request, in tokens; valid until the pool changes."""
+    if kv.manager == PAGED:
+        return find_hit(kv, request, next_holding(kv))
+    return python_lookup(kv, request)
+
+
+def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
+    """Make room for the first tokens of a request, reusing the hit just looked up.
+
+    False, with nothing changed, if there is no room.
+    """
+    if kv.manager == PAGED:
+        admitted = admit_paged(kv, request, next_holding(kv), num_tokens, hit)
+    else:
+        return python_admit(kv, request, num_tokens)
+    if admitted:
+        kv.num_held += 1
+        kv.num_free_holdings -= 1
+        request.holding = kv.free_holdings[kv.num_free_holdings]
+        kv.holdings[request.holding].request = request.place
+        kv.holdings[request.holding].retired = False
+    return admitted
+
+
+def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
+    """Make room for the next tokens of a running request; False if there is none."""
+    if kv.manager == PAGED:
+        return allocate_paged(kv, request, num_tokens)
+    return python_allocate(kv, request, num_tokens)
+
+
+def free_slots(kv: KV, request: Request) -> None:
+    """Take back all a request holds."""
+    if kv.manager == PAGED:
+        free_paged(kv, request, kv.holdings[request.holding])
+    else:
+        python_free(kv, request)
+        return
+    kv.free_holdings[kv.num_free_holdings] = request.holding
+    kv.num_free_holdings += 1
+    kv.num_held -= 1
+    kv.holdings[request.holding].request = NONE
+    request.holding = NONE
+    request.quiet_until = 0
+
+
+def retire(kv: KV, request: Request) -> None:
+    """Note that a request has ended while its batch keeps its slots."""
+    if kv.manager == PAGED:
+        retire_paged(kv, request, kv.holdings[request.holding])
+    else:
+        python_retire(kv, request)
+        return
+    kv.holdings[request.holding].retired = True
+
+
+def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
+    """Note that the first tokens of a running request are computed and known."""
+    if kv.manager == PAGED:
+        if kv.enable_prefix_caching:
+            cache_blocks(kv, request, kv.holdings[request.holding], num_tokens)
+    else:
+        python_cache_computed(kv, request, num_tokens)
+
+
+def num_free(kv: KV) -> int:
+    """Blocks that belong to nobody, cached ones included."""
+    if kv.manager == PAGED:
+        return kv.pool.num_free
+    return python_num_free(kv)
+
+
+def take_transfers(state: Replica, batch: Batch) -> None:
+    """Find out what a step moves to and from the host."""
+    if state.kv.manager != PAGED:
+        python_take_transfers(state, batch)

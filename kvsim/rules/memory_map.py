@@ -1,0 +1,73 @@
+"""The memory map: the cause at the middle of each of many equal address ranges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.kv import PAGED
+from kvsim.records.paged import NULL_BLOCK
+from kvsim.records.record import NONE
+from kvsim.rules.attention import num_skipped
+from kvsim.rules.python import python_paint
+from kvsim.rules.usage import is_refused
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import Holding
+
+#: The causes; see :class:`kvsim.kv.usage.Cause`.
+FREE, TOKEN_STATES, RESERVATION, INTERNAL, EXTERNAL, CACHED_FREE = 0, 1, 2, 3, 4, 5
+
+
+def paint(state: Replica, first: int) -> None:
+    """Paint the map of the memory as it is now, from the ``first`` bin of all maps on."""
+    if state.kv.manager == PAGED:
+        paint_paged(state, first)
+    else:
+        python_paint(state, first)
+    if is_refused(state):
+        for b in range(first, first + state.num_bins):
+            if state.maps[b] == FREE:
+                state.maps[b] = EXTERNAL
+
+
+def paint_paged(state: Replica, first: int) -> None:
+    """Paint blocks: dead slots, live ones, those to come, those nobody will use, cached, free."""
+    kv = state.kv
+    for block in range(kv.pool.num_usable + 1):
+        kv.dead_ends[block] = kv.live_ends[block] = kv.last_ends[block] = 0.0
+        kv.unused[block] = CACHED_FREE if kv.pool.blocks[block].hashed else FREE
+    for h in range(kv.num_holdings):
+        if kv.holdings[h].request != NONE:
+            mark_blocks(state, kv, kv.holdings[h])
+    for b in range(state.num_bins):
+        middle = (b + 0.5) * (kv.pool.num_usable / state.num_bins)
+        block = int(middle) + 1  # the null block has no address
+        within = middle % 1.0
+        cause = kv.unused[block] if kv.pool.num_usable > 0 else FREE
+        if kv.last_ends[block] > within:
+            cause = RESERVATION
+        if kv.live_ends[block] > within:
+            cause = TOKEN_STATES
+        if kv.dead_ends[block] > within:
+            cause = INTERNAL
+        state.maps[first + b] = cause
+
+
+def mark_blocks(state: Replica, kv: KV, holding: Holding) -> None:
+    """Note where dead, live and reserved slots end in a request's blocks, as shares of a block."""
+    request = state.requests[holding.request]
+    filled = 0 if holding.retired else request.num_filled
+    last = 0 if holding.retired else request.max_slots
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        dead = num_skipped(group.kind, group.window, holding.num_processed_tokens)
+        for place in range(table.length):
+            block, start = table.blocks[place], place * group.block_size
+            if block == NULL_BLOCK:
+                continue
+            kv.dead_ends[block] = (dead - start) / group.block_size
+            kv.live_ends[block] = (filled - start) / group.block_size
+            kv.last_ends[block] = (last - start) / group.block_size
+            kv.unused[block] = INTERNAL

@@ -1,0 +1,220 @@
+"""The paged KV cache: block tables over a shared pool, one per group, as vLLM 0.33 keeps them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import NULL_BLOCK
+from kvsim.rules.attention import cdiv, num_skipped, worth_caching
+from kvsim.rules.keys import extend_keys
+from kvsim.rules.pool import append_blocks, cache, free_blocks, touch
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import BlockTable, Holding, KVGroup
+    from kvsim.records.request import Request
+
+# The tokens of an admission, as blocks of one group's table:
+#
+#   0            skipped          found                        slots
+#   |  null blocks  |  hit: shared  |  new: taken from the pool  |
+#   |  out of every later token's window                         |
+
+
+def past_the_end(request: Request, group: KVGroup, table: BlockTable) -> int:
+    """Slots of a table that its request will never fill."""
+    return max(table.length * group.block_size - request.max_slots, 0)
+
+
+def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
+    """Blocks that a table lacks to own so many slots."""
+    if slots <= table.length * group.block_size:
+        return 0
+    return cdiv(slots, group.block_size) - table.length
+
+
+def num_slots(kv: KV, request: Request, end: int) -> int:
+    """Slots to own when the tokens up to ``end`` are scheduled."""
+    if kv.reserve_output:
+        end = max(end, request.max_slots)
+    return min(end + kv.num_lookahead_tokens, kv.max_model_len)
+
+
+def need_to_admit(kv: KV, holding: Holding, num_tokens: int, hit: int, capped: bool) -> int:
+    """Free blocks an admission takes: new ones, and hit ones that nobody holds now."""
+    need = 0
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        blocks = cdiv(num_tokens, group.block_size)
+        if capped and group.admission_cap > 0:
+            blocks = min(blocks, group.admission_cap)
+        found = hit // group.block_size
+        skipped = num_skipped(group.kind, group.window, hit) // group.block_size
+        need += max(blocks - max(skipped, found), 0)
+        for place in range(skipped, found):
+            block = table.blocks[place]
+            need += block != NULL_BLOCK and kv.pool.blocks[block].ref_cnt == 0
+    return need
+
+
+def admit_paged(
+    kv: KV, request: Request, holding: Holding, num_tokens: int, hit: int
+) -> bool:
+    """Take the slots of a waiting request whose hit stands in the holding's tables.
+
+    False, with nothing changed, if they are not there.
+    """
+    free = kv.pool.num_free - (kv.watermark_blocks if kv.num_held > 0 else 0)
+    if kv.reserve_full_isl:
+        length = min(request.num_tokens, kv.max_model_len)
+        if need_to_admit(kv, holding, length, hit, True) > free:
+            return False
+    end = hit + num_tokens
+    slots = num_slots(kv, request, end)
+    if need_to_admit(kv, holding, slots, hit, False) > free:
+        return False
+    for g in range(kv.num_groups):
+        share_hit(kv, kv.groups[g], holding.tables[g], hit)
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        append_blocks(kv.pool, group, table, num_missing(group, table, slots))
+        group.num_internal += past_the_end(request, group, table)
+    holding.num_cached_tokens = hit
+    holding.num_processed_tokens = hit
+    request.num_filled = end
+    kv.num_filled += end
+    if kv.enable_prefix_caching:
+        cache_blocks(kv, request, holding, min(end, request.num_tokens))
+    set_quiet(kv, request, holding)
+    return True
+
+
+def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int) -> None:
+    """Begin a table with the blocks of a hit, those that no later token sees left out."""
+    skipped = num_skipped(group.kind, group.window, hit) // group.block_size
+    table.length = hit // group.block_size
+    table.num_null = skipped
+    for place in range(skipped):
+        table.blocks[place] = NULL_BLOCK
+    for place in range(skipped, table.length):
+        if table.blocks[place] == NULL_BLOCK:
+            table.num_null = place + 1
+        else:
+            touch(kv.pool, group, table.blocks[place])
+    group.num_table_blocks += table.length
+
+
+def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
+    """Append blocks for the next tokens of a running request; False if they are not there.
+
+    Out-of-window blocks are dropped even then, as in vLLM.
+    """
+    end = request.num_computed_tokens + num_tokens
+    if end > request.quiet_until and not grow(kv, request, end):
+        return False
+    kv.num_filled += end - request.num_filled
+    request.num_filled = end
+    return True
+
+
+def grow(kv: KV, request: Request, end: int) -> bool:
+    """Own the slots of the tokens up to ``end``, and name the blocks they fill."""
+    holding = kv.holdings[request.holding]
+    if kv.has_windows:
+        drop_out_of_window(kv, request, holding)
+    slots = num_slots(kv, request, end)
+    need = 0
+    for g in range(kv.num_groups):
+        need += num_missing(kv.groups[g], holding.tables[g], slots)
+    if need > kv.pool.num_free:
+        return False
+    if need > 0:
+        for g in range(kv.num_groups):
+            group, table = kv.groups[g], holding.tables[g]
+            group.num_internal -= past_the_end(request, group, table)
+            append_blocks(kv.pool, group, table, num_missing(group, table, slots))
+            group.num_internal += past_the_end(request, group, table)
+    if kv.enable_prefix_caching:
+        cache_blocks(kv, request, holding, min(end, request.num_tokens))
+    set_quiet(kv, request, holding)
+    return True
+
+
+def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
+    """Note until when growing means nothing but filling the last block."""
+    if kv.has_windows or kv.num_groups > 1:
+        return  # windows may move at every step
+    # One token short: the token that fills the last block also names it.
+    size = kv.groups[0].block_size
+    quiet = holding.tables[0].length * size - 1 - kv.num_lookahead_tokens
+    if kv.enable_prefix_caching:
+        quiet = min(quiet, holding.num_cached_tokens + size - 1)
+    request.quiet_until = quiet
+
+
+def drop_out_of_window(kv: KV, request: Request, holding: Holding) -> None:
+    """Give back the blocks that no later token sees."""
+    computed = min(request.num_computed_tokens, kv.max_model_len)
+    holding.num_processed_tokens = max(0, computed - request.num_in_flight_tokens)
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
+        stop = skipped // group.block_size
+        if stop > table.num_null:
+            free_blocks(kv.pool, group, table, table.num_null, stop)
+            for place in range(table.num_null, stop):
+                table.blocks[place] = NULL_BLOCK
+            table.num_null = stop
+
+
+def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+    """Give keys to the blocks that are full once ``num_tokens`` tokens are computed."""
+    if num_tokens < holding.num_cached_tokens + kv.alignment:
+        return
+    num_tokens -= num_tokens % kv.alignment
+    extend_keys(holding, request, num_tokens // kv.hash_block_size, kv.hash_block_size)
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        size = group.block_size
+        first = max(holding.num_cached_tokens // size, table.num_null)
+        for place in range(first, num_tokens // size):
+            if worth_caching(kv, group, request, place):
+                key = holding.keys[(place + 1) * group.keys_per_block - 1]
+                cache(kv.pool, table.blocks[place], key)
+    holding.num_cached_tokens = num_tokens
+    set_quiet(kv, request, holding)
+
+
+def uncount(kv: KV, request: Request, holding: Holding, sign: int) -> None:
+    """Take a live request's tables out of the sums, or add them (sign -1)."""
+    kv.num_filled -= sign * request.num_filled
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        group.num_internal -= sign * past_the_end(request, group, table)
+        group.num_table_blocks -= sign * table.length
+
+
+def free_paged(kv: KV, request: Request, holding: Holding) -> None:
+    """Give back all blocks of a request, last to first, so that shared prefixes outlive ends."""
+    if holding.retired:
+        count_retired(kv, holding, -1)
+    else:
+        uncount(kv, request, holding, 1)
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        free_blocks(kv.pool, group, table, table.num_null, table.length)
+        table.length = 0
+        table.num_null = 0
+
+
+def count_retired(kv: KV, holding: Holding, sign: int) -> None:
+    """Add the slots of an ended request whose batch keeps them, or take them out (sign -1)."""
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        group.num_retired += sign * (table.length - table.num_null) * group.block_size
+
+
+def retire_paged(kv: KV, request: Request, holding: Holding) -> None:
+    """Note that a request has ended while its batch keeps its slots."""
+    uncount(kv, request, holding, 1)
+    count_retired(kv, holding, 1)

@@ -1,0 +1,109 @@
+"""The longest prefix of a request whose KV is still in the pool, over all groups together.
+
+Groups with the same spec hit together or not at all. Different specs limit each other: the hit
+shrinks until every one of them can resume at its end (vLLM's hybrid coordinator).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import CHUNKED, FULL, NULL_BLOCK
+from kvsim.records.record import NONE
+from kvsim.rules.attention import cdiv, num_skipped
+from kvsim.rules.keys import extend_keys
+from kvsim.rules.pool import find
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import Holding, LookupSpec
+    from kvsim.records.request import Request
+
+
+def find_all(kv: KV, holding: Holding, spec: LookupSpec, place: int) -> bool:
+    """Put the blocks of one content in every group into the tables; False if one lacks it."""
+    key = holding.keys[(place + 1) * (spec.block_size // kv.hash_block_size) - 1]
+    for k in range(spec.num_groups):
+        block = find(kv.pool, key, spec.groups[k])
+        if block == NONE:
+            return False
+        holding.tables[spec.groups[k]].blocks[place] = block
+    return True
+
+
+def aligned(kv: KV, num_tokens: int) -> int:
+    """Cut a hit to whole multiples of the alignment."""
+    return num_tokens // kv.alignment * kv.alignment
+
+
+def find_prefix(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
+    """Find the longest reusable prefix of at most ``limit`` tokens, of layers that see it all, or
+    all of a chunk; unseen blocks count as hit. Returns its tokens."""
+    place = 0
+    if spec.kind == CHUNKED:
+        place = num_skipped(spec.kind, spec.window, limit) // spec.block_size
+        for k in range(spec.num_groups):
+            for unseen in range(place):
+                holding.tables[spec.groups[k]].blocks[unseen] = NULL_BLOCK
+    while place < limit // spec.block_size and find_all(kv, holding, spec, place):
+        place += 1
+    return aligned(kv, place * spec.block_size)
+
+
+def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
+    """Do as :func:`find_prefix` for a sliding window: the last run of blocks that fills it."""
+    size = spec.block_size
+    run, needed = 0, cdiv(spec.window - 1, size)
+    for place in range(limit // size - 1, -1, -1):
+        if not find_all(kv, holding, spec, place):
+            run = 0
+            continue
+        if run == 0 and (place + 1) * size % kv.alignment != 0:
+            continue  # a hit must end on an aligned boundary
+        run += 1
+        if run >= needed:
+            return (place + run) * size
+    return aligned(kv, run * size)
+
+
+def find_spec(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
+    """Return the tokens that the groups of one spec can reuse."""
+    if spec.kind == FULL or spec.kind == CHUNKED:
+        return find_prefix(kv, holding, spec, limit)
+    return find_window(kv, holding, spec, limit)
+
+
+def find_hit(kv: KV, request: Request, holding: Holding) -> int:
+    """Find the longest reusable prefix, in tokens; its blocks then stand in the holding's tables.
+
+    The last token is always left to compute, so that there is something to sample from; as hits are
+    whole blocks, a block-aligned full hit computes its whole last block again.
+    """
+    request.shared_prefix_boundary = 0
+    limit = request.num_tokens - 1
+    if not kv.enable_prefix_caching or limit < kv.alignment:
+        return 0
+    extend_keys(holding, request, limit // kv.hash_block_size, kv.hash_block_size)
+    if kv.num_specs == 1:
+        return find_spec(kv, holding, kv.specs[0], limit)
+    hit, longest = limit, 0
+    one_pass = kv.num_specs == 2 and kv.specs[0].kind == FULL
+    for s in range(kv.num_specs):
+        kv.specs[s].length = NONE
+    while True:
+        length = hit
+        for s in range(kv.num_specs):
+            spec = kv.specs[s]
+            if spec.kind != FULL or spec.length == NONE:
+                length = find_spec(kv, holding, spec, length)
+                spec.length = length
+            else:
+                length = min(length, spec.length)
+            longest = max(longest, length)
+        shrunk = length < hit
+        hit = min(length, hit)
+        if one_pass or not shrunk:
+            break
+    if longest > hit:
+        request.shared_prefix_boundary = longest
+    return hit

@@ -1,0 +1,144 @@
+"""Step time as a sum of rooflines: GEMMs, attention, communication and overhead follow each other.
+
+Attention adds to the GEMMs instead of hiding behind them, because the kernels run one after another
+(a single max over all work is up to 70 % off for decodes). Within the GEMMs, and within the
+attention of prompts, the slower of memory and arithmetic counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.cost import CONSTANT, PRICED_IN_PYTHON
+from kvsim.rules.python import python_price
+from kvsim.rules.work import count_work
+
+if TYPE_CHECKING:
+    from kvsim.records.cost import Cost, Work
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.kv import Moved
+
+
+def host_time(cost: Cost, work: Work) -> float:
+    """Seconds of the host's share of a step, launches of GEMMs included."""
+    return cost.step_time + work.num_requests * cost.request_time
+
+
+def gemm_time(cost: Cost, moved: float, flops: float, num_tokens: int) -> float:
+    """Take the slower of memory and arithmetic; near the ridge, neither hides the other."""
+    memory = moved / cost.stream_rate
+    arithmetic = flops / cost.gemm_rate * (1.0 + num_tokens * cost.gemm_falloff)
+    slower, faster = max(memory, arithmetic), min(memory, arithmetic)
+    return slower + cost.gemm_ridge * faster * faster / slower
+
+
+def gemms_time(cost: Cost, work: Work) -> float:
+    """Seconds of the layers' GEMMs, launches aside."""
+    moved = work.weight_bytes + work.num_tokens * cost.token_bytes
+    return gemm_time(cost, moved, work.gemm_flops, work.num_tokens)
+
+
+def head_time(cost: Cost, work: Work) -> float:
+    """Seconds of the logits."""
+    if work.num_sampled == 0:
+        return 0.0
+    moved = work.head_bytes + work.num_sampled * cost.logit_bytes
+    return gemm_time(cost, moved, work.head_flops, work.num_sampled)
+
+
+def swap_time(cost: Cost, num_bytes: int) -> float:
+    """Seconds of copying a request's KV one way, piece by piece."""
+    return num_bytes / cost.link_bytes_per_s + num_bytes * cost.copy_round_per_byte
+
+
+def copy_time(cost: Cost, num_bytes: int) -> float:
+    """Seconds of copying prefix blocks one way, all together."""
+    return num_bytes / cost.link_bytes_per_s + cost.copy_round if num_bytes > 0 else 0.0
+
+
+def decode_time(cost: Cost, work: Work) -> float:
+    """Seconds of attention with one query token; slower beside a long prompt."""
+    if work.num_decodes == 0:
+        return 0.0
+    reading = max(work.decode_bytes / cost.kv_rate, work.decode_flops / cost.prefill_rate)
+    mixed = min(work.num_prefill_tokens / cost.mixed_tokens, 1.0)
+    launches = cost.decode_time + work.num_decodes * cost.decode_time_per_request
+    return launches + reading * (1.0 + cost.mixed_decode * mixed)
+
+
+def prefill_time(cost: Cost, work: Work) -> float:
+    """Seconds of attention of prompts and chunks."""
+    if work.num_prefill_tokens == 0:
+        return 0.0
+    moving = cost.prefill_time + work.num_prefill_tokens * cost.prefill_time_per_token
+    reading = work.prefill_bytes / cost.kv_rate
+    return moving + max(reading, work.prefill_flops / cost.prefill_rate)
+
+
+def elementwise_time(cost: Cost, work: Work) -> float:
+    """Seconds of norms, rotary embedding and activations."""
+    return work.num_tokens * cost.token_time
+
+
+def all_reduce_time(cost: Cost, work: Work) -> float:
+    """Seconds of adding up what the GPUs of a tensor-parallel group have."""
+    return min(
+        cost.one_shot + work.num_tokens * cost.one_shot_token,
+        cost.two_shot + work.num_tokens * cost.two_shot_token,
+    )
+
+
+def work_time(cost: Cost, work: Work) -> float:
+    """Seconds of a step, what it computes and what is swapped before it."""
+    time = host_time(cost, work)
+    time += gemms_time(cost, work)
+    time += head_time(cost, work)
+    time += swap_time(cost, work.swapped_bytes)
+    time += decode_time(cost, work)
+    time += prefill_time(cost, work)
+    time += elementwise_time(cost, work)
+    time += all_reduce_time(cost, work)
+    return time
+
+
+def with_transfers(cost: Cost, time: float, moved: Moved) -> float:
+    """Return the seconds of a step that computes for ``time``, its transfers included.
+
+    Blocks are fetched layer by layer under the computation and stored the other way at the same
+    time, so the longest of the three counts. In a page fault the GPU waits; what it takes in and
+    what it gives up for that go both ways at once.
+    """
+    if moved.fetched > 0 or moved.stored > 0:
+        time = max(time, copy_time(cost, moved.fetched), copy_time(cost, moved.stored))
+    if moved.num_faults > 0:
+        time += moved.num_faults * cost.fault_time
+        time += max(moved.paged_in, moved.paged_out) / cost.link_bytes_per_s
+    return time
+
+
+def total_flops(work: Work) -> float:
+    """Floating-point operations of a step, all pipeline stages together."""
+    return work.gemm_flops + work.head_flops + work.prefill_flops + work.decode_flops
+
+
+def total_bytes(cost: Cost, work: Work) -> float:
+    """Bytes of a step on one GPU of one stage, KV writes included."""
+    weights = work.weight_bytes + work.head_bytes
+    read = weights + work.decode_bytes + work.prefill_bytes
+    return read / cost.num_stages + work.num_tokens * cost.kv_token_bytes
+
+
+def price(state: Replica, batch: Batch) -> float:
+    """Seconds of a step that is not empty."""
+    cost = state.cost
+    if cost.price == CONSTANT:
+        return cost.seconds
+    if cost.price == PRICED_IN_PYTHON:
+        return python_price(state, batch)
+    count_work(state, batch)
+    cost.work.swapped_bytes = state.swapped_bytes
+    time = with_transfers(cost, work_time(cost, cost.work), state.kv.moved)
+    if state.record_steps:
+        cost.flops = total_flops(cost.work) / cost.num_stages
+        cost.bytes = total_bytes(cost, cost.work)
+    return time

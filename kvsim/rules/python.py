@@ -1,0 +1,187 @@
+"""Where rules meet parts that are no rules: a user's own allocator, scheduler, policy, cost model.
+
+Compiled code has none of them; the compiled engine refuses such a part with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import BlockPool
+    from kvsim.records.request import Request
+
+# -- a KV-cache manager ---------------------------------------------------------------------------
+
+
+def python_lookup(kv: KV, request: Request) -> int:
+    """Ask a manager for a hit, and keep it for the admission."""
+    manager: Any = kv.python
+    hit = manager.lookup(request)
+    manager.last_hit = hit
+    request.shared_prefix_boundary = hit.shared_prefix_boundary
+    return int(hit.num_tokens)
+
+
+def python_admit(kv: KV, request: Request, num_tokens: int) -> bool:
+    """Ask a manager to admit a request with the hit it found last."""
+    manager: Any = kv.python
+    return bool(manager.allocate_slots(request, num_tokens, manager.last_hit))
+
+
+def python_allocate(kv: KV, request: Request, num_tokens: int) -> bool:
+    """Ask a manager for the next tokens' slots."""
+    manager: Any = kv.python
+    return bool(manager.allocate_slots(request, num_tokens))
+
+
+def python_free(kv: KV, request: Request) -> None:
+    """Have a manager free a request."""
+    manager: Any = kv.python
+    manager.free(request)
+
+
+def python_retire(kv: KV, request: Request) -> None:
+    """Tell a manager that a request has ended while its batch keeps its slots."""
+    manager: Any = kv.python
+    manager.retire(request)
+
+
+def python_cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
+    """Tell a manager that tokens are computed and known."""
+    manager: Any = kv.python
+    manager.cache_computed(request, num_tokens)
+
+
+def python_num_free(kv: KV) -> int:
+    """Ask a manager for its free blocks."""
+    manager: Any = kv.python
+    return int(manager.num_free)
+
+
+def python_swap_out(kv: KV, request: Request) -> int:
+    """Have a manager move a request to the host; returns bytes."""
+    manager: Any = kv.python
+    return int(manager.swap_out(request))
+
+
+def python_swap_in(kv: KV, request: Request) -> int:
+    """Have a manager bring a request back; returns bytes."""
+    manager: Any = kv.python
+    return int(manager.swap_in(request))
+
+
+def python_has_blocks(kv: KV, request: Request) -> bool:
+    """Whether a manager keeps block tables."""
+    manager: Any = kv.python
+    return bool(manager.block_ids(request))
+
+
+def python_take_transfers(state: Replica, batch: Batch) -> None:
+    """Ask a manager what a step moves."""
+    manager: Any = state.kv.python
+    if manager is None:
+        return
+    requests = [state.requests[batch.entries[at].request] for at in range(batch.size)]
+    moved, kv = manager.take_transfers(requests), state.kv
+    kv.moved.fetched, kv.moved.stored = moved.fetched, moved.stored
+    kv.moved.paged_in, kv.moved.paged_out = moved.paged_in, moved.paged_out
+    kv.moved.num_faults = moved.num_faults
+
+
+def python_measure(kv: KV) -> None:
+    """Ask a manager for its bytes by cause."""
+    manager: Any = kv.python
+    now, usage = manager.usage, kv.usage
+    usage.token_states, usage.reservation, usage.internal = now[0], now[1], now[2]
+    usage.external, usage.unallocated, usage.cached = now[3], now[4], now[5]
+
+
+def python_kv_usage(kv: KV) -> float:
+    """Ask a manager for its share of blocks in use."""
+    manager: Any = kv.python
+    return float(manager.kv_usage)
+
+
+def python_heap(state: Replica, seconds: float) -> None:
+    """Integrate what a caching allocator holds, where there is one."""
+    manager: Any = state.kv.python
+    heap = None if manager is None else manager.heap_bytes
+    if heap is not None:
+        state.totals.heap_active_seconds += heap[0] * seconds
+        state.totals.heap_reserved_seconds += heap[1] * seconds
+
+
+def python_paint(state: Replica, first: int) -> None:
+    """Ask a manager for its memory map."""
+    manager: Any = state.kv.python
+    causes = manager.memory_map(state.num_bins).tolist()
+    for b in range(state.num_bins):
+        state.maps[first + b] = causes[b]
+
+
+# -- an eviction policy ---------------------------------------------------------------------------
+
+
+def python_insert(pool: BlockPool, k: int) -> None:
+    """Tell a policy that a block's last reference has gone."""
+    policy: Any = pool.python
+    policy.insert(k)
+
+
+def python_remove(pool: BlockPool, k: int) -> None:
+    """Tell a policy that a block is referenced again."""
+    policy: Any = pool.python
+    policy.remove(k)
+
+
+def python_evict(pool: BlockPool) -> int:
+    """Ask a policy for a victim."""
+    policy: Any = pool.python
+    return int(policy.evict())
+
+
+def python_cached(pool: BlockPool, k: int) -> None:
+    """Tell a policy that a block has got its key."""
+    policy: Any = pool.python
+    policy.cached(k, pool.blocks[k].key)
+
+
+def python_hit(pool: BlockPool, k: int) -> None:
+    """Tell a policy of a hit."""
+    policy: Any = pool.python
+    policy.hit(k)
+
+
+# -- a scheduler ----------------------------------------------------------------------------------
+
+
+def python_schedule(state: Replica, batch: Batch) -> None:
+    """Have a scheduler decide the next step."""
+    scheduler: Any = state.scheduler
+    scheduler.fill(batch, scheduler.schedule(state.clock))
+
+
+def python_complete(state: Replica, batch: Batch) -> int:
+    """Have a scheduler take in a step's output; returns how many requests have ended."""
+    scheduler: Any = state.scheduler
+    return int(scheduler.take_in(batch))
+
+
+def python_has_work(state: Replica) -> bool:
+    """Ask a scheduler whether any request is unfinished."""
+    scheduler: Any = state.scheduler
+    return bool(scheduler.has_work)
+
+
+# -- a cost model ---------------------------------------------------------------------------------
+
+
+def python_price(state: Replica, batch: Batch) -> float:
+    """Ask a cost model for a step's time."""
+    model: Any = state.cost.python
+    cost = model.step(model.plan_of(state, batch))
+    state.cost.flops, state.cost.bytes = cost.flops, cost.bytes
+    return float(cost.time)

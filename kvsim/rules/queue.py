@@ -1,0 +1,137 @@
+"""Lists threaded through records, and the waiting queue: first come first served, or by priority."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kvsim.records.engine import Replica
+    from kvsim.records.paged import Queue
+    from kvsim.records.request import Request
+
+
+def append(queue: Queue, rows: Sequence[Any], k: int) -> None:
+    """Put the k-th record at the end of a list."""
+    row = rows[k]
+    row.previous = queue.tail
+    row.next = NONE
+    if queue.tail == NONE:
+        queue.head = k
+    else:
+        rows[queue.tail].next = k
+    queue.tail = k
+    queue.length += 1
+
+
+def push_front(queue: Queue, rows: Sequence[Any], k: int) -> None:
+    """Put the k-th record at the front of a list."""
+    row = rows[k]
+    row.next = queue.head
+    row.previous = NONE
+    if queue.head == NONE:
+        queue.tail = k
+    else:
+        rows[queue.head].previous = k
+    queue.head = k
+    queue.length += 1
+
+
+def remove(queue: Queue, rows: Sequence[Any], k: int) -> None:
+    """Take the k-th record out of a list, wherever it stands."""
+    row = rows[k]
+    if row.previous == NONE:
+        queue.head = row.next
+    else:
+        rows[row.previous].next = row.next
+    if row.next == NONE:
+        queue.tail = row.previous
+    else:
+        rows[row.next].previous = row.previous
+    queue.length -= 1
+
+
+# -- the waiting queue ----------------------------------------------------------------------------
+
+
+def is_before(a: Request, b: Request) -> bool:
+    """Whether a request is more urgent than another; no two are equal.
+
+    The id: vLLM's clock never ties, and preempting the oldest of equals could go round for ever.
+    """
+    if a.priority != b.priority:
+        return a.priority < b.priority
+    if a.arrival_time != b.arrival_time:
+        return a.arrival_time < b.arrival_time
+    return a.request_id < b.request_id
+
+
+def sift_up(state: Replica, place: int) -> None:
+    """Move an entry of the heap towards its root, to where it belongs."""
+    heap, requests = state.heap, state.requests
+    while place > 0:
+        parent = (place - 1) // 2
+        if not is_before(requests[heap[place]], requests[heap[parent]]):
+            return
+        moved = heap[place]
+        heap[place] = heap[parent]
+        heap[parent] = moved
+        place = parent
+
+
+def sift_down(state: Replica, place: int) -> None:
+    """Move an entry of the heap away from its root, to where it belongs."""
+    heap, requests, length = state.heap, state.requests, state.waiting.length
+    while True:
+        least = place
+        for child in range(2 * place + 1, min(2 * place + 3, length)):
+            if is_before(requests[heap[child]], requests[heap[least]]):
+                least = child
+        if least == place:
+            return
+        moved = heap[place]
+        heap[place] = heap[least]
+        heap[least] = moved
+        place = least
+
+
+def enqueue(state: Replica, k: int) -> None:
+    """Add a new arrival to the waiting queue."""
+    if not state.limits.by_priority:
+        append(state.waiting, state.requests, k)
+        return
+    state.heap[state.waiting.length] = k
+    state.waiting.length += 1
+    sift_up(state, state.waiting.length - 1)
+
+
+def requeue(state: Replica, k: int) -> None:
+    """Return a request to the waiting queue that was taken out, or preempted."""
+    if state.limits.by_priority:
+        enqueue(state, k)
+    else:
+        push_front(state.waiting, state.requests, k)
+
+
+def head_of(state: Replica) -> int:
+    """Return the next request to be admitted; the queue is not empty."""
+    return state.heap[0] if state.limits.by_priority else state.waiting.head
+
+
+def dequeue(state: Replica, k: int) -> None:
+    """Take a request out of the waiting queue, wherever it stands."""
+    if not state.limits.by_priority:
+        remove(state.waiting, state.requests, k)
+        return
+    state.waiting.length -= 1
+    place, last = 0, state.waiting.length
+    while state.heap[place] != k:
+        place += 1
+    state.heap[place] = state.heap[last]
+    if place < last:
+        sift_up(state, place)
+        sift_down(state, place)

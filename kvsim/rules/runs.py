@@ -1,0 +1,234 @@
+"""Runs of steps: between two events that can change a batch of decodes, it changes by arithmetic.
+
+A run advances whole steps at once: times by the same sequence of additions, blocks in the same
+order (by step, then by position in the running list), so nothing is approximated.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.records.cost import CONSTANT, ROOFLINE
+from kvsim.records.engine import VLLM
+from kvsim.records.kv import PAGED
+from kvsim.records.paged import FULL
+from kvsim.records.record import NONE
+from kvsim.rules.paged import cache_blocks, past_the_end
+from kvsim.rules.pool import append_blocks
+from kvsim.rules.price import work_time
+from kvsim.rules.recorder import note_gap, pass_time, record_step
+from kvsim.rules.work import weigh
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+
+ENDLESS_RUN = 2**62
+
+
+def batch_at(state: Replica, k: int) -> Batch:
+    """Return the k-th oldest step under way, or the place for the next one."""
+    return state.batches[(state.first_batch + k) % (state.limits.depth + 1)]
+
+
+def is_trying(state: Replica) -> bool:
+    """Whether the head of the queue asks for memory at every step."""
+    limits, running = state.limits, state.num_running
+    return (
+        state.waiting.length > 0
+        and running < limits.max_active
+        and running < limits.max_num_batched_tokens
+    )
+
+
+def can_run(state: Replica) -> bool:
+    """Whether the configuration and the steps under way allow a run."""
+    limits, running, kv = state.limits, state.num_running, state.kv
+    ahead = int(limits.asynchronous)
+    if limits.depth > 1 + ahead or state.num_batches != ahead or state.record_steps:
+        return False
+    if limits.scheduler != VLLM or kv.manager != PAGED or kv.has_windows or kv.num_groups > 1:
+        return False
+    if running == 0 or running > limits.max_num_batched_tokens or state.cost.has_samples:
+        return False
+    if state.cost.price != CONSTANT:
+        if state.cost.price != ROOFLINE or state.cost.num_layers > 1:
+            return False
+        if state.cost.layers[0].kind != FULL:
+            return False
+    if is_trying(state) and (kv.enable_prefix_caching or not state.tried):
+        return False
+    return ahead == 0 or batch_at(state, 0).size == running
+
+
+def longest_run(state: Replica) -> int:
+    """Return for how many steps the batch changes only by arithmetic; 0 if it is not steady.
+
+    Every running request decodes, nobody ends, nobody joins. With asynchronous scheduling the step
+    under way holds just these requests, too.
+    """
+    if not can_run(state):
+        return 0
+    ahead, batch = int(state.limits.asynchronous), batch_at(state, 0)
+    longest = ENDLESS_RUN
+    for place in range(state.num_running):
+        request = state.requests[state.running[place]]
+        if (
+            request.num_tokens + request.num_placeholders - request.num_computed_tokens != 1
+            or request.num_placeholders != ahead
+            or request.num_in_flight_tokens != ahead
+            or request.num_computed_tokens < request.max_computed_tokens
+            or request.num_stale_tokens > 0
+            or request.last_token_time != state.last_token_time
+        ):
+            return 0
+        if ahead > 0:
+            entry = batch.entries[place]
+            if entry.request != state.running[place]:
+                return 0
+            if entry.num_tokens != 1 or entry.unfinished > 0:
+                return 0
+        longest = min(longest, request.end - request.num_tokens - 1)
+    return longest
+
+
+def join_phase(state: Replica, steps: int, k: int) -> None:
+    """Note that the k-th running request needs attention at that step and each block after."""
+    phase = state.phases[steps % state.kv.groups[0].block_size]
+    state.phase_next[k] = NONE
+    if phase.first == NONE:
+        phase.first = k
+    else:
+        state.phase_next[phase.last] = k
+    phase.last = k
+    phase.count += 1
+
+
+def sort_by_phase(state: Replica) -> int:
+    """List who takes (2k) or fills (2k + 1) a block, by step modulo block size.
+
+    Returns the sum of computed tokens.
+    """
+    size, ahead = state.kv.groups[0].block_size, int(state.limits.asynchronous)
+    for k in range(size):
+        state.phases[k].first = NONE
+        state.phases[k].count = 0
+    num_computed = 0
+    for place in range(state.num_running):
+        request = state.requests[state.running[place]]
+        holding, computed = state.kv.holdings[request.holding], request.num_computed_tokens
+        num_computed += computed
+        taking = holding.tables[0].length * size - computed - state.kv.num_lookahead_tokens
+        filling = holding.num_cached_tokens - computed - 1 + ahead
+        join_phase(state, taking, 2 * place)
+        if state.kv.enable_prefix_caching and (taking - filling) % size != 0:
+            join_phase(state, filling, 2 * place + 1)
+    return num_computed
+
+
+def tend_blocks(state: Replica, step: int) -> bool:
+    """Take and name the blocks of one step of a run; False, unchanged, if they run out."""
+    kv, group = state.kv, state.kv.groups[0]
+    phase = state.phases[step % group.block_size]
+    if phase.count > kv.pool.num_free:
+        return False
+    k = phase.first
+    while k != NONE:
+        request = state.requests[state.running[k // 2]]
+        holding = kv.holdings[request.holding]
+        table = holding.tables[0]
+        end = request.num_computed_tokens + step + 1
+        slots = min(end + kv.num_lookahead_tokens, kv.max_model_len)
+        if slots > table.length * group.block_size:
+            group.num_internal -= past_the_end(request, group, table)
+            append_blocks(kv.pool, group, table, 1)
+            group.num_internal += past_the_end(request, group, table)
+        if kv.enable_prefix_caching:
+            cache_blocks(kv, request, holding, end - int(state.limits.asynchronous))
+        k = state.phase_next[k]
+    return True
+
+
+def step_time(state: Replica) -> float:
+    """Seconds of the next step of a run, whose decodes see ``layers[0].decode_keys`` keys."""
+    if state.cost.price == CONSTANT:
+        return state.cost.seconds
+    weigh(state.cost)
+    return work_time(state.cost, state.cost.work)
+
+
+def begin_run(state: Replica, num_keys: int) -> None:
+    """Set up the work of a step of decodes."""
+    work, running = state.cost.work, state.num_running
+    work.num_requests = running
+    work.num_tokens = running
+    work.num_sampled = running
+    work.num_decodes = running
+    work.swapped_bytes = 0
+    if state.cost.price != CONSTANT:
+        layers = state.cost.layers[0]
+        layers.decode_keys = num_keys
+        layers.prefill_keys = 0
+        layers.prefill_pairs = 0
+
+
+def end_run(state: Replica, steps: int, last_token_time: float) -> None:
+    """Bring the running requests to where so many steps leave them."""
+    for place in range(state.num_running):
+        request = state.requests[state.running[place]]
+        request.num_computed_tokens += steps
+        request.num_tokens += steps
+        request.num_filled += steps
+        request.last_token_time = last_token_time
+
+
+def run_of_steps(state: Replica, most_steps: int) -> int:
+    """Advance a steady batch by whole steps; returns how many."""
+    longest = min(longest_run(state), most_steps)
+    if longest < 2:
+        return 0
+    running, tries = state.num_running, int(is_trying(state))
+    trace, ahead, batch = state.trace, state.limits.asynchronous, batch_at(state, 0)
+    arrival = math.inf
+    if trace.next < trace.num_arrivals:
+        arrival = trace.arrival_time[trace.next]
+    begin_run(state, sort_by_phase(state))
+    under_way = batch.end  # end of the step in flight, if asynchronous
+    step, flushed = 0, 0
+    while step < longest and state.clock < arrival and state.clock < state.end_time:
+        if not tend_blocks(state, step):
+            break
+        state.kv.num_filled += running
+        state.totals.num_allocation_failures += tries
+        if state.cost.price != CONSTANT:
+            state.cost.layers[0].decode_keys += running
+        start = max(state.clock, state.stage_free_time)
+        time = step_time(state)
+        state.stage_free_time = start + time / state.limits.num_stages
+        end = max(start + time, under_way if ahead else state.clock)
+        step += 1
+        if state.num_bins > 0 and state.totals.num_steps % state.stride == 0:
+            fill(state, step - flushed)
+            flushed = step
+        record_step(state)
+        if ahead:
+            finished = under_way
+            under_way = end
+            end = finished
+        pass_time(state, end)
+        note_gap(state, end - state.last_token_time, running)
+        state.last_token_time = end
+    if step == 0:
+        return 0
+    state.num_empty_steps = 0
+    end_run(state, step, state.last_token_time)
+    fill(state, -flushed)
+    batch.end = under_way
+    return step
+
+
+def fill(state: Replica, num_tokens: int) -> None:
+    """Move how far the running requests have filled their slots, for the memory map."""
+    if num_tokens != 0:
+        for place in range(state.num_running):
+            state.requests[state.running[place]].num_filled += num_tokens

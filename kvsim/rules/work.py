@@ -1,0 +1,129 @@
+"""The work in a step: FLOPs and bytes, counted exactly, whatever a card makes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import CHUNKED, FULL, SLIDING
+
+if TYPE_CHECKING:
+    from kvsim.records.cost import Cost, Layers, Work
+    from kvsim.records.engine import Batch, Replica
+
+
+def num_pairs(kind: int, window: int, num_tokens: int) -> int:
+    """Query-key pairs of the first ``num_tokens`` tokens of a sequence under causal attention."""
+    if kind == FULL or num_tokens <= window:
+        return num_tokens * (num_tokens + 1) // 2
+    if kind == SLIDING:
+        return window * (window + 1) // 2 + (num_tokens - window) * window
+    chunks = num_tokens // window
+    rest = num_tokens - chunks * window
+    return chunks * (window * (window + 1) // 2) + rest * (rest + 1) // 2
+
+
+def num_keys(kind: int, window: int, num_computed: int, num_new: int) -> int:
+    """Distinct keys that the ``num_new`` tokens after ``num_computed`` ones look at."""
+    if kind == SLIDING:
+        return min(num_computed, window - 1) + num_new
+    if kind == CHUNKED:
+        return num_computed % window + num_new
+    return num_computed + num_new
+
+
+def count_work(state: Replica, batch: Batch) -> None:
+    """Count what a step that is not empty computes, and what each kind of layers looks at."""
+    cost = state.cost
+    work = cost.work
+    num_tokens, num_decodes, num_sampled, decode_keys, has_samples = 0, 0, 0, 0, False
+    for at in range(batch.size):
+        entry = batch.entries[at]
+        num_tokens += entry.num_tokens
+        num_sampled += entry.unfinished == 0
+        if entry.num_tokens == 1:
+            num_decodes += 1
+            decode_keys += entry.end
+    work.num_requests = batch.size
+    work.num_tokens = num_tokens
+    work.num_sampled = num_sampled
+    work.num_decodes = num_decodes
+    if cost.has_samples:
+        has_samples = count_samples(state, batch)
+    for k in range(cost.num_layers):
+        layers = cost.layers[k]
+        layers.decode_keys = decode_keys
+        layers.prefill_keys = 0
+        layers.prefill_pairs = 0
+        if layers.kind != FULL or num_decodes < batch.size or has_samples:
+            count_attention(state, layers, batch)
+    weigh(cost)
+
+
+def count_samples(state: Replica, batch: Batch) -> bool:
+    """Count sequences, their tokens, those that are sampled and those that decode.
+
+    A prompt is computed once for all sequences of a request. Returns whether any request has
+    several.
+    """
+    work, has_samples = state.cost.work, False
+    sequences, tokens, sampled, decodes = 0, 0, 0, 0
+    for at in range(batch.size):
+        entry = batch.entries[at]
+        request = state.requests[entry.request]
+        has_samples = has_samples or request.num_samples > 1
+        own = max(entry.end - max(entry.end - entry.num_tokens, request.num_prompt_tokens), 0)
+        several = request.num_samples if own > 0 else 1
+        sequences += several
+        tokens += entry.num_tokens - own + own * request.num_samples
+        sampled += request.num_samples if entry.unfinished == 0 else 0
+        decodes += several if entry.num_tokens == 1 else 0
+    work.num_requests = sequences
+    work.num_tokens = tokens
+    work.num_sampled = sampled
+    work.num_decodes = decodes
+    return has_samples
+
+
+def count_attention(state: Replica, layers: Layers, batch: Batch) -> None:
+    """Count keys and pairs that layers of one kind look at."""
+    decode_keys, prefill_keys, pairs, kind, window = 0, 0, 0, layers.kind, layers.window
+    for at in range(batch.size):
+        entry = batch.entries[at]
+        start = entry.end - entry.num_tokens
+        keys = num_keys(kind, window, start, entry.num_tokens)
+        if entry.num_tokens == 1:
+            if state.cost.has_samples:
+                request = state.requests[entry.request]
+                keys *= request.num_samples if start >= request.num_prompt_tokens else 1
+            decode_keys += keys
+        else:
+            prefill_keys += keys
+            pairs += num_pairs(kind, window, entry.end) - num_pairs(kind, window, start)
+    layers.decode_keys = decode_keys
+    layers.prefill_keys = prefill_keys
+    layers.prefill_pairs = pairs
+
+
+def weigh(cost: Cost) -> None:
+    """Turn counts into bytes and FLOPs."""
+    work = cost.work
+    work.weight_bytes = cost.weight_bytes[min(work.num_tokens, cost.last_weight)]
+    work.gemm_flops = work.num_tokens * cost.body_flops
+    work.head_bytes = cost.head_bytes if work.num_sampled > 0 else 0.0
+    work.head_flops = work.num_sampled * cost.head_flops
+    weigh_attention(cost, work)
+
+
+def weigh_attention(cost: Cost, work: Work) -> None:
+    """Turn keys and pairs into bytes and FLOPs, all layers together."""
+    decode_bytes, decode_flops, prefill_bytes, prefill_flops = 0.0, 0.0, 0.0, 0.0
+    for k in range(cost.num_layers):
+        layers = cost.layers[k]
+        decode_bytes += layers.decode_keys * layers.kv_bytes
+        prefill_bytes += layers.prefill_keys * layers.kv_bytes
+        prefill_flops += layers.prefill_pairs * layers.prompt_pair_flops
+        decode_flops += layers.decode_keys * layers.pair_flops
+    work.decode_bytes = decode_bytes
+    work.decode_flops = decode_flops
+    work.prefill_bytes = prefill_bytes
+    work.prefill_flops = prefill_flops
