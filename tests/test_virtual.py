@@ -30,7 +30,7 @@ def layout(num_layers: int, kv_heads: int, window: int | None = None) -> KVLayou
 
 
 def manager(layers: KVLayout, num_bytes: int, page: str = "64KiB", **options: Any) -> Any:
-    return VirtualManager(KVCacheConfig(layers, num_bytes, 16, 4096, **options), PAGE_SIZES[page])
+    return VirtualManager(KVCacheConfig(layers, num_bytes, 16, 4096, **options), page_size=page)
 
 
 # -- the paper ------------------------------------------------------------------------------------

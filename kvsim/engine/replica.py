@@ -89,7 +89,7 @@ class Replica:
             for i in range(len(trace))
             if trace.num_prompt_tokens[i] < setup.memory.limits.max_model_len
         )
-        self._cost = setup.make_cost_model()
+        self._cost = setup.cost
         self._max_model_len = setup.memory.limits.max_model_len
         self._depth = setup.num_steps_in_flight
         self._num_stages = setup.config.pipeline_parallel_size

@@ -194,7 +194,7 @@ def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
     A prompt of max_model_len or more leaves no room for an output; a request's sequences run
     together; anything else must fit into an empty KV memory.
     """
-    longest, kv = setup.memory.limits.max_model_len, setup.make_kv()
+    longest, kv = setup.memory.limits.max_model_len, setup.kv
     admissible = trace.num_prompt_tokens < longest
     admissible &= trace.num_samples <= setup.scheduler_config.max_num_seqs
     if admissible.any() and trace.num_samples.max() == 1:
@@ -218,7 +218,7 @@ def _collect(
     config = setup.config
     end_time = max(replica.clock for replica in replicas)
     totals = [replica.settle(end_time) for replica in replicas]
-    kv = setup.make_kv()
+    kv = setup.kv
     pool = Pool(kv.num_gpu_blocks, kv.block_size, kv.total_bytes)
     summary = summarize(
         table,

@@ -103,15 +103,21 @@ class _Tensors:
         self.retired = False
 
 
+@ALLOCATORS.register("dynamic")
 class DynamicManager(KVCacheManager):
-    """A caching allocator under tensors that grow by concatenation.
+    """Grow every tensor by concatenation in a PyTorch-style caching allocator: Hugging Face.
 
     Parameters
     ----------
+    config : its memory and its users
     layers : layers to simulate (see :func:`sample_layers`); figures are scaled to all of them
     """
 
-    def __init__(self, config: KVCacheConfig, layers: int | None = None) -> None:
+    default_scheduler = "orca"
+    has_block_table = False
+    can_swap = True
+
+    def __init__(self, config: KVCacheConfig, *, layers: PositiveInt | None = None) -> None:
         sample, self._num_layers = sample_layers(config.layout, config.num_bytes, layers)
         self._num_sampled = len(sample)
         self.shapes = [
@@ -351,11 +357,3 @@ class DynamicManager(KVCacheManager):
         usage = self.usage
         if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
             raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
-
-
-@ALLOCATORS.register("dynamic")
-def dynamic(config: KVCacheConfig, *, layers: PositiveInt | None = None) -> KVCacheManager:
-    """Grow every tensor by concatenation in a PyTorch-style caching allocator: Hugging Face."""
-    if config.has_samples:
-        raise ValueError("num_samples: dynamic serves one sequence per request")
-    return DynamicManager(config, layers)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
 
 from kvsim.kv.attention import cdiv
 from kvsim.kv.block_hash import mix
@@ -49,14 +50,26 @@ class ForkedManager(KVCacheManager):
     Parameters
     ----------
     config : with one group of full-attention layers
-    num_gpu_blocks, bytes_per_block : the pool's, null block included
+    block_size : tokens per block, instead of the configured
+
+    Raises
+    ------
+    ValueError
+        If some layer is not full attention.
     """
 
-    def __init__(
-        self, config: KVCacheConfig, num_gpu_blocks: int, block_size: int, bytes_per_block: int
-    ) -> None:
+    can_swap = True
+
+    def __init__(self, config: KVCacheConfig, *, block_size: PositiveInt | None = None) -> None:
+        plan = config.grouping(block_size)
+        if len(plan.groups) != 1 or plan.groups[0].window is not None:
+            raise ValueError("num_samples: sequences that share blocks need full attention")
+        bytes_per_block = plan.bytes_per_block
+        num_gpu_blocks = config.num_bytes // bytes_per_block
+        # Sequences take blocks as they grow, so no scheduler may count on their whole output.
+        self.serves_samples = not config.reserve_output
         self.pool = BlockPool(num_gpu_blocks)
-        self.block_size = block_size
+        self.block_size = plan.groups[0].block_size
         self.num_gpu_blocks = num_gpu_blocks
         self.bytes_per_block = self.piece_bytes = bytes_per_block
         self.total_bytes = self.pool.num_usable * bytes_per_block

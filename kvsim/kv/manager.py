@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kvsim.memory.planner import plan_groups
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.memory.layout import KVLayout
+    from kvsim.memory.planner import KVPlan
     from kvsim.request import Request
 
 
@@ -105,6 +107,7 @@ class KVCacheConfig:
         probability per step
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
+    plan : the groups, if they do not follow from the layout (recorded cases, tests)
     """
 
     layout: KVLayout
@@ -124,24 +127,41 @@ class KVCacheConfig:
     beam_switch: float = 0.0
     hybrid: bool = True
     packed: bool = False
+    plan: KVPlan | None = None
+
+    def grouping(self, block_size: int | None = None) -> KVPlan:
+        """Return the groups of layers, with blocks of the configured size or another."""
+        if self.plan is not None:
+            return self.plan
+        size = block_size or self.block_size
+        return plan_groups(self.layout, size, hybrid=self.hybrid, packed=self.packed)
 
 
 class KVCacheManager(ABC):
     """Decides where the KV of each request lies.
 
     A refused call leaves the state unchanged. Subclasses implement the abstract part; the rest has
-    defaults that suit a manager without prefix cache.
+    defaults that suit a manager without prefix cache. A manager is made of a :class:`KVCacheConfig`
+    and keyword parameters of its own.
 
     Attributes
     ----------
     total_bytes : all KV memory it manages (paged: without the null block)
     num_gpu_blocks, block_size : as reported in results
+    default_scheduler : name of the scheduler that serves it unless another one is asked for
+    has_block_table : its attention kernel reads a block table, which costs time
+    serves_samples : serves requests of several sequences
+    can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
+    piece_bytes : bytes of all layers that are copied to the host at once, in a copy per tensor;
+        None if pieces are so long that a copy's fixed time does not matter
     """
 
+    default_scheduler = "vllm"
+    has_block_table = True
+    serves_samples = False
+    can_swap = False
     foresees = False
-    #: Bytes of all layers that are copied to the host at once, in a copy per tensor; None if pieces
-    #: are so long that a copy's fixed time does not matter.
     piece_bytes: int | None = None
     total_bytes: int
     num_gpu_blocks: int

@@ -87,14 +87,18 @@ class _Stretch:
         self.counted = (0, 0, 0)  # its part of the manager's sums
 
 
+@ALLOCATORS.register("virtual")
 class VirtualManager(KVCacheManager):
-    """Physical pages of ``page_bytes`` mapped on demand behind contiguous tensors.
+    """Contiguous virtual addresses over physical pages of 64KiB to 2MiB: vAttention.
 
     Out-of-window pages are unmapped even when the call is then refused, as blocks are in vLLM.
     """
 
-    def __init__(self, config: KVCacheConfig, page_bytes: int) -> None:
-        self.page_bytes = page_bytes
+    has_block_table = False
+    can_swap = True
+
+    def __init__(self, config: KVCacheConfig, *, page_size: PageSize = "2MiB") -> None:
+        self.page_bytes = page_bytes = PAGE_SIZES[page_size]
         self.kinds = tensor_kinds(config.layout)
         self.num_pages = config.num_bytes // page_bytes
         self.total_bytes = self.num_pages * page_bytes
@@ -331,11 +335,3 @@ class VirtualManager(KVCacheManager):
         usage = self.usage
         if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
             raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
-
-
-@ALLOCATORS.register("virtual")
-def virtual(config: KVCacheConfig, *, page_size: PageSize = "2MiB") -> KVCacheManager:
-    """Contiguous virtual addresses over physical pages of 64KiB to 2MiB: vAttention."""
-    if config.has_samples:
-        raise ValueError("num_samples: virtual serves one sequence per request")
-    return VirtualManager(config, PAGE_SIZES[page_size])
