@@ -89,7 +89,7 @@ def compare(
 ) -> None:
     """Serve one trace by several KV-cache managers: one table, figures, JSON."""
     from kvsim.config import RunConfig
-    from kvsim.engine.simulate import run_comparison
+    from kvsim.fleet.simulate import run_comparison
     from kvsim.report.terminal import comparison_table
     from kvsim.results.replications import average
 
@@ -141,8 +141,8 @@ def run(
     """Serve a trace by one configuration: a TOML file or a model, and flags."""
     from kvsim.cases.record import record_run
     from kvsim.config import RunConfig
-    from kvsim.engine.simulate import describe
-    from kvsim.engine.simulate import run as simulate_run
+    from kvsim.fleet.simulate import describe
+    from kvsim.fleet.simulate import run as simulate_run
     from kvsim.report.terminal import run_table
     from kvsim.results.replications import average
 

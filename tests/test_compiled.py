@@ -23,7 +23,7 @@ from kvsim.cases.play import make_scheduler
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine import kernel_places as k
 from kvsim.engine.compiled import CompiledReplica
-from kvsim.engine.simulate import _new_requests
+from kvsim.fleet.simulate import _new_requests
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from strategies import configs, traces
 
 import kvsim
-from kvsim.engine.world import Phase, Serving, World
+from kvsim.fleet.world import Phase, Serving, World
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 

@@ -12,7 +12,7 @@ from kvsim.cases.case import Case, CaseConfig, CaseRequest, Group, Workload, wri
 from kvsim.cases.play import play
 from kvsim.config import Config
 from kvsim.engine.setup import Setup, resolve
-from kvsim.engine.simulate import serve
+from kvsim.fleet.simulate import serve
 from kvsim.kv.paged import PagedManager
 from kvsim.results.tables import FinishReason
 

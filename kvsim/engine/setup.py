@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
-from kvsim.engine.router import ROUTERS
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.memory.budget import GIB
@@ -136,7 +135,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         )
     host_waits = kind.supports_async and num_steps_in_flight == 1
     cost_config = _cost_config(config, memory, layout, kv, host_waits=host_waits)
-    setup = Setup(
+    return Setup(
         config=config,
         memory=memory,
         allocator=allocator,
@@ -149,8 +148,6 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         kv=kv,
         cost=_make_cost_model(config, cost_config),
     )
-    ROUTERS.get(config.router)
-    return setup
 
 
 def _scheduler_type(

@@ -12,9 +12,9 @@ import numpy as np
 from kvsim.config import Config
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.replica import Replica, make_request
-from kvsim.engine.router import ROUTERS
 from kvsim.engine.setup import Setup, resolve
-from kvsim.engine.world import Serving
+from kvsim.fleet.router import ROUTERS
+from kvsim.fleet.world import Serving
 from kvsim.request import Request
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import Pool, summarize
@@ -93,13 +93,13 @@ def serve(
     end = start + config.horizon
     watch = _watcher(on_progress)
     make_replica = choose_backend(setup)
+    router = ROUTERS.create(config.router)
     replicas: list[Backend] = [
         make_replica(index, setup, trace, table, start_time=start, end_time=end, on_end=watch)
         for index in range(config.data_parallel_size)
     ]
     admissible = _admissible(setup, trace)
     arrival_time = table["arrival_time"].copy()
-    router = ROUTERS.create(config.router)
     Serving(arrival_time, admissible, replicas, router, config.max_concurrency).run()
     rejected = ~admissible
     table["arrival_time"][rejected] = arrival_time[rejected]
@@ -317,6 +317,7 @@ def run_comparison(
     if twice:
         raise ValueError(f"allocators: {min(twice)} is given twice")
     configs = [config.model_copy(update={"allocator": name}) for name in allocators]
+    ROUTERS.get(config.router)
     for one in configs:
         resolve(one)  # every mistake shows before the first long run
     results = {}

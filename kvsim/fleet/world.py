@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.engine.backend import Backend
-    from kvsim.engine.router import Router
+    from kvsim.fleet.router import Router
 
     Process = Generator[simpy.Event, None, None]
 
