@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,7 @@ from kvsim.config import Config, RunConfig
 from kvsim.cost.model import COST_MODELS, StepCost
 from kvsim.engine.setup import resolve
 from kvsim.kv.contiguous import ContiguousOracle
+from kvsim.kv.eviction import LRU
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.kv.paged import PagedManager
 from kvsim.registry import Registry, parse_spec
@@ -23,6 +24,11 @@ from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import SCHEDULERS, SchedulerConfig
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
+
+if TYPE_CHECKING:
+    from pydantic import PositiveInt as Positive
+
+    from kvsim.kv.manager import KVCacheConfig as KVConfig
 
 TRACE = Trace.from_arrays([0.0, 0.1, 0.2], [20, 30, 40], [5, 6, 7])
 
@@ -57,6 +63,23 @@ class HalfPaged(PagedManager):
 
     def __init__(self, config: KVCacheConfig) -> None:
         super().__init__(replace(config, num_bytes=config.num_bytes // 2))
+
+
+class EveryNth(PagedManager):
+    """A user's own allocator whose annotations are there for type checkers only."""
+
+    def __init__(self, config: KVConfig, *, part: Positive = 2, label: Positive = None) -> None:
+        assert isinstance(part, int)
+        assert label in (None, "x")
+        super().__init__(replace(config, num_bytes=config.num_bytes // part))
+
+
+class MostRecent(LRU):
+    """A user's own eviction policy: least recently freed first, but for the last ``spared``."""
+
+    def __init__(self, *, spared: int = 0) -> None:
+        super().__init__()
+        assert spared == 3
 
 
 class LastInFirstOut(OrcaScheduler):
@@ -94,6 +117,21 @@ def test_a_users_components_run_by_import_path_without_editing_any_file() -> Non
     assert result.summary["kv_cache"]["num_gpu_blocks"] == 20
     order = result.requests["first_scheduled_time"].argsort().tolist()
     assert order == [0, 2, 1]
+
+
+def test_annotations_may_exist_for_type_checkers_only() -> None:
+    name = f"{__name__}:EveryNth+part=4+label=x"
+    result = kvsim.simulate(TRACE, allocator=name, num_gpu_blocks_override=400)
+    assert result.summary["kv_cache"]["num_gpu_blocks"] == 100
+    with pytest.raises(ValueError, match="part=many: Input should be a valid integer"):
+        kvsim.simulate(TRACE, allocator=f"{__name__}:EveryNth+part=many")
+
+
+def test_eviction_policies_take_parameters() -> None:
+    name = f"paged+eviction={__name__}:MostRecent:spared=3"
+    assert kvsim.simulate(TRACE, allocator=name).summary["completed"] == 3
+    with pytest.raises(ValueError, match=r"has no parameter 'size' .its parameters: none"):
+        kvsim.simulate(TRACE, allocator="paged+eviction=lru:size=3")
 
 
 EVERY_SETTING = (

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Setup
     from kvsim.trace import Trace
 
@@ -163,6 +164,16 @@ class CompiledReplica:
 
     def num_outstanding(self) -> int:  # noqa: D102
         return int(self._m[k.OUTSTANDING])
+
+    def num_cached_tokens(self, request: IncomingRequest) -> int:
+        """Not there yet: routers that need it run on the Python backend.
+
+        Raises
+        ------
+        NotImplementedError
+            Always.
+        """
+        raise NotImplementedError("the compiled backend answers no prefix look-ups")
 
     def next_event_time(self) -> float:  # noqa: D102
         m, f = self._m, self._f

@@ -2,55 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
-from kvsim.registry import Registry
+from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.backend import Backend
+    from kvsim.engine.incoming import IncomingRequest
 
 
-class Router(Protocol):
+class Router(ABC):
     """Chooses a replica for each request, in order of arrival.
 
-    ``looks_at_replicas`` says whether a choice depends on the replicas' state. If not, the choices
-    can be made before the run, and the replicas need not wait for each other.
+    Attributes
+    ----------
+    looks_at_replicas : a choice depends on the replicas' state; if not, the choices are made
+        before the run, and the replicas need not wait for each other
+    needs_prefix_cache : it calls :meth:`Backend.num_cached_tokens`, which only the Python backend
+        answers; then it looks at the replicas, too
     """
 
-    looks_at_replicas: bool
-
-    def choose(self, request_id: int, replicas: Sequence[Backend]) -> int:
-        """Return the index of the replica. Mutates only the router."""
-
-
-ROUTERS: Registry[Router] = Registry("router")
-
-
-@ROUTERS.register("round-robin")
-class RoundRobin:
-    """One after the other."""
-
     looks_at_replicas = False
+    needs_prefix_cache = False
 
-    def __init__(self) -> None:
-        self._next = 0
+    @abstractmethod
+    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+        """Choose who serves a request. Mutates only the router.
 
-    def choose(self, request_id: int, replicas: Sequence[Backend]) -> int:  # noqa: D102 - see Router
-        del request_id
-        choice = self._next
-        self._next = (choice + 1) % len(replicas)
-        return choice
+        Parameters
+        ----------
+        request : the request, read-only
+        replicas : all replicas as they are now
+
+        Returns
+        -------
+        int
+            The index of the replica.
+        """
 
 
-@ROUTERS.register("least-outstanding")
-class LeastOutstanding:
-    """The replica with the fewest unfinished requests, the first of several."""
+#: Factories take keyword parameters only.
+ROUTERS: Registry[Router] = Registry("router", "kvsim.fleet.routers")
 
-    looks_at_replicas = True
 
-    def choose(self, request_id: int, replicas: Sequence[Backend]) -> int:  # noqa: D102
-        del request_id
-        loads = [replica.num_outstanding() for replica in replicas]
-        return loads.index(min(loads))
+def make_router(text: str) -> Router:
+    """Make the router ``NAME[+KEY=VALUE]...``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, an unknown parameter, or a value of the wrong type.
+    """
+    name, params = parse_spec(text)
+    return ROUTERS.create(name, **params)
