@@ -16,8 +16,9 @@ from kvsim.kv.contiguous import (
     ContiguousOracle,
     ContiguousPow2,
 )
-from kvsim.kv.manager import NO_HIT, Cause, KVCacheConfig
+from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.kv.paged import PagedManager
+from kvsim.kv.usage import Cause
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.request import Request, Status
 

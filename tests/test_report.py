@@ -8,7 +8,7 @@ from rich.console import Console
 
 import kvsim
 import workloads
-from kvsim.kv.manager import Cause
+from kvsim.kv.usage import Cause
 from kvsim.report.terminal import comparison_table, run_table
 from kvsim.report.text import gib, milliseconds, number, percent
 

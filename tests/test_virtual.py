@@ -13,7 +13,8 @@ from strategies import under_pressure
 
 import kvsim
 import workloads
-from kvsim.kv.manager import Cause, KVCacheConfig
+from kvsim.kv.manager import KVCacheConfig
+from kvsim.kv.usage import Cause
 from kvsim.kv.virtual import PAGE_SIZES, TensorKind, VirtualManager
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.testing import check_result

@@ -21,6 +21,7 @@ from kvsim.kv.contiguous import (
 )
 from kvsim.kv.eviction import LRU
 from kvsim.kv.paged import PagedManager
+from kvsim.kv.usage import COLUMNS, HELD
 from kvsim.results.tables import MEMORY, STEPS, FinishReason
 from kvsim.results.totals import Totals
 from kvsim.sched.orca import OrcaScheduler
@@ -43,10 +44,6 @@ PLACEMENTS = {"buddy": 1, "first": 2, "best": 3}
 
 #: Fields of Totals, and columns of the requests table, by their places in the kernels' arrays.
 INTEGRALS = {
-    "token_states_seconds": "TOKEN_STATES_S",
-    "reservation_seconds": "RESERVATION_S",
-    "internal_seconds": "INTERNAL_S",
-    "external_seconds": "EXTERNAL_S",
     "unallocated_seconds": "UNALLOCATED_S",
     "cached_seconds": "CACHED_S",
     "usage_seconds": "USAGE_S",
@@ -69,10 +66,7 @@ TIMES = {
     "first_token_time": "FIRST_TOKEN",
     "finish_time": "FINISH",
 }
-SAMPLED = (
-    *("num_running", "num_waiting", "token_states", "reservation"),
-    *("internal", "external", "free", "cached"),
-)
+SAMPLED = ("num_running", "num_waiting", *(cause.column for cause in COLUMNS))
 #: Settings that are floats; their places are in the array of floats.
 FLOAT_SETTINGS = frozenset(
     {
@@ -219,7 +213,8 @@ class CompiledReplica:
         }
         counts: dict[str, Any] = {name: int(m[getattr(k, place)]) for name, place in COUNTS.items()}
         token_gaps = dict(zip(used.tolist(), gaps[used].tolist(), strict=True))
-        return Totals(token_gaps=token_gaps, **integrals, **counts)
+        held = {cause: float(f[getattr(k, f"{cause.name}_S")]) for cause in HELD}
+        return Totals(held_seconds=held, token_gaps=token_gaps, **integrals, **counts)
 
     def _write_requests(self) -> None:
         table = self._requests

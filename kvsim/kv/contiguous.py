@@ -16,12 +16,11 @@ from kvsim.kv.address_space import AddressSpace, Fit, address_space
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
-    Cause,
     Hit,
     KVCacheConfig,
     KVCacheManager,
-    KVUsage,
 )
+from kvsim.kv.usage import Cause, KVUsage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -197,9 +196,7 @@ class ContiguousManager(KVCacheManager):
         filled = sum(n * len(self._pieces[key]) for key, n in self._filled.items())
         if filled != self._num_filled:
             raise RuntimeError("filled slots are miscounted")
-        usage = self.usage
-        if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
-            raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
+        self.usage.check(self.total_bytes)
 
 
 @ALLOCATORS.register("contiguous-max")

@@ -20,12 +20,11 @@ from kvsim.kv.caching_allocator import MIN_LARGE_ALLOC, Block, CachingAllocator
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
-    Cause,
     Hit,
     KVCacheConfig,
     KVCacheManager,
-    KVUsage,
 )
+from kvsim.kv.usage import Cause, KVUsage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -354,6 +353,4 @@ class DynamicManager(KVCacheManager):
         )
         if counted != recount:
             raise RuntimeError(f"bytes asked for and filled: {counted} counted, {recount} found")
-        usage = self.usage
-        if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
-            raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
+        self.usage.check(self.total_bytes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.kv.usage import KVUsage
     from kvsim.memory.layout import KVLayout
     from kvsim.memory.planner import KVPlan
     from kvsim.request import Request
@@ -53,34 +53,6 @@ class Transfers(NamedTuple):
 
 
 NO_TRANSFERS = Transfers()
-
-
-class Cause(IntEnum):
-    """What a slot of KV memory is used for, or wasted on (PagedAttention paper, Fig. 2)."""
-
-    FREE = 0
-    TOKEN_STATES = 1
-    RESERVATION = 2
-    INTERNAL = 3
-    EXTERNAL = 4
-    CACHED = 5
-
-
-class KVUsage(NamedTuple):
-    """KV memory at one instant, in bytes; the first five sum to the manager's total.
-
-    ``token_states``: slots of live tokens, a shared slot once. ``reservation``: asked for and used
-    later. ``internal``: asked for and never used, or no longer. ``external``: handed out beyond
-    what was asked. ``unallocated``: handed to nobody; ``cached`` is the part of it that holds
-    reusable blocks.
-    """
-
-    token_states: int
-    reservation: int
-    internal: int
-    external: int
-    unallocated: int
-    cached: int
 
 
 @dataclass(frozen=True)
@@ -259,8 +231,9 @@ class KVCacheManager(ABC):
         return None
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:
-        """Return the :class:`Cause` at the middle of each of ``num_bins`` equal address ranges.
+        """Return the cause at the middle of each of ``num_bins`` equal address ranges.
 
+        The codes are those of :class:`~kvsim.kv.usage.Cause`.
         Unallocated memory is FREE or CACHED; whether it counts as external is the scheduler's
         knowledge. Does not mutate.
         """

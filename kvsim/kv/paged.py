@@ -18,13 +18,12 @@ from kvsim.kv.forked import ForkedManager
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
-    Cause,
     Hit,
     KVCacheConfig,
     KVCacheManager,
-    KVUsage,
 )
 from kvsim.kv.prefix_cache import PrefixCache
+from kvsim.kv.usage import Cause, KVUsage, paint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -400,8 +399,6 @@ class PagedManager(KVCacheManager):
         return sum(min(slots) for block, slots in dead.items() if len(slots) == ref_cnt[block])
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:  # noqa: D102
-        if not self.pool.num_usable:
-            return np.zeros(num_bins, dtype=np.uint8)
         # Of each block: where its dead, live and reserved slots end, as a share of the block.
         ends = np.zeros((3, self.num_gpu_blocks))
         unused = np.full(self.num_gpu_blocks, Cause.FREE, dtype=np.uint8)
@@ -414,13 +411,7 @@ class PagedManager(KVCacheManager):
                 for row, end in enumerate((spec.num_skipped(state.processed), *live)):
                     ends[row, blocks] = (end - starts) / spec.block_size
                 unused[blocks] = Cause.INTERNAL
-        middles = (np.arange(num_bins) + 0.5) * (self.pool.num_usable / num_bins)
-        blocks = middles.astype(np.int64) + 1  # the null block has no address
-        dead, filled, last = ends[:, blocks] > middles % 1
-        causes = np.where(last, np.uint8(Cause.RESERVATION), unused[blocks])
-        causes[filled] = Cause.TOKEN_STATES
-        causes[dead] = Cause.INTERNAL
-        return causes
+        return paint(num_bins, ends[:, 1:], unused[1:])  # the null block has no address
 
     def check_integrity(self) -> None:  # noqa: D102
         self.pool.check_integrity(
@@ -437,9 +428,7 @@ class PagedManager(KVCacheManager):
             for state in live:
                 if state.filled > len(state.tables[g]) * spec.block_size:
                     raise RuntimeError("a request has more tokens than slots")
-        usage = self.usage
-        if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
-            raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
+        self.usage.check(self.total_bytes)
 
 
 @ALLOCATORS.register("paged")

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.catalog import get_gpu
+from kvsim.kv.usage import HELD
 from kvsim.report.text import gib, milliseconds, number, percent
 
 if TYPE_CHECKING:
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 #: Columns of the comparison: heading, then how to read it off a summary.
-WASTE = {
-    "tokens": "token_states",
-    "reserved": "reservation",
-    "internal": "internal_fragmentation",
-    "external": "external_fragmentation",
-}
+HEADINGS = ("tokens", "reserved", "internal", "external")
+WASTE = {heading: cause.summary_key for heading, cause in zip(HEADINGS, HELD, strict=True)}
 
 
 def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> RenderableType:
