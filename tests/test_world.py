@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from strategies import configs, traces
 
 import kvsim
+from kvsim.cli import main
 from kvsim.engine.backend import Backend
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.router import Router
@@ -151,6 +152,15 @@ def test_a_router_sees_the_request_and_the_prefix_caches() -> None:
         serve(trace, router=f"{router}+at-least=x")
     with pytest.raises(ValueError, match="'round-robin' has no parameter 'x'"):
         serve(trace, router="round-robin+x=1")
+
+
+def test_verbose_names_the_router_and_the_replicas_shares(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--num-requests", "8", "--data-parallel-size", "2", "--backend", "python"]
+    main(["run", "-v", *options])
+    said = capsys.readouterr().err
+    assert "router round-robin; requests per replica, %: 50.0, 50.0" in said
 
 
 def test_a_request_that_ends_at_an_arrival_is_no_longer_outstanding() -> None:
