@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,6 +133,11 @@ def test_eviction_policies_take_parameters() -> None:
     assert kvsim.simulate(TRACE, allocator=name).summary["completed"] == 3
     with pytest.raises(ValueError, match=r"has no parameter 'size' .its parameters: none"):
         kvsim.simulate(TRACE, allocator="paged+eviction=lru:size=3")
+
+
+def test_the_plug_in_here_is_the_one_of_the_readme() -> None:
+    readme = Path(__file__).resolve().parents[1] / "README.md"
+    assert inspect.getsource(HalfPaged.__init__) in readme.read_text(encoding="utf-8")
 
 
 EVERY_SETTING = (

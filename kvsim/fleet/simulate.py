@@ -324,12 +324,11 @@ def run_comparison(
         raise ValueError(f"allocators: {min(twice)} is given twice")
     configs = [config.model_copy(update={"allocator": name}) for name in allocators]
     make_router(config.router)
-    for one in configs:
-        resolve(one)  # every mistake shows before the first long run
+    setups = [resolve(one) for one in configs]  # every mistake shows before the first long run
     results = {}
-    for name, one in zip(allocators, configs, strict=True):
+    for name, setup in zip(allocators, setups, strict=True):
         report = None if on_progress is None else partial(on_progress, name)
-        results[name] = run(one, trace, on_progress=report)
+        results[name] = serve(setup, trace, on_progress=report)
     return Comparison(describe(trace), results)
 
 
