@@ -12,8 +12,9 @@ from typing import Any
 
 import workloads
 from experiments._setting import Figure, bars, main, near, serve
+from kvsim.kv.usage import HELD
 
-CAUSES = ("token_states", "reservation", "internal_fragmentation", "external_fragmentation")
+CAUSES = tuple(cause.summary_key for cause in HELD)
 PAPER = {
     "Orca (Max)": (20.4, 13.3, 57.3, 8.9),
     "Orca (Pow2)": (26.8, 17.9, 13.6, 41.6),

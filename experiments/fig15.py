@@ -23,7 +23,7 @@ from kvsim.config import BEAM_SWITCH
 from kvsim.kv.attention import cdiv
 from kvsim.kv.forked import ForkedManager
 from kvsim.kv.manager import KVCacheConfig
-from kvsim.memory.layout import KVLayout
+from kvsim.memory.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.request import Request
 
 if TYPE_CHECKING:
@@ -37,11 +37,16 @@ SAMPLES = {"alpaca": {2: 6.09, 4: 8.53, 6: 9.79}, "sharegpt": {2: 16.2, 6: 30.5}
 def saving(trace: Trace, n: int, beam_switch: float) -> float:
     """Blocks that sharing saves, % of the entries of all block tables, over all decoding steps."""
     config = KVCacheConfig(
-        KVLayout((), "bf16", 0), 0, BLOCK, 2048, use_beam_search=True, beam_switch=beam_switch
+        KVLayout((LayerKV("full", None, 1),), kv_dtype("bf16"), 0),
+        (2 + 128 * (n + 1)) * BLOCK,
+        BLOCK,
+        2048,
+        use_beam_search=True,
+        beam_switch=beam_switch,
     )
     held = entries = 0
     for row in range(len(trace)):
-        kv = ForkedManager(config, 2 + 128 * (n + 1), BLOCK, BLOCK)
+        kv = ForkedManager(config)
         prompt = int(trace.num_prompt_tokens[row])
         output = min(int(trace.num_output_tokens[row]), 2048 - prompt)
         request = Request(row, 0.0, prompt, output, [], 1, num_samples=n)

@@ -36,7 +36,7 @@ def bring_back(block_size: int) -> tuple[float, float]:
     """Seconds to recompute 256 tokens, and to swap them out and in, beside an empty step's time."""
     cost_model = f"roofline+host-seconds={HOST_SECONDS}"
     setup = resolve(Config.build(**MODELS["13B"], block_size=block_size, cost_model=cost_model))
-    cost = setup.make_cost_model()
+    cost = setup.cost
 
     def seconds(num_tokens: int, swapped_bytes: int) -> float:
         request = Request(0, 0.0, 1024, 1, [], 1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvsim.cases.replay import replay
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
-    from kvsim.engine.simulate import compare, simulate
+    from kvsim.fleet.simulate import compare, simulate
     from kvsim.kv.capacity import capacity
     from kvsim.memory.remedies import train_memory
     from kvsim.report import plot
@@ -56,12 +56,12 @@ _HOME = {
     "Result": "kvsim.results.result",
     "Trace": "kvsim.trace",
     "capacity": "kvsim.kv.capacity",
-    "compare": "kvsim.engine.simulate",
+    "compare": "kvsim.fleet.simulate",
     "load": "kvsim.results.result",
     "plot": "kvsim.report.plot",
     "record": "kvsim.cases.record",
     "replay": "kvsim.cases.replay",
-    "simulate": "kvsim.engine.simulate",
+    "simulate": "kvsim.fleet.simulate",
     "testing": "kvsim.testing",
     "train_memory": "kvsim.memory.remedies",
 }

@@ -89,7 +89,7 @@ def compare(
 ) -> None:
     """Serve one trace by several KV-cache managers: one table, figures, JSON."""
     from kvsim.config import RunConfig
-    from kvsim.engine.simulate import run_comparison
+    from kvsim.fleet.simulate import run_comparison
     from kvsim.report.terminal import comparison_table
     from kvsim.results.replications import average
 
@@ -141,8 +141,8 @@ def run(
     """Serve a trace by one configuration: a TOML file or a model, and flags."""
     from kvsim.cases.record import record_run
     from kvsim.config import RunConfig
-    from kvsim.engine.simulate import describe
-    from kvsim.engine.simulate import run as simulate_run
+    from kvsim.fleet.simulate import describe
+    from kvsim.fleet.simulate import run as simulate_run
     from kvsim.report.terminal import run_table
     from kvsim.results.replications import average
 
@@ -340,8 +340,22 @@ def _say_backends(results: Mapping[str, Result]) -> None:
         reason = result.provenance["backend_reason"]
         said = f"{result.provenance['backend']} backend{f' ({reason})' if reason else ''}"
         click.echo(f"{name}: {said}", err=True)
+        if result.config.data_parallel_size > 1:
+            click.echo(f"{name}: {_shares(result)}", err=True)
     for basis in {result.provenance["step_time"] for result in results.values()}:
         click.echo(f"step times: {basis}", err=True)
+
+
+def _shares(result: Result) -> str:
+    """Say how the router has dealt out the requests."""
+    import numpy as np
+
+    from kvsim.results.tables import FinishReason
+
+    served = result.requests[result.requests["finish_reason"] != FinishReason.REJECTED]
+    counts = np.bincount(served["replica"], minlength=result.config.data_parallel_size)
+    shares = ", ".join(f"{100 * count / max(len(served), 1):.1f}" for count in counts.tolist())
+    return f"router {result.config.router}; requests per replica, %: {shares}"
 
 
 def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:

@@ -162,7 +162,9 @@ class Config(Validated):
     scheduler: str | None = Field(
         None, description="scheduler [vllm for paged and virtual, else orca]"
     )
-    router: str = Field("round-robin", description="how requests choose a replica")
+    router: str = Field(
+        "round-robin", description="how requests choose a replica: NAME[+KEY=VALUE]..."
+    )
     cost_model: str = Field("roofline", description="step times: NAME[+KEY=VALUE]...")
     backend: Literal["auto", "python", "compiled"] = Field(
         "auto", description="which engine runs it"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, get_type_hints
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hints
 
 from kvsim.errors import unknown_name
 
@@ -119,8 +120,6 @@ class Registry(Generic[T]):
         if not params:
             return {}
         factory, allowed = self.get(name), self.parameters(name)
-        function = factory.__init__ if inspect.isclass(factory) else factory
-        hints = get_type_hints(function, include_extras=True)
         checked: dict[str, object] = {}
         for key, value in params.items():
             if key not in allowed:
@@ -130,12 +129,30 @@ class Registry(Generic[T]):
                     f"(its parameters: {options})"
                 )
             try:
-                checked[key] = TypeAdapter(hints.get(key, object)).validate_python(value)
+                checked[key] = TypeAdapter(_type_of(factory, key)).validate_python(value)
             except ValidationError as error:
                 reason = error.errors()[0]["msg"]
                 label = f"{self.what} {name!r}: {key.replace('_', '-')}={value}"
                 raise ValueError(f"{label}: {reason}") from None
         return checked
+
+
+def _type_of(factory: Callable[..., object], parameter: str) -> Any:
+    """Return a parameter's annotation.
+
+    Where a name in it exists only for type checkers, the default's type stands in for it.
+    """
+    function = factory.__init__ if inspect.isclass(factory) else factory
+    function = inspect.unwrap(function)
+    given = inspect.signature(factory).parameters[parameter]
+    if given.annotation is given.empty:
+        return object
+    one = SimpleNamespace(__annotations__={parameter: given.annotation})
+    names = getattr(function, "__globals__", {})
+    try:
+        return get_type_hints(one, names, include_extras=True)[parameter]
+    except NameError:
+        return object if given.default is None else type(given.default)
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str | None]]:

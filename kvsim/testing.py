@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.kv.usage import HELD, WHOLE
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
@@ -68,18 +69,14 @@ def _check_requests(result: Result) -> None:
 
 def _check_memory(result: Result) -> None:
     memory, total = result.memory, result.summary["kv_cache"]["bytes"]
-    parts = ("token_states", "reservation", "internal", "external", "free")
+    parts = [cause.column for cause in WHOLE]
     held = sum(memory[name] for name in parts)
     if (held != total).any() or any((memory[name] < 0).any() for name in (*parts, "cached")):
         _fail(9, f"bytes by cause do not sum to {total}: {np.unique(held)[:5]}")
     for replica in np.unique(memory["replica"]):
         if (np.diff(memory["time"][memory["replica"] == replica]) < 0).any():
             _fail(5, f"the clock of replica {replica} goes back")
-    fractions = [
-        result.summary["kv_cache"][name]
-        for name in ("token_states", "reservation", "internal_fragmentation")
-    ]
-    fractions.append(result.summary["kv_cache"]["external_fragmentation"])
+    fractions = [result.summary["kv_cache"][cause.summary_key] for cause in HELD]
     known = [f for f in fractions if f is not None]
     if known and (len(known) != len(fractions) or abs(sum(known) - 1) > 1e-9):
         _fail(9, f"fractions {fractions} do not sum to 1")

@@ -1,13 +1,44 @@
-"""Driving a KV-cache manager by hand, without a scheduler."""
+"""Making a KV-cache manager's configuration, and driving a manager without a scheduler."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kvsim.kv.attention import AttentionSpec, FullAttention, group_of
+from kvsim.kv.manager import KVCacheConfig
+from kvsim.memory.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.memory.planner import KVPlan
 from kvsim.request import Request, Status
 
 if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager
+
+
+def kv_config(
+    num_gpu_blocks: int,
+    *groups: AttentionSpec,
+    slot_bytes: int = 1,
+    num_cpu_blocks: int = 0,
+    **options: Any,
+) -> KVCacheConfig:
+    """Describe a memory of so many blocks, null block included, for hand-made groups.
+
+    Without a group there is one of full attention, in blocks of four. Prefix caching is on.
+    """
+    specs = groups or (FullAttention(4),)
+    size = max(spec.block_size for spec in specs) * slot_bytes
+    settings: dict[str, Any] = {
+        "max_model_len": 128,
+        "enable_prefix_caching": True,
+        "swap_space_bytes": num_cpu_blocks * size,
+    } | options
+    return KVCacheConfig(
+        layout=KVLayout((LayerKV("full", None, slot_bytes),), kv_dtype("bf16"), 0),
+        num_bytes=num_gpu_blocks * size,
+        block_size=specs[0].block_size,
+        plan=KVPlan(tuple(group_of(spec, slot_bytes) for spec in specs), size),
+        **settings,
+    )
 
 
 def request(index: int, prompt: int, output: int) -> Request:

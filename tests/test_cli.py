@@ -281,7 +281,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
 
 
 def test_targets_are_checked_before_anything_runs(call, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("kvsim.engine.simulate.run", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("kvsim.fleet.simulate.serve", lambda *_, **__: pytest.fail("it ran"))
     Path("file").write_text("")
     assert call("compare", "--out", "file").code == 2
     assert call("compare", "--out", "file/below").code == 2

@@ -19,11 +19,11 @@ from strategies import traces
 import kvsim
 import workloads
 from kvsim.cases.case import read_case
-from kvsim.cases.play import depth, make_scheduler
+from kvsim.cases.play import make_scheduler
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine import kernel_places as k
 from kvsim.engine.compiled import CompiledReplica
-from kvsim.engine.simulate import _new_requests
+from kvsim.fleet.simulate import _new_requests
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
 
@@ -231,12 +231,12 @@ def replay_compiled(path: Path) -> int:
     )
     scheduler = make_scheduler(config)
     setup = SimpleNamespace(
-        make_scheduler=lambda: scheduler,
-        make_cost_model=lambda: ConstantCost(None, seconds=1.0),
+        kv=scheduler.kv,
+        cost=ConstantCost(None, seconds=1.0),
         scheduler_config=scheduler.config,
         kv_config=None,
         config=SimpleNamespace(record_memory_map=False, pipeline_parallel_size=1),
-        num_steps_in_flight=depth(config),
+        num_steps_in_flight=config.num_steps_in_flight,
     )
     replica = CompiledReplica(0, setup, trace, _new_requests(trace), start_time=1e6)
     m, steps, arrived = replica._m, 0, 0

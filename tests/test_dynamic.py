@@ -15,7 +15,8 @@ import kvsim
 import workloads
 from kvsim.kv.caching_allocator import MIB, CachingAllocator
 from kvsim.kv.dynamic import DynamicManager, sample_layers
-from kvsim.kv.manager import Cause, KVCacheConfig
+from kvsim.kv.manager import KVCacheConfig
+from kvsim.kv.usage import Cause
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.request import Request
 from kvsim.sched.orca import OrcaScheduler

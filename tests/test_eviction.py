@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from driving import kv_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import traces
@@ -24,8 +25,8 @@ def test_the_registry_holds_vllms_order_the_classics_and_the_bound():
 
 
 def manager(num_blocks: int, policy: str, block_size: int = 4) -> PagedManager:
-    groups = [FullAttention(block_size)]
-    return PagedManager(num_blocks + 1, groups, max_model_len=10**7, eviction=policy)
+    memory = kv_config(num_blocks + 1, FullAttention(block_size), max_model_len=10**7)
+    return PagedManager(memory, eviction=policy)
 
 
 def request(index: int, contents: list[int], block_size: int = 4) -> Request:
@@ -159,7 +160,7 @@ def test_lru_hit_rates_on_the_mooncake_trace(shared_data):
 
 
 def rate_of(prompts, num_blocks, policy, total):
-    kv = PagedManager(num_blocks + 2, [FullAttention(512)], max_model_len=10**7, eviction=policy)
+    kv = manager(num_blocks + 1, policy, 512)
     kv.foresee(request(i, prompt, 512) for i, prompt in enumerate(prompts))
     hits = 0
     for i, prompt in enumerate(prompts):

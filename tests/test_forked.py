@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driving import kv_config
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kvsim
-from kvsim.kv.attention import cdiv
+from kvsim.kv.attention import FullAttention, cdiv
 from kvsim.kv.forked import ForkedManager
-from kvsim.kv.manager import KVCacheConfig
-from kvsim.memory.layout import KVLayout
 from kvsim.request import Request
 from kvsim.testing import check_result
 from kvsim.trace import Trace
@@ -23,8 +22,10 @@ V0 = {**OPT, "scheduler": "vllm-v0"}
 
 
 def manager(num_gpu_blocks: int = 1000, block_size: int = 16, **options: Any) -> ForkedManager:
-    config = KVCacheConfig(KVLayout((), "bf16", 0), 0, block_size, 2048, **options)
-    return ForkedManager(config, num_gpu_blocks, block_size, 160 * block_size)
+    full = FullAttention(block_size)
+    return ForkedManager(
+        kv_config(num_gpu_blocks, full, slot_bytes=160, max_model_len=2048, **options)
+    )
 
 
 def decode(kv: ForkedManager, request: Request, stop: int) -> list[tuple[int, int]]:

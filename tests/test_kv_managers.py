@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driving import kv_config
 
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import ChunkedLocal, FullAttention, SlidingWindow
 from kvsim.kv.block_hash import extend_block_hashes
 from kvsim.kv.contiguous import (
-    ContiguousManager,
-    reserve_max,
-    reserve_oracle,
-    reserve_pow2,
+    ContiguousMax,
+    ContiguousOracle,
+    ContiguousPow2,
 )
-from kvsim.kv.manager import NO_HIT, Cause, KVCacheConfig
+from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.kv.paged import PagedManager
+from kvsim.kv.usage import Cause
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.request import Request, Status
 
@@ -47,7 +48,7 @@ def compute(kv: Any, r: Request, num_tokens: int) -> bool:
 
 def paged(num_gpu_blocks: int = 20, spec: Any = None, **options: Any) -> PagedManager:
     specs = spec if isinstance(spec, list) else [spec or FullAttention(4)]
-    return PagedManager(num_gpu_blocks, specs, max_model_len=128, **options)
+    return PagedManager(kv_config(num_gpu_blocks, *specs, **options))
 
 
 # -- bytes by cause -------------------------------------------------------------------------------
@@ -85,10 +86,10 @@ def test_a_shared_slot_counts_once() -> None:
     ("reserve", "prompt", "output", "expected"),
     [
         # asked, last slot used, handed out by a buddy allocator
-        (reserve_max, 10, 25, (128, 34, 128)),
-        (reserve_pow2, 10, 25, (10 + 32, 34, 64)),
-        (reserve_oracle, 10, 25, (10 + 25, 34, 64)),
-        (reserve_pow2, 100, 28, (128, 127, 128)),  # never beyond max_model_len
+        (ContiguousMax, 10, 25, (128, 34, 128)),
+        (ContiguousPow2, 10, 25, (10 + 32, 34, 64)),
+        (ContiguousOracle, 10, 25, (10 + 25, 34, 64)),
+        (ContiguousPow2, 100, 28, (128, 127, 128)),  # never beyond max_model_len
     ],
 )
 def test_contiguous_causes_of_one_request(
@@ -118,17 +119,17 @@ def test_contiguous_causes_of_one_request(
 def contiguous(num_slots: int, reserve: Any, fit: Any = "buddy", window: int | None = None) -> Any:
     kind = "full" if window is None else "sliding"
     layout = KVLayout((LayerKV(kind, window, 1),), KV_DTYPES["bf16"], 0)
-    return ContiguousManager(KVCacheConfig(layout, num_slots, 4, 128), reserve, fit)
+    return reserve(KVCacheConfig(layout, num_slots, 4, 128), fit=fit)
 
 
 def test_exact_fit_hands_out_no_more_than_asked() -> None:
-    kv = contiguous(300, reserve_oracle, "first")
+    kv = contiguous(300, ContiguousOracle, "first")
     compute(kv, plain(0, 10, 25), 10)
     assert kv.usage.external == 0
 
 
 def test_a_rolling_buffer_holds_one_window() -> None:
-    kv = contiguous(300, reserve_max, "first", window=16)
+    kv = contiguous(300, ContiguousMax, "first", window=16)
     r = plain(0, 40, 40)
     compute(kv, r, 40)
     assert kv.usage == (16, 0, 0, 0, 284, 0)
@@ -154,10 +155,10 @@ def test_a_block_check_is_exact_at_the_boundary() -> None:
     for _ in range(4):
         assert compute(kv, r, 1)
     assert not compute(kv, r, 1)
-    oracle = contiguous(16, reserve_oracle, "first")
+    oracle = contiguous(16, ContiguousOracle, "first")
     assert oracle.fits(plain(0, 12, 4))
     assert not oracle.fits(plain(0, 13, 4))
-    assert not contiguous(24, reserve_oracle, "buddy").fits(plain(0, 13, 4))  # largest piece: 16
+    assert not contiguous(24, ContiguousOracle, "buddy").fits(plain(0, 13, 4))  # largest piece: 16
 
 
 # -- prefix hits ----------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ def test_memory_map_shows_the_cause_at_every_slot() -> None:
     assert kv.memory_map(12).tolist() == [token] * 6 + [reserved, internal] + [Cause.FREE] * 4
     kv.free(r)
     assert kv.memory_map(3).tolist() == [Cause.CACHED, Cause.FREE, Cause.FREE]
-    buddy = contiguous(64, reserve_oracle)
+    buddy = contiguous(64, ContiguousOracle)
     compute(buddy, plain(0, 4, 5), 4)
     assert buddy.memory_map(32).tolist() == (
         [token] * 2 + [reserved] * 2 + [Cause.EXTERNAL] * 4 + [Cause.FREE] * 24
@@ -267,7 +268,7 @@ def test_memory_map_shows_the_cause_at_every_slot() -> None:
 
 
 def test_memory_map_agrees_with_the_bytes() -> None:
-    kv = contiguous(256, reserve_pow2)
+    kv = contiguous(256, ContiguousPow2)
     for i in range(5):
         compute(kv, plain(i, 5 + i, 3 + 2 * i), 5 + i)
     counts = np.bincount(kv.memory_map(256), minlength=len(Cause))

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import kvsim
+import workloads
 from kvsim.catalog import get_model
 from kvsim.config import Config, RunConfig
 from kvsim.cost.model import COST_MODELS, StepCost
-from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
-from kvsim.kv.paged import PagedManager, paged
+from kvsim.engine.setup import resolve
+from kvsim.kv.contiguous import ContiguousOracle
+from kvsim.kv.eviction import LRU
+from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
+from kvsim.kv.paged import PagedManager
 from kvsim.registry import Registry, parse_spec
 from kvsim.request import Request
 from kvsim.sched.orca import OrcaScheduler
-from kvsim.sched.scheduler import SCHEDULERS
-from kvsim.testing import check_result
+from kvsim.sched.scheduler import SCHEDULERS, SchedulerConfig
+from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
+
+if TYPE_CHECKING:
+    from pydantic import PositiveInt as Positive
+
+    from kvsim.kv.manager import KVCacheConfig as KVConfig
 
 TRACE = Trace.from_arrays([0.0, 0.1, 0.2], [20, 30, 40], [5, 6, 7])
 
@@ -51,16 +63,24 @@ class HalfPaged(PagedManager):
     """A user's own allocator: as paged, but it only trusts every other block."""
 
     def __init__(self, config: KVCacheConfig) -> None:
-        whole = paged(config)
-        assert isinstance(whole, PagedManager)
-        super().__init__(
-            whole.num_gpu_blocks // 2,
-            whole.groups,
-            slot_bytes=whole.slot_bytes,
-            bytes_per_block=whole.bytes_per_block,
-            max_model_len=config.max_model_len,
-            reserve_output=config.reserve_output,
-        )
+        super().__init__(replace(config, num_bytes=config.num_bytes // 2))
+
+
+class EveryNth(PagedManager):
+    """A user's own allocator whose annotations are there for type checkers only."""
+
+    def __init__(self, config: KVConfig, *, part: Positive = 2, label: Positive = None) -> None:
+        assert isinstance(part, int)
+        assert label in (None, "x")
+        super().__init__(replace(config, num_bytes=config.num_bytes // part))
+
+
+class MostRecent(LRU):
+    """A user's own eviction policy: least recently freed first, but for the last ``spared``."""
+
+    def __init__(self, *, spared: int = 0) -> None:
+        super().__init__()
+        assert spared == 3
 
 
 class LastInFirstOut(OrcaScheduler):
@@ -98,6 +118,125 @@ def test_a_users_components_run_by_import_path_without_editing_any_file() -> Non
     assert result.summary["kv_cache"]["num_gpu_blocks"] == 20
     order = result.requests["first_scheduled_time"].argsort().tolist()
     assert order == [0, 2, 1]
+
+
+def test_annotations_may_exist_for_type_checkers_only() -> None:
+    name = f"{__name__}:EveryNth+part=4+label=x"
+    result = kvsim.simulate(TRACE, allocator=name, num_gpu_blocks_override=400)
+    assert result.summary["kv_cache"]["num_gpu_blocks"] == 100
+    with pytest.raises(ValueError, match="part=many: Input should be a valid integer"):
+        kvsim.simulate(TRACE, allocator=f"{__name__}:EveryNth+part=many")
+
+
+def test_eviction_policies_take_parameters() -> None:
+    name = f"paged+eviction={__name__}:MostRecent:spared=3"
+    assert kvsim.simulate(TRACE, allocator=name).summary["completed"] == 3
+    with pytest.raises(ValueError, match=r"has no parameter 'size' .its parameters: none"):
+        kvsim.simulate(TRACE, allocator="paged+eviction=lru:size=3")
+
+
+def test_the_plug_in_here_is_the_one_of_the_readme() -> None:
+    readme = Path(__file__).resolve().parents[1] / "README.md"
+    assert inspect.getsource(HalfPaged.__init__) in readme.read_text(encoding="utf-8")
+
+
+EVERY_SETTING = (
+    {},
+    {"enable_prefix_caching": False},
+    {"watermark": 0.3},
+    {"scheduler_reserve_full_isl": False},
+    {"num_lookahead_tokens": 7},
+    {"model": "gpt-oss-20b", "prefix_cache_retention_interval": None},
+    {"model": "gpt-oss-20b", "prefix_cache_retention_interval": 64},
+    {"model": "gpt-oss-20b", "disable_hybrid_kv_cache_manager": True},
+    {"model": "gemma-3-27b", "kv_cache_layout": "BLNHC"},
+    {"block_size": 32},
+    {"kv_cache_dtype": "fp8"},
+    {"async_scheduling": False},
+    {"max_num_batched_tokens": 128},
+    {"max_model_len": 600},
+    {"scheduler": "orca"},
+    {"scheduler": "vllm-v0"},
+    {"scheduler": "vllm-v0", "preemption_mode": "swap", "swap_space": 1.0},
+    {"scheduler": "vllm-v0", "preemption_mode": "swap", "swap_space": 0.0},
+)
+
+
+@pytest.mark.parametrize("changes", EVERY_SETTING, ids=str)
+def test_the_plug_in_of_the_readme_honours_every_setting(changes: dict[str, object]) -> None:
+    """On all blocks it does what the built-in does on half of them."""
+    trace = workloads.shared_prefix(num_requests=60, request_rate=200.0, seed=0)
+    options = {"model": "llama-3-8b", "gpu": "a100-80gb", "max_model_len": 2048} | changes
+    options |= {"backend": "python", "record_steps": True}
+    num_blocks = 300  # enough for the longest request, and too few for all
+    half = kvsim.simulate(trace, allocator="paged", num_gpu_blocks_override=num_blocks, **options)
+    own = kvsim.simulate(
+        trace,
+        allocator=f"{__name__}:HalfPaged",
+        num_gpu_blocks_override=2 * num_blocks,
+        **options,
+    )
+    for table in ("requests", "memory", "steps"):
+        assert equal_tables(getattr(own, table), getattr(half, table)), table
+    assert own.summary == half.summary
+    if changes == {"enable_prefix_caching": False}:
+        assert own.summary["prefix_cache_hit_rate"] == 0.0
+    assert own.summary["completed"] > 0
+
+
+def test_the_plug_in_of_the_readme_refuses_what_it_cannot_serve() -> None:
+    with pytest.raises(ValueError, match="serves one sequence per request"):
+        kvsim.simulate(TRACE, allocator=f"{__name__}:HalfPaged", num_samples=2)
+
+
+def oracle(config: KVCacheConfig) -> ContiguousOracle:
+    """Make the built-in, by a factory function."""
+    return ContiguousOracle(config)
+
+
+def orca(kv: KVCacheManager, config: SchedulerConfig) -> OrcaScheduler:
+    """Make the built-in, by a factory function."""
+    return OrcaScheduler(kv, config)
+
+
+@pytest.mark.parametrize(
+    ("allocator", "scheduler"),
+    [
+        ("contiguous-oracle", None),
+        ("kvsim.kv.contiguous:ContiguousOracle", None),
+        (f"{__name__}:oracle", None),
+        (f"{__name__}:oracle", "orca"),
+        (f"{__name__}:oracle", f"{__name__}:orca"),
+    ],
+)
+def test_a_part_is_the_same_by_any_name(allocator: str, scheduler: str | None) -> None:
+    setup = resolve(Config.build(allocator=allocator, scheduler=scheduler))
+    assert setup.scheduler_type is OrcaScheduler
+    assert setup.kv_config.reserve_output
+    assert setup.cost_config.block_size is None
+    assert setup.for_samples().kv.serves_samples
+
+
+@pytest.mark.parametrize("num_replicas", [1, 3])
+def test_each_part_is_made_once(num_replicas: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(registry: Registry[Any]) -> None:
+        create = registry.create
+
+        def counting(*args: object, **params: object) -> object:
+            made.append(registry.what)
+            return create(*args, **params)
+
+        monkeypatch.setattr(registry, "create", counting)
+
+    counted(ALLOCATORS)
+    counted(COST_MODELS)
+    for backend in ("python", "compiled"):
+        made.clear()
+        kvsim.simulate(TRACE, backend=backend, data_parallel_size=num_replicas)
+        assert made.count("allocator") <= 1 + num_replicas
+        assert made.count("cost model") == 1
 
 
 @pytest.mark.parametrize("registry", [ALLOCATORS, SCHEDULERS, COST_MODELS])

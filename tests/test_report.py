@@ -8,7 +8,7 @@ from rich.console import Console
 
 import kvsim
 import workloads
-from kvsim.kv.manager import Cause
+from kvsim.kv.usage import Cause
 from kvsim.report.terminal import comparison_table, run_table
 from kvsim.report.text import gib, milliseconds, number, percent
 
@@ -75,6 +75,7 @@ def test_the_comparison_fits_eighty_columns(comparison: kvsim.Comparison) -> Non
     assert "…" not in "".join(shown)
     assert percent(summary["kv_cache"]["token_states"]) in row
     assert milliseconds(summary["mean_tpot_ms"]) in row
+    assert percent(summary["prefix_cache_hit_rate"]) in row
     assert any("2 replicas" in line for line in shown)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from driving import kv_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import traces
@@ -12,7 +13,7 @@ import kvsim
 from kvsim.kv.attention import FullAttention, SlidingWindow
 from kvsim.kv.block_pool import BlockPool
 from kvsim.kv.manager import KVCacheConfig
-from kvsim.kv.paged import PagedManager, paged
+from kvsim.kv.paged import PagedManager
 from kvsim.kv.prefix_cache import PrefixCache
 from kvsim.memory.planner import admission_cap
 from kvsim.request import Request
@@ -28,9 +29,7 @@ def request(index: int, prompt: int, output: int, priority: int = 0) -> Request:
 
 
 def scheduler(num_gpu_blocks: int, **options: object) -> VllmScheduler:
-    kv = PagedManager(
-        num_gpu_blocks, [FullAttention(4)], max_model_len=64, enable_prefix_caching=False
-    )
+    kv = PagedManager(kv_config(num_gpu_blocks, max_model_len=64, enable_prefix_caching=False))
     limits = {"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 64} | options
     return VllmScheduler(kv, SchedulerConfig(**limits))  # type: ignore[arg-type]
 
@@ -147,7 +146,7 @@ def test_a_hit_shrinks_until_every_window_can_resume_there():
 
 
 def test_a_preempted_request_hits_its_own_freed_blocks():
-    kv = PagedManager(7, [FullAttention(4)], max_model_len=64)
+    kv = PagedManager(kv_config(7, max_model_len=64))
     sched = VllmScheduler(
         kv, SchedulerConfig(max_model_len=64, max_num_seqs=8, max_num_batched_tokens=64)
     )
@@ -166,18 +165,7 @@ class Witness(PagedManager):
     """A paged manager that remembers what each block holds, token by token, and checks hits."""
 
     def __init__(self, config: KVCacheConfig) -> None:
-        made = paged(config)
-        super().__init__(
-            made.num_gpu_blocks,
-            made.groups,
-            slot_bytes=made.slot_bytes,
-            bytes_per_block=made.bytes_per_block,
-            max_model_len=config.max_model_len,
-            max_in_flight_tokens=config.max_in_flight_tokens,
-            enable_prefix_caching=config.enable_prefix_caching,
-            watermark=config.watermark,
-            reserve_output=config.reserve_output,
-        )
+        super().__init__(config)
         self.tokens_of: dict[int, list] = {}
 
     def prefix(self, request: Request, length: int) -> list:

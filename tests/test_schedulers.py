@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from driving import kv_config
 
 import kvsim
 import workloads
 from kvsim.kv.attention import FullAttention
-from kvsim.kv.contiguous import ContiguousManager, reserve_oracle
+from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
@@ -32,7 +33,7 @@ def request(index: int, prompt: int, output: int, priority: int = 0) -> Request:
 
 def pool(num_gpu_blocks: int, block_size: int = 4, **options: object) -> PagedManager:
     options = {"max_model_len": 64, "enable_prefix_caching": False} | options
-    return PagedManager(num_gpu_blocks, [FullAttention(block_size)], **options)  # type: ignore[arg-type]
+    return PagedManager(kv_config(num_gpu_blocks, FullAttention(block_size), **options))  # type: ignore[arg-type]
 
 
 def config(**options: object) -> SchedulerConfig:
@@ -226,7 +227,7 @@ def test_queues() -> None:
 @pytest.mark.parametrize("scheduler", [VllmScheduler, OrcaScheduler, StaticScheduler])
 def test_contiguous_memory_under_every_scheduler(scheduler: type[Scheduler]) -> None:
     layout = KVLayout((LayerKV("full", None, 1),), KV_DTYPES["bf16"], 0)
-    kv = ContiguousManager(KVCacheConfig(layout, 32, 4, 64), reserve_oracle, "buddy")
+    kv = ContiguousOracle(KVCacheConfig(layout, 32, 4, 64))
     requests = [request(i, 5 + i, 3) for i in range(5)]
     run(scheduler(kv, config()), requests)
     assert all(r.status is Status.FINISHED for r in requests)

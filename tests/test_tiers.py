@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from driving import kv_config
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from kvsim.cost.model import CostConfig
 from kvsim.engine.setup import resolve
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.host_tier import HostTier
-from kvsim.kv.manager import Transfers
+from kvsim.kv.manager import KVCacheConfig, Transfers
 from kvsim.kv.tiered import TieredManager
 from kvsim.kv.unified import PAGE_BYTES, UnifiedManager
 from kvsim.memory.layout import kv_dtype, kv_layout
@@ -33,15 +34,12 @@ BLOCK = 4  # tokens
 SIZE = 1000  # bytes of a block
 
 
+def memory(num_blocks: int) -> KVCacheConfig:
+    return kv_config(num_blocks, FullAttention(BLOCK), slot_bytes=SIZE // BLOCK, max_model_len=1000)
+
+
 def tiered(num_gpu_blocks: int, num_host_blocks: int) -> TieredManager:
-    return TieredManager(
-        num_gpu_blocks,
-        num_host_blocks,
-        groups=[FullAttention(BLOCK)],
-        slot_bytes=[SIZE // BLOCK],
-        bytes_per_block=SIZE,
-        max_model_len=1000,
-    )
+    return TieredManager(memory(num_gpu_blocks), host_gib=num_host_blocks * SIZE / 2**30)
 
 
 def request(index: int, content: int, num_tokens: int) -> Request:
@@ -229,14 +227,8 @@ def test_vllms_flag_makes_paged_tiered() -> None:
 
 
 def unified(num_blocks: int, num_resident: int) -> UnifiedManager:
-    return UnifiedManager(
-        num_blocks,
-        num_resident,
-        groups=[FullAttention(BLOCK)],
-        slot_bytes=[SIZE // BLOCK],
-        bytes_per_block=SIZE,
-        max_model_len=1000,
-    )
+    on_host = num_blocks - num_resident
+    return UnifiedManager(memory(num_resident), host_gib=on_host * SIZE / 2**30)
 
 
 def test_what_fits_faults_once_and_what_does_not_faults_in_every_step() -> None:

@@ -13,7 +13,8 @@ from strategies import under_pressure
 
 import kvsim
 import workloads
-from kvsim.kv.manager import Cause, KVCacheConfig
+from kvsim.kv.manager import KVCacheConfig
+from kvsim.kv.usage import Cause
 from kvsim.kv.virtual import PAGE_SIZES, TensorKind, VirtualManager
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.testing import check_result
@@ -30,7 +31,7 @@ def layout(num_layers: int, kv_heads: int, window: int | None = None) -> KVLayou
 
 
 def manager(layers: KVLayout, num_bytes: int, page: str = "64KiB", **options: Any) -> Any:
-    return VirtualManager(KVCacheConfig(layers, num_bytes, 16, 4096, **options), PAGE_SIZES[page])
+    return VirtualManager(KVCacheConfig(layers, num_bytes, 16, 4096, **options), page_size=page)
 
 
 # -- the paper ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,11 @@ from hypothesis import given, settings
 from strategies import configs, traces
 
 import kvsim
-from kvsim.engine.world import Phase, Serving, World
+from kvsim.cli import main
+from kvsim.engine.backend import Backend
+from kvsim.engine.incoming import IncomingRequest
+from kvsim.fleet.router import Router
+from kvsim.fleet.world import Phase, Serving, World
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
@@ -98,6 +103,64 @@ def test_round_robin_deals_in_turn_and_least_outstanding_to_the_idle() -> None:
         trace[:3], data_parallel_size=3, router="least-outstanding", async_scheduling=False
     )
     assert busy.requests["replica"].tolist() == [0, 1, 2]
+
+
+class LongestPrefix(Router):
+    """A user's own router: the longest cached prefix, else in turn."""
+
+    needs_prefix_cache = True
+
+    def __init__(self, *, at_least: int = 1) -> None:
+        self.at_least = at_least
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+        hits = [replica.num_cached_tokens(request) for replica in replicas]
+        keys = request.prefix_keys(16)
+        assert len(keys) == request.num_prompt_tokens // 16
+        LOG.append((request.request_id, request.arrival_time, request.session_id, *hits, keys[0]))
+        if max(hits) < self.at_least:
+            return request.request_id % len(replicas)
+        return hits.index(max(hits))
+
+
+LOG: list[tuple[Any, ...]] = []
+
+
+def test_a_router_sees_the_request_and_the_prefix_caches() -> None:
+    shared = [(5, 0, 64)]
+    trace = Trace.from_arrays(
+        [0.0, 1.5, 9.0],
+        [65, 65, 65],
+        [2, 2, 2],
+        segments=[[*shared, (6, 0, 1)], [(7, 0, 65)], [*shared, (8, 0, 1)]],
+        session_id=[3, 4, 3],
+        priority=[0, 1, 0],
+    )
+    router = f"{__name__}:LongestPrefix"
+    LOG.clear()
+    result = serve(trace, data_parallel_size=2, router=f"{router}+at-least=64")
+    assert result.requests["replica"].tolist() == [0, 1, 0]
+    assert result.requests["num_cached_tokens"].tolist() == [0, 0, 64]
+    assert result.provenance["backend"] == "python"
+    assert [row[:5] for row in LOG] == [(0, 0.0, 3, 0, 0), (1, 1.5, 4, 0, 0), (2, 9.0, 3, 64, 0)]
+    assert LOG[0][5] == LOG[2][5] != LOG[1][5]
+    plain = serve(trace, data_parallel_size=2, router=router, enable_prefix_caching=False)
+    assert plain.requests["replica"].tolist() == [0, 1, 0]  # in turn
+    with pytest.raises(ValueError, match="looks into the prefix caches"):
+        kvsim.simulate(trace, data_parallel_size=2, router=router, backend="compiled")
+    with pytest.raises(ValueError, match="at-least=x: Input should be a valid integer"):
+        serve(trace, router=f"{router}+at-least=x")
+    with pytest.raises(ValueError, match="'round-robin' has no parameter 'x'"):
+        serve(trace, router="round-robin+x=1")
+
+
+def test_verbose_names_the_router_and_the_replicas_shares(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--num-requests", "8", "--data-parallel-size", "2", "--backend", "python"]
+    main(["run", "-v", *options])
+    said = capsys.readouterr().err
+    assert "router round-robin; requests per replica, %: 50.0, 50.0" in said
 
 
 def test_a_request_that_ends_at_an_arrival_is_no_longer_outstanding() -> None:

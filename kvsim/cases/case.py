@@ -7,6 +7,7 @@ other allocators and schedulers is optional.
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -14,7 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from kvsim.catalog.spec import AttentionKind
 from kvsim.files import write_whole
-from kvsim.kv.attention import AttentionSpec, ChunkedLocal, FullAttention, SlidingWindow
+from kvsim.kv.allocator_spec import parse_allocator
+from kvsim.kv.attention import (
+    AttentionSpec,
+    ChunkedLocal,
+    FullAttention,
+    SlidingWindow,
+    plan_of,
+)
+from kvsim.kv.manager import KVCacheConfig
+from kvsim.memory.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.sched.scheduler import SchedulerConfig
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -106,6 +117,44 @@ class CaseConfig(_Part):
         if self.allocator != "paged" and (self.layers is None or self.kv_cache_bytes is None):
             raise ValueError(f"allocator {self.allocator!r} needs layers and kv_cache_bytes")
         return self
+
+    @property
+    def num_steps_in_flight(self) -> int:
+        """Steps that may be under way at once."""
+        return self.pipeline_parallel_size + self.async_scheduling
+
+    @property
+    def scheduler_config(self) -> SchedulerConfig:
+        """What the scheduler is told: the fields of the same names."""
+        return SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
+
+    @property
+    def kv_config(self) -> KVCacheConfig:
+        """What the KV-cache manager is told."""
+        if self.layers is None or self.kv_cache_bytes is None:  # given by blocks, a byte per slot
+            groups = [group.spec for group in self.groups or ()]
+            plan = plan_of(groups or [FullAttention(self.block_size)])
+            layout = KVLayout((LayerKV("full", None, 1),), kv_dtype("bf16"), 0)
+            num_bytes = self.num_gpu_blocks * plan.bytes_per_block
+            swap_space_bytes = self.num_cpu_blocks * plan.bytes_per_block
+        else:
+            plan, num_bytes, swap_space_bytes = None, self.kv_cache_bytes, self.swap_space_bytes
+            dtype = kv_dtype(parse_allocator(self.allocator).kv_cache_dtype or "bf16")
+            layout = KVLayout(tuple(LayerKV(*layer) for layer in self.layers), dtype, 0)
+        return KVCacheConfig(
+            layout=layout,
+            num_bytes=num_bytes,
+            block_size=self.block_size,
+            max_model_len=self.max_model_len,
+            max_in_flight_tokens=self.num_steps_in_flight * self.max_num_batched_tokens,
+            enable_prefix_caching=self.enable_prefix_caching,
+            watermark=self.watermark,
+            reserve_full_isl=self.scheduler_reserve_full_isl,
+            num_lookahead_tokens=self.num_lookahead_tokens,
+            prefix_cache_retention_interval=self.retention_interval,
+            swap_space_bytes=swap_space_bytes,
+            plan=plan,
+        )
 
 
 class CaseRequest(_Part):

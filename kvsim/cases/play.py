@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.log import StepLog
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.kv.attention import FullAttention
-from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
-from kvsim.kv.paged import PagedManager
-from kvsim.memory.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.kv.manager import ALLOCATORS
 from kvsim.request import Request
-from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, StepPlan
+from kvsim.sched.scheduler import SCHEDULERS, scheduler_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvsim.cases.case import CaseConfig, CaseRequest, Workload
     from kvsim.cases.log import Entry
+    from kvsim.kv.manager import KVCacheManager
+    from kvsim.sched.scheduler import Scheduler, StepPlan
 
 #: Output segments of requests that name none: this plus their index, as in the recorded cases.
 FIRST_OUTPUT_SEGMENT = 16000
@@ -34,59 +34,18 @@ def make_scheduler(config: CaseConfig) -> Scheduler:
     ValueError
         For unknown names of components.
     """
-    factory = SCHEDULERS.get(config.scheduler)
-    kv = _make_kv(config, reserve_output=bool(getattr(factory, "reserves_output", False)))
-    limits = SchedulerConfig(
-        max_model_len=config.max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_active_seqs=config.max_num_active_seqs,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        long_prefill_token_threshold=config.long_prefill_token_threshold,
-        long_prefill_token_threshold_adaptive=config.long_prefill_token_threshold_adaptive,
-        policy=config.policy,
-        async_scheduling=config.async_scheduling,
-        preemption_mode=config.preemption_mode,
-    )
-    return factory(kv, limits)
-
-
-def depth(config: CaseConfig) -> int:
-    """Steps that may be under way at once."""
-    return config.pipeline_parallel_size + config.async_scheduling
-
-
-def _make_kv(config: CaseConfig, *, reserve_output: bool) -> KVCacheManager:
-    shared: dict[str, Any] = {
-        "max_model_len": config.max_model_len,
-        "max_in_flight_tokens": depth(config) * config.max_num_batched_tokens,
-        "enable_prefix_caching": config.enable_prefix_caching,
-        "watermark": config.watermark,
-        "reserve_full_isl": config.scheduler_reserve_full_isl,
-        "reserve_output": reserve_output,
-        "num_lookahead_tokens": config.num_lookahead_tokens,
-    }
-    if config.layers is None or config.kv_cache_bytes is None:
-        groups = [group.spec for group in config.groups or ()]
-        return PagedManager(
-            config.num_gpu_blocks,
-            groups or [FullAttention(config.block_size)],
-            retention_interval=config.retention_interval,
-            eviction=config.eviction,
-            num_cpu_blocks=config.num_cpu_blocks,
-            **shared,
-        )
+    limits, kv_config = config.scheduler_config, config.kv_config
     allocator = parse_allocator(config.allocator)
-    layers = tuple(LayerKV(*layer) for layer in config.layers)
-    memory = KVCacheConfig(
-        layout=KVLayout(layers, kv_dtype(allocator.kv_cache_dtype or "bf16"), 0),
-        num_bytes=config.kv_cache_bytes,
-        block_size=config.block_size,
-        prefix_cache_retention_interval=config.retention_interval,
-        swap_space_bytes=config.swap_space_bytes,
-        **shared,
-    )
-    return ALLOCATORS.create(allocator.base, memory, **allocator.params)
+    params: dict[str, object] = {**allocator.params}
+    if config.layers is None:
+        params["eviction"] = config.eviction
+
+    def make_kv(**changes: Any) -> KVCacheManager:
+        return ALLOCATORS.create(allocator.base, replace(kv_config, **changes), **params)
+
+    kind = scheduler_type(config.scheduler, make_kv, limits)
+    kv = make_kv(reserve_output=kind.reserves_output)
+    return SCHEDULERS.create(config.scheduler, kv, limits)
 
 
 def _make_requests(config: CaseConfig, workload: Workload) -> deque[tuple[int, Request]]:
@@ -161,7 +120,7 @@ def play(config: CaseConfig, workload: Workload, *, check: bool = False) -> Iter
             queue.append(plan)
             any_scheduled = bool(plan.requests)
         output = None
-        if len(queue) >= depth(config) or not any_scheduled:
+        if len(queue) >= config.num_steps_in_flight or not any_scheduled:
             output = scheduler.complete(queue.popleft(), float(step))
         log.processed(entry, output)
         if check:

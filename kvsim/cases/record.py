@@ -12,7 +12,7 @@ from kvsim.cases.case import Case, CaseConfig, CaseRequest, Group, Workload, wri
 from kvsim.cases.play import play
 from kvsim.config import Config
 from kvsim.engine.setup import Setup, resolve
-from kvsim.engine.simulate import serve
+from kvsim.fleet.simulate import serve
 from kvsim.kv.paged import PagedManager
 from kvsim.results.tables import FinishReason
 
@@ -157,8 +157,8 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
         raise ValueError(
             "kv_offloading_size: a case names its allocator; give tiered+host-gib=GIB instead"
         )
-    kv, limits, memory = setup.make_kv(), setup.scheduler_config, setup.kv_config
-    own: dict[str, Any] = {}
+    kv, limits, memory = setup.kv, setup.scheduler_config, setup.kv_config
+    own: dict[str, Any] = vars(limits).copy()
     if type(kv) is PagedManager:
         own["groups"] = [Group.of(spec) for spec in kv.groups]
         own["eviction"] = setup.allocator.params.get("eviction", "lru")
@@ -173,19 +173,9 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
     return CaseConfig(
         num_gpu_blocks=kv.num_gpu_blocks,
         block_size=kv.block_size,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_model_len=limits.max_model_len,
-        max_num_active_seqs=limits.max_num_active_seqs,
-        enable_chunked_prefill=limits.enable_chunked_prefill,
         enable_prefix_caching=memory.enable_prefix_caching,
-        long_prefill_token_threshold=limits.long_prefill_token_threshold,
-        long_prefill_token_threshold_adaptive=limits.long_prefill_token_threshold_adaptive,
-        policy=limits.policy,
         watermark=memory.watermark,
         scheduler_reserve_full_isl=memory.reserve_full_isl,
-        async_scheduling=limits.async_scheduling,
-        preemption_mode=limits.preemption_mode,
         retention_interval=memory.prefix_cache_retention_interval,
         num_lookahead_tokens=memory.num_lookahead_tokens,
         pipeline_parallel_size=setup.config.pipeline_parallel_size,

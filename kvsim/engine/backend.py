@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from kvsim.engine.incoming import IncomingRequest
     from kvsim.results.totals import Totals
 
 
@@ -38,6 +39,9 @@ class Backend(Protocol):
 
     def num_outstanding(self) -> int:
         """Requests submitted and not ended. Does not mutate."""
+
+    def num_cached_tokens(self, request: IncomingRequest) -> int:
+        """Tokens of a prompt that the prefix cache would hit now. Does not mutate."""
 
     def settle(self, end_time: float) -> Totals:
         """Let the rest of the run pass idly and return the totals. Mutates."""

@@ -15,12 +15,13 @@ from kvsim.engine.kernel_cache import load_kernels
 from kvsim.kv.attention import ChunkedLocal, SlidingWindow, cdiv
 from kvsim.kv.contiguous import (
     ContiguousManager,
-    reserve_max,
-    reserve_oracle,
-    reserve_pow2,
+    ContiguousMax,
+    ContiguousOracle,
+    ContiguousPow2,
 )
 from kvsim.kv.eviction import LRU
 from kvsim.kv.paged import PagedManager
+from kvsim.kv.usage import COLUMNS, HELD
 from kvsim.results.tables import MEMORY, STEPS, FinishReason
 from kvsim.results.totals import Totals
 from kvsim.sched.orca import OrcaScheduler
@@ -31,21 +32,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Setup
     from kvsim.trace import Trace
 
 MEMORY_MAP_BINS = 1024
 #: Steps after which the kernel comes back, so that progress shows and Ctrl-C works.
 STEPS_PER_CALL = 200_000
-RESERVES: dict[Any, int] = {reserve_max: 0, reserve_pow2: 1, reserve_oracle: 2}
+RESERVES: dict[type, int] = {ContiguousMax: 0, ContiguousPow2: 1, ContiguousOracle: 2}
 PLACEMENTS = {"buddy": 1, "first": 2, "best": 3}
 
 #: Fields of Totals, and columns of the requests table, by their places in the kernels' arrays.
 INTEGRALS = {
-    "token_states_seconds": "TOKEN_STATES_S",
-    "reservation_seconds": "RESERVATION_S",
-    "internal_seconds": "INTERNAL_S",
-    "external_seconds": "EXTERNAL_S",
     "unallocated_seconds": "UNALLOCATED_S",
     "cached_seconds": "CACHED_S",
     "usage_seconds": "USAGE_S",
@@ -68,10 +66,7 @@ TIMES = {
     "first_token_time": "FIRST_TOKEN",
     "finish_time": "FINISH",
 }
-SAMPLED = (
-    *("num_running", "num_waiting", "token_states", "reservation"),
-    *("internal", "external", "free", "cached"),
-)
+SAMPLED = ("num_running", "num_waiting", *(cause.column for cause in COLUMNS))
 #: Settings that are floats; their places are in the array of floats.
 FLOAT_SETTINGS = frozenset(
     {
@@ -87,9 +82,7 @@ FLOAT_SETTINGS = frozenset(
 
 def refusal(setup: Setup) -> str | None:
     """Why the kernels cannot run a configuration; None if they can."""
-    config = setup.config
-    scheduler, cost = setup.make_scheduler(), setup.make_cost_model()
-    kv = scheduler.kv
+    config, kv, cost = setup.config, setup.kv, setup.cost
     if config.record_steps or config.check_invariants:
         return "record_steps and check_invariants need the Python backend"
     if type(cost) not in (RooflineCost, ConstantCost):
@@ -98,9 +91,7 @@ def refusal(setup: Setup) -> str | None:
         return "chunked layers or layers of several kinds"
     if setup.kv_config.has_samples:
         return "requests of several sequences"
-    pair = (type(kv), type(scheduler))
-    if pair == (PagedManager, VllmScheduler):
-        assert isinstance(kv, PagedManager)
+    if type(kv) is PagedManager and setup.scheduler_type is VllmScheduler:
         if len(kv.groups) != 1 or isinstance(kv.groups[0], ChunkedLocal):
             return "chunked layers or layers of several kinds"
         if isinstance(kv.groups[0], SlidingWindow) and config.record_memory_map:
@@ -108,7 +99,7 @@ def refusal(setup: Setup) -> str | None:
         if type(kv.pool.eviction) is not LRU:
             return f"allocator {config.allocator}"
         return None
-    if pair == (ContiguousManager, OrcaScheduler):
+    if type(kv) in RESERVES and setup.scheduler_type is OrcaScheduler:
         return None
     return f"allocator {config.allocator} under scheduler {setup.scheduler}"
 
@@ -168,6 +159,16 @@ class CompiledReplica:
     def num_outstanding(self) -> int:  # noqa: D102
         return int(self._m[k.OUTSTANDING])
 
+    def num_cached_tokens(self, request: IncomingRequest) -> int:
+        """Not there yet: routers that need it run on the Python backend.
+
+        Raises
+        ------
+        NotImplementedError
+            Always.
+        """
+        raise NotImplementedError("the compiled backend answers no prefix look-ups")
+
     def next_event_time(self) -> float:  # noqa: D102
         m, f = self._m, self._f
         clock, end_time = self.clock, float(f[k.END_TIME])
@@ -212,7 +213,8 @@ class CompiledReplica:
         }
         counts: dict[str, Any] = {name: int(m[getattr(k, place)]) for name, place in COUNTS.items()}
         token_gaps = dict(zip(used.tolist(), gaps[used].tolist(), strict=True))
-        return Totals(token_gaps=token_gaps, **integrals, **counts)
+        held = {cause: float(f[getattr(k, f"{cause.name}_S")]) for cause in HELD}
+        return Totals(held_seconds=held, token_gaps=token_gaps, **integrals, **counts)
 
     def _write_requests(self) -> None:
         table = self._requests
@@ -258,8 +260,8 @@ class CompiledReplica:
 
 def _settings(setup: Setup, end_time: float) -> dict[str, float]:
     """Return the kernels' settings by name; those not named are 0."""
-    scheduler, cost = setup.make_scheduler(), setup.make_cost_model()
-    kv, limits, memory = scheduler.kv, setup.scheduler_config, setup.kv_config
+    kv, cost = setup.kv, setup.cost
+    limits, memory = setup.scheduler_config, setup.kv_config
     values: dict[str, float] = {
         "block_size": kv.block_size,
         "max_model_len": limits.max_model_len,
@@ -299,7 +301,7 @@ def _settings(setup: Setup, end_time: float) -> dict[str, float]:
         values |= {
             "orca": True,
             "placement": PLACEMENTS[kv.fit],
-            "reserve": RESERVES[kv.reserve],
+            "reserve": RESERVES[type(kv)],
             "num_usable": kv.num_slots,
             "unit_bytes": memory.layout.bytes_per_token,
             "slot_bytes": memory.layout.bytes_per_token,
@@ -357,7 +359,7 @@ def _new_arrays(
     bins = int(values["bins"])
     by_priority, caching = values["by_priority"], values.get("caching", False)
     buckets = 1 << (2 * blocks - 1).bit_length() if caching else 1
-    cost = setup.make_cost_model()
+    cost = setup.cost
     weights = cost.work.weight_bytes_by_tokens if isinstance(cost, RooflineCost) else [0.0]
     values |= {
         "max_holes": max_holes,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.kv.manager import Cause
+from kvsim.kv.usage import HELD, Cause
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS, FinishReason
 from kvsim.results.totals import Totals, gap_bin
 
@@ -58,19 +58,16 @@ class Recorder:
         """Add a stretch of time in which nothing changed to the integrals."""
         scheduler, totals, usage = self._scheduler, self.totals, self._kv.usage
         num_running = len(scheduler.running)
-        totals.token_states_seconds += usage.token_states * seconds
-        totals.reservation_seconds += usage.reservation * seconds
-        totals.internal_seconds += usage.internal * seconds
         totals.unallocated_seconds += usage.unallocated * seconds
         totals.cached_seconds += usage.cached * seconds
         totals.running_seconds += num_running * seconds
         totals.waiting_seconds += scheduler.num_waiting * seconds
-        external = usage.external
         if scheduler.head_refused:
-            external += usage.unallocated
+            usage = usage.refused()
             totals.refused_seconds += seconds
             totals.running_while_refused_seconds += num_running * seconds
-        totals.external_seconds += external * seconds
+        for cause, num_bytes in zip(HELD, usage.held, strict=True):
+            totals.held_seconds[cause] += num_bytes * seconds
         heap = self._kv.heap_bytes
         if heap is not None:
             totals.heap_active_seconds += heap[0] * seconds
@@ -109,10 +106,8 @@ class Recorder:
             self._stride *= 2
             if self.totals.num_steps % self._stride:
                 return
-        scheduler, kv, usage = self._scheduler, self._kv, self._kv.usage
+        scheduler, kv = self._scheduler, self._kv
         refused = scheduler.head_refused
-        external = usage.external + usage.unallocated * refused
-        free = 0 if refused else usage.unallocated
         self._memory.append(
             (
                 now,
@@ -120,10 +115,7 @@ class Recorder:
                 len(scheduler.running),
                 scheduler.num_waiting,
                 kv.kv_usage,
-                *usage[:3],
-                external,
-                free,
-                usage.cached,
+                *(kv.usage.refused() if refused else kv.usage),
             )
         )
         if self._bins:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Setup
     from kvsim.results.totals import Totals
     from kvsim.sched.scheduler import StepPlan
@@ -89,7 +90,7 @@ class Replica:
             for i in range(len(trace))
             if trace.num_prompt_tokens[i] < setup.memory.limits.max_model_len
         )
-        self._cost = setup.make_cost_model()
+        self._cost = setup.cost
         self._max_model_len = setup.memory.limits.max_model_len
         self._depth = setup.num_steps_in_flight
         self._num_stages = setup.config.pipeline_parallel_size
@@ -121,6 +122,9 @@ class Replica:
 
     def num_outstanding(self) -> int:  # noqa: D102
         return self._num_outstanding
+
+    def num_cached_tokens(self, request: IncomingRequest) -> int:  # noqa: D102
+        return self._scheduler.kv.lookup(request.as_request()).num_tokens
 
     def next_event_time(self) -> float:  # noqa: D102
         if self._must_complete:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvsim.kv.block_pool import NULL_BLOCK
-from kvsim.memory.planner import admission_cap
+from kvsim.memory.planner import KVGroup, KVPlan, admission_cap
 
 if TYPE_CHECKING:
-    from kvsim.memory.planner import KVGroup
     from kvsim.request import Request
 
 #: Blocks per KV-cache group; groups of equal spec are looked up together.
@@ -176,6 +175,20 @@ def attention_spec(group: KVGroup) -> AttentionSpec:
     if group.kind == "sliding":
         return SlidingWindow(group.block_size, group.window)
     return ChunkedLocal(group.block_size, group.window)
+
+
+def group_of(spec: AttentionSpec, slot_bytes: int = 1) -> KVGroup:
+    """Return a planner's group that has these rules."""
+    if isinstance(spec, SlidingWindow):
+        return KVGroup("sliding", spec.window, spec.block_size, 1, slot_bytes)
+    if isinstance(spec, ChunkedLocal):
+        return KVGroup("chunked", spec.chunk, spec.block_size, 1, slot_bytes)
+    return KVGroup("full", None, spec.block_size, 1, slot_bytes)
+
+
+def plan_of(specs: Sequence[AttentionSpec]) -> KVPlan:
+    """Return the plan of given groups, a byte per slot; the largest block sets the block's size."""
+    return KVPlan(tuple(map(group_of, specs)), max(spec.block_size for spec in specs))
 
 
 def _align(hit: BlocksPerGroup, block_size: int, alignment: int) -> BlocksPerGroup:

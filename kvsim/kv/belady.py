@@ -23,6 +23,8 @@ class Belady(Ranked):
     second copy of a content is of no use at all.
     """
 
+    foresees = True
+
     def __init__(self) -> None:
         super().__init__()
         self._uses: dict[int, deque[int]] = {}  # key -> coming requests that need it, by order

@@ -7,8 +7,8 @@ place their pieces with a buddy allocator unless told otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from abc import abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,37 +16,16 @@ from kvsim.kv.address_space import AddressSpace, Fit, address_space
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
-    Cause,
     Hit,
     KVCacheConfig,
     KVCacheManager,
-    KVUsage,
 )
+from kvsim.kv.usage import Cause, KVUsage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.request import Request
-
-#: Slots to reserve for a request, given max_model_len.
-Reservation: TypeAlias = Callable[["Request", int], int]
-
-
-def reserve_max(request: Request, max_model_len: int) -> int:
-    """Return the longest sequence the model allows."""
-    del request
-    return max_model_len
-
-
-def reserve_pow2(request: Request, max_model_len: int) -> int:
-    """Return the prompt and the output rounded up to a power of two (25 -> 32)."""
-    output = 1 << (request.max_tokens - 1).bit_length()
-    return min(request.num_prompt_tokens + output, max_model_len)
-
-
-def reserve_oracle(request: Request, max_model_len: int) -> int:
-    """Return the prompt and the true output length."""
-    return min(request.num_prompt_tokens + request.max_tokens, max_model_len)
 
 
 class _Piece(NamedTuple):
@@ -76,10 +55,19 @@ class ContiguousManager(KVCacheManager):
     """One contiguous piece per request, never moved, never grown.
 
     When every layer has a sliding window, a piece is a rolling buffer of at most one window
-    (Mistral 7B, arXiv 2310.06825).
+    (Mistral 7B, arXiv 2310.06825). Subclasses say how much a request reserves.
+
+    Parameters
+    ----------
+    config : its memory and its users
+    fit : where a piece goes
     """
 
-    def __init__(self, config: KVCacheConfig, reserve: Reservation, fit: Fit) -> None:
+    default_scheduler = "orca"
+    has_block_table = False
+    serves_samples = True
+
+    def __init__(self, config: KVCacheConfig, *, fit: Fit = "buddy") -> None:
         self._slot_bytes = config.layout.bytes_per_token
         self.num_slots = config.num_bytes // self._slot_bytes
         self.block_size = config.block_size
@@ -87,7 +75,6 @@ class ContiguousManager(KVCacheManager):
         self.total_bytes = self.num_slots * self._slot_bytes
         self._max_model_len = config.max_model_len
         self._window = config.layout.rolling_window
-        self.reserve = reserve
         self.fit = fit
         self._space = address_space(self.num_slots, fit)
         self._pieces: dict[int, list[_Piece]] = {}  # one per sequence
@@ -97,6 +84,10 @@ class ContiguousManager(KVCacheManager):
         self._num_asked = 0
         self._num_last = 0  # slots that live requests will have used by their end
         self._num_filled = 0
+
+    @abstractmethod
+    def reserve(self, request: Request) -> int:
+        """Return how many slots a request asks for. Does not mutate."""
 
     # -- the protocol ------------------------------------------------------------------------
 
@@ -109,7 +100,7 @@ class ContiguousManager(KVCacheManager):
         key = request.request_id
         filled = self._filled.get(key)
         if filled is None:
-            asked = self._slots(self.reserve(request, self._max_model_len))
+            asked = self._slots(self.reserve(request))
             places = _allocate(self._space, asked, request.num_samples)
             if places is None:
                 return False
@@ -140,7 +131,7 @@ class ContiguousManager(KVCacheManager):
         self._num_last -= sum(piece.last for piece in pieces)
 
     def fits(self, request: Request) -> bool:  # noqa: D102
-        asked = self._slots(self.reserve(request, self._max_model_len))
+        asked = self._slots(self.reserve(request))
         if request.num_samples == 1:
             return asked <= self._space.largest()
         empty = address_space(self.num_slots, self.fit)
@@ -205,24 +196,30 @@ class ContiguousManager(KVCacheManager):
         filled = sum(n * len(self._pieces[key]) for key, n in self._filled.items())
         if filled != self._num_filled:
             raise RuntimeError("filled slots are miscounted")
-        usage = self.usage
-        if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
-            raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
+        self.usage.check(self.total_bytes)
 
 
 @ALLOCATORS.register("contiguous-max")
-def contiguous_max(config: KVCacheConfig, *, fit: Fit = "buddy") -> KVCacheManager:
+class ContiguousMax(ContiguousManager):
     """Reserve max_model_len for every request: Orca (Max)."""
-    return ContiguousManager(config, reserve_max, fit)
+
+    def reserve(self, request: Request) -> int:  # noqa: D102
+        del request
+        return self._max_model_len
 
 
 @ALLOCATORS.register("contiguous-pow2")
-def contiguous_pow2(config: KVCacheConfig, *, fit: Fit = "buddy") -> KVCacheManager:
+class ContiguousPow2(ContiguousManager):
     """Reserve the output length rounded up to a power of two: Orca (Pow2)."""
-    return ContiguousManager(config, reserve_pow2, fit)
+
+    def reserve(self, request: Request) -> int:  # noqa: D102
+        output = 1 << (request.max_tokens - 1).bit_length()  # 25 -> 32
+        return min(request.num_prompt_tokens + output, self._max_model_len)
 
 
 @ALLOCATORS.register("contiguous-oracle")
-def contiguous_oracle(config: KVCacheConfig, *, fit: Fit = "buddy") -> KVCacheManager:
+class ContiguousOracle(ContiguousManager):
     """Reserve the true output length: Orca (Oracle)."""
-    return ContiguousManager(config, reserve_oracle, fit)
+
+    def reserve(self, request: Request) -> int:  # noqa: D102
+        return min(request.num_prompt_tokens + request.max_tokens, self._max_model_len)

@@ -20,12 +20,11 @@ from kvsim.kv.caching_allocator import MIN_LARGE_ALLOC, Block, CachingAllocator
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
-    Cause,
     Hit,
     KVCacheConfig,
     KVCacheManager,
-    KVUsage,
 )
+from kvsim.kv.usage import Cause, KVUsage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,15 +102,21 @@ class _Tensors:
         self.retired = False
 
 
+@ALLOCATORS.register("dynamic")
 class DynamicManager(KVCacheManager):
-    """A caching allocator under tensors that grow by concatenation.
+    """Grow every tensor by concatenation in a PyTorch-style caching allocator: Hugging Face.
 
     Parameters
     ----------
+    config : its memory and its users
     layers : layers to simulate (see :func:`sample_layers`); figures are scaled to all of them
     """
 
-    def __init__(self, config: KVCacheConfig, layers: int | None = None) -> None:
+    default_scheduler = "orca"
+    has_block_table = False
+    can_swap = True
+
+    def __init__(self, config: KVCacheConfig, *, layers: PositiveInt | None = None) -> None:
         sample, self._num_layers = sample_layers(config.layout, config.num_bytes, layers)
         self._num_sampled = len(sample)
         self.shapes = [
@@ -348,14 +353,4 @@ class DynamicManager(KVCacheManager):
         )
         if counted != recount:
             raise RuntimeError(f"bytes asked for and filled: {counted} counted, {recount} found")
-        usage = self.usage
-        if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
-            raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
-
-
-@ALLOCATORS.register("dynamic")
-def dynamic(config: KVCacheConfig, *, layers: PositiveInt | None = None) -> KVCacheManager:
-    """Grow every tensor by concatenation in a PyTorch-style caching allocator: Hugging Face."""
-    if config.has_samples:
-        raise ValueError("num_samples: dynamic serves one sequence per request")
-    return DynamicManager(config, layers)
+        self.usage.check(self.total_bytes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from kvsim.registry import Registry
+from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,8 +18,10 @@ class EvictionPolicy(ABC):
     """Order of the blocks that hold reusable content and that nobody references.
 
     A policy never touches reference counts or hashes; the block pool asks it for a victim only
-    when no block without content is left.
+    when no block without content is left. ``foresees`` says that it makes use of :meth:`foresee`.
     """
+
+    foresees = False
 
     @abstractmethod
     def insert(self, block_id: int) -> None:
@@ -55,7 +58,21 @@ class EvictionPolicy(ABC):
         """Note that a prompt with these keys has been admitted."""
 
 
+#: Factories take keyword parameters only.
 EVICTION_POLICIES: Registry[EvictionPolicy] = Registry("eviction policy", "kvsim.kv")
+
+
+def eviction_policy(text: str) -> EvictionPolicy:
+    """Make the policy ``NAME[:KEY=VALUE]...``: inside an allocator's name, '+' is taken.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, an unknown parameter, or a value of the wrong type.
+    """
+    name, *parts = re.split(r":(?=[^:=]+=)", text)
+    base, params = parse_spec("+".join([name, *parts]))
+    return EVICTION_POLICIES.create(base, **params)
 
 
 @EVICTION_POLICIES.register("lru")

@@ -14,11 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
 
 from kvsim.kv.attention import cdiv
 from kvsim.kv.block_hash import mix
 from kvsim.kv.block_pool import BlockPool
-from kvsim.kv.manager import NO_HIT, Cause, Hit, KVCacheManager, KVUsage
+from kvsim.kv.manager import NO_HIT, Hit, KVCacheManager
+from kvsim.kv.usage import Cause, KVUsage, paint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,14 +51,26 @@ class ForkedManager(KVCacheManager):
     Parameters
     ----------
     config : with one group of full-attention layers
-    num_gpu_blocks, bytes_per_block : the pool's, null block included
+    block_size : tokens per block, instead of the configured
+
+    Raises
+    ------
+    ValueError
+        If some layer is not full attention.
     """
 
-    def __init__(
-        self, config: KVCacheConfig, num_gpu_blocks: int, block_size: int, bytes_per_block: int
-    ) -> None:
+    can_swap = True
+
+    def __init__(self, config: KVCacheConfig, *, block_size: PositiveInt | None = None) -> None:
+        plan = config.grouping(block_size)
+        if len(plan.groups) != 1 or plan.groups[0].window is not None:
+            raise ValueError("num_samples: sequences that share blocks need full attention")
+        bytes_per_block = plan.bytes_per_block
+        num_gpu_blocks = config.num_bytes // bytes_per_block
+        # Sequences take blocks as they grow, so no scheduler may count on their whole output.
+        self.serves_samples = not config.reserve_output
         self.pool = BlockPool(num_gpu_blocks)
-        self.block_size = block_size
+        self.block_size = plan.groups[0].block_size
         self.num_gpu_blocks = num_gpu_blocks
         self.bytes_per_block = self.piece_bytes = bytes_per_block
         self.total_bytes = self.pool.num_usable * bytes_per_block
@@ -225,21 +239,15 @@ class ForkedManager(KVCacheManager):
         )
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:  # noqa: D102
-        if not self.pool.num_usable:
-            return np.zeros(num_bins, dtype=np.uint8)
-        filled, last = np.zeros((2, self.num_gpu_blocks))
+        ends = np.zeros((3, self.num_gpu_blocks))
         unused = np.full(self.num_gpu_blocks, Cause.FREE, dtype=np.uint8)
         for group in self._groups.values():
             for table in group.tables:
                 starts = np.arange(len(table)) * self.block_size
-                filled[table] = (group.filled - starts) / self.block_size
-                last[table] = (group.request.max_slots - starts) / self.block_size
+                ends[1, table] = (group.filled - starts) / self.block_size
+                ends[2, table] = (group.request.max_slots - starts) / self.block_size
                 unused[table] = Cause.INTERNAL
-        middles = (np.arange(num_bins) + 0.5) * (self.pool.num_usable / num_bins)
-        blocks = middles.astype(np.int64) + 1  # the null block has no address
-        causes = np.where(last[blocks] > middles % 1, np.uint8(Cause.RESERVATION), unused[blocks])
-        causes[filled[blocks] > middles % 1] = Cause.TOKEN_STATES
-        return causes
+        return paint(num_bins, ends[:, 1:], unused[1:])  # the null block has no address
 
     def check_integrity(self) -> None:  # noqa: D102
         tables = [(0, table) for group in self._groups.values() for table in group.tables]
@@ -252,6 +260,4 @@ class ForkedManager(KVCacheManager):
             written = group.filled > group.request.num_prompt_tokens
             if written and group.filled % self.block_size and shared:
                 raise RuntimeError("invariant 4: a block was written while shared")
-        usage = self.usage
-        if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
-            raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
+        self.usage.check(self.total_bytes)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kvsim.memory.planner import plan_groups
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.kv.usage import KVUsage
     from kvsim.memory.layout import KVLayout
+    from kvsim.memory.planner import KVPlan
     from kvsim.request import Request
 
 
@@ -53,34 +55,6 @@ class Transfers(NamedTuple):
 NO_TRANSFERS = Transfers()
 
 
-class Cause(IntEnum):
-    """What a slot of KV memory is used for, or wasted on (PagedAttention paper, Fig. 2)."""
-
-    FREE = 0
-    TOKEN_STATES = 1
-    RESERVATION = 2
-    INTERNAL = 3
-    EXTERNAL = 4
-    CACHED = 5
-
-
-class KVUsage(NamedTuple):
-    """KV memory at one instant, in bytes; the first five sum to the manager's total.
-
-    ``token_states``: slots of live tokens, a shared slot once. ``reservation``: asked for and used
-    later. ``internal``: asked for and never used, or no longer. ``external``: handed out beyond
-    what was asked. ``unallocated``: handed to nobody; ``cached`` is the part of it that holds
-    reusable blocks.
-    """
-
-    token_states: int
-    reservation: int
-    internal: int
-    external: int
-    unallocated: int
-    cached: int
-
-
 @dataclass(frozen=True)
 class KVCacheConfig:
     """What a manager is told about its memory and its users.
@@ -105,6 +79,7 @@ class KVCacheConfig:
         probability per step
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
+    plan : the groups, if they do not follow from the layout (recorded cases, tests)
     """
 
     layout: KVLayout
@@ -124,24 +99,41 @@ class KVCacheConfig:
     beam_switch: float = 0.0
     hybrid: bool = True
     packed: bool = False
+    plan: KVPlan | None = None
+
+    def grouping(self, block_size: int | None = None) -> KVPlan:
+        """Return the groups of layers, with blocks of the configured size or another."""
+        if self.plan is not None:
+            return self.plan
+        size = block_size or self.block_size
+        return plan_groups(self.layout, size, hybrid=self.hybrid, packed=self.packed)
 
 
 class KVCacheManager(ABC):
     """Decides where the KV of each request lies.
 
     A refused call leaves the state unchanged. Subclasses implement the abstract part; the rest has
-    defaults that suit a manager without prefix cache.
+    defaults that suit a manager without prefix cache. A manager is made of a :class:`KVCacheConfig`
+    and keyword parameters of its own.
 
     Attributes
     ----------
     total_bytes : all KV memory it manages (paged: without the null block)
     num_gpu_blocks, block_size : as reported in results
+    default_scheduler : name of the scheduler that serves it unless another one is asked for
+    has_block_table : its attention kernel reads a block table, which costs time
+    serves_samples : serves requests of several sequences
+    can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
+    piece_bytes : bytes of all layers that are copied to the host at once, in a copy per tensor;
+        None if pieces are so long that a copy's fixed time does not matter
     """
 
+    default_scheduler = "vllm"
+    has_block_table = True
+    serves_samples = False
+    can_swap = False
     foresees = False
-    #: Bytes of all layers that are copied to the host at once, in a copy per tensor; None if pieces
-    #: are so long that a copy's fixed time does not matter.
     piece_bytes: int | None = None
     total_bytes: int
     num_gpu_blocks: int
@@ -239,8 +231,9 @@ class KVCacheManager(ABC):
         return None
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:
-        """Return the :class:`Cause` at the middle of each of ``num_bins`` equal address ranges.
+        """Return the cause at the middle of each of ``num_bins`` equal address ranges.
 
+        The codes are those of :class:`~kvsim.kv.usage.Cause`.
         Unallocated memory is FREE or CACHED; whether it counts as external is the scheduler's
         knowledge. Does not mutate.
         """

@@ -6,26 +6,24 @@ cause is the PagedAttention paper's (section 4 of DESIGN).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
 
-from kvsim.kv.attention import AttentionSpec, FullAttention, attention_spec, cdiv
+from kvsim.kv.attention import FullAttention, attention_spec, cdiv
 from kvsim.kv.block_pool import NULL_BLOCK, BlockPool
-from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
+from kvsim.kv.eviction import eviction_policy
 from kvsim.kv.forked import ForkedManager
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
-    Cause,
     Hit,
     KVCacheConfig,
     KVCacheManager,
-    KVUsage,
 )
 from kvsim.kv.prefix_cache import PrefixCache
-from kvsim.memory.planner import KVPlan, plan_groups
+from kvsim.kv.usage import Cause, KVUsage, paint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,61 +65,54 @@ class PagedManager(KVCacheManager):
 
     Parameters
     ----------
+    config : its memory and its users
+    block_size : tokens per block, instead of the configured
+    eviction : the eviction policy, ``NAME[:KEY=VALUE]...``
+
+    Attributes
+    ----------
     num_gpu_blocks : blocks in the pool, the null block included
     groups : attention spec of each KV-cache group; all share the pool
     slot_bytes : per group, bytes of one token's KV in it
     bytes_per_block : bytes of one block, the same for all groups; what a group's layers leave
         unused of it is external waste
-    eviction : name of the eviction policy
-    num_cpu_blocks : blocks of host memory for requests that are swapped out
-    See :class:`kvsim.kv.manager.KVCacheConfig` for the others.
     """
+
+    can_swap = True
 
     def __init__(
         self,
-        num_gpu_blocks: int,
-        groups: Sequence[AttentionSpec],
+        config: KVCacheConfig,
         *,
-        max_model_len: int,
-        slot_bytes: Sequence[int] | None = None,
-        bytes_per_block: int | None = None,
-        max_in_flight_tokens: int = 2048,
-        enable_prefix_caching: bool = True,
-        watermark: float = 0.0,
-        reserve_full_isl: bool = True,
-        reserve_output: bool = False,
-        num_lookahead_tokens: int = 0,
-        retention_interval: int | None = 0,
+        block_size: PositiveInt | None = None,
         eviction: str = "lru",
-        num_cpu_blocks: int = 0,
     ) -> None:
-        self.groups = list(groups)
-        self.pool = BlockPool(num_gpu_blocks, len(self.groups), EVICTION_POLICIES.create(eviction))
+        plan = config.grouping(block_size)
+        num_gpu_blocks = config.num_bytes // plan.bytes_per_block
+        self.groups = [attention_spec(group) for group in plan.groups]
+        self.slot_bytes = [group.slot_bytes for group in plan.groups]
+        self.pool = BlockPool(num_gpu_blocks, len(self.groups), eviction_policy(eviction))
         self.prefix_cache = PrefixCache(self.pool, self.groups)
-        self.slot_bytes = [1] * len(self.groups) if slot_bytes is None else list(slot_bytes)
-        largest = max(s.block_size * b for s, b in zip(groups, self.slot_bytes, strict=True))
-        self.bytes_per_block = bytes_per_block or largest
-        self.piece_bytes = self.bytes_per_block
+        self.bytes_per_block = self.piece_bytes = plan.bytes_per_block
         self.num_gpu_blocks = num_gpu_blocks
         self.block_size = min(spec.block_size for spec in self.groups)
         self.total_bytes = self.pool.num_usable * self.bytes_per_block
-        self.max_model_len = max_model_len
-        self.enable_prefix_caching = enable_prefix_caching
-        self.watermark_blocks = int(watermark * num_gpu_blocks)
-        self.reserve_full_isl = reserve_full_isl
-        self.reserve_output = reserve_output
-        self.num_lookahead_tokens = num_lookahead_tokens
-        self.retention_interval = retention_interval
+        self.max_model_len = config.max_model_len
+        self.enable_prefix_caching = config.enable_prefix_caching
+        self.watermark_blocks = int(config.watermark * num_gpu_blocks)
+        self.reserve_full_isl = config.reserve_full_isl
+        self.reserve_output = config.reserve_output
+        self.num_lookahead_tokens = config.num_lookahead_tokens
+        self.retention_interval = config.prefix_cache_retention_interval
         self.admission_caps = [
-            s.admission_cap(max_in_flight_tokens, max_model_len) for s in self.groups
+            s.admission_cap(config.max_in_flight_tokens, config.max_model_len) for s in self.groups
         ]
-        self._windowed = [g for g, s in enumerate(groups) if not isinstance(s, FullAttention)]
+        self._windowed = [g for g, s in enumerate(self.groups) if not isinstance(s, FullAttention)]
         self._one_full_group = len(self.groups) == 1 and not self._windowed
         self._tables: dict[int, _Tables] = {}
         self._swapped: dict[int, _Tables] = {}
-        self._num_cpu_free = num_cpu_blocks
-        policy = type(self.pool.eviction)
-        self.foresees = policy.foresee is not EvictionPolicy.foresee
+        self._num_cpu_free = config.swap_space_bytes // plan.bytes_per_block
+        self.foresees = self.pool.eviction.foresees
         # Sums over the tables of live requests; every report is made of them.
         self._num_filled = 0
         self._num_table_blocks = [0] * len(self.groups)
@@ -408,8 +399,6 @@ class PagedManager(KVCacheManager):
         return sum(min(slots) for block, slots in dead.items() if len(slots) == ref_cnt[block])
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:  # noqa: D102
-        if not self.pool.num_usable:
-            return np.zeros(num_bins, dtype=np.uint8)
         # Of each block: where its dead, live and reserved slots end, as a share of the block.
         ends = np.zeros((3, self.num_gpu_blocks))
         unused = np.full(self.num_gpu_blocks, Cause.FREE, dtype=np.uint8)
@@ -422,13 +411,7 @@ class PagedManager(KVCacheManager):
                 for row, end in enumerate((spec.num_skipped(state.processed), *live)):
                     ends[row, blocks] = (end - starts) / spec.block_size
                 unused[blocks] = Cause.INTERNAL
-        middles = (np.arange(num_bins) + 0.5) * (self.pool.num_usable / num_bins)
-        blocks = middles.astype(np.int64) + 1  # the null block has no address
-        dead, filled, last = ends[:, blocks] > middles % 1
-        causes = np.where(last, np.uint8(Cause.RESERVATION), unused[blocks])
-        causes[filled] = Cause.TOKEN_STATES
-        causes[dead] = Cause.INTERNAL
-        return causes
+        return paint(num_bins, ends[:, 1:], unused[1:])  # the null block has no address
 
     def check_integrity(self) -> None:  # noqa: D102
         self.pool.check_integrity(
@@ -445,33 +428,7 @@ class PagedManager(KVCacheManager):
             for state in live:
                 if state.filled > len(state.tables[g]) * spec.block_size:
                     raise RuntimeError("a request has more tokens than slots")
-        usage = self.usage
-        if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
-            raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
-
-
-def plan_of(config: KVCacheConfig, block_size: int | None) -> KVPlan:
-    """Group a configuration's layers, with blocks of its size or another."""
-    size = block_size or config.block_size
-    return plan_groups(config.layout, size, hybrid=config.hybrid, packed=config.packed)
-
-
-def paged_arguments(config: KVCacheConfig, plan: KVPlan) -> dict[str, Any]:
-    """Return what a :class:`PagedManager` takes beside its number of blocks and policy."""
-    return {
-        "groups": [attention_spec(group) for group in plan.groups],
-        "slot_bytes": [group.slot_bytes for group in plan.groups],
-        "bytes_per_block": plan.bytes_per_block,
-        "max_model_len": config.max_model_len,
-        "max_in_flight_tokens": config.max_in_flight_tokens,
-        "enable_prefix_caching": config.enable_prefix_caching,
-        "watermark": config.watermark,
-        "reserve_full_isl": config.reserve_full_isl,
-        "reserve_output": config.reserve_output,
-        "num_lookahead_tokens": config.num_lookahead_tokens,
-        "retention_interval": config.prefix_cache_retention_interval,
-        "num_cpu_blocks": config.swap_space_bytes // plan.bytes_per_block,
-    }
+        self.usage.check(self.total_bytes)
 
 
 @ALLOCATORS.register("paged")
@@ -479,12 +436,6 @@ def paged(
     config: KVCacheConfig, *, block_size: PositiveInt | None = None, eviction: str = "lru"
 ) -> KVCacheManager:
     """Blocks over a shared pool, prefix caching: PagedAttention as in vLLM."""
-    plan = plan_of(config, block_size)
     if config.has_samples:
-        group = plan.groups[0]
-        if len(plan.groups) != 1 or group.window is not None:
-            raise ValueError("num_samples: sequences that share blocks need full attention")
-        num_blocks = config.num_bytes // plan.bytes_per_block
-        return ForkedManager(config, num_blocks, group.block_size, plan.bytes_per_block)
-    num_blocks = config.num_bytes // plan.bytes_per_block
-    return PagedManager(num_blocks, **paged_arguments(config, plan), eviction=eviction)
+        return ForkedManager(config, block_size=block_size)
+    return PagedManager(config, block_size=block_size, eviction=eviction)

@@ -8,14 +8,14 @@ request (:class:`kvsim.cost.host_link.HostLink`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveInt
 
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.host_tier import HostTier
-from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig, KVCacheManager, Transfers
-from kvsim.kv.paged import PagedManager, paged_arguments, plan_of
+from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig, Transfers
+from kvsim.kv.paged import PagedManager
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,15 +25,25 @@ if TYPE_CHECKING:
 Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+@ALLOCATORS.register("tiered")
 class TieredManager(PagedManager):
-    """Blocks on the GPU over ``num_host_blocks`` in host memory; full attention only.
+    """Paged, with evicted prefix blocks kept in ``host_gib`` GiB of host memory per GPU.
 
-    A content is on the GPU, in host memory, or in both: what was fetched is not stored again.
+    A content is on the GPU, in host memory, or in both: what was fetched is not stored again. Full
+    attention only.
     """
 
-    def __init__(self, num_gpu_blocks: int, num_host_blocks: int, **arguments: Any) -> None:
-        super().__init__(num_gpu_blocks, **arguments)
-        self.host = HostTier(num_host_blocks)
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        *,
+        host_gib: Gib = 64.0,
+        block_size: PositiveInt | None = None,
+        eviction: str = "lru",
+    ) -> None:
+        super().__init__(config, block_size=block_size, eviction=eviction)
+        check_plain("tiered", self)
+        self.host = HostTier(int(host_gib * 2**30) // self.bytes_per_block)
         self.pool.on_evict = self._store
         self._num_fetched = 0
         self._num_stored = 0
@@ -82,35 +92,13 @@ class TieredManager(PagedManager):
             raise RuntimeError(f"{len(self.host)} host blocks in use of {self.host.num_blocks}")
 
 
-def check_plain(name: str, config: KVCacheConfig, manager: PagedManager) -> None:
+def check_plain(name: str, manager: PagedManager) -> None:
     """Refuse what only the plain paged manager serves.
 
     Raises
     ------
     ValueError
-        For several sequences per request, and layers that are not all full attention.
+        For layers that are not all full attention.
     """
-    if config.has_samples:
-        raise ValueError(f"num_samples: {name} serves one sequence per request; paged serves more")
     if len(manager.groups) != 1 or not isinstance(manager.groups[0], FullAttention):
         raise ValueError(f"allocator {name!r}: layers with windows are not modelled; paged does")
-
-
-@ALLOCATORS.register("tiered")
-def tiered(
-    config: KVCacheConfig,
-    *,
-    host_gib: Gib = 64.0,
-    block_size: PositiveInt | None = None,
-    eviction: str = "lru",
-) -> KVCacheManager:
-    """Paged, with evicted prefix blocks kept in ``host_gib`` GiB of host memory per GPU."""
-    plan = plan_of(config, block_size)
-    manager = TieredManager(
-        config.num_bytes // plan.bytes_per_block,
-        int(host_gib * 2**30) // plan.bytes_per_block,
-        **paged_arguments(config, plan),
-        eviction=eviction,
-    )
-    check_plain("tiered", config, manager)
-    return manager

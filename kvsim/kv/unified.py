@@ -8,13 +8,14 @@ are always those that come next.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
 
 from kvsim.kv.attention import cdiv
-from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager, Transfers
-from kvsim.kv.paged import PagedManager, paged_arguments, plan_of
+from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, Transfers
+from kvsim.kv.paged import PagedManager
 from kvsim.kv.tiered import Gib, check_plain
 
 if TYPE_CHECKING:
@@ -26,12 +27,29 @@ if TYPE_CHECKING:
 PAGE_BYTES = 2 * 2**20
 
 
+@ALLOCATORS.register("unified")
 class UnifiedManager(PagedManager):
-    """Blocks of which at most ``num_resident`` are on the GPU at a time; full attention only."""
+    """Paged over the GPU's memory and ``host_gib`` GiB of host memory, moved by page faults.
 
-    def __init__(self, num_blocks: int, num_resident: int, **arguments: Any) -> None:
-        super().__init__(num_blocks, **arguments)
-        self.num_resident = num_resident
+    At most ``num_resident`` blocks are on the GPU at a time. Full attention only.
+    """
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        *,
+        host_gib: Gib = 64.0,
+        block_size: PositiveInt | None = None,
+    ) -> None:
+        both = replace(config, num_bytes=config.num_bytes + int(host_gib * 2**30))
+        super().__init__(both, block_size=block_size)
+        self.num_resident = config.num_bytes // self.bytes_per_block
+        if not self.num_resident:
+            raise ValueError(
+                f"allocator 'unified': the GPU's KV memory holds no block of "
+                f"{self.bytes_per_block} bytes"
+            )
+        check_plain("unified", self)
         self._resident: dict[int, None] = {}  # least recently touched first
         self._on_host: set[int] = set()
         self._faults_per_block = cdiv(self.bytes_per_block, PAGE_BYTES)
@@ -68,21 +86,3 @@ class UnifiedManager(PagedManager):
         super().check_integrity()
         if len(self._resident) > self.num_resident or self._on_host & self._resident.keys():
             raise RuntimeError("a block is in two places, or more are resident than fit")
-
-
-@ALLOCATORS.register("unified")
-def unified(
-    config: KVCacheConfig, *, host_gib: Gib = 64.0, block_size: PositiveInt | None = None
-) -> KVCacheManager:
-    """Paged over the GPU's memory and ``host_gib`` GiB of host memory, moved by page faults."""
-    plan = plan_of(config, block_size)
-    size = plan.bytes_per_block
-    if not config.num_bytes // size:
-        raise ValueError(f"allocator 'unified': the GPU's KV memory holds no block of {size} bytes")
-    manager = UnifiedManager(
-        (config.num_bytes + int(host_gib * 2**30)) // size,
-        config.num_bytes // size,
-        **paged_arguments(config, plan),
-    )
-    check_plain("unified", config, manager)
-    return manager

@@ -20,12 +20,11 @@ import numpy as np
 from kvsim.kv.manager import (
     ALLOCATORS,
     NO_HIT,
-    Cause,
     Hit,
     KVCacheConfig,
     KVCacheManager,
-    KVUsage,
 )
+from kvsim.kv.usage import Cause, KVUsage, paint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,14 +86,18 @@ class _Stretch:
         self.counted = (0, 0, 0)  # its part of the manager's sums
 
 
+@ALLOCATORS.register("virtual")
 class VirtualManager(KVCacheManager):
-    """Physical pages of ``page_bytes`` mapped on demand behind contiguous tensors.
+    """Contiguous virtual addresses over physical pages of 64KiB to 2MiB: vAttention.
 
     Out-of-window pages are unmapped even when the call is then refused, as blocks are in vLLM.
     """
 
-    def __init__(self, config: KVCacheConfig, page_bytes: int) -> None:
-        self.page_bytes = page_bytes
+    has_block_table = False
+    can_swap = True
+
+    def __init__(self, config: KVCacheConfig, *, page_size: PageSize = "2MiB") -> None:
+        self.page_bytes = page_bytes = PAGE_SIZES[page_size]
         self.kinds = tensor_kinds(config.layout)
         self.num_pages = config.num_bytes // page_bytes
         self.total_bytes = self.num_pages * page_bytes
@@ -289,9 +292,7 @@ class VirtualManager(KVCacheManager):
         return KVUsage(tokens, reserved, internal, 0, len(self._free) * self.page_bytes, 0)
 
     def memory_map(self, num_bins: int) -> NDArray[np.uint8]:  # noqa: D102
-        if not self.num_pages:
-            return np.zeros(num_bins, dtype=np.uint8)
-        # Of each page, in bytes from its start: where dead, live and reserved slots end.
+        # Of each page: where its dead, live and reserved slots end, in bytes from its start.
         ends = np.zeros((3, self.num_pages))
         causes = np.full(self.num_pages, Cause.FREE, dtype=np.uint8)
         for state in self._stretches.values():
@@ -303,13 +304,7 @@ class VirtualManager(KVCacheManager):
                 for row, token in enumerate(marks):
                     ends[row, pages] = token * kind.token_bytes - rows * self.page_bytes
                 causes[pages] = Cause.INTERNAL
-        middles = (np.arange(num_bins) + 0.5) * (self.num_pages / num_bins)
-        pages = middles.astype(np.int64)
-        dead, live, later = ends[:, pages] > middles % 1 * self.page_bytes
-        found = np.where(later, np.uint8(Cause.RESERVATION), causes[pages])
-        found[live] = Cause.TOKEN_STATES
-        found[dead] = Cause.INTERNAL
-        return found
+        return paint(num_bins, ends / self.page_bytes, causes)
 
     def check_integrity(self) -> None:  # noqa: D102
         states = list(self._stretches.values())
@@ -328,14 +323,4 @@ class VirtualManager(KVCacheManager):
         sums = [sum(self._causes(state)[i] for state in states) for i in range(3)]
         if sums != self._sums:
             raise RuntimeError(f"bytes by cause: {self._sums} counted, {sums} found")
-        usage = self.usage
-        if min(usage) < 0 or sum(usage[:5]) != self.total_bytes:
-            raise RuntimeError(f"invariant 9: {usage} does not sum to {self.total_bytes}")
-
-
-@ALLOCATORS.register("virtual")
-def virtual(config: KVCacheConfig, *, page_size: PageSize = "2MiB") -> KVCacheManager:
-    """Contiguous virtual addresses over physical pages of 64KiB to 2MiB: vAttention."""
-    if config.has_samples:
-        raise ValueError("num_samples: virtual serves one sequence per request")
-    return VirtualManager(config, PAGE_SIZES[page_size])
+        self.usage.check(self.total_bytes)

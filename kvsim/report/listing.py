@@ -89,7 +89,7 @@ def _cost_models() -> Table:
 
 
 def _routers() -> Table:
-    from kvsim.engine.router import ROUTERS
+    from kvsim.fleet.router import ROUTERS
 
     return _registry(ROUTERS, "router")
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from kvsim.kv.manager import Cause
+from kvsim.kv.usage import HELD, WHOLE, Cause
 from kvsim.report import plot_roofline
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import latencies
@@ -38,12 +38,6 @@ CAUSES = {
     Cause.EXTERNAL: ("#D55E00", "external (rounding, refused head)"),
     Cause.CACHED: ("#009E73", "cached prefixes (free)"),
     Cause.FREE: ("#F2F2F2", "free"),
-}
-HELD = {
-    Cause.TOKEN_STATES: "token_states",
-    Cause.RESERVATION: "reservation",
-    Cause.INTERNAL: "internal_fragmentation",
-    Cause.EXTERNAL: "external_fragmentation",
 }
 TRAINING_PARTS = ("weights", "gradients", "optimizer", "activations", "workspace")
 
@@ -72,7 +66,8 @@ def waste(runs: Runs) -> Figure:
     figure = Figure(figsize=(1.5 + 1.25 * max(len(named), 4), 4.2), layout="constrained")
     axes = figure.subplots()
     base = np.zeros(len(named))
-    for cause, key in HELD.items():
+    for cause in HELD:
+        key = cause.summary_key
         heights = np.array([100 * r.summary["kv_cache"][key] for r in named.values()])
         axes.bar(range(len(named)), heights, bottom=base, color=CAUSES[cause][0], width=0.7)
         for x, (height, bottom) in enumerate(zip(heights, base, strict=True)):
@@ -108,19 +103,12 @@ def memory(runs: Runs) -> Figure:
     named = _named(runs)
     figure = Figure(figsize=(9, 1.2 + 2.1 * len(named)), layout="constrained")
     panels = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
-    columns = {
-        Cause.TOKEN_STATES: "token_states",
-        Cause.RESERVATION: "reservation",
-        Cause.INTERNAL: "internal",
-        Cause.EXTERNAL: "external",
-        Cause.FREE: "free",
-    }
     most = max((int(r.memory["num_running"].max(initial=0)) for r in named.values()), default=0)
     for axes, (name, result) in zip(panels, named.items(), strict=True):
         table = result.memory[result.memory["replica"] == 0]
         total = result.summary["kv_cache"]["bytes"] or 1
-        shares = [100.0 * table[column] / total for column in columns.values()]
-        colors = [CAUSES[cause][0] for cause in columns]
+        shares = [100.0 * table[cause.column] / total for cause in WHOLE]
+        colors = [CAUSES[cause][0] for cause in WHOLE]
         axes.stackplot(table["time"], shares, colors=colors, step="post", linewidth=0)
         axes.set_ylim(0, 100)
         axes.set_ylabel("KV memory (%)")
@@ -131,7 +119,7 @@ def memory(runs: Runs) -> Figure:
         axes.margins(x=0)
         running.set_ylabel("running (black line)")
     panels[-1].set_xlabel("time (s)")
-    _legend(figure, list(columns))
+    _legend(figure, list(WHOLE))
     return figure
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.catalog import get_gpu
+from kvsim.kv.usage import HELD
 from kvsim.report.text import gib, milliseconds, number, percent
 
 if TYPE_CHECKING:
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 #: Columns of the comparison: heading, then how to read it off a summary.
-WASTE = {
-    "tokens": "token_states",
-    "reserved": "reservation",
-    "internal": "internal_fragmentation",
-    "external": "external_fragmentation",
-}
+HEADINGS = ("tokens", "reserved", "internal", "external")
+WASTE = {heading: cause.summary_key for heading, cause in zip(HEADINGS, HELD, strict=True)}
 
 
 def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> RenderableType:
@@ -46,6 +43,7 @@ def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> Render
         "re-\nserved",
         "inter-\nnal",
         "exter-\nnal",
+        "hit\n%",
         "pre-\nempt",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -99,6 +97,7 @@ def _cells(summary: Mapping[str, Any]) -> list[str]:
     cache = summary["kv_cache"]
     cells = [number(summary["mean_running"], 1)]
     cells += [percent(cache[key]) for key in WASTE.values()]
+    cells.append(percent(summary["prefix_cache_hit_rate"]))
     cells.append(number(summary["num_preemptions"]))
     cells.append(number(summary["output_throughput"]))
     cells += [milliseconds(summary["mean_ttft_ms"]), milliseconds(summary["mean_tpot_ms"])]
@@ -108,7 +107,8 @@ def _cells(summary: Mapping[str, Any]) -> list[str]:
 def _legend() -> Text:
     return Text(
         "% of the KV memory held: live tokens; reserved, used later; internal, asked for and never "
-        "used; external, rounding and whatever is free while the queue's head is refused.",
+        "used; external, rounding and whatever is free while the queue's head is refused. hit: % "
+        "of the prompt tokens found in the prefix cache.",
         style="dim",
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kvsim.kv.usage import HELD
 from kvsim.results.tables import FinishReason
 from kvsim.results.totals import Totals, bin_middle
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     Summary = dict[str, Any]
 
-CAUSES = ("token_states", "reservation", "internal", "external")
 PERCENTILES = {"median": 50, "p90": 90, "p99": 99}
 
 
@@ -119,19 +119,14 @@ def _counts(requests: NDArray[Any], total: Totals) -> Summary:
 
 
 def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
-    held = [getattr(total, f"{cause}_seconds") for cause in CAUSES]
     everything = 0.0
-    for seconds in held:
-        everything += seconds
-    fractions = [seconds / everything if everything > 0 else None for seconds in held]
+    for cause in HELD:
+        everything += total.held_seconds[cause]
     cache: Summary = {
         "num_gpu_blocks": pool.num_gpu_blocks,
         "block_size": pool.block_size,
         "bytes": pool.bytes,
-        "token_states": fractions[0],
-        "reservation": fractions[1],
-        "internal_fragmentation": fractions[2],
-        "external_fragmentation": fractions[3],
+        **{cause.summary_key: _ratio(total.held_seconds[cause], everything) for cause in HELD},
         "cached": _ratio(total.cached_seconds, total.unallocated_seconds),
         "mean_usage": _ratio(total.usage_seconds, replica_seconds),
         "peak_usage": total.peak_usage,

@@ -6,6 +6,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from kvsim.kv.usage import COLUMNS
+
 
 class FinishReason(IntEnum):
     """How a request ended: all its tokens out, refused for good, or still there at the horizon."""
@@ -43,12 +45,7 @@ MEMORY = np.dtype(
         ("num_running", np.int32),
         ("num_waiting", np.int32),
         ("kv_usage", np.float64),
-        ("token_states", np.int64),
-        ("reservation", np.int64),
-        ("internal", np.int64),
-        ("external", np.int64),
-        ("free", np.int64),
-        ("cached", np.int64),
+        *((cause.column, np.int64) for cause in COLUMNS),
     ]
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, fields
 
+from kvsim.kv.usage import HELD, Cause
+
 
 @dataclass
 class Totals:
@@ -15,10 +17,7 @@ class Totals:
     in the order of time, so that backends agree to the bit.
     """
 
-    token_states_seconds: float = 0.0
-    reservation_seconds: float = 0.0
-    internal_seconds: float = 0.0
-    external_seconds: float = 0.0
+    held_seconds: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(HELD, 0.0))
     unallocated_seconds: float = 0.0
     cached_seconds: float = 0.0
     usage_seconds: float = 0.0
@@ -44,7 +43,7 @@ class Totals:
         """Merge another replica's sums into this one. Mutates."""
         for f in fields(self):
             mine, theirs = getattr(self, f.name), getattr(other, f.name)
-            if f.name == "token_gaps":
+            if isinstance(mine, dict):
                 for key, count in theirs.items():
                     mine[key] = mine.get(key, 0) + count
             elif f.name.startswith("peak"):

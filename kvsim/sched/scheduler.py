@@ -12,6 +12,8 @@ from kvsim.request import Request, Status
 from kvsim.sched.queue import FcfsQueue, PriorityQueue, WaitingQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvsim.kv.manager import Hit, KVCacheManager
 
 
@@ -273,3 +275,21 @@ class Scheduler(ABC):
 
 #: Factories take a KVCacheManager and a :class:`SchedulerConfig`.
 SCHEDULERS: Registry[Scheduler] = Registry("scheduler", "kvsim.sched")
+
+
+def scheduler_type(
+    name: str, make_kv: Callable[[], KVCacheManager], config: SchedulerConfig
+) -> type[Scheduler]:
+    """Return the class of a scheduler; its attributes say what the scheduler is like.
+
+    A factory function is called once, over a manager of ``make_kv``, to see what it makes.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name.
+    """
+    factory = SCHEDULERS.get(name)
+    if isinstance(factory, type):
+        return factory
+    return type(factory(make_kv(), config))

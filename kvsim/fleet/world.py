@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
+from kvsim.engine.incoming import IncomingRequest
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from numpy.typing import NDArray
 
     from kvsim.engine.backend import Backend
-    from kvsim.engine.router import Router
+    from kvsim.fleet.router import Router
+    from kvsim.trace import Trace
 
     Process = Generator[simpy.Event, None, None]
 
@@ -51,6 +54,7 @@ class Serving:
 
     Parameters
     ----------
+    trace : the requests, for routers to look at
     arrival_time : planned arrivals, seconds, ascending, shape (requests,); with limited concurrency
         the time a request was really sent is written into it
     admissible : which requests can be served at all, bool, shape (requests,); the others are
@@ -60,12 +64,14 @@ class Serving:
 
     def __init__(
         self,
+        trace: Trace,
         arrival_time: NDArray[np.float64],
         admissible: NDArray[np.bool_],
         replicas: Sequence[Backend],
         router: Router,
         max_concurrency: int | None = None,
     ) -> None:
+        self._trace = trace
         self.arrival_time = arrival_time
         self._admissible = admissible
         self._replicas = replicas
@@ -81,7 +87,8 @@ class Serving:
 
     def run(self) -> None:
         """Serve everything. Mutates the replicas."""
-        if self._limited or (self._router.looks_at_replicas and len(self._replicas) > 1):
+        looks = self._router.looks_at_replicas or self._router.needs_prefix_cache
+        if self._limited or (looks and len(self._replicas) > 1):
             self._world.process(self._send())
             for index in range(len(self._replicas)):
                 self._world.process(self._serve(index))
@@ -97,10 +104,14 @@ class Serving:
         ids = np.flatnonzero(self._admissible)
         choices = np.zeros(len(ids), dtype=np.int64)
         if len(self._replicas) > 1:
-            choices[:] = [self._router.choose(int(i), self._replicas) for i in ids]
+            choices[:] = [self._choose(int(i), float(self.arrival_time[i])) for i in ids]
         for index, replica in enumerate(self._replicas):
             mine = ids[choices == index]
             replica.submit(mine, self.arrival_time[mine])
+
+    def _choose(self, request_id: int, arrival_time: float) -> int:
+        request = IncomingRequest(self._trace, request_id, arrival_time)
+        return self._router.choose(request, self._replicas)
 
     def _serve_alone(self, index: int) -> Process:
         replica = self._replicas[index]
@@ -129,7 +140,7 @@ class Serving:
                 self._submit(request_id)
 
     def _submit(self, request_id: int) -> None:
-        index = self._router.choose(request_id, self._replicas)
+        index = self._choose(request_id, self._world.now)
         now = np.array([self._world.now])
         self._replicas[index].submit(np.array([request_id]), now)
         if not self._work_arrived[index].triggered:

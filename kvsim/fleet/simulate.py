@@ -12,9 +12,9 @@ import numpy as np
 from kvsim.config import Config
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.replica import Replica, make_request
-from kvsim.engine.router import ROUTERS
 from kvsim.engine.setup import Setup, resolve
-from kvsim.engine.world import Serving
+from kvsim.fleet.router import make_router
+from kvsim.fleet.world import Serving
 from kvsim.request import Request
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import Pool, summarize
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from kvsim.engine.backend import Backend
     from kvsim.engine.compiled import CompiledReplica
+    from kvsim.fleet.router import Router
 
     OnProgress = Callable[[str, int], object]
 
@@ -92,22 +93,22 @@ def serve(
     start = float(trace.arrival_time[0])
     end = start + config.horizon
     watch = _watcher(on_progress)
-    make_replica = choose_backend(setup)
+    router = make_router(config.router)
+    make_replica = choose_backend(setup, router)
     replicas: list[Backend] = [
         make_replica(index, setup, trace, table, start_time=start, end_time=end, on_end=watch)
         for index in range(config.data_parallel_size)
     ]
     admissible = _admissible(setup, trace)
     arrival_time = table["arrival_time"].copy()
-    router = ROUTERS.create(config.router)
-    Serving(arrival_time, admissible, replicas, router, config.max_concurrency).run()
+    Serving(trace, arrival_time, admissible, replicas, router, config.max_concurrency).run()
     rejected = ~admissible
     table["arrival_time"][rejected] = arrival_time[rejected]
     table["finish_reason"][rejected] = FinishReason.REJECTED
-    return _collect(setup, trace, table, replicas)
+    return _collect(setup, trace, table, replicas, _backend_reason(setup, router))
 
 
-def choose_backend(setup: Setup) -> type[Replica] | type[CompiledReplica]:
+def choose_backend(setup: Setup, router: Router) -> type[Replica] | type[CompiledReplica]:
     """Return the compiled engine where it can run a configuration, unless told otherwise.
 
     Raises
@@ -115,15 +116,14 @@ def choose_backend(setup: Setup) -> type[Replica] | type[CompiledReplica]:
     ValueError
         If the compiled backend is asked for and cannot.
     """
-    from kvsim.engine.compiled import CompiledReplica, refusal
+    from kvsim.engine.compiled import CompiledReplica
 
-    backend = setup.config.backend
-    if backend == "python":
+    if setup.config.backend == "python":
         return Replica
-    reason = refusal(setup)
-    if reason is None:
+    reason = _backend_reason(setup, router)
+    if not reason:
         return CompiledReplica
-    if backend == "compiled":
+    if setup.config.backend == "compiled":
         raise ValueError(f"backend: compiled cannot run this: {reason}")
     return Replica
 
@@ -138,12 +138,14 @@ def _step_time_basis(setup: Setup) -> str:
     return basis_of(setup.memory.gpu.name) + wide + own
 
 
-def _backend_reason(setup: Setup) -> str:
-    """Say why the compiled backend did not run; empty if it did."""
+def _backend_reason(setup: Setup, router: Router) -> str:
+    """Say why the compiled backend does not run; empty if it does."""
     from kvsim.engine.compiled import refusal
 
     if setup.config.backend == "python":
         return "asked for"
+    if router.needs_prefix_cache:
+        return f"router {setup.config.router} looks into the prefix caches"
     return refusal(setup) or ""
 
 
@@ -194,7 +196,7 @@ def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
     A prompt of max_model_len or more leaves no room for an output; a request's sequences run
     together; anything else must fit into an empty KV memory.
     """
-    longest, kv = setup.memory.limits.max_model_len, setup.make_kv()
+    longest, kv = setup.memory.limits.max_model_len, setup.kv
     admissible = trace.num_prompt_tokens < longest
     admissible &= trace.num_samples <= setup.scheduler_config.max_num_seqs
     if admissible.any() and trace.num_samples.max() == 1:
@@ -213,12 +215,16 @@ def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
 
 
 def _collect(
-    setup: Setup, trace: Trace, table: NDArray[Any], replicas: Sequence[Backend]
+    setup: Setup,
+    trace: Trace,
+    table: NDArray[Any],
+    replicas: Sequence[Backend],
+    backend_reason: str,
 ) -> Result:
     config = setup.config
     end_time = max(replica.clock for replica in replicas)
     totals = [replica.settle(end_time) for replica in replicas]
-    kv = setup.make_kv()
+    kv = setup.kv
     pool = Pool(kv.num_gpu_blocks, kv.block_size, kv.total_bytes)
     summary = summarize(
         table,
@@ -247,7 +253,7 @@ def _collect(
             "num_requests": len(trace),
             "seed": config.seed,
             "backend": "python" if isinstance(replicas[0], Replica) else "compiled",
-            "backend_reason": _backend_reason(setup),
+            "backend_reason": backend_reason,
             "scheduler": setup.scheduler,
             "step_time": _step_time_basis(setup),
         },
@@ -317,12 +323,12 @@ def run_comparison(
     if twice:
         raise ValueError(f"allocators: {min(twice)} is given twice")
     configs = [config.model_copy(update={"allocator": name}) for name in allocators]
-    for one in configs:
-        resolve(one)  # every mistake shows before the first long run
+    make_router(config.router)
+    setups = [resolve(one) for one in configs]  # every mistake shows before the first long run
     results = {}
-    for name, one in zip(allocators, configs, strict=True):
+    for name, setup in zip(allocators, setups, strict=True):
         report = None if on_progress is None else partial(on_progress, name)
-        results[name] = run(one, trace, on_progress=report)
+        results[name] = serve(setup, trace, on_progress=report)
     return Comparison(describe(trace), results)
 
 

@@ -1,0 +1,72 @@
+"""A request on its way to a replica, as a router sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.kv.block_hash import extend_block_hashes
+from kvsim.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.trace import Trace
+
+
+class IncomingRequest:
+    """One row of a trace, read-only. How long its output gets, nobody knows yet.
+
+    Parameters
+    ----------
+    trace : the requests
+    request_id : row of the trace
+    arrival_time : when it was sent, seconds
+    """
+
+    __slots__ = ("_hashed", "_trace", "arrival_time", "request_id")
+
+    def __init__(self, trace: Trace, request_id: int, arrival_time: float) -> None:
+        self.request_id = request_id
+        self.arrival_time = arrival_time
+        self._trace = trace
+        self._hashed: dict[int, Request] = {}  # by block size
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return int(self._trace.num_prompt_tokens[self.request_id])
+
+    @property
+    def session_id(self) -> int:
+        """The conversation it belongs to; -1 is none."""
+        return int(self._trace.session_id[self.request_id])
+
+    @property
+    def priority(self) -> int:
+        """Its priority; lower is served first."""
+        return int(self._trace.priority[self.request_id])
+
+    def prefix_keys(self, block_size: int) -> Sequence[int]:
+        """Return the keys of the prompt's full blocks; equal prefixes have equal keys."""
+        return extend_block_hashes(
+            self.as_request(block_size), self.num_prompt_tokens // block_size, block_size
+        )
+
+    def as_request(self, block_size: int = 0) -> Request:
+        """Return a waiting request that remembers its keys of one block size.
+
+        Without a block size it is for the look-ups of the replicas, which share one size.
+        """
+        if block_size not in self._hashed:
+            trace, index = self._trace, self.request_id
+            self._hashed[block_size] = Request(
+                index,
+                self.arrival_time,
+                self.num_prompt_tokens,
+                1,
+                trace.segments_of(index),
+                int(trace.output_content_id[index]),
+                self.priority,
+                int(trace.cache_salt[index]),
+            )
+        return self._hashed[block_size]

@@ -1,0 +1,25 @@
+"""Requests go where the fewest are unfinished."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.backend import Backend
+    from kvsim.engine.incoming import IncomingRequest
+
+
+@ROUTERS.register("least-outstanding")
+class LeastOutstanding(Router):
+    """The replica with the fewest unfinished requests, the first of several."""
+
+    looks_at_replicas = True
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:  # noqa: D102
+        del request
+        loads = [replica.num_outstanding() for replica in replicas]
+        return loads.index(min(loads))

@@ -1,0 +1,27 @@
+"""Requests go to the replicas in turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.backend import Backend
+    from kvsim.engine.incoming import IncomingRequest
+
+
+@ROUTERS.register("round-robin")
+class RoundRobin(Router):
+    """One after the other."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:  # noqa: D102
+        del request
+        choice = self._next
+        self._next = (choice + 1) % len(replicas)
+        return choice

@@ -1,0 +1,106 @@
+"""What KV memory is used for or wasted on: the causes, their sums, and pictures of them.
+
+The causes are those of the PagedAttention paper's Fig. 2. The order of :data:`COLUMNS` is the order
+of every list of them: of :class:`KVUsage`, of the memory table, of the totals.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Cause(IntEnum):
+    """What a slot of KV memory is used for, or wasted on; the codes are those of memory maps."""
+
+    FREE = 0
+    TOKEN_STATES = 1
+    RESERVATION = 2
+    INTERNAL = 3
+    EXTERNAL = 4
+    CACHED = 5
+
+    @property
+    def column(self) -> str:
+        """Its column in the memory table."""
+        return self.name.lower()
+
+    @property
+    def summary_key(self) -> str:
+        """Its key in a summary's ``kv_cache``."""
+        wasted = self in (Cause.INTERNAL, Cause.EXTERNAL)
+        return f"{self.column}_fragmentation" if wasted else self.column
+
+
+#: Causes of memory that is held.
+HELD = (Cause.TOKEN_STATES, Cause.RESERVATION, Cause.INTERNAL, Cause.EXTERNAL)
+#: Causes that sum to all memory.
+WHOLE = (*HELD, Cause.FREE)
+#: All causes; cached memory is a part of the unallocated one.
+COLUMNS = (*WHOLE, Cause.CACHED)
+
+
+class KVUsage(NamedTuple):
+    """KV memory at one instant, in bytes; the first five sum to the manager's total.
+
+    ``token_states``: slots of live tokens, a shared slot once. ``reservation``: asked for and used
+    later. ``internal``: asked for and never used, or no longer. ``external``: handed out beyond
+    what was asked. ``unallocated``: handed to nobody; ``cached`` is the part of it that holds
+    reusable blocks.
+    """
+
+    token_states: int
+    reservation: int
+    internal: int
+    external: int
+    unallocated: int
+    cached: int
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Bytes of each cause in :data:`HELD`."""
+        return self[: len(HELD)]
+
+    def refused(self) -> KVUsage:
+        """Return the same while the queue's head stands refused: all that is free is external."""
+        return self._replace(external=self.external + self.unallocated, unallocated=0)
+
+    def check(self, total_bytes: int) -> None:
+        """Check that nothing is negative and that all memory has a cause.
+
+        Raises
+        ------
+        RuntimeError
+            Naming invariant 9 and both sides of it.
+        """
+        if min(self) < 0 or sum(self[: len(WHOLE)]) != total_bytes:
+            raise RuntimeError(f"invariant 9: {self} does not sum to {total_bytes}")
+
+
+def paint(num_bins: int, ends: NDArray[np.float64], rest: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Paint the memory map of equal units, blocks or pages, that lie side by side.
+
+    Parameters
+    ----------
+    num_bins : equal address ranges
+    ends : where a unit's dead, live and reserved slots end, as shares of the unit, shape (3, units)
+    rest : the :class:`Cause` of what follows in a unit, shape (units,)
+
+    Returns
+    -------
+    The cause at the middle of each range, uint8, shape (num_bins,).
+    """
+    if not len(rest):
+        return np.zeros(num_bins, dtype=np.uint8)
+    middles = (np.arange(num_bins) + 0.5) * (len(rest) / num_bins)
+    units = middles.astype(np.int64)
+    dead, live, later = ends[:, units] > middles % 1
+    causes = np.where(later, np.uint8(Cause.RESERVATION), rest[units])
+    causes[live] = Cause.TOKEN_STATES
+    causes[dead] = Cause.INTERNAL
+    return causes
