@@ -15,7 +15,20 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: Lowest first. A module may import its own room and those before it.
 ROOMS = (
-    *("errors", "files", "registry", "trace", "catalog", "config", "memory", "request", "kv"),
+    *(
+        "errors",
+        "files",
+        "registry",
+        "records",
+        "rules",
+        "compiled",
+        "trace",
+        "catalog",
+        "config",
+        "memory",
+        "request",
+        "kv",
+    ),
     *("sched", "cost", "results", "engine", "fleet", "cases", "testing", "report"),
     *("cli_options", "cli_vllm", "cli_answers", "cli_budgets", "cli", "__main__", "__init__"),
 )

@@ -50,14 +50,18 @@ CONSTANTS["plain"] = {
 
 #: Small rules go into their callers; the big and rare ones stay out of the hot loops' registers.
 SMALL = frozenset(
-    """append remove push_front cdiv num_skipped past_the_end num_missing num_slots set_quiet find
-    touch take_block append_blocks insert_victim remove_victim evict note_cached note_hit forget
-    cache allocate_slots allocate_paged plan batch_at gemm_time decode_time prefill_time price
-    work_time weigh weigh_attention step_time kv_usage measure measure_paged pass_time note_gap
-    record_step is_refused is_trying find_all piece_of extend_keys cache_blocks cache_computed
-    worth_caching count_work count_attention num_pairs num_keys free_blocks recycle forget_finished
-    host_time gemms_time head_time swap_time elementwise_time all_reduce_time with_transfers
-    is_before enqueue requeue dequeue head_of num_waiting""".split()
+    name
+    for line in (
+        "append remove push_front cdiv num_skipped past_the_end num_missing num_slots set_quiet",
+        "find touch take_block append_blocks insert_victim remove_victim evict note_cached note_hit",
+        "forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time prefill_time",
+        "price work_time weigh weigh_attention step_time kv_usage measure measure_paged pass_time",
+        "note_gap record_step is_refused is_trying find_all piece_of extend_keys cache_blocks",
+        "cache_computed worth_caching count_work count_attention num_pairs num_keys free_blocks",
+        "recycle forget_finished host_time gemms_time head_time swap_time elementwise_time",
+        "all_reduce_time with_transfers is_before enqueue requeue dequeue head_of num_waiting",
+    )
+    for name in line.split()
 )
 
 
@@ -66,7 +70,11 @@ def all_records() -> list[type[Record]]:
     found = []
     for module in iter_modules(records.__path__, records.__name__ + "."):
         for _, value in inspect.getmembers(import_module(module.name), inspect.isclass):
-            if issubclass(value, Record) and value.__module__ == module.name and value is not Record:
+            if (
+                issubclass(value, Record)
+                and value.__module__ == module.name
+                and value is not Record
+            ):
                 found.append(value)
     return found
 
@@ -89,17 +97,17 @@ def _register_absent(rule: Any) -> None:
     returns = rule.__annotations__["return"]
     arguments = ", ".join(inspect.signature(rule).parameters)
     value = {"int": "0", "bool": "False", "float": "0.0", "None": "None"}[returns]
-    absent = eval(f"lambda {arguments}: {value}")  # noqa: S307 - Numba wants the same names
-    overload(rule)(eval(f"lambda {arguments}: absent", {"absent": absent}))  # noqa: S307
+    absent = eval(f"lambda {arguments}: {value}")
+    overload(rule)(eval(f"lambda {arguments}: absent", {"absent": absent}))
 
 
 @overload(keys.mix)
-def _mix(key, value):  # type: ignore[no-untyped-def]
+def _mix(key, value):
     a, b = np.uint64(0x2545F4914F6CDD1D), np.uint64(0xBF58476D1CE4E5B9)
     c, start = np.uint64(0x94D049BB133111EB), np.uint64(keys.START)
     s30, s27, s31, s1 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(1)
 
-    def mix(key, value):  # type: ignore[no-untyped-def]
+    def mix(key, value):
         # Unsigned: compiled signed integers must never overflow.
         z = np.uint64(key) * a + np.uint64(value) + start
         z = (z ^ (z >> s30)) * b

@@ -39,7 +39,7 @@ WORD = ir.IntType(64)
 CONSTANTS: dict[str, dict[str, int]] = {}
 
 
-class Ref(types.Type):  # type: ignore[misc]
+class Ref(types.Type):
     """A record in memory."""
 
     def __init__(self, record: type[Record], variant: str) -> None:
@@ -47,7 +47,7 @@ class Ref(types.Type):  # type: ignore[misc]
         super().__init__(name=f"Ref({record.__name__}, {variant})")
 
 
-class Rows(types.Type):  # type: ignore[misc]
+class Rows(types.Type):
     """A list in memory, of records or of numbers in so many bytes."""
 
     def __init__(self, item: Any, size: int) -> None:
@@ -58,7 +58,7 @@ class Rows(types.Type):  # type: ignore[misc]
 for _kind in (Ref, Rows):
 
     @register_model(_kind)
-    class _Pointer(models.PrimitiveModel):  # type: ignore[misc]
+    class _Pointer(models.PrimitiveModel):
         def __init__(self, manager: Any, kind: Any) -> None:
             super().__init__(manager, kind, BYTES)
 
@@ -77,7 +77,7 @@ def numba_type(kind: Any, variant: str) -> Any:
 
 
 @infer_getattr
-class _Attributes(AttributeTemplate):  # type: ignore[misc]
+class _Attributes(AttributeTemplate):
     key = Ref
 
     def generic_resolve(self, ref: Ref, name: str) -> Any:
@@ -86,7 +86,7 @@ class _Attributes(AttributeTemplate):  # type: ignore[misc]
 
 
 @infer_global(operator.getitem)
-class _GetItem(AbstractTemplate):  # type: ignore[misc]
+class _GetItem(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Rows) and isinstance(args[1], types.Integer):
             return signature(args[0].item, args[0], types.int64)
@@ -94,7 +94,7 @@ class _GetItem(AbstractTemplate):  # type: ignore[misc]
 
 
 @infer_global(operator.setitem)
-class _SetItem(AbstractTemplate):  # type: ignore[misc]
+class _SetItem(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Rows) and isinstance(args[1], types.Integer):
             return signature(types.none, args[0], types.int64, args[0].item)
@@ -128,7 +128,7 @@ def _store(builder: Any, kind: Any, address: Any, value: Any, size: int) -> None
 
 
 def _field(builder: Any, ref: Ref, value: Any, name: str) -> tuple[Any, Any, int]:
-    dtype, offset = ref.record.dtype().fields[name][:2]  # type: ignore[index]
+    dtype, offset = ref.record.dtype().fields[name][:2]
     address = builder.gep(value, [ir.Constant(WORD, offset)], inbounds=True)
     return numba_type(ref.record.kinds()[name], ref.variant), address, dtype.itemsize
 
@@ -194,15 +194,15 @@ def register_properties(records: list[type[Record]]) -> None:
 
 
 def _register_property(name: str, found: dict[type[Record], Any]) -> None:
-    @overload_attribute(Ref, name)  # type: ignore[untyped-decorator]
-    def _derived(self):  # type: ignore[no-untyped-def]
+    @overload_attribute(Ref, name)
+    def _derived(self):
         return found.get(self.record)
 
 
 def record_at(record: type[Record], variant: str) -> Any:
     """Return a function of compiled code that takes an address for a record."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def at(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return builder.inttoptr(args[0], BYTES)

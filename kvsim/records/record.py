@@ -73,7 +73,7 @@ class Record:
             for f in fields(cls):  # type: ignore[arg-type]
                 kind = cls.kinds().get(f.name)
                 if is_record(kind):
-                    memory[f.name] = kind.initial()
+                    memory[f.name] = kind.initial()  # type: ignore[union-attr]
                 elif kind is not None and item_of(kind) is None and f.default is not MISSING:
                     memory[f.name] = f.default
             cls._initial = memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL
+from kvsim.records.paged import CHUNKED, FULL, SLIDING
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -40,7 +40,7 @@ def admission_cap(
 
 def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
     """Whether a later hit could end such that it needs the block at that place."""
-    if group.kind == FULL or group.kind == CHUNKED:
+    if group.kind != SLIDING:
         return True
     run = cdiv(group.window - 1, group.block_size)
     if kv.segment > 0:

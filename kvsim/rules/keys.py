@@ -42,8 +42,11 @@ def piece_of(request: Request, segment: int) -> tuple[int, int, int]:
 
 
 def extend_keys(holding: Holding, request: Request, num_keys: int, block_size: int) -> None:
-    """Compute a request's first keys. Adjacent pieces of one content are merged, so that the same
-    tokens have the same key however the trace cut them into segments."""
+    """Compute a request's first keys.
+
+    Adjacent pieces of one content are merged, so that the same tokens have the same key however
+    the trace cut them into segments.
+    """
     if holding.owner != request.request_id:
         holding.owner = request.request_id
         holding.num_keys = holding.segment = holding.offset = 0

@@ -57,9 +57,7 @@ def need_to_admit(kv: KV, holding: Holding, num_tokens: int, hit: int, capped: b
     return need
 
 
-def admit_paged(
-    kv: KV, request: Request, holding: Holding, num_tokens: int, hit: int
-) -> bool:
+def admit_paged(kv: KV, request: Request, holding: Holding, num_tokens: int, hit: int) -> bool:
     """Take the slots of a waiting request whose hit stands in the holding's tables.
 
     False, with nothing changed, if they are not there.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, NULL_BLOCK
+from kvsim.records.paged import CHUNKED, FULL, NULL_BLOCK, SLIDING
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, num_skipped
 from kvsim.rules.keys import extend_keys
@@ -37,8 +37,10 @@ def aligned(kv: KV, num_tokens: int) -> int:
 
 
 def find_prefix(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
-    """Find the longest reusable prefix of at most ``limit`` tokens, of layers that see it all, or
-    all of a chunk; unseen blocks count as hit. Returns its tokens."""
+    """Find the longest prefix of at most ``limit`` tokens that full or chunked layers can reuse.
+
+    Blocks of chunks that nobody sees any more count as hit. Returns its tokens.
+    """
     place = 0
     if spec.kind == CHUNKED:
         place = num_skipped(spec.kind, spec.window, limit) // spec.block_size
@@ -68,9 +70,9 @@ def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
 
 def find_spec(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
     """Return the tokens that the groups of one spec can reuse."""
-    if spec.kind == FULL or spec.kind == CHUNKED:
-        return find_prefix(kv, holding, spec, limit)
-    return find_window(kv, holding, spec, limit)
+    if spec.kind == SLIDING:
+        return find_window(kv, holding, spec, limit)
+    return find_prefix(kv, holding, spec, limit)
 
 
 def find_hit(kv: KV, request: Request, holding: Holding) -> int:

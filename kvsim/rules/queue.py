@@ -1,4 +1,4 @@
-"""Lists threaded through records, and the waiting queue: first come first served, or by priority."""
+"""Lists threaded through records, and the waiting queue, in order of arrival or by priority."""
 
 from __future__ import annotations
 

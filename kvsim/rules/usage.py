@@ -75,7 +75,7 @@ def out_of_window(kv: KV, group: KVGroup) -> int:
         if kv.holdings[h].request == NONE:
             continue
         block = dead_block(group, kv.holdings[h])
-        if block == NONE or block == NULL_BLOCK:
+        if block in (NONE, NULL_BLOCK):
             continue
         skipped = num_skipped(group.kind, group.window, kv.holdings[h].num_processed_tokens)
         dead = skipped % group.block_size
