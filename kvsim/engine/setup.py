@@ -110,11 +110,11 @@ def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str
 def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     """Resolve a configuration whose scheduler is known by name."""
     memory = resolve_memory(config)
-    kind = _scheduler_type(config, memory, allocator, scheduler)
+    layout = _layout(config, memory, allocator)
+    kind = _scheduler_type(config, memory, layout, allocator, scheduler)
     allocator = _with_offloading(config, allocator, kind, scheduler)
     asynchronous = _async_scheduling(config, kind, scheduler)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
-    layout = _layout(config, memory, allocator)
     kv_config = _kv_config(config, memory, layout, kind, scheduler, num_steps_in_flight)
     scheduler_config = _scheduler_config(
         config,
@@ -151,12 +151,11 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
 
 
 def _scheduler_type(
-    config: Config, memory: Memory, allocator: AllocatorSpec, scheduler: str
+    config: Config, memory: Memory, layout: KVLayout, allocator: AllocatorSpec, scheduler: str
 ) -> type[Scheduler]:
     """Return the class of the scheduler; its attributes come before its configuration."""
     limits = memory.limits
     some = SchedulerConfig(limits.max_model_len, limits.max_num_seqs, limits.max_num_batched_tokens)
-    layout = _layout(config, memory, allocator)
     # It is abstract, but only its attributes are read.
     kv_config = _kv_config(config, memory, layout, Scheduler, scheduler, steps=1)  # type: ignore[type-abstract]
     return scheduler_type(scheduler, partial(_make_kv, allocator, kv_config), some)
