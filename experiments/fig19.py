@@ -25,7 +25,7 @@ from experiments._setting import (
 )
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.sched.scheduler import StepPlan
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hin
 from kvsim.errors import unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -153,6 +153,16 @@ def _type_of(factory: Callable[..., object], parameter: str) -> Any:
         return get_type_hints(one, names, include_extras=True)[parameter]
     except NameError:
         return object if given.default is None else type(given.default)
+
+
+def overridden(part: object, names: Iterable[str]) -> list[str]:
+    """Return which methods a user's class does in another way than the rules of its base.
+
+    The base is the nearest class that says whose rules it follows (``rules_of``).
+    """
+    kind = type(part)
+    base = next(c for c in kind.__mro__ if "rules_of" in c.__dict__)
+    return [n for n in names if getattr(kind, n, None) is not getattr(base, n, None)]
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str | None]]:

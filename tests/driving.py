@@ -8,7 +8,7 @@ from kvsim.kv.attention import AttentionSpec, FullAttention, group_of
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.memory.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.memory.planner import KVPlan
-from kvsim.request import Request, Status
+from kvsim.records.request import Request, Status
 
 if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager

@@ -24,7 +24,7 @@ from kvsim.cost.model import CostConfig, StepCost
 from kvsim.cost.roofline import RooflineCost, StepTimes
 from kvsim.cost.work import WorkCounter, num_keys, num_pairs
 from kvsim.memory.layout import kv_dtype, kv_layout
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.sched.scheduler import StepPlan
 from kvsim.trace import Trace
 

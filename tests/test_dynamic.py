@@ -18,7 +18,7 @@ from kvsim.kv.dynamic import DynamicManager, sample_layers
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.usage import Cause
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.testing import check_result

@@ -15,7 +15,7 @@ import workloads
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.paged import PagedManager
-from kvsim.request import Request
+from kvsim.records.request import Request
 
 POLICIES = EVICTION_POLICIES.names()
 

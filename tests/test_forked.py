@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvsim
-from kvsim.kv.attention import FullAttention, cdiv
+from kvsim.kv.attention import FullAttention
+from kvsim.rules.attention import cdiv
 from kvsim.kv.forked import ForkedManager
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.testing import check_result
 from kvsim.trace import Trace
 

@@ -17,7 +17,7 @@ from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
 from kvsim.cost.uniform import uniform_work
 from kvsim.memory.layout import kv_dtype, kv_layout
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.sched.scheduler import StepPlan
 
 #: Elements of Llama-3-8B's and Llama-2-7B's matrices, embedding aside.

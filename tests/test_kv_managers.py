@@ -20,7 +20,7 @@ from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.kv.usage import Cause
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
-from kvsim.request import Request, Status
+from kvsim.records.request import Request, Status
 
 
 def request(

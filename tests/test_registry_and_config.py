@@ -20,7 +20,7 @@ from kvsim.kv.eviction import LRU
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.kv.paged import PagedManager
 from kvsim.registry import Registry, parse_spec
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import SCHEDULERS, SchedulerConfig
 from kvsim.testing import check_result, equal_tables

@@ -16,7 +16,7 @@ from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.kv.prefix_cache import PrefixCache
 from kvsim.memory.planner import admission_cap
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.sched.vllm import VllmScheduler
 

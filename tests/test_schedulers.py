@@ -15,7 +15,7 @@ from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
-from kvsim.request import Request, Status
+from kvsim.records.request import Request, Status
 from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.queue import FcfsQueue, PriorityQueue
 from kvsim.sched.scheduler import Scheduler, SchedulerConfig

@@ -26,7 +26,7 @@ from kvsim.kv.manager import KVCacheConfig, Transfers
 from kvsim.kv.tiered import TieredManager
 from kvsim.kv.unified import PAGE_BYTES, UnifiedManager
 from kvsim.memory.layout import kv_dtype, kv_layout
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.trace import Trace
 from tests.strategies import traces
 

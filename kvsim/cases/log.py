@@ -19,7 +19,7 @@ from kvsim.kv.paged import PagedManager
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kvsim.request import Request
+    from kvsim.records.request import Request
     from kvsim.sched.scheduler import Scheduler, StepOutput, StepPlan
 
 #: A waiting queue longer than this is logged by its length.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.cases.log import StepLog
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.manager import ALLOCATORS
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.sched.scheduler import SCHEDULERS, scheduler_type
 
 if TYPE_CHECKING:

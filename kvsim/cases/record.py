@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kvsim.request import Request
+    from kvsim.records.request import Request
     from kvsim.results.result import Result
     from kvsim.sched.scheduler import Scheduler, StepOutput, StepPlan
     from kvsim.trace import Trace

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 from numba.extending import overload, register_jitable
 
 from kvsim import records, rules
@@ -17,6 +17,9 @@ from kvsim.records.engine import VLLM, Replica
 from kvsim.records.kv import PAGED
 from kvsim.records.record import Record
 from kvsim.rules import engine, keys, python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: What a replica of the plain kind always is: paged under vllm, one full-attention group, LRU.
 CONSTANTS["plain"] = {
@@ -120,16 +123,45 @@ def _mix(key, value):
 register_rules()
 _plain, _general = record_at(Replica, "plain"), record_at(Replica, "")
 _serve = engine.serve
-SIGNATURE = types.int64(types.int64, types.int64, types.int64)
 
 
 @njit(cache=True, error_model="numpy")
-def serve_plain(address: Any, command: Any, max_steps: Any) -> Any:
+def serve_plain(address, command, max_steps):
     """Do what the host asks of a replica of the plain kind."""
     return _serve(_plain(address), command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
-def serve_general(address: Any, command: Any, max_steps: Any) -> Any:
+def serve_general(address, command, max_steps):
     """Do what the host asks of any replica."""
     return _serve(_general(address), command, max_steps)
+
+
+def is_plain(state: Any) -> bool:
+    """Whether a replica has all the values that the plain kind always has."""
+    return all(_known(state, *name.split("."), value) for name, value in CONSTANTS["plain"].items())
+
+
+def _known(state: Any, record: str, field: str, value: int) -> bool:
+    found = {
+        "Replica": [state],
+        "Limits": [state.limits],
+        "KV": [state.kv],
+        "BlockPool": [state.kv.pool],
+        "Moved": [state.kv.moved],
+        "Cost": [state.cost],
+        "KVGroup": list(state.kv.groups),
+        "LookupSpec": list(state.kv.specs),
+        "Layers": list(state.cost.layers),
+    }[record]
+    return all(getattr(one, field) == value for one in found)
+
+
+def serve(state: Any) -> Callable[[int, int], int]:
+    """Return what calls the compiled rules over a replica in flat memory."""
+    entry, address = serve_plain if is_plain(state) else serve_general, state.address
+
+    def call(command: int, max_steps: int) -> int:
+        return int(entry(address, command, max_steps))
+
+    return call

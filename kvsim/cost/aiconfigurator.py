@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import efficiency_of
-from kvsim.cost.host_link import HostLink
+from kvsim.cost.host_link import lay_out_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import WorkCounter
+from kvsim.records.kv import Moved
+from kvsim.rules.price import swap_time, with_transfers
 from kvsim.memory.layout import kv_dtype, kv_layout
 
 if TYPE_CHECKING:
@@ -57,24 +59,24 @@ class AIConfiguratorCost:
             config.tensor_parallel_size,
         )
         self._work = WorkCounter(config)
-        self._link = HostLink(config)
+        lay_out_link(self._work.record, config)
         rate = efficiency_of(config.gpu.name)
         waits = config.host_waits
         self._step_time = rate.step + (rate.sync_step if waits else 0.0)
         self._request_time = rate.request + (rate.sync_request if waits else 0.0)
 
     def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
-        if not plan.requests:
+        if not plan.batch.size:
             return StepCost(0.0, 0.0, 0.0)
         work = self._work.count(plan)
-        lengths = zip(plan.requests, plan.num_tokens, strict=True)
-        keys = [request.num_computed_tokens for request, new in lengths if new == 1]
+        lengths = zip(plan.ends, plan.num_tokens, strict=True)
+        keys = [end for end, new in lengths if new == 1]
         context = max(sum(keys) // len(keys), 2) if keys else 2
         decodes = work.num_decodes
         if not work.num_prefill_tokens:
             milliseconds = self._engine.decode_step_latency(decodes, context - 1, 2)
         else:
-            chunks = work.chunks
+            chunks: Any = work.chunks
             end = sum(stop for _, stop in chunks) // len(chunks)
             start = min(sum(start for start, _ in chunks) // len(chunks), end - 1)
             tokens = work.num_prefill_tokens
@@ -83,8 +85,8 @@ class AIConfiguratorCost:
             if decodes:
                 milliseconds += mixed(tokens, decodes, context - 1, 2)[3]
         time = self._step_time + work.num_requests * self._request_time + milliseconds / 1e3
-        time = self._link.step_seconds(time, plan.transfers)
-        time += self._link.swap_seconds(plan.swapped_bytes)
+        time = with_transfers(self._work.record, time, Moved(*plan.transfers))
+        time += swap_time(self._work.record, plan.swapped_bytes)
         return StepCost(time, *self._work.totals(work))
 
 

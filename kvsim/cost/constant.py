@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
+from kvsim.records.cost import CONSTANT, Cost, Layers
+from kvsim.registry import overridden
 
 if TYPE_CHECKING:
+    from kvsim.records.memory import Memory
     from kvsim.sched.scheduler import StepPlan
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -18,10 +21,22 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class ConstantCost:
     """``seconds`` per step, whatever it holds."""
 
+    rules_of: ClassVar[int] = CONSTANT
+
     def __init__(self, config: CostConfig, *, seconds: Seconds = 0.02) -> None:
         del config
         self.seconds = seconds
         self._cost = StepCost(seconds, 0.0, 0.0)
+
+    @property
+    def runs_by_rules(self) -> bool:
+        """Whether the rules say all that it does."""
+        return not overridden(self, ("step",))
+
+    def lay_out(self, record: Cost, memory: Memory) -> None:
+        """Fill an empty record."""
+        record.price, record.seconds, record.num_layers = CONSTANT, self.seconds, 1
+        record.layers, record.weight_bytes = memory.records(Layers, 1), memory.list_of([0.0])
 
     def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
         del plan

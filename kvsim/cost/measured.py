@@ -21,7 +21,7 @@ from kvsim.memory.layout import kv_dtype, kv_layout
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec
-    from kvsim.cost.work import Work
+    from kvsim.records.cost import Work
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 #: Columns of each table beside ``latency_ms``.
@@ -58,7 +58,7 @@ class MeasuredCost(RooflineCost):
         _refuse(config, self.work.classes[0].kind != "full" or not self.work.one_class)
         folder, model, tp = Path(tables), config.model, config.tensor_parallel_size
         self._layers = model.num_layers
-        self._step_time -= self._layers * self.gemm_launches  # the tables' times include them
+        self.record.step_time -= self._layers * self.gemm_launches  # the tables' times include them
 
         def read(name: str) -> Any:
             return _read(folder, name, config.gpu, framework)
@@ -103,7 +103,8 @@ class MeasuredCost(RooflineCost):
 
     def prefill_attention(self, work: Work) -> float:  # noqa: D102
         time = 0.0
-        for start, end in work.chunks:
+        chunks: Any = work.chunks
+        for start, end in chunks:
             whole = float(_at(end, *self._prompt))
             time += whole - float(_at(start, *self._prompt)) if start else whole
         return self._layers * time

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from kvsim.records.cost import PRICED_IN_PYTHON
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.memory.layout import KVLayout
+    from kvsim.records.cost import Cost
+    from kvsim.records.memory import Memory
     from kvsim.sched.scheduler import StepPlan
 
 
@@ -57,6 +60,17 @@ class CostConfig:
     block_size: int | None = None
     piece_bytes: int | None = None
     host_waits: bool = False
+
+
+def lay_out_cost(
+    model: CostModel, record: Cost, memory: Memory, *, has_samples: bool = False
+) -> None:
+    """Fill an empty record with what prices the steps of a replica."""
+    if getattr(model, "runs_by_rules", False):
+        model.lay_out(record, memory)  # type: ignore[attr-defined]
+    else:
+        record.price, record.python = PRICED_IN_PYTHON, model
+    record.has_samples = has_samples
 
 
 #: Factories take a :class:`CostConfig` and keyword parameters.

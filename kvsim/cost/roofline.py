@@ -7,17 +7,21 @@ attention of prompts, the slower of memory and arithmetic counts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
 from kvsim.cost.arithmetic import peak_flops
 from kvsim.cost.efficiency import Efficiency, efficiency_of, overridden, with_narrow_kv
-from kvsim.cost.host_link import HostLink
+from kvsim.cost.host_link import lay_out_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
-from kvsim.cost.work import Work, WorkCounter
+from kvsim.cost.work import WorkCounter
 from kvsim.memory.hierarchy import COPY_SECONDS
 from kvsim.memory.weights import DTYPE_BYTES
+from kvsim.records.cost import ROOFLINE, Cost, Work
+from kvsim.records.kv import Moved
+from kvsim.registry import overridden
+from kvsim.rules import price as rules
 
 #: Prompt tokens in a step from which on its decodes read KV as slowly as in any mixed step.
 MIXED_TOKENS = 512.0
@@ -26,7 +30,14 @@ NUM_GEMMS = 4
 
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+#: What a subclass may price in another way, at the price of the compiled engine.
+PARTS = (
+    *("step", "times", "gemms", "lm_head", "decode_attention", "prefill_attention"),
+    "all_reduces",
+)
+
 if TYPE_CHECKING:
+    from kvsim.records.memory import Memory
     from kvsim.sched.scheduler import StepPlan
 
 
@@ -66,6 +77,8 @@ class RooflineCost:
     constants : a TOML file of the user's with constants of this card, as in ``efficiency.toml``
     """
 
+    rules_of: ClassVar[int] = ROOFLINE
+
     def __init__(
         self,
         config: CostConfig,
@@ -83,129 +96,91 @@ class RooflineCost:
             rate = with_narrow_kv(rate)
         #: Counts what steps hold.
         self.work = WorkCounter(config)
+        #: What the rules price steps with.
+        self.record = self.work.record
+        record, layers, heads = self.record, model.num_layers, model.num_heads / tp
         bandwidth = gpu.memory_bandwidth_bytes_per_s
-        self._stream_rate = bandwidth * rate.weights
-        self._gemm_rate = peak_flops(gpu, config.quantization) * rate.gemm
-        self._gemm_falloff = rate.gemm_falloff / 8192
-        self._gemm_ridge = rate.gemm_ridge
-        self._kv_rate = bandwidth * rate.decode_attention
+        record.stream_rate = bandwidth * rate.weights
+        record.gemm_rate = peak_flops(gpu, config.quantization) * rate.gemm
+        record.gemm_falloff = rate.gemm_falloff / 8192
+        record.gemm_ridge = rate.gemm_ridge
+        record.kv_rate = bandwidth * rate.decode_attention
         if config.block_size is not None:
-            self._kv_rate /= 1.0 + paged_overhead * max(1.0, 16.0 / config.block_size)
-        self._link = HostLink(config, copy_seconds)
-        self._prefill_rate = gpu.bf16_flops_per_s * rate.prefill_attention
-        layers = model.num_layers
-        heads = model.num_heads / tp
-        self._decode_time = layers * rate.decode_launch
-        self._decode_time_per_request = layers * rate.decode_request * heads / 32
-        self._prefill_time = layers * rate.prefill_launch
-        self._prefill_time_per_token = (
+            record.kv_rate /= 1.0 + paged_overhead * max(1.0, 16.0 / config.block_size)
+        lay_out_link(record, config, copy_seconds)
+        record.prefill_rate = gpu.bf16_flops_per_s * rate.prefill_attention
+        record.decode_time = layers * rate.decode_launch
+        record.decode_time_per_request = layers * rate.decode_request * heads / 32
+        record.prefill_time = layers * rate.prefill_launch
+        record.prefill_time_per_token = (
             layers * _attention_io(config) / (bandwidth * rate.prefill_io)
         )
-        self._mixed_decode = rate.mixed_decode
+        record.mixed_decode, record.mixed_tokens = rate.mixed_decode, MIXED_TOKENS
         #: Seconds per layer, part of the host's share of a step.
         self.gemm_launches = NUM_GEMMS * rate.gemm_launch
-        self._step_time = host_seconds + rate.step
-        self._step_time += layers * (rate.layer_launch + self.gemm_launches)
-        self._request_time = rate.request
+        record.step_time = host_seconds + rate.step
+        record.step_time += layers * (rate.layer_launch + self.gemm_launches)
+        record.request_time = rate.request
         if config.host_waits:
-            self._step_time += rate.sync_step
-            self._request_time += rate.sync_request
-        self._token_time = layers * _elementwise_io(config) / (bandwidth * rate.elementwise)
-        self._one_shot, self._one_shot_token, self._two_shot, self._two_shot_token = _all_reduce(
-            config, rate
+            record.step_time += rate.sync_step
+            record.request_time += rate.sync_request
+        record.token_time = layers * _elementwise_io(config) / (bandwidth * rate.elementwise)
+        record.one_shot, record.one_shot_token, record.two_shot, record.two_shot_token = (
+            _all_reduce(config, rate)
         )
 
-    def constants(self) -> dict[str, float]:
-        """Return what the compiled kernels price a step with, layers all alike."""
-        work, layers = self.work, self.work.classes[0]
-        return {
-            "seen_window": layers.window,
-            "step_time": self._step_time,
-            "request_time": self._request_time,
-            "stream_rate": self._stream_rate,
-            "gemm_rate": self._gemm_rate,
-            "gemm_falloff": self._gemm_falloff,
-            "gemm_ridge": self._gemm_ridge,
-            "body_flops": work.body_flops,
-            "head_flops": work.head_flops,
-            "head_bytes": work.head_bytes,
-            "token_bytes": work.token_bytes,
-            "logit_bytes": work.logit_bytes,
-            "kv_bytes": layers.kv_bytes,
-            "pair_flops": layers.pair_flops,
-            "prompt_pair_flops": layers.prompt_pair_flops,
-            "kv_rate": self._kv_rate,
-            "prefill_rate": self._prefill_rate,
-            "decode_time": self._decode_time,
-            "decode_time_per_request": self._decode_time_per_request,
-            "mixed_decode": self._mixed_decode,
-            "mixed_tokens": MIXED_TOKENS,
-            "prefill_time": self._prefill_time,
-            "prefill_time_per_token": self._prefill_time_per_token,
-            "token_time": self._token_time,
-            "one_shot": self._one_shot,
-            "one_shot_token": self._one_shot_token,
-            "two_shot": self._two_shot,
-            "two_shot_token": self._two_shot_token,
-        }
+    @property
+    def runs_by_rules(self) -> bool:
+        """Whether the rules say all that it does."""
+        return not overridden(self, PARTS)
+
+    def lay_out(self, record: Cost, memory: Memory) -> None:
+        """Fill an empty record with the constants and tables."""
+        for name, kind in Cost.kinds().items():
+            if kind in (int, float, bool):
+                setattr(record, name, getattr(self.record, name))
+        self.work.lay_out(record, memory)
 
     def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
-        if not plan.requests:
+        if not plan.batch.size:
             return StepCost(0.0, 0.0, 0.0)
         work = self.work.count(plan)
-        time = self.times(work, plan.swapped_bytes).total
-        time = self._link.step_seconds(time, plan.transfers)
+        time = self.times(work).total
+        time = rules.with_transfers(self.record, time, Moved(*plan.transfers))
         return StepCost(time, *self.work.totals(work))
 
-    def times(self, work: Work, swapped_bytes: int = 0) -> StepTimes:
-        """Price each part of a step, seconds."""
+    def times(self, work: Work) -> StepTimes:
+        """Price each part of a step, seconds; they add up as in the rule that prices a step."""
         return StepTimes(
-            self._step_time + work.num_requests * self._request_time,
+            rules.host_time(self.record, work),
             self.gemms(work),
             self.lm_head(work) if work.num_sampled else 0.0,
-            self._link.swap_seconds(swapped_bytes),
+            rules.swap_time(self.record, work.swapped_bytes),
             self.decode_attention(work) if work.num_decodes else 0.0,
             self.prefill_attention(work) if work.num_prefill_tokens else 0.0,
-            work.num_tokens * self._token_time,
+            rules.elementwise_time(self.record, work),
             self.all_reduces(work),
         )
 
     def gemms(self, work: Work) -> float:
         """Seconds of the layers' GEMMs, launches aside."""
-        moved = work.weight_bytes + work.num_tokens * self.work.token_bytes
-        return self._gemm_time(moved, work.gemm_flops, work.num_tokens)
+        return rules.gemms_time(self.record, work)
 
     def lm_head(self, work: Work) -> float:
         """Seconds of the logits."""
-        moved = work.head_bytes + work.num_sampled * self.work.logit_bytes
-        return self._gemm_time(moved, work.head_flops, work.num_sampled)
+        return rules.head_time(self.record, work)
 
     def decode_attention(self, work: Work) -> float:
         """Seconds of attention with one query token; slower beside a long prompt."""
-        reading = max(work.decode_bytes / self._kv_rate, work.decode_flops / self._prefill_rate)
-        mixed = min(work.num_prefill_tokens / MIXED_TOKENS, 1.0)
-        launches = self._decode_time + work.num_decodes * self._decode_time_per_request
-        return launches + reading * (1.0 + self._mixed_decode * mixed)
+        return rules.decode_time(self.record, work)
 
     def prefill_attention(self, work: Work) -> float:
         """Seconds of attention of prompts and chunks."""
-        moving = self._prefill_time + work.num_prefill_tokens * self._prefill_time_per_token
-        reading = work.prefill_bytes / self._kv_rate
-        return moving + max(reading, work.prefill_flops / self._prefill_rate)
+        return rules.prefill_time(self.record, work)
 
     def all_reduces(self, work: Work) -> float:
         """Seconds of adding up what the GPUs of a tensor-parallel group have."""
-        return min(
-            self._one_shot + work.num_tokens * self._one_shot_token,
-            self._two_shot + work.num_tokens * self._two_shot_token,
-        )
-
-    def _gemm_time(self, moved: float, flops: float, num_tokens: int) -> float:
-        """Take the slower of memory and arithmetic; near the ridge, neither hides the other."""
-        memory = moved / self._stream_rate
-        arithmetic = flops / self._gemm_rate * (1.0 + num_tokens * self._gemm_falloff)
-        slower, faster = max(memory, arithmetic), min(memory, arithmetic)
-        return slower + self._gemm_ridge * faster * faster / slower
+        return rules.all_reduce_time(self.record, work)
 
 
 def _attention_io(config: CostConfig) -> float:

@@ -9,8 +9,8 @@ from kvsim.cost.arithmetic import peak_flops
 from kvsim.cost.bound import Row
 from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.traffic import query_bytes
-from kvsim.cost.work import Work, WorkCounter, num_keys, num_pairs
-from kvsim.sched.scheduler import StepPlan
+from kvsim.cost.work import WorkCounter, num_keys, num_pairs
+from kvsim.records.cost import Work
 
 if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig
@@ -66,8 +66,8 @@ class UniformSteps:
     def _rows(self, phase: str, work: Work, seconds: Seconds) -> tuple[Row, Row, Row]:
         gpu = self._config.gpu
         bandwidth = gpu.memory_bandwidth_bytes_per_s
-        moved = work.num_tokens * self._work.token_bytes
-        moved += work.num_sampled * self._work.logit_bytes
+        moved = work.num_tokens * self._work.record.token_bytes
+        moved += work.num_sampled * self._work.record.logit_bytes
         gemms = Row(
             phase,
             "GEMMs",
@@ -120,12 +120,12 @@ def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_n
         num_sampled=batch_size,
         num_decodes=batch_size if decodes else 0,
         weight_bytes=by_tokens[min(num_tokens, len(by_tokens) - 1)],
-        gemm_flops=num_tokens * counter.body_flops,
-        head_bytes=counter.head_bytes,
-        head_flops=batch_size * counter.head_flops,
+        gemm_flops=num_tokens * counter.record.body_flops,
+        head_bytes=counter.record.head_bytes,
+        head_flops=batch_size * counter.record.head_flops,
         decode_bytes=keys if decodes else 0.0,
         decode_flops=flops if decodes else 0.0,
         prefill_bytes=0.0 if decodes else keys,
         prefill_flops=0.0 if decodes else flops,
-        plan=StepPlan(),
+        chunks=[],
     )

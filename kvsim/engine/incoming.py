@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.kv.block_hash import extend_block_hashes
-from kvsim.request import Request
+from kvsim.kv.block_hash import block_keys
+from kvsim.engine.contents import Contents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvsim.records.request import Request
     from kvsim.trace import Trace
 
 
@@ -23,13 +24,13 @@ class IncomingRequest:
     arrival_time : when it was sent, seconds
     """
 
-    __slots__ = ("_hashed", "_trace", "arrival_time", "request_id")
+    __slots__ = ("_request", "_trace", "arrival_time", "request_id")
 
     def __init__(self, trace: Trace, request_id: int, arrival_time: float) -> None:
         self.request_id = request_id
         self.arrival_time = arrival_time
         self._trace = trace
-        self._hashed: dict[int, Request] = {}  # by block size
+        self._request: Request | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -48,25 +49,12 @@ class IncomingRequest:
 
     def prefix_keys(self, block_size: int) -> Sequence[int]:
         """Return the keys of the prompt's full blocks; equal prefixes have equal keys."""
-        return extend_block_hashes(
-            self.as_request(block_size), self.num_prompt_tokens // block_size, block_size
-        )
+        return block_keys(self.as_request(), self.num_prompt_tokens // block_size, block_size)
 
-    def as_request(self, block_size: int = 0) -> Request:
-        """Return a waiting request that remembers its keys of one block size.
-
-        Without a block size it is for the look-ups of the replicas, which share one size.
-        """
-        if block_size not in self._hashed:
-            trace, index = self._trace, self.request_id
-            self._hashed[block_size] = Request(
-                index,
-                self.arrival_time,
-                self.num_prompt_tokens,
-                1,
-                trace.segments_of(index),
-                int(trace.output_content_id[index]),
-                self.priority,
-                int(trace.cache_salt[index]),
+    def as_request(self) -> Request:
+        """Return a waiting request."""
+        if self._request is None:
+            self._request = Contents.of(self._trace).request(
+                self.request_id, self.arrival_time, self.num_prompt_tokens + 1
             )
-        return self._hashed[block_size]
+        return self._request

@@ -1,64 +1,59 @@
-"""The Python backend: one replica, step by step, on the plain-Python scheduler and memory."""
+"""One replica's engine: lays out its state, runs the rules over it, and reads the results.
+
+The rules run as plain Python over objects, or compiled over flat memory; nothing else differs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kvsim.cost.model import StepCost
-from kvsim.engine.recorder import Recorder
-from kvsim.request import Request
-from kvsim.results.tables import FinishReason
+import numpy as np
+
+from kvsim.cost.model import lay_out_cost
+from kvsim.engine.contents import Contents
+from kvsim.records import engine as records
+from kvsim.records.growth import more_requests
+from kvsim.records.memory import Flat, Numbers, Objects, Views
+from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
+from kvsim.results.totals import Totals
+from kvsim.rules import engine as rules
+from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Setup
-    from kvsim.results.totals import Totals
-    from kvsim.sched.scheduler import StepPlan
+    from kvsim.records.memory import Memory
     from kvsim.trace import Trace
 
+#: Address ranges of a memory map.
 MEMORY_MAP_BINS = 1024
-NO_COST = StepCost(0.0, 0.0, 0.0)
-
-#: Empty steps in a row after which a scheduler that still has work is considered stuck.
-MAX_EMPTY_STEPS = 3
-
-
-class _Batch(NamedTuple):
-    """A scheduled step on its way through the GPU, and when its tokens are there."""
-
-    plan: StepPlan
-    end: float
+#: Steps after which compiled code comes back, so that progress shows and Ctrl-C works.
+STEPS_PER_CALL = 200_000
+#: Records of requests at first; they double as more are alive.
+FIRST_REQUESTS = 64
+#: Rows of the steps table that are kept in the replica's memory.
+STEP_ROWS = 4096
+#: Bins of the gaps between tokens; see :func:`kvsim.results.totals.gap_bin`.
+GAP_BINS = 1 << 21
 
 
-def make_request(trace: Trace, index: int, arrival_time: float, max_model_len: int) -> Request:
-    """Build one request of a trace; its output is cut at ``max_model_len``."""
-    prompt = int(trace.num_prompt_tokens[index])
-    return Request(
-        index,
-        arrival_time,
-        prompt,
-        min(int(trace.num_output_tokens[index]), max_model_len - prompt),
-        trace.segments_of(index),
-        int(trace.output_content_id[index]),
-        int(trace.priority[index]),
-        int(trace.cache_salt[index]),
-        int(trace.num_samples[index]),
-    )
+class Observer(Protocol):
+    """Looks at a replica after every step, to record or to check it."""
+
+    def scheduled(self, replica: Replica) -> None:
+        """See a step that was scheduled just now."""
+
+    def completed(self, replica: Replica) -> None:
+        """See what a step left whose output was taken in just now."""
 
 
 class Replica:
-    """One replica's engine in plain Python; see :class:`kvsim.engine.backend.Backend`.
-
-    The loop is vLLM's: schedule a step, and take in the oldest step under way when as many are
-    under way as may be (one; two with asynchronous scheduling; one more per pipeline stage), or
-    when nothing could be scheduled.
+    """One replica's engine; see :class:`kvsim.engine.backend.Backend`.
 
     Parameters
     ----------
@@ -69,6 +64,8 @@ class Replica:
     start_time : when the run begins, seconds
     end_time : start no step from then on
     on_end : called after each request's end
+    observer : called after every step
+    compiled : run compiled rules over flat memory
     """
 
     def __init__(
@@ -81,184 +78,189 @@ class Replica:
         start_time: float,
         end_time: float = math.inf,
         on_end: Callable[[], object] | None = None,
+        observer: Observer | None = None,
+        compiled: bool = False,
     ) -> None:
-        self.clock = start_time
-        self._trace = trace
-        self._scheduler = setup.make_scheduler()
-        self._scheduler.kv.foresee(
-            make_request(trace, i, 0.0, setup.memory.limits.max_model_len)
-            for i in range(len(trace))
-            if trace.num_prompt_tokens[i] < setup.memory.limits.max_model_len
-        )
-        self._cost = setup.cost
-        self._max_model_len = setup.memory.limits.max_model_len
-        self._depth = setup.num_steps_in_flight
-        self._num_stages = setup.config.pipeline_parallel_size
-        self._end_time = end_time
+        self._memory: Memory = Flat() if compiled else Objects()
         self._on_end = on_end
-        self._check = setup.config.check_invariants
-        self._recorder = Recorder(
-            index,
-            self._scheduler,
-            requests,
-            record_steps=setup.config.record_steps,
-            memory_map_bins=MEMORY_MAP_BINS * setup.config.record_memory_map,
-        )
-        self._arrivals: deque[tuple[float, int]] = deque()  # submitted, not yet seen
-        self._in_flight: deque[_Batch] = deque()
-        self._stage_free_time = start_time  # when the first pipeline stage can start a step
-        self._must_complete = False  # the next event is the end of the oldest step
-        self._num_outstanding = 0
-        self._num_empty = 0  # empty steps in a row
-        self._alive: dict[int, Request] = {}  # seen and not ended
+        self._observer = observer
+        self._contents = Contents.of(trace)
+        self._requests = requests
+        self.setup = setup
+        self.compiled = compiled
+        self.state = self._lay_out()
+        state = self.state
+        state.index, state.end_time = index, end_time
+        state.clock = state.stage_free_time = start_time
+        state.watched = observer is not None
+        self._steps: list[NDArray[Any]] = []
+        self._serve: Callable[[int, int], int] | None = None
+        self._num_submitted = 0
+        if setup.kv.foresees:
+            self._foresee(trace)
 
-    # -- the protocol ------------------------------------------------------------------------
+    # -- laying out ------------------------------------------------------------------------------
+
+    def _lay_out(self) -> records.Replica:
+        """Make the state of a replica on which nothing has happened."""
+        setup, memory, config = self.setup, self._memory, self.setup.scheduler_config
+        if self.compiled:
+            state: records.Replica = memory.one(records.Replica)
+            kv: Any = setup.kv
+            kv.lay_out(state.kv, memory, config.max_active + 1)
+            lay_out_scheduler(state, memory, config, setup.scheduler_type.rules_of)
+        else:
+            scheduler = setup.make_scheduler()
+            state, self._scheduler = scheduler.state, scheduler
+        lay_out_cost(setup.cost, state.cost, memory, has_samples=setup.kv_config.has_samples)
+        state.plan_of = StepPlan
+        state.limits.depth = depth = setup.num_steps_in_flight
+        state.limits.num_stages = setup.config.pipeline_parallel_size
+        state.batches = memory.records(records.Batch, depth + 1)
+        for place in range(depth + 1):
+            lay_out_batch(memory, state.batches[place], config)
+        size = setup.kv.block_size
+        state.phases = memory.records(records.Phase, size)
+        state.phase_next = memory.ints(2 * config.max_active + 2)
+        self._lay_out_records(state)
+        self._contents.lay_out(state.trace, memory)
+        more_requests(state, memory, FIRST_REQUESTS)
+        return state
+
+    def _lay_out_records(self, state: records.Replica) -> None:
+        """Lay out what the replica writes down."""
+        memory, config, flat = self._memory, self.setup.config, Flat()
+        self._gaps = np.zeros(GAP_BINS, dtype=np.int64)
+        self._samples = np.zeros(MAX_MEMORY_SAMPLES, dtype=MEMORY)
+        self._step_rows = np.zeros(STEP_ROWS * config.record_steps, dtype=STEPS)
+        rows: list[tuple[str, Any]] = [
+            ("rows", Views(self._requests, records.RequestRow, flat)),
+            ("samples", Views(self._samples, records.MemorySample, flat)),
+            ("steps", Views(self._step_rows, records.StepRow, flat)),
+            ("gaps", Numbers(self._gaps)),
+        ]
+        state.record_steps = config.record_steps
+        state.max_step_rows = len(self._step_rows)
+        if config.record_memory_map:
+            self._maps = np.zeros(MAX_MEMORY_SAMPLES * MEMORY_MAP_BINS, dtype=np.int8)
+            rows.append(("maps", Numbers(self._maps)))
+            state.num_bins = MEMORY_MAP_BINS
+            room_for_map = getattr(self.setup.kv, "room_for_map", None)
+            if room_for_map is not None:
+                room_for_map(state.kv, memory)
+        for name, value in rows:
+            setattr(state, name, value)
+
+    def _foresee(self, trace: Trace) -> None:
+        """Tell the KV-cache manager all requests to come."""
+        longest = self.setup.scheduler_config.max_model_len
+        self._scheduler.kv.foresee(
+            self._contents.request(index, 0.0, longest)
+            for index in range(len(trace))
+            if trace.num_prompt_tokens[index] < longest
+        )
+
+    # -- the protocol ------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> float:
+        """Time of the last event it has processed."""
+        return self.state.clock
 
     def submit(  # noqa: D102 - see Backend
         self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
     ) -> None:
-        self._arrivals.extend(zip(arrival_times.tolist(), request_ids.tolist(), strict=True))
-        self._num_outstanding += len(request_ids)
+        trace, count = self.state.trace, len(request_ids)
+        first, n = trace.next, trace.num_arrivals
+        ids = np.concatenate([np.array(list(trace.ids)[first:n], np.int64), request_ids])
+        times = np.concatenate([np.array(list(trace.arrival_time)[first:n]), arrival_times])
+        list_of = self._memory.list_of
+        self._memory.replace(trace, ids=list_of(ids), arrival_time=list_of(times))
+        trace.next, trace.num_arrivals = 0, len(ids)
+        self.state.num_outstanding += count
 
     def num_outstanding(self) -> int:  # noqa: D102
-        return self._num_outstanding
+        return self.state.num_outstanding
+
+    def next_event_time(self) -> float:  # noqa: D102
+        return rules.next_event_time(self.state)
 
     def num_cached_tokens(self, request: IncomingRequest) -> int:  # noqa: D102
         return self._scheduler.kv.lookup(request.as_request()).num_tokens
 
-    def next_event_time(self) -> float:  # noqa: D102
-        if self._must_complete:
-            return self._in_flight[0].end
-        if self._in_flight or (self._scheduler.has_work and self.clock < self._end_time):
-            return self.clock
-        if not self._arrivals or self.clock >= self._end_time:
-            return math.inf
-        return max(self._arrivals[0][0], self.clock)
-
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:  # noqa: D102
-        num_ended = 0
-        while not (until_finish and num_ended):
-            if self._must_complete:
-                if self._in_flight[0].end > horizon:
-                    break
-                num_ended += self._complete()
-                continue
-            self._see_arrivals()
-            if not self._scheduler.has_work:
-                if self._in_flight:  # an empty step that was queued behind the last real one
-                    self._must_complete = True
-                    continue
-                if not self._arrivals or self._arrivals[0][0] > horizon:
-                    break
-                self._pass_time(min(self._arrivals[0][0], self._end_time))
-                if self.clock >= self._end_time:
-                    break
-            elif self.clock >= horizon:
-                break
-            elif self.clock < self._end_time:
-                num_ended += self._schedule()
-            elif self._in_flight:
-                self._must_complete = True
-            else:
-                break
-        return num_ended
+        state = self.state
+        state.horizon, state.until_finish, state.num_ended = horizon, until_finish, 0
+        num_told = 0
+        while True:
+            outcome = self._call(rules.ADVANCE, STEPS_PER_CALL)
+            if self._on_end is not None:
+                for _ in range(num_told, state.num_ended):
+                    self._on_end()
+                num_told = state.num_ended
+            if outcome == records.DONE:
+                return state.num_ended
+            if outcome == records.STUCK:
+                raise RuntimeError(
+                    f"invariant 7: {self.setup.scheduler} has {state.num_running} running and "
+                    f"{state.waiting.length} waiting requests at {state.clock} s but schedules "
+                    "none of them"
+                )
+            self._help(outcome)
+
+    def _help(self, outcome: int) -> None:
+        """Do what the rules have stopped for."""
+        state = self.state
+        if outcome == records.NEEDS_REQUESTS:
+            more_requests(state, self._memory, state.num_requests)
+        elif outcome == records.NEEDS_STEPS:
+            self._drain_steps()
+        elif self._observer is not None and outcome == records.SCHEDULED:
+            self._observer.scheduled(self)
+        elif self._observer is not None and outcome == records.COMPLETED:
+            self._observer.completed(self)
+
+    def _call(self, command: int, max_steps: int) -> int:
+        if not self.compiled:
+            return rules.serve(self.state, command, max_steps)
+        if self._serve is None:
+            from kvsim.compiled.cache import load_entry
+
+            self._serve = load_entry().serve(self.state)
+        return self._serve(command, max_steps)
+
+    def check_integrity(self) -> None:
+        """Recount all memory; only of Python objects."""
+        self._scheduler.kv.check_integrity()
 
     def settle(self, end_time: float) -> Totals:  # noqa: D102
-        self._pass_time(end_time)
-        for request in self._alive.values():
-            self._recorder.close(request, FinishReason.IN_FLIGHT)
-        return self._recorder.finish()
+        state = self.state
+        state.horizon = end_time
+        self._call(rules.CLOSE, 0)
+        used = np.flatnonzero(self._gaps)
+        gaps = dict(zip(used.tolist(), self._gaps[used].tolist(), strict=True))
+        sums = {name: getattr(state.totals, name) for name in records.Totals.kinds()}
+        return Totals(token_gaps=gaps, **sums)
 
     @property
-    def memory(self) -> NDArray[Any]:  # noqa: D102
-        return self._recorder.memory
+    def memory(self) -> NDArray[Any]:
+        """The memory table of this replica."""
+        return self._samples[: self.state.num_samples]
 
     @property
-    def steps(self) -> NDArray[Any]:  # noqa: D102
-        return self._recorder.steps
+    def steps(self) -> NDArray[Any]:
+        """The steps table of this replica, empty unless asked for."""
+        self._drain_steps()
+        return np.concatenate(self._steps)
+
+    def _drain_steps(self) -> None:
+        self._steps.append(self._step_rows[: self.state.num_step_rows].copy())
+        self.state.num_step_rows = 0
 
     @property
-    def memory_map(self) -> NDArray[np.uint8]:  # noqa: D102
-        return self._recorder.memory_map
-
-    # -- events ------------------------------------------------------------------------------
-
-    def _pass_time(self, to: float) -> None:
-        if to > self.clock:
-            self._recorder.elapse(to - self.clock)
-            self.clock = to
-
-    def _see_arrivals(self) -> None:
-        """Queue every request that has arrived by now."""
-        arrivals, clock = self._arrivals, self.clock
-        while arrivals and arrivals[0][0] <= clock:
-            arrival_time, index = arrivals.popleft()
-            request = make_request(self._trace, index, arrival_time, self._max_model_len)
-            self._alive[index] = request
-            self._scheduler.add(request)
-            self._recorder.waited(clock - arrival_time)
-
-    def _schedule(self) -> int:
-        """Decide a step and start it on the GPU; returns requests that turned out hopeless."""
-        now, scheduler, in_flight = self.clock, self._scheduler, self._in_flight
-        plan = scheduler.schedule(now)
-        for request, hit, _ in plan.admitted:
-            if math.isnan(request.first_scheduled_time):
-                request.first_scheduled_time = now
-                request.num_cached_tokens = hit.num_tokens
-        if self._check:
-            scheduler.kv.check_integrity()
-        if plan.requests:
-            cost = self._cost.step(plan)
-            start = max(now, self._stage_free_time)
-            self._stage_free_time = start + cost.time / self._num_stages
-            last_end = in_flight[-1].end if in_flight else now
-            in_flight.append(_Batch(plan, max(start + cost.time, last_end)))
-            self._recorder.step(plan, now, start, cost)
-            self._num_empty = 0
-        else:
-            self._recorder.step(plan, now, now, NO_COST)
-            if not any(batch.plan.requests for batch in in_flight):
-                return self._stand_still(plan)
-            in_flight.append(_Batch(plan, in_flight[-1].end))
-        self._must_complete = len(in_flight) >= self._depth or not plan.requests
-        return 0
-
-    def _complete(self) -> int:
-        """Take in the tokens of the oldest step; returns how many requests have ended."""
-        plan, end = self._in_flight.popleft()
-        self._pass_time(end)
-        self._must_complete = False
-        output = self._scheduler.complete(plan, end)
-        self._recorder.tokens(output.sampled, end)
-        for request in output.finished:
-            request.finish_time = end
-            self._end(request, FinishReason.FINISHED)
-        if self._check:
-            self._scheduler.kv.check_integrity()
-        return len(output.finished)
-
-    def _end(self, request: Request, reason: FinishReason) -> None:
-        del self._alive[request.request_id]
-        self._recorder.close(request, reason)
-        self._num_outstanding -= 1
-        if self._on_end is not None:
-            self._on_end()
-
-    def _stand_still(self, plan: StepPlan) -> int:
-        """Deal with an empty step behind which nothing is under way.
-
-        A request that had to preempt itself comes back in the next step. A head that not even an
-        idle replica admits never will be, so it is rejected. Anything else is a scheduler's bug.
-        """
-        scheduler = self._scheduler
-        self._num_empty += 1
-        if not plan.preempted and not scheduler.running and len(scheduler.waiting):
-            self._end(scheduler.reject_head(), FinishReason.REJECTED)
-            return 1
-        if self._num_empty >= MAX_EMPTY_STEPS:
-            raise RuntimeError(
-                f"invariant 7: {type(scheduler).__name__} has {len(scheduler.running)} running "
-                f"requests at {self.clock} s but schedules none of them"
-            )
-        return 0
+    def memory_map(self) -> NDArray[np.uint8]:
+        """Main cause per sample and address bin."""
+        bins, n = self.state.num_bins, self.state.num_samples
+        if not bins:
+            return np.zeros((0, 0), dtype=np.uint8)
+        return self._maps[: n * bins].view(np.uint8).reshape(n, bins)

@@ -125,7 +125,8 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         preemption_mode="swap" if allocator.swap else config.preemption_mode,
     )
     kv = _make_kv(allocator, kv_config)
-    SCHEDULERS.create(scheduler, kv, scheduler_config)
+    if not isinstance(SCHEDULERS.get(scheduler), type):
+        SCHEDULERS.create(scheduler, kv, scheduler_config)
     if allocator.swap and not kv.can_swap:
         raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
     if kv.foresees and config.data_parallel_size > 1:

@@ -11,11 +11,13 @@ import numpy as np
 
 from kvsim.config import Config
 from kvsim.cost.efficiency import basis_of
-from kvsim.engine.replica import Replica, make_request
+from kvsim.engine.contents import Contents
+from kvsim.engine.refusal import refusal
+from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Setup, resolve
 from kvsim.fleet.router import make_router
 from kvsim.fleet.world import Serving
-from kvsim.request import Request
+from kvsim.records.request import Request
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import Pool, summarize
 from kvsim.results.result import Result
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.engine.backend import Backend
-    from kvsim.engine.compiled import CompiledReplica
-    from kvsim.fleet.router import Router
+    from kvsim.engine.replica import Observer
 
     OnProgress = Callable[[str, int], object]
 
@@ -78,9 +79,16 @@ def run(
 
 
 def serve(
-    setup: Setup, trace: Trace, *, on_progress: Callable[[int], object] | None = None
+    setup: Setup,
+    trace: Trace,
+    *,
+    on_progress: Callable[[int], object] | None = None,
+    observer: Observer | None = None,
 ) -> Result:
-    """Serve a trace by a resolved configuration; see :func:`run`."""
+    """Serve a trace by a resolved configuration; see :func:`run`.
+
+    ``observer`` looks at every replica after each of its steps.
+    """
     check_trace(trace)
     config = setup.config
     if config.num_samples is not None:
@@ -94,9 +102,21 @@ def serve(
     end = start + config.horizon
     watch = _watcher(on_progress)
     router = make_router(config.router)
-    make_replica = choose_backend(setup, router)
+    reason = choose_backend(setup)
+    if config.check_invariants and observer is None:
+        observer = Checker()
     replicas: list[Backend] = [
-        make_replica(index, setup, trace, table, start_time=start, end_time=end, on_end=watch)
+        Replica(
+            index,
+            setup,
+            trace,
+            table,
+            start_time=start,
+            end_time=end,
+            on_end=watch,
+            observer=observer,
+            compiled=not reason,
+        )
         for index in range(config.data_parallel_size)
     ]
     admissible = _admissible(setup, trace)
@@ -105,27 +125,33 @@ def serve(
     rejected = ~admissible
     table["arrival_time"][rejected] = arrival_time[rejected]
     table["finish_reason"][rejected] = FinishReason.REJECTED
-    return _collect(setup, trace, table, replicas, _backend_reason(setup, router))
+    return _collect(setup, trace, table, replicas, reason)
 
 
-def choose_backend(setup: Setup, router: Router) -> type[Replica] | type[CompiledReplica]:
-    """Return the compiled engine where it can run a configuration, unless told otherwise.
+class Checker:
+    """Recounts all memory of a replica after every step."""
+
+    def scheduled(self, replica: Replica) -> None:
+        """Recount after a step was scheduled."""
+        replica.check_integrity()
+
+    completed = scheduled
+
+
+def choose_backend(setup: Setup) -> str:
+    """Say why plain Python runs a configuration; empty if the compiled engine does.
 
     Raises
     ------
     ValueError
-        If the compiled backend is asked for and cannot.
+        If the compiled engine is asked for and cannot.
     """
-    from kvsim.engine.compiled import CompiledReplica
-
     if setup.config.backend == "python":
-        return Replica
-    reason = _backend_reason(setup, router)
-    if not reason:
-        return CompiledReplica
-    if setup.config.backend == "compiled":
+        return "asked for"
+    reason = refusal(setup)
+    if reason and setup.config.backend == "compiled":
         raise ValueError(f"backend: compiled cannot run this: {reason}")
-    return Replica
+    return reason or ""
 
 
 def _step_time_basis(setup: Setup) -> str:
@@ -136,17 +162,6 @@ def _step_time_basis(setup: Setup) -> str:
     own = f"; overridden: {given}" if given else ""
     wide = "; FP32 arithmetic at the 16-bit peak, too fast" if setup.memory.dtype == "fp32" else ""
     return basis_of(setup.memory.gpu.name) + wide + own
-
-
-def _backend_reason(setup: Setup, router: Router) -> str:
-    """Say why the compiled backend does not run; empty if it does."""
-    from kvsim.engine.compiled import refusal
-
-    if setup.config.backend == "python":
-        return "asked for"
-    if router.needs_prefix_cache:
-        return f"router {setup.config.router} looks into the prefix caches"
-    return refusal(setup) or ""
 
 
 def check_trace(trace: object) -> None:
@@ -209,8 +224,9 @@ def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
         worst = Request(0, 0.0, prompt, output, [(0, 0, prompt)], 1)
         if kv.fits(worst):
             return admissible
+    contents = Contents.of(trace)
     for index in np.flatnonzero(admissible).tolist():
-        admissible[index] = kv.fits(make_request(trace, index, 0.0, longest))
+        admissible[index] = kv.fits(contents.request(index, 0.0, longest))
     return admissible
 
 
@@ -252,7 +268,7 @@ def _collect(
             "trace_digest": trace.digest,
             "num_requests": len(trace),
             "seed": config.seed,
-            "backend": "python" if isinstance(replicas[0], Replica) else "compiled",
+            "backend": "python" if backend_reason else "compiled",
             "backend_reason": backend_reason,
             "scheduler": setup.scheduler,
             "step_time": _step_time_basis(setup),

@@ -1,26 +1,41 @@
 """The block pool: fixed-size blocks with reference counts, a free queue and a hash map.
 
-The rules are vLLM 0.33's. Block 0 is the null block, a placeholder that is never handed out. Free
-blocks queue up in two parts: those without content in front, last freed first out; behind them
-those whose content may be hit again, in the order of the eviction policy. A block keeps its content
-until it is handed out (lazy eviction), and a block in a table never changes its id: block tables
-are append-only. The price is that one content may sit in several blocks.
+A thin class over :mod:`kvsim.rules.pool`, where the rules are.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kvsim.kv.eviction import LRU
+from kvsim.kv.eviction import LRU, lay_out_policy, victims
+from kvsim.records.kv import KV
+from kvsim.records.memory import Objects
+from kvsim.records.paged import NULL_BLOCK, Block, BlockTable, KVGroup
+from kvsim.records.paged import BlockPool as Pool
+from kvsim.records.record import NONE
+from kvsim.rules import pool as rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kvsim.kv.eviction import EvictionPolicy
+    from kvsim.records.memory import Memory
 
-NULL_BLOCK = 0
+__all__ = ["NULL_BLOCK", "BlockPool", "lay_out_pool"]
+
+
+def lay_out_pool(
+    pool: Pool, memory: Memory, num_gpu_blocks: int, num_groups: int, eviction: EvictionPolicy
+) -> None:
+    """Fill an empty record with free blocks, the null block beside them."""
+    blocks = max(num_gpu_blocks, 1)
+    buckets = 1 << (2 * blocks * num_groups - 1).bit_length()
+    pool.num_usable = pool.num_unhashed = blocks - 1
+    pool.blocks = memory.records(Block, blocks)
+    pool.unhashed = memory.list_of(range(blocks - 1, 0, -1) if blocks > 1 else [0])
+    pool.buckets, pool.bucket_mask = memory.ints(buckets, NONE), buckets - 1
+    pool.num_seen, pool.fewest_dead = memory.ints(blocks), memory.ints(blocks)
+    lay_out_policy(eviction, pool, memory)
 
 
 class BlockPool:
@@ -36,117 +51,89 @@ class BlockPool:
     def __init__(
         self, num_gpu_blocks: int, num_groups: int = 1, eviction: EvictionPolicy | None = None
     ) -> None:
-        self.num_gpu_blocks = num_gpu_blocks
-        self.ref_cnt = [0] * num_gpu_blocks
-        self.group_of = [0] * num_gpu_blocks  # meaningful while a block is in use or cached
-        self.num_used = [0] * num_groups  # blocks with a reference, per group
-        self._hash_of: dict[int, int] = {}  # block -> its key, while it has one
-        self._blocks_of: list[dict[int, dict[int, None]]] = [{} for _ in range(num_groups)]
-        self._unhashed = deque(range(1, num_gpu_blocks))
-        self._cached: EvictionPolicy = LRU() if eviction is None else eviction
-        #: Told the key of a content that has just lost its last block.
-        self.on_evict: Callable[[int], None] | None = None
+        self.kv = KV(num_groups=num_groups)
+        self.kv.groups = [KVGroup(index=g) for g in range(num_groups)]
+        policy = LRU() if eviction is None else eviction
+        lay_out_pool(self.kv.pool, Objects(), num_gpu_blocks, num_groups, policy)
+
+    @classmethod
+    def over(cls, kv: Any) -> BlockPool:
+        """Look at the pool of a cache."""
+        pool = cls.__new__(cls)
+        pool.kv = kv
+        return pool
 
     # -- reading --------------------------------------------------------------------------
 
     @property
     def num_usable(self) -> int:
         """Blocks that can ever be handed out."""
-        return max(self.num_gpu_blocks - 1, 0)
+        return self.kv.pool.num_usable
 
     @property
     def num_free(self) -> int:
         """Blocks without a reference, cached ones included."""
-        return len(self._unhashed) + len(self._cached)
+        return self.kv.pool.num_free
 
     @property
     def num_cached_free(self) -> int:
         """Free blocks whose content can still be hit."""
-        return len(self._cached)
+        return self.kv.pool.num_cached
+
+    @property
+    def num_used(self) -> list[int]:
+        """Blocks with a reference, per group."""
+        return [self.kv.groups[g].num_used for g in range(self.kv.num_groups)]
+
+    @property
+    def ref_cnt(self) -> list[int]:
+        """Tables that hold each block."""
+        return [block.ref_cnt for block in self.kv.pool.blocks]
 
     def free_queue(self) -> Iterator[int]:
         """Free blocks, next one out first."""
-        return chain(self._unhashed, self._cached)
+        pool = self.kv.pool
+        for place in range(pool.num_unhashed - 1, -1, -1):
+            yield pool.unhashed[place]
+        yield from victims(pool)
 
-    def hashed_blocks(self) -> Iterable[int]:
+    def hashed_blocks(self) -> list[int]:
         """Blocks that carry a key, in use or free."""
-        return self._hash_of.keys()
+        return [k for k, block in enumerate(self.kv.pool.blocks) if block.hashed]
 
     def lookup(self, key: int, group: int) -> int | None:
         """Return the block that has held a content longest, or None. Does not mutate."""
-        blocks = self._blocks_of[group].get(key)
-        return next(iter(blocks)) if blocks else None
+        found = rules.find(self.kv.pool, key, group)
+        return None if found == NONE else found
 
     # -- changing -------------------------------------------------------------------------
 
     def get(self, num_blocks: int, group: int = 0) -> list[int]:
-        """Hand out free blocks from the front of the queue; the caller has checked ``num_free``.
-
-        A block that still carried content loses it now.
-        """
-        unhashed, taken = self._unhashed, []
-        for _ in range(num_blocks):
-            if unhashed:
-                block = unhashed.popleft()
-            else:
-                block = self._cached.evict()
-                self._forget(block)
-            self.ref_cnt[block] = 1
-            self.group_of[block] = group
-            taken.append(block)
-        self.num_used[group] += num_blocks
-        return taken
+        """Hand out free blocks from the front of the queue; the caller has checked ``num_free``."""
+        table = BlockTable()
+        table.blocks = [0] * num_blocks
+        rules.append_blocks(self.kv.pool, self.kv.groups[group], table, num_blocks)
+        return table.blocks
 
     def touch(self, blocks: Iterable[int]) -> None:
         """Add a reference to blocks found by a prefix hit; free ones leave the queue."""
-        for block in blocks:
-            if block == NULL_BLOCK:
-                continue
-            self._cached.hit(block)
-            if self.ref_cnt[block] == 0:
-                self._cached.remove(block)
-                self.num_used[self.group_of[block]] += 1
-            self.ref_cnt[block] += 1
+        for k in blocks:
+            if k != NULL_BLOCK:
+                rules.touch(self.kv.pool, self._group_of(k), k)
 
-    def free(self, blocks: Iterable[int]) -> None:
-        """Drop one reference of each block, in the given order; null blocks are passed over.
-
-        Of those nobody references any more, the ones without content go to the front of the queue
-        (in the given order), the others to the policy.
-        """
-        unhashed = []
-        for block in blocks:
-            if block == NULL_BLOCK:
-                continue
-            self.ref_cnt[block] -= 1
-            if self.ref_cnt[block]:
-                continue
-            self.num_used[self.group_of[block]] -= 1
-            if block in self._hash_of:
-                self._cached.insert(block)
-            else:
-                unhashed.append(block)
-        self._unhashed.extendleft(reversed(unhashed))
+    def free(self, blocks: Sequence[int]) -> None:
+        """Drop one reference of each block, in the given order; null blocks are passed over."""
+        held = [k for k in blocks if k != NULL_BLOCK]
+        if held:
+            table = BlockTable(blocks=held[::-1], length=len(held))
+            rules.free_blocks(self.kv.pool, self._group_of(held[0]), table, 0, len(held))
 
     def cache(self, block: int, key: int) -> None:
         """Give a full block its key, so that later lookups find it."""
-        self._hash_of[block] = key
-        self._blocks_of[self.group_of[block]].setdefault(key, {})[block] = None
-        self._cached.cached(block, key)
+        rules.cache(self.kv.pool, block, key)
 
-    @property
-    def eviction(self) -> EvictionPolicy:
-        """The order of cached free blocks."""
-        return self._cached
-
-    def _forget(self, block: int) -> None:
-        key = self._hash_of.pop(block)
-        siblings = self._blocks_of[self.group_of[block]]
-        del siblings[key][block]
-        if not siblings[key]:
-            del siblings[key]
-            if self.on_evict is not None:
-                self.on_evict(key)
+    def _group_of(self, block: int) -> KVGroup:
+        return self.kv.groups[self.kv.pool.blocks[block].group]
 
     # -- checking -------------------------------------------------------------------------
 
@@ -162,35 +149,35 @@ class BlockPool:
         RuntimeError
             Naming the block and both sides of the broken equation.
         """
-        held = [0] * self.num_gpu_blocks
+        blocks = list(self.kv.pool.blocks)
+        held = [0] * len(blocks)
         for group, table in tables:
             seen = set()
-            for block in table:
-                if block == NULL_BLOCK:
+            for k in table:
+                if k == NULL_BLOCK:
                     continue
-                if block in seen:
-                    raise RuntimeError(f"invariant 4: block {block} is twice in one table")
-                if self.group_of[block] != group:
-                    raise RuntimeError(f"invariant 4: block {block} is in a table of group {group}")
-                seen.add(block)
-                held[block] += 1
-        for block, count in enumerate(held):
-            if count != self.ref_cnt[block]:
+                if k in seen:
+                    raise RuntimeError(f"invariant 4: block {k} is twice in one table")
+                if blocks[k].group != group:
+                    raise RuntimeError(f"invariant 4: block {k} is in a table of group {group}")
+                seen.add(k)
+                held[k] += 1
+        for k, (block, count) in enumerate(zip(blocks, held, strict=True)):
+            if count != block.ref_cnt:
                 raise RuntimeError(
-                    f"invariant 3: block {block} has ref_cnt {self.ref_cnt[block]} "
-                    f"but is in {count} tables"
+                    f"invariant 3: block {k} has ref_cnt {block.ref_cnt} but is in {count} tables"
                 )
-            if count > 1 and block not in self._hash_of and not forked:
-                raise RuntimeError(f"invariant 4: block {block} is shared but has no key")
+            if count > 1 and not block.hashed and not forked:
+                raise RuntimeError(f"invariant 4: block {k} is shared but has no key")
         free = list(self.free_queue())
         used = sum(count > 0 for count in held)
-        if len(set(free)) != len(free) or any(self.ref_cnt[b] for b in free):
+        if len(set(free)) != len(free) or any(blocks[k].ref_cnt for k in free):
             raise RuntimeError("invariant 2: a block is in the free queue twice, or while in use")
         if used + len(free) != self.num_usable or used != sum(self.num_used):
             raise RuntimeError(
                 f"invariant 2: {used} in use ({sum(self.num_used)} counted) + {len(free)} free "
                 f"is not {self.num_usable}"
             )
-        cached = set(self._cached)
-        if any((block in self._hash_of) != (block in cached) for block in free):
+        cached = set(victims(self.kv.pool))
+        if any(bool(blocks[k].hashed) != (k in cached) for k in free):
             raise RuntimeError("a free block is in the wrong part of the free queue")

@@ -25,7 +25,7 @@ from kvsim.kv.usage import Cause, KVUsage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kvsim.request import Request
+    from kvsim.records.request import Request
 
 
 class _Piece(NamedTuple):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.memory.layout import KVLayout, LayerKV
-    from kvsim.request import Request
+    from kvsim.records.request import Request
 
 #: A sample of the layers gets at least this much memory, if there is as much. A smaller heap has
 #: fewer holes, so that the best fit of them is worse. On a saturated OPT-13B, 4 GiB of 11.4 give

@@ -6,12 +6,22 @@ import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from kvsim.registry import Registry, parse_spec
+from kvsim.records.record import NONE
+from kvsim.registry import Registry, overridden, parse_spec
+from kvsim.rules import eviction as rules
+from kvsim.rules.eviction import PYTHON_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from kvsim.records.memory import Memory
+    from kvsim.records.paged import BlockPool
+
+
+#: What a policy does in its own way, at the price of the compiled engine.
+ORDERS = ("insert", "remove", "evict", "cached", "hit", "foresee", "arrived")
 
 
 class EvictionPolicy(ABC):
@@ -22,6 +32,13 @@ class EvictionPolicy(ABC):
     """
 
     foresees = False
+    #: The policy's number among the rules, 0 for one that is plain Python.
+    rules_of: ClassVar[int] = PYTHON_POLICY
+
+    @property
+    def runs_by_rules(self) -> bool:
+        """Whether the rules say all that it does."""
+        return self.rules_of != PYTHON_POLICY and not overridden(self, ORDERS)
 
     @abstractmethod
     def insert(self, block_id: int) -> None:
@@ -75,6 +92,27 @@ def eviction_policy(text: str) -> EvictionPolicy:
     return EVICTION_POLICIES.create(base, **params)
 
 
+def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:
+    """Fill a pool's record with what its policy needs."""
+    del memory
+    if policy.runs_by_rules:
+        pool.policy = policy.rules_of
+    else:
+        pool.policy, pool.python = PYTHON_POLICY, policy
+
+
+def victims(pool: BlockPool) -> Iterator[int]:
+    """Return the cached free blocks of a pool, next victim first."""
+    if pool.policy == PYTHON_POLICY:
+        policy: Any = pool.python
+        yield from policy
+        return
+    k = pool.cached.head
+    while k != NONE:
+        yield k
+        k = pool.blocks[k].next
+
+
 @EVICTION_POLICIES.register("lru")
 class LRU(EvictionPolicy):
     """Least recently freed first: vLLM's order.
@@ -82,6 +120,8 @@ class LRU(EvictionPolicy):
     A request frees its blocks last to first, so of one request the end of the sequence goes
     before the prefix that others may share.
     """
+
+    rules_of = rules.LRU
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()  # O(1) removal from the middle

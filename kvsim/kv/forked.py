@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
 
-from kvsim.kv.attention import cdiv
-from kvsim.kv.block_hash import mix
+from kvsim.rules.attention import cdiv
+from kvsim.rules.keys import mix
 from kvsim.kv.block_pool import BlockPool
 from kvsim.kv.manager import NO_HIT, Hit, KVCacheManager
 from kvsim.kv.usage import Cause, KVUsage, paint
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.kv.manager import KVCacheConfig
-    from kvsim.request import Request
+    from kvsim.records.request import Request
 
 
 class _Group:

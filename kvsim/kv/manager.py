@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvsim.kv.usage import KVUsage
     from kvsim.memory.layout import KVLayout
     from kvsim.memory.planner import KVPlan
-    from kvsim.request import Request
+    from kvsim.records.request import Request
 
 
 class Hit(NamedTuple):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.memory.layout import KVLayout
-    from kvsim.request import Request
+    from kvsim.records.request import Request
 
 #: vAttention's page groups, in bytes (its section 6.2).
 PAGE_SIZES = {"64KiB": 2**16, "128KiB": 2**17, "256KiB": 2**18, "2MiB": 2**21}

@@ -59,6 +59,7 @@ class Work(Record):
     decode_flops: float = 0.0
     prefill_bytes: float = 0.0
     prefill_flops: float = 0.0
+    chunks: object = None  # first and past-the-end token of every prompt, or chunk of one
     swapped_bytes: int = 0  # between GPU and host before the step starts
 
     @property

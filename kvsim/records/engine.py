@@ -75,6 +75,7 @@ class Limits(Record):
     """Limits and switches of a scheduler; names and meanings are vLLM's."""
 
     scheduler: int = VLLM
+    in_python: bool = False  # a user's class decides
     max_model_len: int = 0
     max_num_seqs: int = 0
     max_active: int = 0
@@ -210,6 +211,7 @@ class Replica(Record):
     num_free_requests: int = 0
     num_requests: int = 0  # records
     next_event_time: float = math.inf  # as last asked for
+    patient: bool = False  # neither rejects nor gives up when it stands still
     num_outstanding: int = 0  # submitted and not ended
     num_ended: int = 0  # since the host last looked
     running: list[int] = field(default_factory=list)
@@ -253,4 +255,5 @@ class Replica(Record):
     max_step_rows: int = 0
     num_bins: int = 0  # of the memory map
     maps: list[Tiny] = field(default_factory=list)  # causes, by sample and bin
-    scheduler: object = None  # a scheduler that is no rule
+    scheduler: object = None  # a scheduler in Python
+    plan_of: object = None  # makes the plan that a cost model in Python prices

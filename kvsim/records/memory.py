@@ -34,8 +34,14 @@ class Memory(Protocol):
     def ints(self, count: int, value: int = 0) -> list[int]:
         """Make a list of equal ints; memory that is never touched is never really taken."""
 
+    def floats(self, count: int) -> list[float]:
+        """Make a list of zeros."""
+
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:
         """Make a list of given numbers; an array is shared, not copied, where that can be."""
+
+    def replace(self, record: Record, **lists: Any) -> None:
+        """Give a record other lists; the old ones are let go."""
 
 
 class Zeros(dict[int, int]):
@@ -43,6 +49,17 @@ class Zeros(dict[int, int]):
 
     def __missing__(self, place: int) -> int:
         return 0
+
+
+class Scrap(list[Any]):
+    """A list of records in which nothing is kept."""
+
+    def __init__(self, record: type[Record]) -> None:
+        super().__init__()
+        self._record = record()
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._record
 
 
 class Objects:
@@ -58,6 +75,13 @@ class Objects:
 
     def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
         return [value] * count if value or count <= 64 else Zeros()
+
+    def floats(self, count: int) -> Any:  # noqa: D102
+        return [0.0] * count
+
+    def replace(self, record: Record, **lists: Any) -> None:  # noqa: D102
+        for name, new in lists.items():
+            setattr(record, name, new)
 
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
         return Numbers(values) if isinstance(values, np.ndarray) else list(values)
@@ -81,6 +105,16 @@ class Flat:
         if not value:
             return Numbers(np.zeros(count, np.int64))
         return Numbers(np.full(count, value, np.int64))
+
+    def floats(self, count: int) -> Any:  # noqa: D102
+        return Numbers(np.zeros(count))
+
+    def replace(self, record: Any, **lists: Any) -> None:  # noqa: D102
+        for name, new in lists.items():
+            old = getattr(record, name)
+            setattr(record, name, new)
+            if len(old):
+                del self.lists[old.array.ctypes.data]
 
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
         array = values if isinstance(values, np.ndarray) else np.array(list(values))

@@ -121,12 +121,12 @@ def _counts(requests: NDArray[Any], total: Totals) -> Summary:
 def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
     everything = 0.0
     for cause in HELD:
-        everything += total.held_seconds[cause]
+        everything += total.held_seconds(cause)
     cache: Summary = {
         "num_gpu_blocks": pool.num_gpu_blocks,
         "block_size": pool.block_size,
         "bytes": pool.bytes,
-        **{cause.summary_key: _ratio(total.held_seconds[cause], everything) for cause in HELD},
+        **{cause.summary_key: _ratio(total.held_seconds(cause), everything) for cause in HELD},
         "cached": _ratio(total.cached_seconds, total.unallocated_seconds),
         "mean_usage": _ratio(total.usage_seconds, replica_seconds),
         "peak_usage": total.peak_usage,

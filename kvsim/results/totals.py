@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
-from kvsim.kv.usage import HELD, Cause
+from kvsim.records.engine import Totals as Sums
+
+if TYPE_CHECKING:
+    from kvsim.kv.usage import Cause
 
 
 @dataclass
-class Totals:
-    """Accumulated by a backend, read by the metrics.
+class Totals(Sums):
+    """Accumulated by a replica, read by the metrics.
 
     The ``*_seconds`` are integrals over time: of bytes for memory, of requests for queues, of
     used slots or blocks as a share of all for ``usage_seconds``. Every sum is a sequence of ``+=``
-    in the order of time, so that backends agree to the bit.
+    in the order of time, so that both engines agree to the bit. ``token_gaps`` counts the gaps
+    between tokens by :func:`gap_bin`.
     """
 
-    held_seconds: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(HELD, 0.0))
-    unallocated_seconds: float = 0.0
-    cached_seconds: float = 0.0
-    usage_seconds: float = 0.0
-    heap_active_seconds: float = 0.0  # of managers over a caching allocator
-    heap_reserved_seconds: float = 0.0
-    running_seconds: float = 0.0
-    waiting_seconds: float = 0.0
-    refused_seconds: float = 0.0  # time the queue's head stood refused for lack of KV room
-    running_while_refused_seconds: float = 0.0
-    peak_usage: float = 0.0
-    peak_running: int = 0
-    num_steps: int = 0
-    num_preemptions: int = 0
-    num_recomputed_tokens: int = 0
-    num_allocation_failures: int = 0
-    fetched_bytes: int = 0  # from host memory to the GPU, beside computation
-    stored_bytes: int = 0
-    paged_in_bytes: int = 0  # in page faults
-    paged_out_bytes: int = 0
-    token_gaps: dict[int, int] = field(default_factory=dict)  # bin -> tokens
+    token_gaps: dict[int, int] = field(default_factory=dict)
+
+    def held_seconds(self, cause: Cause) -> float:
+        """Integral of the bytes held by a cause."""
+        seconds: float = getattr(self, f"{cause.column}_seconds")
+        return seconds
 
     def add(self, other: Totals) -> None:
         """Merge another replica's sums into this one. Mutates."""

@@ -17,7 +17,6 @@ from kvsim.records.engine import (
     NEEDS_STEPS,
     PAUSED,
     SCHEDULED,
-    SCHEDULED_IN_PYTHON,
     STUCK,
     VLLM,
 )
@@ -25,7 +24,7 @@ from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
 from kvsim.rules.kv import cache_computed, free_slots, take_transfers
 from kvsim.rules.price import price
-from kvsim.rules.python import python_complete, python_has_work, python_schedule
+from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import dequeue, enqueue, head_of
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import batch_at, run_of_steps
@@ -50,14 +49,17 @@ def see_arrivals(state: Replica) -> bool:
         state.num_free_requests -= 1
         k = state.free_requests[state.num_free_requests]
         make_request(state, state.requests[k], k)
-        add_request(state, k)
+        if state.limits.in_python:
+            python_add(state, k)
+        else:
+            add_request(state, k)
         state.totals.waiting_seconds += state.clock - state.requests[k].arrival_time
         trace.next += 1
     return True
 
 
 def add_request(state: Replica, k: int) -> None:
-    """Queue a new arrival."""
+    """Queue a new arrival by the rules."""
     enqueue(state, k)
     state.tried = False
 
@@ -99,18 +101,29 @@ def make_request(state: Replica, request: Request, place: int) -> None:
     request.finish_time = math.nan
 
 
-def decide(state: Replica, batch: Batch) -> None:
-    """Decide the next step by the scheduler's rules, and take its KV slots."""
+def begin_step(state: Replica, batch: Batch) -> None:
+    """Begin an empty step."""
     batch.size = 0
     state.num_admitted = 0
     state.num_preempted = 0
     state.swapped_bytes = 0
     state.steady = True
     state.tried = False
+
+
+def decide_by_rules(state: Replica, batch: Batch) -> None:
+    """Decide a step by the scheduler's rules, and take its KV slots."""
     if state.limits.scheduler == VLLM:
         schedule_vllm(state, batch)
-    else:
+
+
+def decide(state: Replica, batch: Batch) -> None:
+    """Decide the next step."""
+    if state.limits.in_python:
         python_schedule(state, batch)
+        return
+    begin_step(state, batch)
+    decide_by_rules(state, batch)
     take_transfers(state, batch)
 
 
@@ -150,6 +163,8 @@ def stand_still(state: Replica) -> bool:
     replica admits never will be, so it is rejected. Anything else is a scheduler's bug.
     """
     state.num_empty_steps += 1
+    if state.patient:
+        return True
     if state.num_preempted == 0 and state.num_running == 0 and state.waiting.length > 0:
         k = head_of(state)
         dequeue(state, k)
@@ -166,7 +181,7 @@ def complete(state: Replica) -> None:
     state.must_complete = False
     state.first_batch = (state.first_batch + 1) % (state.limits.depth + 1)
     state.num_batches -= 1
-    if state.limits.scheduler == SCHEDULED_IN_PYTHON:
+    if state.limits.in_python:
         python_complete(state, batch)
     else:
         take_in(state, batch)
@@ -264,7 +279,7 @@ def forget_finished(state: Replica) -> None:
 
 def has_work(state: Replica) -> bool:
     """Whether any request is unfinished."""
-    if state.limits.scheduler == SCHEDULED_IN_PYTHON:
+    if state.limits.in_python:
         return python_has_work(state)
     return state.num_running > 0 or state.waiting.length > 0 or state.num_swapped > 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.rules.python import (
+    python_arrived,
     python_cached,
     python_evict,
     python_hit,
@@ -14,10 +15,17 @@ from kvsim.rules.python import (
 from kvsim.rules.queue import append, remove
 
 if TYPE_CHECKING:
-    from kvsim.records.paged import BlockPool
+    from kvsim.records.paged import BlockPool, Holding
+    from kvsim.records.request import Request
 
 LRU = 0
 PYTHON_POLICY = 9  # a policy that is no rule
+
+
+def note_arrival(pool: BlockPool, request: Request, holding: Holding, block_size: int) -> None:
+    """Tell a policy that knows the future that a prompt has been admitted."""
+    if pool.policy == PYTHON_POLICY:
+        python_arrived(pool, request, holding, block_size)
 
 
 def insert_victim(pool: BlockPool, k: int) -> None:

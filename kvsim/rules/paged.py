@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.rules.attention import cdiv, num_skipped, worth_caching
+from kvsim.rules.eviction import note_arrival
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.pool import append_blocks, cache, free_blocks, touch
 
@@ -71,6 +72,7 @@ def admit_paged(kv: KV, request: Request, holding: Holding, num_tokens: int, hit
     slots = num_slots(kv, request, end)
     if need_to_admit(kv, holding, slots, hit, False) > free:
         return False
+    note_arrival(kv.pool, request, holding, kv.hash_block_size)
     for g in range(kv.num_groups):
         share_hit(kv, kv.groups[g], holding.tables[g], hit)
     for g in range(kv.num_groups):

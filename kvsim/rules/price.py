@@ -135,7 +135,7 @@ def price(state: Replica, batch: Batch) -> float:
         return cost.seconds
     if cost.price == PRICED_IN_PYTHON:
         return python_price(state, batch)
-    count_work(state, batch)
+    count_work(cost, state.requests, batch)
     cost.work.swapped_bytes = state.swapped_bytes
     time = with_transfers(cost, work_time(cost, cost.work), state.kv.moved)
     if state.record_steps:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.rules.keys import extend_keys
+
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.kv import KV
-    from kvsim.records.paged import BlockPool
+    from kvsim.records.paged import BlockPool, Holding
     from kvsim.records.request import Request
 
 # -- a KV-cache manager ---------------------------------------------------------------------------
@@ -125,6 +127,15 @@ def python_paint(state: Replica, first: int) -> None:
 # -- an eviction policy ---------------------------------------------------------------------------
 
 
+def python_arrived(pool: BlockPool, request: Request, holding: Holding, block_size: int) -> None:
+    """Tell a policy that a prompt with these keys has been admitted."""
+    policy: Any = pool.python
+    if policy.foresees:
+        num_keys = (request.num_prompt_tokens - 1) // block_size
+        extend_keys(holding, request, num_keys, block_size)
+        policy.arrived([holding.keys[place] for place in range(num_keys)])
+
+
 def python_insert(pool: BlockPool, k: int) -> None:
     """Tell a policy that a block's last reference has gone."""
     policy: Any = pool.python
@@ -158,16 +169,22 @@ def python_hit(pool: BlockPool, k: int) -> None:
 # -- a scheduler ----------------------------------------------------------------------------------
 
 
+def python_add(state: Replica, k: int) -> None:
+    """Hand a scheduler a new arrival."""
+    scheduler: Any = state.scheduler
+    scheduler.add(state.requests[k])
+
+
 def python_schedule(state: Replica, batch: Batch) -> None:
     """Have a scheduler decide the next step."""
     scheduler: Any = state.scheduler
-    scheduler.fill(batch, scheduler.schedule(state.clock))
+    scheduler.run_step(batch)
 
 
-def python_complete(state: Replica, batch: Batch) -> int:
-    """Have a scheduler take in a step's output; returns how many requests have ended."""
+def python_complete(state: Replica, batch: Batch) -> None:
+    """Have a scheduler take in a step's output."""
     scheduler: Any = state.scheduler
-    return int(scheduler.take_in(batch))
+    scheduler.take_in(batch)
 
 
 def python_has_work(state: Replica) -> bool:
@@ -182,6 +199,7 @@ def python_has_work(state: Replica) -> bool:
 def python_price(state: Replica, batch: Batch) -> float:
     """Ask a cost model for a step's time."""
     model: Any = state.cost.python
-    cost = model.step(model.plan_of(state, batch))
+    plan: Any = state.plan_of
+    cost = model.step(plan(state, batch).close())
     state.cost.flops, state.cost.bytes = cost.flops, cost.bytes
     return float(cost.time)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import CHUNKED, FULL, SLIDING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvsim.records.cost import Cost, Layers, Work
-    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.engine import Batch
+    from kvsim.records.request import Request
 
 
 def num_pairs(kind: int, window: int, num_tokens: int) -> int:
@@ -31,9 +34,8 @@ def num_keys(kind: int, window: int, num_computed: int, num_new: int) -> int:
     return num_computed + num_new
 
 
-def count_work(state: Replica, batch: Batch) -> None:
+def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
     """Count what a step that is not empty computes, and what each kind of layers looks at."""
-    cost = state.cost
     work = cost.work
     num_tokens, num_decodes, num_sampled, decode_keys, has_samples = 0, 0, 0, 0, False
     for at in range(batch.size):
@@ -48,28 +50,28 @@ def count_work(state: Replica, batch: Batch) -> None:
     work.num_sampled = num_sampled
     work.num_decodes = num_decodes
     if cost.has_samples:
-        has_samples = count_samples(state, batch)
+        has_samples = count_samples(work, requests, batch)
     for k in range(cost.num_layers):
         layers = cost.layers[k]
         layers.decode_keys = decode_keys
         layers.prefill_keys = 0
         layers.prefill_pairs = 0
         if layers.kind != FULL or num_decodes < batch.size or has_samples:
-            count_attention(state, layers, batch)
+            count_attention(cost, layers, requests, batch)
     weigh(cost)
 
 
-def count_samples(state: Replica, batch: Batch) -> bool:
+def count_samples(work: Work, requests: Sequence[Request], batch: Batch) -> bool:
     """Count sequences, their tokens, those that are sampled and those that decode.
 
     A prompt is computed once for all sequences of a request. Returns whether any request has
     several.
     """
-    work, has_samples = state.cost.work, False
+    has_samples = False
     sequences, tokens, sampled, decodes = 0, 0, 0, 0
     for at in range(batch.size):
         entry = batch.entries[at]
-        request = state.requests[entry.request]
+        request = requests[entry.request]
         has_samples = has_samples or request.num_samples > 1
         own = max(entry.end - max(entry.end - entry.num_tokens, request.num_prompt_tokens), 0)
         several = request.num_samples if own > 0 else 1
@@ -84,7 +86,9 @@ def count_samples(state: Replica, batch: Batch) -> bool:
     return has_samples
 
 
-def count_attention(state: Replica, layers: Layers, batch: Batch) -> None:
+def count_attention(
+    cost: Cost, layers: Layers, requests: Sequence[Request], batch: Batch
+) -> None:
     """Count keys and pairs that layers of one kind look at."""
     decode_keys, prefill_keys, pairs, kind, window = 0, 0, 0, layers.kind, layers.window
     for at in range(batch.size):
@@ -92,8 +96,8 @@ def count_attention(state: Replica, layers: Layers, batch: Batch) -> None:
         start = entry.end - entry.num_tokens
         keys = num_keys(kind, window, start, entry.num_tokens)
         if entry.num_tokens == 1:
-            if state.cost.has_samples:
-                request = state.requests[entry.request]
+            if cost.has_samples:
+                request = requests[entry.request]
                 keys *= request.num_samples if start >= request.num_prompt_tokens else 1
             decode_keys += keys
         else:

@@ -1,20 +1,32 @@
-"""What every scheduler does: decide a step, and take in what the step produced."""
+"""What every scheduler does: decide a step, and take in what the step produced.
+
+The rules are in :mod:`kvsim.rules`; the classes here hold a replica's state and call them.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from kvsim.kv.manager import NO_TRANSFERS
-from kvsim.registry import Registry
-from kvsim.request import Request, Status
-from kvsim.sched.queue import FcfsQueue, PriorityQueue, WaitingQueue
+from kvsim.kv.manager import NO_TRANSFERS, Hit, Transfers
+from kvsim.kv.rule_manager import RuleManager
+from kvsim.records import engine as records
+from kvsim.records.growth import adopt
+from kvsim.records.memory import Objects, Scrap, Zeros
+from kvsim.records.request import FINISHED, Request
+from kvsim.registry import Registry, overridden
+from kvsim.rules import batch as rules
+from kvsim.rules import engine
+from kvsim.rules.recorder import num_waiting
+from kvsim.rules.usage import is_refused
+from kvsim.sched.queue import WaitingQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from kvsim.kv.manager import Hit, KVCacheManager
+    from kvsim.kv.manager import KVCacheManager
+    from kvsim.records.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,11 @@ class SchedulerConfig:
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
     preemption_mode: Literal["recompute", "swap"] = "recompute"
+
+    @property
+    def max_active(self) -> int:
+        """Most requests that run at once."""
+        return self.max_num_active_seqs or self.max_num_seqs
 
 
 class Admission(NamedTuple):
@@ -49,40 +66,76 @@ class StepPlan:
     ``transfers`` while it runs.
     """
 
-    __slots__ = (
-        "admitted",
-        "has_samples",
-        "num_tokens",
-        "preempted",
-        "requests",
-        "swapped_bytes",
-        "transfers",
-        "unfinished",
-    )
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.num_tokens: list[int] = []
-        self.unfinished: set[int] = set()
+    def __init__(self, state: records.Replica, batch: records.Batch) -> None:
+        self.state, self.batch = state, batch
         self.admitted: list[Admission] = []
         self.preempted: list[Request] = []
         self.swapped_bytes = 0
         self.transfers = NO_TRANSFERS
-        self.has_samples = False
+
+    @classmethod
+    def of(cls, scheduled: Sequence[tuple[Request, int]], unfinished: int = 0) -> StepPlan:
+        """Make a plan by hand, of requests whose ``num_computed_tokens`` include it already.
+
+        The first ``unfinished`` of them get no token from it.
+        """
+        plan = cls(records.Replica(), records.Batch())
+        for place, (request, num_tokens) in enumerate(scheduled):
+            plan.state.requests.append(request)
+            plan.batch.entries.append(
+                records.Entry(
+                    place, num_tokens, request.num_computed_tokens, int(place < unfinished)
+                )
+            )
+        plan.batch.size = len(scheduled)
+        return plan
 
     def add(self, request: Request, num_tokens: int) -> None:
         """Schedule the next tokens of a request, in each of its sequences."""
-        self.has_samples |= request.num_samples > 1
-        self.requests.append(request)
-        self.num_tokens.append(num_tokens)
+        rules.plan(self.state, self.batch, request.place, num_tokens)
 
-    def drop(self, request: Request) -> int:
-        """Take a request out again; returns the tokens it gives back, 0 if it was not in."""
-        if request not in self.requests:
-            return 0
-        index = self.requests.index(request)
-        del self.requests[index]
-        return self.num_tokens.pop(index)
+    def close(self) -> StepPlan:
+        """Note what else the step did; returns the plan."""
+        state, requests = self.state, self.state.requests
+        for k in range(state.num_admitted):
+            admission = state.admissions[k]
+            hit = Hit(admission.hit, (), 0)
+            self.admitted.append(Admission(requests[admission.request], hit, admission.resumed))
+        self.preempted = [requests[state.preempted[k]] for k in range(state.num_preempted)]
+        self.swapped_bytes, moved = state.swapped_bytes, state.kv.moved
+        self.transfers = Transfers(
+            moved.fetched, moved.stored, moved.paged_in, moved.paged_out, moved.num_faults
+        )
+        return self
+
+    def _entries(self) -> list[records.Entry]:
+        return [self.batch.entries[k] for k in range(self.batch.size)]
+
+    @property
+    def requests(self) -> list[Request]:
+        """Requests in the order they were scheduled."""
+        return [self.state.requests[entry.request] for entry in self._entries()]
+
+    @property
+    def num_tokens(self) -> list[int]:
+        """Tokens of each request."""
+        return [entry.num_tokens for entry in self._entries()]
+
+    @property
+    def ends(self) -> list[int]:
+        """Tokens of each request that are computed once the step is done."""
+        return [entry.end for entry in self._entries()]
+
+    @property
+    def unfinished(self) -> set[int]:
+        """Ids of requests that get no token from this step."""
+        found = [entry.request for entry in self._entries() if entry.unfinished]
+        return {self.state.requests[k].request_id for k in found}
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether any request has several sequences."""
+        return any(request.num_samples > 1 for request in self.requests)
 
 
 class StepOutput(NamedTuple):
@@ -92,13 +145,42 @@ class StepOutput(NamedTuple):
     finished: list[Request]
 
 
-def _urgency(request: Request) -> tuple[int, float, int]:
-    # The id: vLLM's clock never ties, and preempting the oldest of equals could go round for ever.
-    return request.priority, request.arrival_time, request.request_id
+def lay_out_scheduler(
+    state: records.Replica, memory: Memory, config: SchedulerConfig, scheduler: int
+) -> None:
+    """Fill an empty state with a scheduler's limits and queues."""
+    lay_out_limits(state, config, scheduler)
+    active = config.max_active + 1
+    state.running, state.preempted = memory.ints(active), memory.ints(active)
+    state.ended, state.swapped = memory.ints(active), memory.ints(active)
+    state.admissions = memory.records(records.Admission, active)
 
 
-class Scheduler(ABC):
+def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: int) -> None:
+    """Write a scheduler's limits into a state."""
+    limits = state.limits
+    limits.scheduler = scheduler
+    limits.max_model_len, limits.max_num_seqs = config.max_model_len, config.max_num_seqs
+    limits.max_active = config.max_active
+    limits.max_num_batched_tokens = config.max_num_batched_tokens
+    limits.long_prefill_token_threshold = config.long_prefill_token_threshold
+    limits.adaptive = config.long_prefill_token_threshold_adaptive
+    limits.enable_chunked_prefill = config.enable_chunked_prefill
+    limits.by_priority = config.policy == "priority"
+    limits.swaps = config.preemption_mode == "swap"
+    limits.asynchronous = config.async_scheduling
+
+
+def lay_out_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig) -> None:
+    """Make room for a step's requests."""
+    batch.entries = memory.records(records.Entry, config.max_active + 1)
+
+
+class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     """Owns the waiting queue and the running list; decides who computes what in each step.
+
+    A scheduler of one's own overrides :meth:`schedule`: it begins a plan, adds requests to it, and
+    moves requests by the methods here.
 
     Attributes
     ----------
@@ -110,8 +192,7 @@ class Scheduler(ABC):
     takes_samples : serves requests of several sequences
     can_swap : may preempt by swapping to host memory
     supports_async : can schedule a step before the last one's tokens are known
-    head_refused : the last admission attempt failed for lack of KV room
-    num_allocation_failures, num_preemptions, num_recomputed_tokens : counts so far
+    rules_of : whose rules it follows, a :class:`kvsim.records.engine.Policy`
     """
 
     reserves_output = False
@@ -121,156 +202,162 @@ class Scheduler(ABC):
     watermark = 0.0
     can_swap = False
     takes_samples = False
+    rules_of: ClassVar[int] = records.SCHEDULED_IN_PYTHON
+
+    #: What a subclass may do in another way, at the price of the compiled engine.
+    STEPS = ("add", "schedule", "complete", "has_work")
 
     def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
         self.kv = kv
-        self.config = config
-        self.running: list[Request] = []
-        self.waiting: WaitingQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
-        self.num_allocation_failures = 0
-        self.num_preemptions = 0
-        self.num_recomputed_tokens = 0
-        self._refused = False
+        self.state = records.Replica()
+        if isinstance(kv, RuleManager):
+            if kv.runs_by_rules:
+                self.state = kv.state
+            else:
+                kv.state.requests = self.state.requests
+        if self.state.kv is not getattr(kv, "kv", None):
+            self.state.kv.manager, self.state.kv.python = 0, kv
+        lay_out_scheduler(self.state, Objects(), config, self.rules_of)
+        if self.runs_by_rules and isinstance(kv, RuleManager) and kv.runs_by_rules:
+            missing = config.max_active + 1 - kv.kv.num_holdings
+            if missing > 0:
+                kv.add_holdings(kv.kv, Objects(), missing)
+        self.state.limits.in_python, self.state.scheduler = not self.runs_by_rules, self
+        self.state.rows, self.state.gaps = Scrap(records.RequestRow), Zeros()
+        self._config = config
+        self._batch: records.Batch | None = None
+
+    @property
+    def runs_by_rules(self) -> bool:
+        """Whether the rules say all that it does."""
+        return self.rules_of != records.SCHEDULED_IN_PYTHON and not overridden(self, self.STEPS)
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """Limits and switches."""
+        return self._config
+
+    @config.setter
+    def config(self, config: SchedulerConfig) -> None:
+        self._config = config
+        lay_out_limits(self.state, config, self.rules_of)
+
+    # -- what it has --------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Request]:
+        """Running requests, in order."""
+        state = self.state
+        return [state.requests[state.running[k]] for k in range(state.num_running)]
+
+    @property
+    def waiting(self) -> WaitingQueue:
+        """Requests that hold no KV yet, or none any more."""
+        return WaitingQueue(self.state)
 
     @property
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
-        return bool(self.running) or len(self.waiting) > 0
+        state = self.state
+        return state.num_running > 0 or state.waiting.length > 0 or state.num_swapped > 0
 
     @property
     def num_running_seqs(self) -> int:
         """Sequences of the running requests."""
-        return sum(request.num_samples for request in self.running)
+        return rules.num_running_seqs(self.state)
 
     @property
     def num_waiting(self) -> int:
         """Requests that have arrived, are unfinished and not running."""
-        return len(self.waiting)
+        return num_waiting(self.state)
 
     @property
     def head_refused(self) -> bool:
-        """Whether the head of the queue stands refused for lack of KV room.
+        """Whether the head of the queue stands refused for lack of KV room."""
+        return is_refused(self.state)
 
-        Set by the last admission attempt and kept until the next; limits other than memory do not
-        refuse.
-        """
-        return self._refused and len(self.waiting) > 0
+    @property
+    def num_allocation_failures(self) -> int:
+        """Allocations that were refused."""
+        return self.state.totals.num_allocation_failures
+
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions so far."""
+        return self.state.totals.num_preemptions
+
+    @property
+    def num_recomputed_tokens(self) -> int:
+        """Tokens computed again so far."""
+        return self.state.totals.num_recomputed_tokens
+
+    # -- a step -------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
         """Queue a new arrival. Mutates."""
-        self.waiting.append(request)
+        self.place(request)
+        engine.add_request(self.state, request.place)
 
-    @abstractmethod
+    def place(self, request: Request) -> None:
+        """Give a request a place among the replica's, if it has none."""
+        if request.place < 0:
+            adopt(self.state, request)
+
+    def begin(self) -> StepPlan:
+        """Begin an empty plan."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            batch = records.Batch()
+            lay_out_batch(Objects(), batch, self._config)
+        engine.begin_step(self.state, batch)
+        return StepPlan(self.state, batch)
+
     def schedule(self, now: float) -> StepPlan:
         """Decide the next step and take its KV slots. Mutates.
 
         The plan is empty only if no request can compute anything now.
         """
+        plan = self.begin()
+        self.state.clock = now
+        engine.decide_by_rules(self.state, plan.batch)
+        engine.take_transfers(self.state, plan.batch)
+        return plan.close()
 
     def complete(self, plan: StepPlan, now: float) -> StepOutput:
         """Take in the tokens of a finished step, in schedule order. Mutates."""
-        del now
-        sampled, finished = [], []
-        unfinished, asynchronous = plan.unfinished, self.config.async_scheduling
-        for request, num_tokens in zip(plan.requests, plan.num_tokens, strict=True):
-            request.num_in_flight_tokens -= num_tokens
-            stale = request.num_stale_tokens > 0
-            if stale:
-                request.num_stale_tokens -= num_tokens
-            if request.status is Status.FINISHED or request.request_id in unfinished:
-                continue
-            request.num_tokens += 1  # also when stale: the token was delivered and is kept
-            sampled.append(request)
-            if not stale and request.num_placeholders > 0:
-                request.num_placeholders -= 1
-                if asynchronous and request.status is Status.RUNNING:
-                    known = request.num_computed_tokens - request.num_in_flight_tokens
-                    self.kv.cache_computed(request, known)
-            if request.num_tokens >= request.num_prompt_tokens + request.max_tokens:
-                self._finish(request)
-                finished.append(request)
-        if finished:
-            self.running = [r for r in self.running if r.status is not Status.FINISHED]
-        return StepOutput(sampled, finished)
+        given = zip(plan.requests, plan._entries(), strict=True)
+        sampled = [r for r, e in given if r.status != FINISHED and not e.unfinished]
+        plan.batch.end = now
+        engine.take_in(self.state, plan.batch)
+        return StepOutput(sampled, [r for r in sampled if r.status == FINISHED])
 
-    def _finish(self, request: Request) -> None:
-        if request.status is Status.RUNNING:
-            self.kv.free(request)
-        else:  # preempted while its last token was in flight
-            self.waiting.remove(request)
-        request.status = Status.FINISHED
+    # -- for schedulers of one's own ----------------------------------------------------------
 
-    def reject_head(self) -> Request:
-        """Remove the head of the queue: it cannot be served even by an idle replica. Mutates."""
-        return self.waiting.pop()
-
-    def _admit(self, plan: StepPlan, request: Request, num_tokens: int, hit: Hit) -> None:
+    def admit(self, plan: StepPlan, request: Request, num_tokens: int, hit: Hit) -> None:
         """Move the head of the queue, whose slots are taken, into the running list."""
-        self.waiting.pop()
-        resumed = request.status is Status.PREEMPTED
-        plan.admitted.append(Admission(request, hit, resumed))
-        plan.add(request, num_tokens)
-        request.status = Status.RUNNING
-        request.num_computed_tokens = hit.num_tokens
-        self.running.append(request)
+        rules.admit(self.state, plan.batch, request.place, num_tokens, hit.num_tokens)
 
-    def _grow_running(self, plan: StepPlan) -> None:
-        """Give every running request its next tokens; one that cannot grow preempts others.
+    def grow_running(self, plan: StepPlan) -> None:
+        """Give every running request its next tokens; one that cannot grow preempts others."""
+        rules.grow_running(self.state, plan.batch)
 
-        Only managers that take memory as a request grows, whatever ``reserves_output`` says, ever
-        refuse here. The request preempted may be the one that asked.
-        """
-        for request in list(self.running):
-            num_tokens = request.num_tokens - request.num_computed_tokens
-            if not num_tokens or request.status is not Status.RUNNING:
-                continue
-            while not self.kv.allocate_slots(request, num_tokens):
-                self.num_allocation_failures += 1
-                _, victim = self._pop_victim()
-                plan.drop(victim)
-                self._preempt(plan, victim)
-                if victim is request:
-                    break
-            else:
-                plan.add(request, num_tokens)
+    def preempt(self, plan: StepPlan, victim: Request) -> None:
+        """Give up a running request's KV: it will be computed again, output so far included."""
+        place = [self.state.running[k] for k in range(self.state.num_running)].index(victim.place)
+        rules.preempt_at(self.state, plan.batch, place)
 
-    def _pop_victim(self) -> tuple[int, Request]:
-        """Take whom to preempt off the running list; returns its position there too."""
-        position = len(self.running) - 1
-        if self.config.policy == "priority":
-            position = max(range(len(self.running)), key=lambda i: _urgency(self.running[i]))
-        return position, self.running.pop(position)
+    # -- for the engine -----------------------------------------------------------------------
 
-    def _preempt(self, plan: StepPlan, victim: Request) -> None:
-        """Give up a request's KV: it will be computed again, output so far included."""
-        self.kv.free(victim)
-        victim.status = Status.PREEMPTED
-        victim.max_computed_tokens = max(victim.max_computed_tokens, victim.num_computed_tokens)
-        victim.num_computed_tokens = 0
-        victim.num_stale_tokens = victim.num_in_flight_tokens
-        victim.num_placeholders = 0
-        victim.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.push_front(victim)
-        self._refused = False  # the new head has not been tried
-        plan.preempted.append(victim)
+    def run_step(self, batch: records.Batch) -> None:
+        """Decide a step into a batch of the engine's."""
+        self._batch = batch
+        plan = self.schedule(self.state.clock)
+        if plan.batch is not batch:
+            raise RuntimeError(f"{type(self).__name__}.schedule must begin its plan with begin()")
 
-    def _commit(self, plan: StepPlan) -> StepPlan:
-        """Advance the counts of all scheduled requests. Mutates."""
-        asynchronous = self.config.async_scheduling
-        for request, num_tokens in zip(plan.requests, plan.num_tokens, strict=True):
-            computed = request.num_computed_tokens
-            end = computed + num_tokens
-            if computed < request.max_computed_tokens:
-                self.num_recomputed_tokens += min(end, request.max_computed_tokens) - computed
-            request.num_computed_tokens = end
-            request.num_in_flight_tokens += num_tokens
-            if end < request.num_tokens + request.num_placeholders:
-                plan.unfinished.add(request.request_id)
-            elif asynchronous:
-                request.num_placeholders += 1
-        plan.transfers = self.kv.take_transfers(plan.requests)
-        return plan
+    def take_in(self, batch: records.Batch) -> Any:
+        """Take in the output of a batch of the engine's."""
+        return self.complete(StepPlan(self.state, batch), batch.end)
 
 
 #: Factories take a KVCacheManager and a :class:`SchedulerConfig`.

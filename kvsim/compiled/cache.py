@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept: the user's cache directory, by a hash of their source."""
+"""Where compiled rules are kept: the user's cache directory, by a hash of all they depend on."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import ModuleType
 
-#: The module that imports all kernels, the sources that their compiled code depends on, and the
-#: variable that overrides the cache directory.
-KERNELS = "kvsim.engine.kernels"
-SOURCES = ("kernel_places", "kernel_memory", "kernel_queue", "kernel_records", "kernels")
+#: The module that compiles, the rooms its compiled code depends on, and the variable that overrides
+#: the cache directory.
+ENTRY = "kvsim.compiled.entry"
+ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
 
 def cache_folder() -> Path:
-    """Return the folder for this version of the kernels; an edit or an upgrade gets another.
+    """Return the folder for this version of the rules; an edit or an upgrade gets another.
 
     Without a writable home it is a private folder among the temporary files.
     """
@@ -29,9 +29,10 @@ def cache_folder() -> Path:
 
     numba_config: Any = import_module("numba.core.config")
 
-    folder = Path(__file__).parent
-    source = b"".join((folder / f"{name}.py").read_bytes() for name in SOURCES)
-    modes = f"{numba_config.DISABLE_JIT} {numba_config.BOUNDSCHECK}"
+    package = Path(__file__).parents[1]
+    files = [path for room in ROOMS for path in sorted((package / room).rglob("*.py"))]
+    source = b"".join(path.read_bytes() for path in files)
+    modes = f"{numba_config.DISABLE_JIT} {os.environ.get('KVSIM_BOUNDSCHECK')}"
     stamp = f"{numba.__version__} {sys.version} {modes}".encode()
     digest = hashlib.sha256(source + stamp).hexdigest()[:16]
     private = Path(tempfile.gettempdir()) / f"kvsim-{os.getuid() if hasattr(os, 'getuid') else 0}"
@@ -57,22 +58,22 @@ def _user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvsim"
 
 
-def load_kernels() -> ModuleType:
-    """Import the kernels with their own cache; says so when they must be compiled first."""
-    if KERNELS in sys.modules:
-        return sys.modules[KERNELS]
+def load_entry() -> ModuleType:
+    """Import the compiled entry with its own cache; says so when it must be compiled first."""
+    if ENTRY in sys.modules:
+        return sys.modules[ENTRY]
     numba_config: Any = import_module("numba.core.config")
 
     folder = cache_folder()
-    if not numba_config.DISABLE_JIT and not any(folder.rglob("*.nbi")):
+    if not any(folder.rglob("*.nbi")):
         print(  # noqa: T201 - a first run is silent for most of a minute otherwise
-            "kvsim: compiling the simulation kernels, once (about half a minute) ...",
+            "kvsim: compiling the simulation rules, once (about a minute) ...",
             file=sys.stderr,
             flush=True,
         )
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(folder)
     try:
-        return import_module(KERNELS)
+        return import_module(ENTRY)
     finally:
         numba_config.CACHE_DIR = before

@@ -1,0 +1,85 @@
+"""A trace's requests as the rules read them, once for all replicas of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from kvsim.records.memory import Flat, Views
+from kvsim.records.request import Request, Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.records.engine import Trace as TraceRecord
+    from kvsim.records.memory import Memory
+    from kvsim.trace import Trace
+
+_contents: WeakKeyDictionary[Trace, Contents] = WeakKeyDictionary()
+
+
+class Contents:
+    """Shared, read-only memory of a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._lists: dict[str, NDArray[Any]] = {
+            "num_prompt_tokens": trace.num_prompt_tokens,
+            "max_tokens": trace.num_output_tokens,
+            "segment_offsets": trace.segment_offsets,
+            "output_content_id": trace.output_content_id,
+            "priority": trace.priority,
+            "cache_salt": trace.cache_salt,
+            "num_samples": trace.num_samples,
+        }
+        segments = np.zeros(len(trace.segment_content_id), dtype=Segment.dtype())
+        segments["content_id"] = trace.segment_content_id
+        segments["start"] = trace.segment_start
+        segments["num_tokens"] = trace.segment_num_tokens
+        self._segments = segments
+
+    @classmethod
+    def of(cls, trace: Trace) -> Contents:
+        """Return a trace's contents, made once."""
+        if trace not in _contents:
+            _contents[trace] = cls(trace)
+        return _contents[trace]
+
+    def lay_out(self, record: TraceRecord, memory: Memory) -> None:
+        """Point a replica's record of the trace here."""
+        for name, values in self._lists.items():
+            setattr(record, name, memory.list_of(values))
+        segments: Any = Views(self._segments, Segment, Flat())
+        record.segments = segments if memory.compiled else list(map(_segment, self._segments))
+
+    def request(self, index: int, arrival_time: float, max_model_len: int) -> Request:
+        """Make one request of the trace; its output is cut at ``max_model_len``."""
+        return request_of(self._lists, self._segments, index, arrival_time, max_model_len)
+
+
+def _segment(row: Any) -> Segment:
+    return Segment(*map(int, row))
+
+
+def request_of(
+    lists: dict[str, NDArray[Any]],
+    segments: NDArray[Any],
+    index: int,
+    arrival_time: float,
+    max_model_len: int,
+) -> Request:
+    """Make a request by hand."""
+    prompt = int(lists["num_prompt_tokens"][index])
+    first, stop = (int(lists["segment_offsets"][index + k]) for k in (0, 1))
+    return Request(
+        index,
+        arrival_time,
+        prompt,
+        min(int(lists["max_tokens"][index]), max_model_len - prompt),
+        [_segment(row) for row in segments[first:stop]],
+        int(lists["output_content_id"][index]),
+        int(lists["priority"][index]),
+        int(lists["cache_salt"][index]),
+        int(lists["num_samples"][index]),
+    )

@@ -1,0 +1,36 @@
+"""What the compiled engine leaves to plain Python, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.kv.rule_manager import RuleManager
+from kvsim.sched.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from kvsim.engine.setup import Setup
+
+
+def refusal(setup: Setup) -> str | None:
+    """Why the compiled engine cannot run a configuration; None if it can.
+
+    It runs what rules say. A part that does anything in its own way is Python.
+    """
+    config, kv, kind = setup.config, setup.kv, setup.scheduler_type
+    if not isinstance(kv, RuleManager) or not kv.runs_by_rules:
+        return f"allocator {config.allocator} is plain Python"
+    if kv.python_parts:
+        return f"{kv.python_parts} is plain Python"
+    if not _runs_by_rules(kind):
+        return f"scheduler {setup.scheduler} is plain Python"
+    if not getattr(setup.cost, "runs_by_rules", False):
+        return f"cost model {config.cost_model} is plain Python"
+    if config.check_invariants:
+        return "check_invariants looks at Python objects"
+    return None
+
+
+def _runs_by_rules(kind: type[Scheduler]) -> bool:
+    base = next(c for c in kind.__mro__ if "rules_of" in c.__dict__)
+    same = all(getattr(kind, name) is getattr(base, name) for name in Scheduler.STEPS)
+    return bool(kind.rules_of) and same

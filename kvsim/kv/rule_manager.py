@@ -1,0 +1,171 @@
+"""A KV-cache manager whose rules both engines run."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from kvsim.kv.manager import NO_HIT, Hit, KVCacheConfig, KVCacheManager, Transfers
+from kvsim.kv.usage import KVUsage
+from kvsim.records.engine import Replica
+from kvsim.records.growth import adopt
+from kvsim.records.memory import Objects
+from kvsim.records.record import NONE
+from kvsim.registry import overridden
+from kvsim.rules import kv as rules
+from kvsim.rules.memory_map import paint
+from kvsim.rules.usage import kv_usage, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.records.kv import KV
+    from kvsim.records.memory import Memory
+    from kvsim.records.request import Request
+
+
+#: What a subclass may answer in another way, at the price of the compiled engine.
+ANSWERS = (
+    *("lookup", "allocate_slots", "free", "retire", "cache_computed", "swap_out", "swap_in"),
+    *("take_transfers", "num_free", "usage", "kv_usage", "memory_map", "heap_bytes"),
+)
+
+
+class RuleManager(KVCacheManager):
+    """A thin class over :mod:`kvsim.rules`: it holds the state, and calls rules.
+
+    A subclass says by which rules (``rules_of``, a :class:`kvsim.records.kv.Manager`) and lays
+    their memory out.
+    """
+
+    rules_of: ClassVar[int]
+    #: A part of it that is no rule, as errors call it.
+    python_parts = ""
+
+    def __init__(self, config: KVCacheConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:
+        """Fill an empty record with the settings and the memory for so many requests at once."""
+
+    @abstractmethod
+    def add_holdings(self, kv: KV, memory: Memory, count: int) -> None:
+        """Make room for ``count`` requests more; only of Python objects once any is in use."""
+
+    @cached_property
+    def state(self) -> Replica:
+        """The replica's state that the memory is a part of, as Python objects."""
+        state = Replica()
+        self.lay_out(state.kv, Objects(), 2)
+        return state
+
+    @property
+    def runs_by_rules(self) -> bool:
+        """Whether the rules say all that it does."""
+        return not overridden(self, ANSWERS)
+
+    @property
+    def kv(self) -> KV:
+        """The memory's own state."""
+        return self.state.kv
+
+    def lookup(self, request: Request) -> Hit:  # noqa: D102 - see KVCacheManager
+        num_tokens = rules.look_up(self.kv, request)
+        if not num_tokens:
+            return NO_HIT._replace(shared_prefix_boundary=request.shared_prefix_boundary)
+        return Hit(num_tokens, self.hit_blocks(num_tokens), request.shared_prefix_boundary)
+
+    def hit_blocks(self, num_tokens: int) -> list[list[int]]:
+        """Return the blocks of the hit just looked up, per group."""
+        del num_tokens
+        return []
+
+    def take_hit(self, hit: Hit) -> None:
+        """Put a hit's blocks where the rules look for those of the next admission."""
+
+    def allocate_slots(  # noqa: D102
+        self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT
+    ) -> bool:
+        if self.holds(request):
+            return rules.allocate_slots(self.kv, request, num_new_tokens)
+        if request.place == NONE:
+            adopt(self.state, request)
+        if self.kv.num_free_holdings < 2:
+            self.add_holdings(self.kv, Objects(), self.kv.num_holdings)
+        self.take_hit(hit)
+        return rules.admit_slots(self.kv, request, num_new_tokens, hit.num_tokens)
+
+    def holds(self, request: Request) -> bool:
+        """Whether a request holds memory."""
+        return request.holding != NONE
+
+    def free(self, request: Request) -> None:  # noqa: D102
+        rules.free_slots(self.kv, request)
+
+    def retire(self, request: Request) -> None:  # noqa: D102
+        rules.retire(self.kv, request)
+
+    def cache_computed(self, request: Request, num_tokens: int) -> None:  # noqa: D102
+        rules.cache_computed(self.kv, request, num_tokens)
+
+    def swap_out(self, request: Request) -> int:  # noqa: D102
+        return rules.swap_out(self.kv, request)
+
+    def swap_in(self, request: Request) -> int:  # noqa: D102
+        return rules.swap_in(self.kv, request)
+
+    def take_transfers(self, requests: Sequence[Request]) -> Transfers:  # noqa: D102
+        del requests
+        moved = self.kv.moved
+        return Transfers(
+            moved.fetched, moved.stored, moved.paged_in, moved.paged_out, moved.num_faults
+        )
+
+    @property
+    def num_free(self) -> int:  # noqa: D102
+        return rules.num_free(self.kv)
+
+    @property
+    def usage(self) -> KVUsage:  # noqa: D102
+        measure(self.kv)
+        now = self.kv.usage
+        return KVUsage(
+            now.token_states,
+            now.reservation,
+            now.internal,
+            now.external,
+            now.unallocated,
+            now.cached,
+        )
+
+    @property
+    def kv_usage(self) -> float:  # noqa: D102
+        return kv_usage(self.kv)
+
+    def memory_map(self, num_bins: int) -> NDArray[np.uint8]:  # noqa: D102
+        state = self.state
+        before = state.num_bins, state.maps, state.refused
+        state.num_bins, state.maps, state.refused = num_bins, [0] * num_bins, False
+        self.room_for_map(self.kv, Objects())
+        paint(state, 0)
+        causes = np.array(state.maps, dtype=np.uint8)
+        state.num_bins, state.maps, state.refused = before
+        return causes
+
+    def room_for_map(self, kv: KV, memory: Memory) -> None:
+        """Lay out what painting a memory map needs."""
+
+    def held_requests(self) -> list[tuple[Request, int]]:
+        """Return who holds memory, and the place of what it holds."""
+        found = []
+        for h in range(self.kv.num_holdings):
+            place = self.kv.holdings[h].request
+            if place != NONE:
+                found.append((self.state.requests[place], h))
+        return found
