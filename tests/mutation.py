@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant("2b.3 threshold on waiting", VLLM, "            if 0 < threshold < num_tokens:\n                num_tokens = threshold\n            if num_tokens > budget and", "            if num_tokens > budget and"),
     Mutant("2b.3 unchunked head blocks", VLLM, "if num_tokens > budget and not self.config.enable_chunked_prefill:", "if False:"),
     Mutant("2b.5 hit counts as computed", SCHEDULER, "request.num_computed_tokens = hit.num_tokens", "request.num_computed_tokens = hit.num_tokens // 2"),
-    Mutant("2b.5 resumed or new", SCHEDULER, "resumed = request.status is Status.PREEMPTED", "resumed = False"),
+    Mutant("2b.5 resumed or new", SCHEDULER, "resumed = request.status == Status.PREEMPTED", "resumed = False"),
     Mutant("2c placeholder per sampled token", SCHEDULER, "                request.num_placeholders += 1\n", "                request.num_placeholders = 1\n"),
     Mutant("2 priority queue by arrival", QUEUE, "key = (request.priority, request.arrival_time, request.request_id)", "key = (request.priority, request.request_id, 0)"),
     # 3. Update from output.

@@ -36,10 +36,10 @@ def plain(index: int, prompt: int, output: int) -> Request:
 
 def compute(kv: Any, r: Request, num_tokens: int) -> bool:
     """Do what a scheduler does when it schedules tokens that are done at once."""
-    hit = kv.lookup(r) if r.status is Status.WAITING else NO_HIT
+    hit = kv.lookup(r) if r.status == Status.WAITING else NO_HIT
     if not kv.allocate_slots(r, num_tokens, hit):
         return False
-    if r.status is Status.WAITING:
+    if r.status == Status.WAITING:
         r.status, r.num_computed_tokens = Status.RUNNING, hit.num_tokens
     r.num_computed_tokens += num_tokens
     r.num_tokens = max(r.num_tokens, r.num_computed_tokens)

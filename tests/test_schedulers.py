@@ -230,7 +230,7 @@ def test_contiguous_memory_under_every_scheduler(scheduler: type[Scheduler]) -> 
     kv = ContiguousOracle(KVCacheConfig(layout, 32, 4, 64))
     requests = [request(i, 5 + i, 3) for i in range(5)]
     run(scheduler(kv, config()), requests)
-    assert all(r.status is Status.FINISHED for r in requests)
+    assert all(r.status == Status.FINISHED for r in requests)
     assert kv.usage.unallocated == kv.total_bytes
     kv.check_integrity()
 

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from kvsim.kv.paged import PagedManager
+from kvsim.records.request import FINISHED
+from kvsim.rules.runs import batch_at
+from kvsim.sched.queue import WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kvsim.engine.replica import Replica
     from kvsim.records.request import Request
-    from kvsim.sched.scheduler import Scheduler, StepOutput, StepPlan
 
 #: A waiting queue longer than this is logged by its length.
 MOST_WAITING = 64
@@ -40,19 +43,20 @@ def _joined(numbers: Iterable[int]) -> str:
 
 
 class StepLog:
-    """Turns the steps of a scheduler into log entries.
+    """Turns the steps of a replica into log entries.
 
     Parameters
     ----------
-    scheduler : the scheduler, with its KV-cache manager
+    replica : the replica, after each of its steps
     names : request_id to the name in the log
     summary : keep counts and checksums instead of names
     """
 
     def __init__(
-        self, scheduler: Scheduler, names: Mapping[int, str | int], *, summary: bool = False
+        self, replica: Replica, names: Mapping[int, str | int], *, summary: bool = False
     ) -> None:
-        self._scheduler = scheduler
+        self._replica = replica
+        self._state = replica.state
         self._names = names
         self._summary = summary
         self._lengths: dict[int, list[int]] = {}  # blocks per group, before the step
@@ -62,38 +66,52 @@ class StepLog:
         if not self._summary:
             self._lengths = {
                 request.request_id: [len(table) for table in self._tables(request)]
-                for request in self._scheduler.running
+                for request in self._running()
             }
 
-    def scheduled(self, entry: Entry, plan: StepPlan) -> None:
-        """Add what was decided. Mutates the entry."""
-        entry["sch"] = self._schedule(plan)
-        for request, hit, resumed in plan.admitted:
-            row: list[Any] = [self._name(request), hit.num_tokens]
+    def scheduled(self, entry: Entry) -> None:
+        """Add what was decided in the step just scheduled. Mutates the entry."""
+        state = self._state
+        rows = self._scheduled()
+        entry["sch"] = self._schedule(rows)
+        for k in range(state.num_admitted):
+            admission = state.admissions[k]
+            request = state.requests[admission.request]
+            row: list[Any] = [self._name(request), admission.hit]
             if not self._summary:
                 row.append([list(table) for table in self._tables(request)])
-            entry.setdefault("res" if resumed else "new", []).append(row)
-        if plan.preempted:
-            entry["pre"] = [self._name(request) for request in plan.preempted]
+            entry.setdefault("res" if admission.resumed else "new", []).append(row)
+        if state.num_preempted:
+            preempted = [state.preempted[k] for k in range(state.num_preempted)]
+            entry["pre"] = [self._name(state.requests[place]) for place in preempted]
         if not self._summary:
-            blocks = self._new_blocks(plan)
+            blocks = self._new_blocks(rows)
             if blocks:
                 entry["nb"] = blocks
-        entry["free"] = self._num_free()
+        entry["free"] = self._replica.kv.num_free
 
-    def processed(self, entry: Entry, output: StepOutput | None) -> None:
+    def finished(self) -> list[str | int]:
+        """Return who ended with the step whose output was taken in just now, in its order."""
+        state = self._state
+        batch = state.batches[(state.first_batch - 1) % (state.limits.depth + 1)]
+        places = [batch.entries[at].request for at in range(batch.size)]
+        ended = [state.requests[place] for place in places]
+        return [
+            self._name(r) for r in ended if r.status == FINISHED and r.finish_time == state.clock
+        ]
+
+    def processed(self, entry: Entry, finished: list[str | int]) -> None:
         """Add who has ended and the state afterwards. Mutates the entry."""
-        if output is not None and output.finished:
-            entry["fin"] = [self._name(request) for request in output.finished]
-        scheduler = self._scheduler
-        running, waiting = len(scheduler.running), len(scheduler.waiting)
-        entry["r"], entry["w"] = running, waiting
+        if finished:
+            entry["fin"] = finished
+        running, waiting = self._running(), WaitingQueue(self._state)
+        entry["r"], entry["w"] = len(running), len(waiting)
         if not self._summary:
-            entry["r"] = [self._name(request) for request in scheduler.running]
-            if waiting <= MOST_WAITING:
-                entry["w"] = [self._name(request) for request in scheduler.waiting]
-        entry["free2"] = self._num_free()
-        kv = scheduler.kv
+            entry["r"] = [self._name(request) for request in running]
+            if len(waiting) <= MOST_WAITING:
+                entry["w"] = [self._name(request) for request in waiting]
+        kv = self._replica.kv
+        entry["free2"] = kv.num_free
         if isinstance(kv, PagedManager):
             self._blocks(entry, kv)
         else:
@@ -104,39 +122,51 @@ class StepLog:
         entry["fq"] = checksum(_joined(free))
         if not self._summary and len(free) <= MOST_FREE:
             entry["fql"] = free
-        hashed = sorted(kv.pool.hashed_blocks())
+        hashed = kv.pool.hashed_blocks()
         entry["nh"], entry["hc"] = len(hashed), checksum(_joined(hashed))
         rows = (
             f"{self._name(request)}:{request.num_computed_tokens}:"
             + "|".join(_joined(table) for table in self._tables(request))
-            for request in self._scheduler.running
+            for request in self._running()
         )
         entry["bt"] = checksum(";".join(rows))
 
     def _addresses(self, entry: Entry) -> None:
-        kv = self._scheduler.kv
-        places = [(self._name(r), kv.address(r)) for r in self._scheduler.running]
+        kv = self._replica.kv
+        places = [(self._name(r), kv.address(r)) for r in self._running()]
         rows = [[name, *place] for name, place in places if place is not None]
         if rows and self._summary:
             entry["addr"] = checksum(";".join(":".join(map(str, row)) for row in rows))
         elif rows:
             entry["addr"] = rows
 
-    def _schedule(self, plan: StepPlan) -> list[Any]:
-        rows = [
-            [self._name(request), tokens]
-            for request, tokens in zip(plan.requests, plan.num_tokens, strict=True)
-        ]
+    def _running(self) -> list[Request]:
+        state = self._state
+        return [state.requests[state.running[k]] for k in range(state.num_running)]
+
+    def _scheduled(self) -> list[tuple[Request, int]]:
+        state = self._state
+        if not state.num_batches:  # nothing was scheduled, and nothing is under way
+            return []
+        batch = batch_at(state, state.num_batches - 1)
+        entries = [batch.entries[at] for at in range(batch.size)]
+        return [(state.requests[entry.request], entry.num_tokens) for entry in entries]
+
+    def _schedule(self, scheduled: list[tuple[Request, int]]) -> list[Any]:
+        rows = [[self._name(request), tokens] for request, tokens in scheduled]
         if not self._summary:
             return rows
         text = ",".join(f"{name}:{tokens}" for name, tokens in rows)
-        return [len(rows), sum(plan.num_tokens), checksum(text)]
+        return [len(rows), sum(tokens for _, tokens in scheduled), checksum(text)]
 
-    def _new_blocks(self, plan: StepPlan) -> dict[str | int, list[list[int]]]:
-        admitted = {admission.request.request_id for admission in plan.admitted}
+    def _new_blocks(
+        self, scheduled: list[tuple[Request, int]]
+    ) -> dict[str | int, list[list[int]]]:
+        state = self._state
+        admitted = {state.admissions[k].request for k in range(state.num_admitted)}
         blocks = {}
-        for request in plan.requests:
-            if request.request_id in admitted:
+        for request, _ in scheduled:
+            if request.place in admitted:
                 continue
             tables = self._tables(request)
             # Who has just come back from the host had none: all its blocks are new.
@@ -150,7 +180,4 @@ class StepLog:
         return self._names[request.request_id]
 
     def _tables(self, request: Request) -> list[list[int]]:
-        return self._scheduler.kv.block_ids(request)
-
-    def _num_free(self) -> int:
-        return self._scheduler.kv.num_free
+        return self._replica.kv.block_ids(request)

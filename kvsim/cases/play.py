@@ -1,33 +1,39 @@
-"""Play a case: drive its scheduler step by step, as vLLM's engine loop does without a model."""
+"""Play a case: its requests through a replica, seen step by step, as vLLM's engine loop goes."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from kvsim.cases.log import StepLog
+from kvsim.cost.constant import ConstantCost
+from kvsim.engine.refusal import refusal
+from kvsim.engine.replica import Replica
+from kvsim.engine.setup import Parts, make_kv
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.kv.manager import ALLOCATORS
-from kvsim.records.request import Request
-from kvsim.sched.scheduler import SCHEDULERS, scheduler_type
+from kvsim.records.engine import COMPLETED, DONE, SCHEDULED
+from kvsim.results.tables import REQUESTS
+from kvsim.sched.scheduler import scheduler_type
+from kvsim.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvsim.cases.case import CaseConfig, CaseRequest, Workload
     from kvsim.cases.log import Entry
-    from kvsim.kv.manager import KVCacheManager
-    from kvsim.sched.scheduler import Scheduler, StepPlan
 
 #: Output segments of requests that name none: this plus their index, as in the recorded cases.
 FIRST_OUTPUT_SEGMENT = 16000
 #: Seconds between requests of one step, which have no arrival time of their own.
 BETWEEN_ARRIVALS = 1e-6
+#: A case counts steps, not seconds: its clock stands after every arrival.
+AFTER_ALL_ARRIVALS = 1e12
 
 
-def make_scheduler(config: CaseConfig) -> Scheduler:
-    """Make the scheduler of a case over an empty KV memory.
+def parts_of(config: CaseConfig) -> Parts:
+    """Return what the replica of a case is made of.
 
     Raises
     ------
@@ -36,40 +42,41 @@ def make_scheduler(config: CaseConfig) -> Scheduler:
     """
     limits, kv_config = config.scheduler_config, config.kv_config
     allocator = parse_allocator(config.allocator)
-    params: dict[str, object] = {**allocator.params}
     if config.layers is None:
-        params["eviction"] = config.eviction
+        allocator = allocator._replace(params={**allocator.params, "eviction": config.eviction})
+    kind = scheduler_type(config.scheduler, lambda: make_kv(allocator, kv_config), limits)
+    kv_config = replace(kv_config, reserve_output=kind.reserves_output)
+    return Parts(
+        allocator=allocator,
+        scheduler=config.scheduler,
+        scheduler_type=kind,
+        kv_config=kv_config,
+        scheduler_config=limits,
+        num_steps_in_flight=config.num_steps_in_flight,
+        kv=make_kv(allocator, kv_config),
+        cost=ConstantCost(None, seconds=1.0),
+        num_stages=config.pipeline_parallel_size,
+    )
 
-    def make_kv(**changes: Any) -> KVCacheManager:
-        return ALLOCATORS.create(allocator.base, replace(kv_config, **changes), **params)
 
-    kind = scheduler_type(config.scheduler, make_kv, limits)
-    kv = make_kv(reserve_output=kind.reserves_output)
-    return SCHEDULERS.create(config.scheduler, kv, limits)
-
-
-def _make_requests(config: CaseConfig, workload: Workload) -> deque[tuple[int, Request]]:
-    """Return requests with the steps they arrive at, in order of arrival."""
+def _trace_of(workload: Workload) -> Trace:
+    """Return the requests of a case; they arrive when the case says, not when the trace does."""
+    given = workload.requests
+    segments = [[_segment(*segment) for segment in request.segments] for request in given]
     salts: dict[str | int, int] = {}
-    arrivals = []
-    for index, given in enumerate(workload.requests):
-        arrival_time = given.arrival_time
-        if arrival_time is None:
-            arrival_time = given.arrival_step + index * BETWEEN_ARRIVALS
-        segments = [_segment(*segment) for segment in given.segments]
-        length = sum(segment[2] for segment in segments)
-        request = Request(
-            index,
-            arrival_time,
-            length,
-            min(given.max_tokens, config.max_model_len - length),
-            segments,
-            FIRST_OUTPUT_SEGMENT + index if given.out_seg is None else given.out_seg,
-            given.priority,
-            _salt(given, salts),
-        )
-        arrivals.append((given.arrival_step, request))
-    return deque(sorted(arrivals, key=lambda arrival: arrival[0]))
+    outputs = [
+        FIRST_OUTPUT_SEGMENT + index if request.out_seg is None else request.out_seg
+        for index, request in enumerate(given)
+    ]
+    return Trace.from_arrays(
+        np.zeros(len(given)),
+        [sum(length for _, _, length in one) for one in segments],
+        [request.max_tokens for request in given],
+        segments=segments,
+        output_content_id=outputs,
+        priority=[request.priority for request in given],
+        cache_salt=[_salt(request, salts) for request in given],
+    )
 
 
 def _segment(content: int, *span: int) -> tuple[int, int, int]:
@@ -83,7 +90,20 @@ def _salt(given: CaseRequest, salts: dict[str | int, int]) -> int:
     return salts.setdefault(given.cache_salt, len(salts) + 1)
 
 
-def play(config: CaseConfig, workload: Workload, *, check: bool = False) -> Iterator[Entry]:
+def _arrivals(workload: Workload) -> list[tuple[int, int, float]]:
+    """Return step, row and arrival time of every request, in the order they join the queue."""
+    arrivals = []
+    for index, given in enumerate(workload.requests):
+        time = given.arrival_time
+        if time is None:
+            time = given.arrival_step + index * BETWEEN_ARRIVALS
+        arrivals.append((given.arrival_step, index, time))
+    return sorted(arrivals, key=lambda arrival: arrival[0])
+
+
+def play(
+    config: CaseConfig, workload: Workload, *, check: bool = False, compiled: bool = False
+) -> Iterator[Entry]:
     """Yield what every step of a case leaves in the log.
 
     A batch is processed when as many are queued as may be, or when nothing could be scheduled.
@@ -92,38 +112,60 @@ def play(config: CaseConfig, workload: Workload, *, check: bool = False) -> Iter
     Parameters
     ----------
     check : recount all memory after every step
+    compiled : run the compiled engine
 
     Raises
     ------
+    ValueError
+        If the compiled engine is asked for and cannot run the case.
     RuntimeError
         If ``check`` finds an invariant broken.
     """
-    scheduler = make_scheduler(config)
-    scheduler.kv.foresee(request for _, request in _make_requests(config, workload))
-    arrivals = _make_requests(config, workload)
+    parts, trace = parts_of(config), _trace_of(workload)
+    reason = refusal(parts) if compiled else None
+    if reason is not None:
+        raise ValueError(f"backend: compiled cannot run this: {reason}")
+    table = np.zeros(len(trace), dtype=REQUESTS)
+    replica = Replica(
+        0, parts, trace, table, start_time=AFTER_ALL_ARRIVALS, watched=True, compiled=compiled
+    )
+    state = replica.state
+    state.patient = True
     names = {index: request.id for index, request in enumerate(workload.requests)}
-    log = StepLog(scheduler, names, summary=config.summary)
-    queue: deque[StepPlan] = deque()
-    step = 0
-    while arrivals or scheduler.has_work or queue:
-        while arrivals and arrivals[0][0] <= step:
-            scheduler.add(arrivals.popleft()[1])
-        if not scheduler.has_work and not queue:
+    log = StepLog(replica, names, summary=config.summary)
+    arrivals, stops, step = _arrivals(workload), iter(replica.stops()), 0
+    while arrivals or state.num_outstanding or state.num_batches:
+        due = [arrival for arrival in arrivals if arrival[0] <= step]
+        arrivals = arrivals[len(due) :]
+        replica.submit(np.array([row for _, row, _ in due], np.int64), _times(due))
+        if not state.num_outstanding and not state.num_batches:
             step = arrivals[0][0]
             continue
         entry: Entry = {"s": step}
-        any_scheduled = False
-        if scheduler.has_work:
-            log.before()
-            plan = scheduler.schedule(float(step))
-            log.scheduled(entry, plan)
-            queue.append(plan)
-            any_scheduled = bool(plan.requests)
-        output = None
-        if len(queue) >= config.num_steps_in_flight or not any_scheduled:
-            output = scheduler.complete(queue.popleft(), float(step))
-        log.processed(entry, output)
+        finished: list[str | int] = []
+        log.before()
+        stop = _next(stops)
+        while stop == DONE:
+            stops = iter(replica.stops())
+            stop = _next(stops)
+        if stop == SCHEDULED:
+            log.scheduled(entry)
+            if state.must_complete:
+                _next(stops)
+                finished = log.finished()
+        else:
+            finished = log.finished()
+        log.processed(entry, finished)
         if check:
-            scheduler.kv.check_integrity()
+            replica.check_integrity()
         yield entry
         step += 1
+
+
+def _times(due: list[tuple[int, int, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([time for _, _, time in due], np.float64)
+
+
+def _next(stops: Iterator[int]) -> int:
+    """Return the next stop at a step."""
+    return next(stop for stop in stops if stop in (DONE, SCHEDULED, COMPLETED))

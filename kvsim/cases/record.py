@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvsim.cases.case import Case, CaseConfig, CaseRequest, Group, Workload, write_case
-from kvsim.cases.play import play
+from kvsim.cases.log import StepLog
 from kvsim.config import Config
 from kvsim.engine.setup import Setup, resolve
 from kvsim.fleet.simulate import serve
 from kvsim.kv.paged import PagedManager
 from kvsim.results.tables import FinishReason
+from kvsim.sched.queue import WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kvsim.records.request import Request
+    from kvsim.cases.log import Entry
+    from kvsim.engine.replica import Replica
     from kvsim.results.result import Result
-    from kvsim.sched.scheduler import Scheduler, StepOutput, StepPlan
     from kvsim.trace import Trace
 
 #: With more requests than this the log keeps counts and checksums.
@@ -72,42 +73,55 @@ def record_run(
 
 
 @dataclass
-class _Watch:
-    """Counts steps as the engine takes them, and notes the step that first saw each request."""
+class Recording:
+    """Looks at a replica after every step, and logs it as a case's steps."""
 
-    num_steps: int = 0
-    seen: list[tuple[int, Request]] = field(default_factory=list)
-    _scheduled: bool = False
+    steps: list[Entry] = field(default_factory=list)
+    seen: list[tuple[int, int, float]] = field(default_factory=list)
+    _entry: Entry = field(default_factory=dict)
+    _log: StepLog | None = None
+    _known: set[int] = field(default_factory=set)
 
-    def attach(self, scheduler: Scheduler) -> Scheduler:
-        add, schedule, complete = scheduler.add, scheduler.schedule, scheduler.complete
+    def begin(self, replica: Replica, names: dict[int, str | int], *, summary: bool) -> None:
+        """Begin with a replica on which nothing has happened."""
+        self._log = StepLog(replica, names, summary=summary)
+        self._log.before()
 
-        def watched_add(request: Request) -> None:
-            self.seen.append((self.num_steps, request))
-            add(request)
+    def scheduled(self, replica: Replica) -> None:
+        """Log what was decided."""
+        self._see(replica)
+        self._entry = {"s": len(self.steps)}
+        self.log.scheduled(self._entry)
+        if not replica.state.must_complete:
+            self._close([])
 
-        def watched_schedule(now: float) -> StepPlan:
-            self.num_steps += 1
-            self._scheduled = True
-            return schedule(now)
+    def completed(self, replica: Replica) -> None:
+        """Log who has ended."""
+        if not self._entry:  # nothing was left to schedule in this step
+            self._see(replica)
+            self._entry = {"s": len(self.steps)}
+        self._close(self.log.finished())
 
-        def watched_complete(plan: StepPlan, now: float) -> StepOutput:
-            self.num_steps += not self._scheduled  # nothing was left to schedule in this step
-            self._scheduled = False
-            return complete(plan, now)
+    @property
+    def log(self) -> StepLog:
+        """The log of the replica."""
+        assert self._log is not None
+        return self._log
 
-        scheduler.add = watched_add  # type: ignore[method-assign]
-        scheduler.schedule = watched_schedule  # type: ignore[method-assign]
-        scheduler.complete = watched_complete  # type: ignore[method-assign]
-        return scheduler
+    def _close(self, finished: list[str | int]) -> None:
+        self.log.processed(self._entry, finished)
+        self.steps.append(self._entry)
+        self._entry = {}
+        self.log.before()
 
-
-@dataclass(frozen=True)
-class _WatchedSetup(Setup):
-    watch: _Watch
-
-    def make_scheduler(self) -> Scheduler:
-        return self.watch.attach(super().make_scheduler())
+    def _see(self, replica: Replica) -> None:
+        """Note which step first saw each request."""
+        state = replica.state
+        places = [state.admissions[k].request for k in range(state.num_admitted)]
+        here = [*(state.requests[place] for place in places), *WaitingQueue(state)]
+        new = {r.request_id: r.arrival_time for r in here if r.request_id not in self._known}
+        self.seen += [(len(self.steps), row, new[row]) for row in sorted(new)]
+        self._known.update(new)
 
 
 def _record(
@@ -119,37 +133,35 @@ def _record(
         raise ValueError("record: a case ends with its last request; leave the horizon out")
     if config.num_samples not in (None, 1) or (trace.num_samples > 1).any():
         raise ValueError("record: a case has one sequence per request; num_samples must be 1")
-    setup, watch = resolve(config), _Watch()
-    setup = replace(setup, config=config.model_copy(update={"backend": "python"}))
-    watched = _WatchedSetup(**vars(setup), watch=watch)
-    result = serve(watched, trace, on_progress=on_progress)
-    if not watch.seen:
+    setup, recording = resolve(config), Recording()
+    summary = len(trace) > MOST_NAMED
+    names: dict[int, str | int] = {index: str(index) for index in range(len(trace))}
+
+    def begin(replica: Replica) -> None:
+        recording.begin(replica, names, summary=summary)
+
+    result = serve(setup, trace, on_progress=on_progress, observer=recording, on_start=begin)
+    if not recording.seen:
         raise ValueError(f"record: no request can be served: {'; '.join(_reasons(result))}")
-    ids = np.array([request.request_id for _, request in watch.seen])
+    ids = np.array([row for _, row, _ in recording.seen])
     if (result.requests["finish_reason"][ids] != FinishReason.FINISHED).any():
         raise ValueError("record: a queued request was rejected; a case cannot say that")
-    case_config = _case_config(setup, summary=len(ids) > MOST_NAMED)
-    workload = Workload(requests=[_case_request(trace, *one) for one in watch.seen])
-    steps = list(play(case_config, workload))
-    num_preemptions = sum(_count(step.get("pre")) for step in steps)
-    if (len(steps), num_preemptions) != (watch.num_steps, result.summary["num_preemptions"]):
-        raise RuntimeError(
-            f"{setup.scheduler} took {watch.num_steps} steps with "
-            f"{result.summary['num_preemptions']} preemptions, and {len(steps)} with "
-            f"{num_preemptions} when played again: it depends on more than its calls"
-        )
-    totals = {"steps": len(steps), "preemptions": num_preemptions}
+    case_config = _case_config(setup, summary=summary)
+    longest = setup.scheduler_config.max_model_len
+    workload = Workload(requests=[_case_request(trace, longest, *one) for one in recording.seen])
+    totals = {
+        "steps": len(recording.steps),
+        "preemptions": int(result.summary["num_preemptions"]),
+    }
     name = f"{config.allocator} under {setup.scheduler}"
-    case = Case(name=name, config=case_config, workload=workload, steps=steps, totals=totals)
+    case = Case(
+        name=name, config=case_config, workload=workload, steps=recording.steps, totals=totals
+    )
     return result, case
 
 
 def _reasons(result: Result) -> list[str]:
     return list(result.summary["rejections"])
-
-
-def _count(names: list[object] | None) -> int:
-    return len(names or ())
 
 
 def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
@@ -185,15 +197,17 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
     )
 
 
-def _case_request(trace: Trace, step: int, request: Request) -> CaseRequest:
-    index = request.request_id
+def _case_request(
+    trace: Trace, max_model_len: int, step: int, row: int, arrival_time: float
+) -> CaseRequest:
+    longest = max_model_len - int(trace.num_prompt_tokens[row])
     return CaseRequest(
-        id=str(index),
+        id=str(row),
         arrival_step=step,
-        segments=list(trace.segments_of(index)),
-        max_tokens=request.max_tokens,
-        priority=request.priority,
-        arrival_time=request.arrival_time,
-        cache_salt=request.cache_salt or None,
-        out_seg=int(trace.output_content_id[index]),
+        segments=list(trace.segments_of(row)),
+        max_tokens=min(int(trace.num_output_tokens[row]), longest),
+        priority=int(trace.priority[row]),
+        arrival_time=arrival_time,
+        cache_salt=int(trace.cache_salt[row]) or None,
+        out_seg=int(trace.output_content_id[row]),
     )

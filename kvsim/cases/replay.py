@@ -42,13 +42,16 @@ class Difference:
         )
 
 
-def replay(case: str | Path | Case, *, check_invariants: bool = False) -> Difference | None:
+def replay(
+    case: str | Path | Case, *, check_invariants: bool = False, backend: str = "python"
+) -> Difference | None:
     """Replay a recorded schedule.
 
     Parameters
     ----------
     case : file, or a case that was read or recorded
     check_invariants : recount all memory after every step
+    backend : ``python`` or ``compiled``
 
     Returns
     -------
@@ -59,7 +62,7 @@ def replay(case: str | Path | Case, *, check_invariants: bool = False) -> Differ
     Raises
     ------
     ValueError
-        If the file cannot be read or is no case.
+        If the file cannot be read or is no case, or the compiled engine cannot run it.
 
     Examples
     --------
@@ -73,7 +76,7 @@ def replay(case: str | Path | Case, *, check_invariants: bool = False) -> Differ
         case = read_case(case)
     recorded = set().union(*case.steps)
     events = [field for field in EVENTS if field in recorded]
-    played = play(case.config, case.workload, check=check_invariants)
+    played = play(case.config, case.workload, check=check_invariants, compiled=backend == "compiled")
     for expected, got in zip_longest(case.steps, played):
         if expected is None:
             if case.totals.get("stalled"):

@@ -23,7 +23,7 @@ class ConstantCost:
 
     rules_of: ClassVar[int] = CONSTANT
 
-    def __init__(self, config: CostConfig, *, seconds: Seconds = 0.02) -> None:
+    def __init__(self, config: CostConfig | None, *, seconds: Seconds = 0.02) -> None:
         del config
         self.seconds = seconds
         self._cost = StepCost(seconds, 0.0, 0.0)

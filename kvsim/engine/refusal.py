@@ -8,25 +8,23 @@ from kvsim.kv.rule_manager import RuleManager
 from kvsim.sched.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from kvsim.engine.setup import Setup
+    from kvsim.engine.setup import Parts
 
 
-def refusal(setup: Setup) -> str | None:
-    """Why the compiled engine cannot run a configuration; None if it can.
+def refusal(setup: Parts) -> str | None:
+    """Why the compiled engine cannot run these parts; None if it can.
 
     It runs what rules say. A part that does anything in its own way is Python.
     """
-    config, kv, kind = setup.config, setup.kv, setup.scheduler_type
+    kv, kind = setup.kv, setup.scheduler_type
     if not isinstance(kv, RuleManager) or not kv.runs_by_rules:
-        return f"allocator {config.allocator} is plain Python"
+        return f"allocator {setup.allocator.base} is plain Python"
     if kv.python_parts:
         return f"{kv.python_parts} is plain Python"
     if not _runs_by_rules(kind):
         return f"scheduler {setup.scheduler} is plain Python"
     if not getattr(setup.cost, "runs_by_rules", False):
-        return f"cost model {config.cost_model} is plain Python"
-    if config.check_invariants:
-        return "check_invariants looks at Python objects"
+        return f"cost model {type(setup.cost).__name__} is plain Python"
     return None
 
 

@@ -21,12 +21,13 @@ from kvsim.rules import engine as rules
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from kvsim.engine.incoming import IncomingRequest
-    from kvsim.engine.setup import Setup
+    from kvsim.engine.setup import Parts
+    from kvsim.kv.manager import KVCacheManager
     from kvsim.records.memory import Memory
     from kvsim.trace import Trace
 
@@ -65,13 +66,14 @@ class Replica:
     end_time : start no step from then on
     on_end : called after each request's end
     observer : called after every step
+    watched : stop after every step, for who calls :meth:`stops`
     compiled : run compiled rules over flat memory
     """
 
     def __init__(
         self,
         index: int,
-        setup: Setup,
+        setup: Parts,
         trace: Trace,
         requests: NDArray[Any],
         *,
@@ -79,6 +81,7 @@ class Replica:
         end_time: float = math.inf,
         on_end: Callable[[], object] | None = None,
         observer: Observer | None = None,
+        watched: bool = False,
         compiled: bool = False,
     ) -> None:
         self._memory: Memory = Flat() if compiled else Objects()
@@ -92,10 +95,10 @@ class Replica:
         state = self.state
         state.index, state.end_time = index, end_time
         state.clock = state.stage_free_time = start_time
-        state.watched = observer is not None
+        state.watched = watched or observer is not None
         self._steps: list[NDArray[Any]] = []
         self._serve: Callable[[int, int], int] | None = None
-        self._num_submitted = 0
+        self._ids, self._times = np.zeros(0, np.int64), np.zeros(0)
         if setup.kv.foresees:
             self._foresee(trace)
 
@@ -106,16 +109,19 @@ class Replica:
         setup, memory, config = self.setup, self._memory, self.setup.scheduler_config
         if self.compiled:
             state: records.Replica = memory.one(records.Replica)
-            kv: Any = setup.kv
+            kv: Any = setup.make_kv()
             kv.lay_out(state.kv, memory, config.max_active + 1)
+            kv.state = state
             lay_out_scheduler(state, memory, config, setup.scheduler_type.rules_of)
         else:
             scheduler = setup.make_scheduler()
-            state, self._scheduler = scheduler.state, scheduler
+            state, kv = scheduler.state, scheduler.kv
+        #: The KV-cache manager, over this replica's state; not for changing.
+        self.kv: KVCacheManager = kv
         lay_out_cost(setup.cost, state.cost, memory, has_samples=setup.kv_config.has_samples)
         state.plan_of = StepPlan
         state.limits.depth = depth = setup.num_steps_in_flight
-        state.limits.num_stages = setup.config.pipeline_parallel_size
+        state.limits.num_stages = setup.num_stages
         state.batches = memory.records(records.Batch, depth + 1)
         for place in range(depth + 1):
             lay_out_batch(memory, state.batches[place], config)
@@ -129,23 +135,23 @@ class Replica:
 
     def _lay_out_records(self, state: records.Replica) -> None:
         """Lay out what the replica writes down."""
-        memory, config, flat = self._memory, self.setup.config, Flat()
+        memory, setup, flat = self._memory, self.setup, Flat()
         self._gaps = np.zeros(GAP_BINS, dtype=np.int64)
         self._samples = np.zeros(MAX_MEMORY_SAMPLES, dtype=MEMORY)
-        self._step_rows = np.zeros(STEP_ROWS * config.record_steps, dtype=STEPS)
+        self._step_rows = np.zeros(STEP_ROWS * setup.record_steps, dtype=STEPS)
         rows: list[tuple[str, Any]] = [
             ("rows", Views(self._requests, records.RequestRow, flat)),
             ("samples", Views(self._samples, records.MemorySample, flat)),
             ("steps", Views(self._step_rows, records.StepRow, flat)),
             ("gaps", Numbers(self._gaps)),
         ]
-        state.record_steps = config.record_steps
+        state.record_steps = setup.record_steps
         state.max_step_rows = len(self._step_rows)
-        if config.record_memory_map:
+        if setup.record_memory_map:
             self._maps = np.zeros(MAX_MEMORY_SAMPLES * MEMORY_MAP_BINS, dtype=np.int8)
             rows.append(("maps", Numbers(self._maps)))
             state.num_bins = MEMORY_MAP_BINS
-            room_for_map = getattr(self.setup.kv, "room_for_map", None)
+            room_for_map = getattr(self.kv, "room_for_map", None)
             if room_for_map is not None:
                 room_for_map(state.kv, memory)
         for name, value in rows:
@@ -154,7 +160,7 @@ class Replica:
     def _foresee(self, trace: Trace) -> None:
         """Tell the KV-cache manager all requests to come."""
         longest = self.setup.scheduler_config.max_model_len
-        self._scheduler.kv.foresee(
+        self.kv.foresee(
             self._contents.request(index, 0.0, longest)
             for index in range(len(trace))
             if trace.num_prompt_tokens[index] < longest
@@ -171,12 +177,19 @@ class Replica:
         self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
     ) -> None:
         trace, count = self.state.trace, len(request_ids)
-        first, n = trace.next, trace.num_arrivals
-        ids = np.concatenate([np.array(list(trace.ids)[first:n], np.int64), request_ids])
-        times = np.concatenate([np.array(list(trace.arrival_time)[first:n]), arrival_times])
-        list_of = self._memory.list_of
-        self._memory.replace(trace, ids=list_of(ids), arrival_time=list_of(times))
-        trace.next, trace.num_arrivals = 0, len(ids)
+        first, stop = trace.next, trace.num_arrivals
+        if stop + count > len(self._ids):
+            room = 2 * (stop - first + count)
+            ids, times = np.zeros(room, np.int64), np.zeros(room)
+            ids[: stop - first] = self._ids[first:stop]
+            times[: stop - first] = self._times[first:stop]
+            self._ids, self._times = ids, times
+            list_of = self._memory.list_of
+            self._memory.replace(trace, ids=list_of(ids), arrival_time=list_of(times))
+            trace.next, stop = 0, stop - first
+        self._ids[stop : stop + count] = request_ids
+        self._times[stop : stop + count] = arrival_times
+        trace.num_arrivals = stop + count
         self.state.num_outstanding += count
 
     def num_outstanding(self) -> int:  # noqa: D102
@@ -186,39 +199,47 @@ class Replica:
         return rules.next_event_time(self.state)
 
     def num_cached_tokens(self, request: IncomingRequest) -> int:  # noqa: D102
-        return self._scheduler.kv.lookup(request.as_request()).num_tokens
+        return self.kv.lookup(request.as_request()).num_tokens
 
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:  # noqa: D102
         state = self.state
         state.horizon, state.until_finish, state.num_ended = horizon, until_finish, 0
         num_told = 0
-        while True:
-            outcome = self._call(rules.ADVANCE, STEPS_PER_CALL)
+        for stop in self.stops():
             if self._on_end is not None:
                 for _ in range(num_told, state.num_ended):
                     self._on_end()
                 num_told = state.num_ended
-            if outcome == records.DONE:
-                return state.num_ended
+            if self._observer is not None and stop == records.SCHEDULED:
+                self._observer.scheduled(self)
+            elif self._observer is not None and stop == records.COMPLETED:
+                self._observer.completed(self)
+        return state.num_ended
+
+    def stops(self) -> Iterator[int]:
+        """Run on, and say each time why the rules have stopped, until they are done.
+
+        Raises
+        ------
+        RuntimeError
+            If the scheduler has work and schedules none of it (invariant 7).
+        """
+        state = self.state
+        while True:
+            outcome = self._call(rules.ADVANCE, STEPS_PER_CALL)
             if outcome == records.STUCK:
                 raise RuntimeError(
                     f"invariant 7: {self.setup.scheduler} has {state.num_running} running and "
                     f"{state.waiting.length} waiting requests at {state.clock} s but schedules "
                     "none of them"
                 )
-            self._help(outcome)
-
-    def _help(self, outcome: int) -> None:
-        """Do what the rules have stopped for."""
-        state = self.state
-        if outcome == records.NEEDS_REQUESTS:
-            more_requests(state, self._memory, state.num_requests)
-        elif outcome == records.NEEDS_STEPS:
-            self._drain_steps()
-        elif self._observer is not None and outcome == records.SCHEDULED:
-            self._observer.scheduled(self)
-        elif self._observer is not None and outcome == records.COMPLETED:
-            self._observer.completed(self)
+            if outcome == records.NEEDS_REQUESTS:
+                more_requests(state, self._memory, state.num_requests)
+            elif outcome == records.NEEDS_STEPS:
+                self._drain_steps()
+            yield outcome
+            if outcome == records.DONE:
+                return
 
     def _call(self, command: int, max_steps: int) -> int:
         if not self.compiled:
@@ -230,8 +251,8 @@ class Replica:
         return self._serve(command, max_steps)
 
     def check_integrity(self) -> None:
-        """Recount all memory; only of Python objects."""
-        self._scheduler.kv.check_integrity()
+        """Recount all memory."""
+        self.kv.check_integrity()
 
     def settle(self, end_time: float) -> Totals:  # noqa: D102
         state = self.state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -20,32 +20,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Setup:
+class Parts:
     """Everything a replica is made of; the same for all replicas of a run.
 
     ``kv`` is an empty manager that answers questions and serves nobody. ``cost`` prices the steps
     of all replicas. ``scheduler_type`` is the class of the schedulers.
     """
 
-    config: Config
-    memory: Memory
     allocator: AllocatorSpec
     scheduler: str
     scheduler_type: type[Scheduler]
     kv_config: KVCacheConfig
     scheduler_config: SchedulerConfig
-    cost_config: CostConfig
     num_steps_in_flight: int
     kv: KVCacheManager
     cost: CostModel
+    num_stages: int = field(default=1, kw_only=True)
+    record_steps: bool = field(default=False, kw_only=True)
+    record_memory_map: bool = field(default=False, kw_only=True)
 
     def make_kv(self) -> KVCacheManager:
         """Make a KV-cache manager with all memory free."""
-        return _make_kv(self.allocator, self.kv_config)
+        return make_kv(self.allocator, self.kv_config)
 
     def make_scheduler(self) -> Scheduler:
         """Make an empty scheduler over its own KV-cache manager."""
         return SCHEDULERS.create(self.scheduler, self.make_kv(), self.scheduler_config)
+
+
+@dataclass(frozen=True)
+class Setup(Parts):
+    """The parts of a replica, and the configuration they follow from."""
+
+    config: Config
+    memory: Memory
+    cost_config: CostConfig
 
     def for_samples(self) -> Setup:
         """Return the same for requests of several sequences.
@@ -56,7 +65,7 @@ class Setup:
             If the scheduler or the KV-cache manager cannot serve them.
         """
         kv_config = replace(self.kv_config, has_samples=True)
-        kv = _make_kv(self.allocator, kv_config)
+        kv = make_kv(self.allocator, kv_config)
         if not (self.scheduler_type.takes_samples and kv.serves_samples):
             raise ValueError(
                 f"num_samples: {self.config.allocator} under scheduler {self.scheduler!r} serves "
@@ -72,7 +81,8 @@ class Setup:
         return replace(self, kv_config=kv_config, kv=kv)
 
 
-def _make_kv(allocator: AllocatorSpec, kv_config: KVCacheConfig) -> KVCacheManager:
+def make_kv(allocator: AllocatorSpec, kv_config: KVCacheConfig) -> KVCacheManager:
+    """Make a KV-cache manager with all memory free."""
     return ALLOCATORS.create(allocator.base, kv_config, **allocator.params)
 
 
@@ -124,7 +134,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         asynchronous=asynchronous,
         preemption_mode="swap" if allocator.swap else config.preemption_mode,
     )
-    kv = _make_kv(allocator, kv_config)
+    kv = make_kv(allocator, kv_config)
     if not isinstance(SCHEDULERS.get(scheduler), type):
         SCHEDULERS.create(scheduler, kv, scheduler_config)
     if allocator.swap and not kv.can_swap:
@@ -146,6 +156,9 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         scheduler_config=scheduler_config,
         cost_config=cost_config,
         num_steps_in_flight=num_steps_in_flight,
+        num_stages=config.pipeline_parallel_size,
+        record_steps=config.record_steps,
+        record_memory_map=config.record_memory_map,
         kv=kv,
         cost=_make_cost_model(config, cost_config),
     )
@@ -159,7 +172,7 @@ def _scheduler_type(
     some = SchedulerConfig(limits.max_model_len, limits.max_num_seqs, limits.max_num_batched_tokens)
     # It is abstract, but only its attributes are read.
     kv_config = _kv_config(config, memory, layout, Scheduler, scheduler, steps=1)  # type: ignore[type-abstract]
-    return scheduler_type(scheduler, partial(_make_kv, allocator, kv_config), some)
+    return scheduler_type(scheduler, partial(make_kv, allocator, kv_config), some)
 
 
 def _with_offloading(

@@ -84,10 +84,11 @@ def serve(
     *,
     on_progress: Callable[[int], object] | None = None,
     observer: Observer | None = None,
+    on_start: Callable[[Replica], object] | None = None,
 ) -> Result:
     """Serve a trace by a resolved configuration; see :func:`run`.
 
-    ``observer`` looks at every replica after each of its steps.
+    ``observer`` looks at every replica after each of its steps, ``on_start`` before the first.
     """
     check_trace(trace)
     config = setup.config
@@ -105,7 +106,7 @@ def serve(
     reason = choose_backend(setup)
     if config.check_invariants and observer is None:
         observer = Checker()
-    replicas: list[Backend] = [
+    replicas = [
         Replica(
             index,
             setup,
@@ -119,6 +120,9 @@ def serve(
         )
         for index in range(config.data_parallel_size)
     ]
+    if on_start is not None:
+        for replica in replicas:
+            on_start(replica)
     admissible = _admissible(setup, trace)
     arrival_time = table["arrival_time"].copy()
     Serving(trace, arrival_time, admissible, replicas, router, config.max_concurrency).run()
