@@ -9,6 +9,7 @@ import numpy as np
 
 from kvsim.cases.log import StepLog
 from kvsim.cost.constant import ConstantCost
+from kvsim.engine.contents import Contents, segment_rows
 from kvsim.engine.refusal import refusal
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Parts, make_kv
@@ -16,7 +17,6 @@ from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.records.engine import COMPLETED, DONE, SCHEDULED
 from kvsim.results.tables import REQUESTS
 from kvsim.sched.scheduler import scheduler_type
-from kvsim.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,8 +59,8 @@ def parts_of(config: CaseConfig) -> Parts:
     )
 
 
-def _trace_of(workload: Workload) -> Trace:
-    """Return the requests of a case; they arrive when the case says, not when the trace does."""
+def _contents_of(workload: Workload) -> Contents:
+    """Return the requests of a case by row."""
     given = workload.requests
     segments = [[_segment(*segment) for segment in request.segments] for request in given]
     salts: dict[str | int, int] = {}
@@ -68,15 +68,18 @@ def _trace_of(workload: Workload) -> Trace:
         FIRST_OUTPUT_SEGMENT + index if request.out_seg is None else request.out_seg
         for index, request in enumerate(given)
     ]
-    return Trace.from_arrays(
-        np.zeros(len(given)),
-        [sum(length for _, _, length in one) for one in segments],
-        [request.max_tokens for request in given],
-        segments=segments,
-        output_content_id=outputs,
-        priority=[request.priority for request in given],
-        cache_salt=[_salt(request, salts) for request in given],
-    )
+    lists = {
+        "num_prompt_tokens": [sum(length for _, _, length in one) for one in segments],
+        "max_tokens": [request.max_tokens for request in given],
+        "segment_offsets": np.cumsum([0, *map(len, segments)]),
+        "output_content_id": outputs,
+        "priority": [request.priority for request in given],
+        "cache_salt": [_salt(request, salts) for request in given],
+        "num_samples": np.ones(len(given)),
+    }
+    arrays = {name: np.array(rows, np.int64) for name, rows in lists.items()}
+    flat = [segment for one in segments for segment in one]
+    return Contents(arrays, segment_rows(*zip(*flat, strict=True)))
 
 
 def _segment(content: int, *span: int) -> tuple[int, int, int]:
@@ -121,13 +124,13 @@ def play(
     RuntimeError
         If ``check`` finds an invariant broken.
     """
-    parts, trace = parts_of(config), _trace_of(workload)
+    parts, contents = parts_of(config), _contents_of(workload)
     reason = refusal(parts) if compiled else None
     if reason is not None:
         raise ValueError(f"backend: compiled cannot run this: {reason}")
-    table = np.zeros(len(trace), dtype=REQUESTS)
+    table = np.zeros(len(contents), dtype=REQUESTS)
     replica = Replica(
-        0, parts, trace, table, start_time=AFTER_ALL_ARRIVALS, watched=True, compiled=compiled
+        0, parts, contents, table, start_time=AFTER_ALL_ARRIVALS, watched=True, compiled=compiled
     )
     state = replica.state
     state.patient = True

@@ -21,41 +21,56 @@ _contents: WeakKeyDictionary[Trace, Contents] = WeakKeyDictionary()
 
 
 class Contents:
-    """Shared, read-only memory of a trace."""
+    """Requests by row: shared, read-only memory.
 
-    def __init__(self, trace: Trace) -> None:
-        self._lists: dict[str, NDArray[Any]] = {
-            "num_prompt_tokens": trace.num_prompt_tokens,
-            "max_tokens": trace.num_output_tokens,
-            "segment_offsets": trace.segment_offsets,
-            "output_content_id": trace.output_content_id,
-            "priority": trace.priority,
-            "cache_salt": trace.cache_salt,
-            "num_samples": trace.num_samples,
-        }
-        segments = np.zeros(len(trace.segment_content_id), dtype=Segment.dtype())
-        segments["content_id"] = trace.segment_content_id
-        segments["start"] = trace.segment_start
-        segments["num_tokens"] = trace.segment_num_tokens
+    Parameters
+    ----------
+    lists : num_prompt_tokens, max_tokens, output_content_id, priority, cache_salt and num_samples,
+        int64, one per request, and segment_offsets, one more
+    segments : the prompts' segments, shape (segments,)
+    """
+
+    def __init__(self, lists: dict[str, NDArray[np.int64]], segments: NDArray[Any]) -> None:
+        self.lists = {name: np.ascontiguousarray(rows, np.int64) for name, rows in lists.items()}
         self._segments = segments
+
+    def __len__(self) -> int:
+        return len(self.lists["num_prompt_tokens"])
 
     @classmethod
     def of(cls, trace: Trace) -> Contents:
         """Return a trace's contents, made once."""
         if trace not in _contents:
-            _contents[trace] = cls(trace)
+            lists = {
+                "num_prompt_tokens": trace.num_prompt_tokens,
+                "max_tokens": trace.num_output_tokens,
+                "segment_offsets": trace.segment_offsets,
+                "output_content_id": trace.output_content_id,
+                "priority": trace.priority,
+                "cache_salt": trace.cache_salt,
+                "num_samples": trace.num_samples,
+            }
+            columns = (trace.segment_content_id, trace.segment_start, trace.segment_num_tokens)
+            _contents[trace] = cls(lists, segment_rows(*columns))
         return _contents[trace]
 
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
         """Point a replica's record of the trace here."""
-        for name, values in self._lists.items():
+        for name, values in self.lists.items():
             setattr(record, name, memory.list_of(values))
         segments: Any = Views(self._segments, Segment, Flat())
         record.segments = segments if memory.compiled else list(map(_segment, self._segments))
 
     def request(self, index: int, arrival_time: float, max_model_len: int) -> Request:
         """Make one request of the trace; its output is cut at ``max_model_len``."""
-        return request_of(self._lists, self._segments, index, arrival_time, max_model_len)
+        return request_of(self.lists, self._segments, index, arrival_time, max_model_len)
+
+
+def segment_rows(content_id: Any, start: Any, num_tokens: Any) -> NDArray[Any]:
+    """Return segments given by columns."""
+    rows = np.zeros(len(content_id), dtype=Segment.dtype())
+    rows["content_id"], rows["start"], rows["num_tokens"] = content_id, start, num_tokens
+    return rows
 
 
 def _segment(row: Any) -> Segment:

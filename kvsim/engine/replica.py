@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvsim.cost.model import lay_out_cost
-from kvsim.engine.contents import Contents
 from kvsim.records import engine as records
 from kvsim.records.growth import more_requests
 from kvsim.records.memory import Flat, Numbers, Objects, Views
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.engine.contents import Contents
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Parts
     from kvsim.kv.manager import KVCacheManager
     from kvsim.records.memory import Memory
-    from kvsim.trace import Trace
 
 #: Address ranges of a memory map.
 MEMORY_MAP_BINS = 1024
@@ -60,7 +59,7 @@ class Replica:
     ----------
     index : number of the replica
     setup : what it is made of
-    trace : the requests; only submitted ones are served
+    contents : the requests by row; only submitted ones are served
     requests : the run's requests table, shared by all replicas
     start_time : when the run begins, seconds
     end_time : start no step from then on
@@ -74,7 +73,7 @@ class Replica:
         self,
         index: int,
         setup: Parts,
-        trace: Trace,
+        contents: Contents,
         requests: NDArray[Any],
         *,
         start_time: float,
@@ -87,7 +86,7 @@ class Replica:
         self._memory: Memory = Flat() if compiled else Objects()
         self._on_end = on_end
         self._observer = observer
-        self._contents = Contents.of(trace)
+        self._contents = contents
         self._requests = requests
         self.setup = setup
         self.compiled = compiled
@@ -100,7 +99,7 @@ class Replica:
         self._serve: Callable[[int, int], int] | None = None
         self._ids, self._times = np.zeros(0, np.int64), np.zeros(0)
         if setup.kv.foresees:
-            self._foresee(trace)
+            self._foresee()
 
     # -- laying out ------------------------------------------------------------------------------
 
@@ -157,13 +156,13 @@ class Replica:
         for name, value in rows:
             setattr(state, name, value)
 
-    def _foresee(self, trace: Trace) -> None:
+    def _foresee(self) -> None:
         """Tell the KV-cache manager all requests to come."""
         longest = self.setup.scheduler_config.max_model_len
+        prompts = self._contents.lists["num_prompt_tokens"]
         self.kv.foresee(
             self._contents.request(index, 0.0, longest)
-            for index in range(len(trace))
-            if trace.num_prompt_tokens[index] < longest
+            for index in np.flatnonzero(prompts < longest).tolist()
         )
 
     # -- the protocol ------------------------------------------------------------------------------

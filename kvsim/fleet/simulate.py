@@ -110,7 +110,7 @@ def serve(
         Replica(
             index,
             setup,
-            trace,
+            Contents.of(trace),
             table,
             start_time=start,
             end_time=end,

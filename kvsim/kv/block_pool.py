@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.kv.eviction import LRU, lay_out_policy, victims
 from kvsim.records.kv import KV
-from kvsim.records.memory import Objects
+from kvsim.records.memory import Objects, column, head
 from kvsim.records.paged import NULL_BLOCK, Block, BlockTable, KVGroup
 from kvsim.records.paged import BlockPool as Pool
 from kvsim.records.record import NONE
@@ -88,18 +88,17 @@ class BlockPool:
     @property
     def ref_cnt(self) -> list[int]:
         """Tables that hold each block."""
-        return [block.ref_cnt for block in self.kv.pool.blocks]
+        return column(self.kv.pool.blocks, "ref_cnt")
 
     def free_queue(self) -> Iterator[int]:
         """Free blocks, next one out first."""
         pool = self.kv.pool
-        for place in range(pool.num_unhashed - 1, -1, -1):
-            yield pool.unhashed[place]
+        yield from reversed(head(pool.unhashed, pool.num_unhashed))
         yield from victims(pool)
 
     def hashed_blocks(self) -> list[int]:
         """Blocks that carry a key, in use or free."""
-        return [k for k, block in enumerate(self.kv.pool.blocks) if block.hashed]
+        return [k for k, hashed in enumerate(column(self.kv.pool.blocks, "hashed")) if hashed]
 
     def lookup(self, key: int, group: int) -> int | None:
         """Return the block that has held a content longest, or None. Does not mutate."""
@@ -149,8 +148,10 @@ class BlockPool:
         RuntimeError
             Naming the block and both sides of the broken equation.
         """
-        blocks = list(self.kv.pool.blocks)
-        held = [0] * len(blocks)
+        ref_cnt, hashed, group_of = (
+            column(self.kv.pool.blocks, name) for name in ("ref_cnt", "hashed", "group")
+        )
+        held = [0] * len(ref_cnt)
         for group, table in tables:
             seen = set()
             for k in table:
@@ -158,20 +159,20 @@ class BlockPool:
                     continue
                 if k in seen:
                     raise RuntimeError(f"invariant 4: block {k} is twice in one table")
-                if blocks[k].group != group:
+                if group_of[k] != group:
                     raise RuntimeError(f"invariant 4: block {k} is in a table of group {group}")
                 seen.add(k)
                 held[k] += 1
-        for k, (block, count) in enumerate(zip(blocks, held, strict=True)):
-            if count != block.ref_cnt:
+        for k, count in enumerate(held):
+            if count != ref_cnt[k]:
                 raise RuntimeError(
-                    f"invariant 3: block {k} has ref_cnt {block.ref_cnt} but is in {count} tables"
+                    f"invariant 3: block {k} has ref_cnt {ref_cnt[k]} but is in {count} tables"
                 )
-            if count > 1 and not block.hashed and not forked:
+            if count > 1 and not hashed[k] and not forked:
                 raise RuntimeError(f"invariant 4: block {k} is shared but has no key")
         free = list(self.free_queue())
         used = sum(count > 0 for count in held)
-        if len(set(free)) != len(free) or any(blocks[k].ref_cnt for k in free):
+        if len(set(free)) != len(free) or any(ref_cnt[k] for k in free):
             raise RuntimeError("invariant 2: a block is in the free queue twice, or while in use")
         if used + len(free) != self.num_usable or used != sum(self.num_used):
             raise RuntimeError(
@@ -179,5 +180,5 @@ class BlockPool:
                 f"is not {self.num_usable}"
             )
         cached = set(victims(self.kv.pool))
-        if any(bool(blocks[k].hashed) != (k in cached) for k in free):
+        if any(bool(hashed[k]) != (k in cached) for k in free):
             raise RuntimeError("a free block is in the wrong part of the free queue")

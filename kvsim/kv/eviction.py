@@ -8,6 +8,7 @@ from collections import OrderedDict
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kvsim.records.memory import column
 from kvsim.records.record import NONE
 from kvsim.registry import Registry, overridden, parse_spec
 from kvsim.rules import eviction as rules
@@ -107,10 +108,10 @@ def victims(pool: BlockPool) -> Iterator[int]:
         policy: Any = pool.python
         yield from policy
         return
-    k = pool.cached.head
+    following, k = column(pool.blocks, "next"), pool.cached.head
     while k != NONE:
         yield k
-        k = pool.blocks[k].next
+        k = following[k]
 
 
 @EVICTION_POLICIES.register("lru")

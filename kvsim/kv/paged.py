@@ -17,6 +17,7 @@ from kvsim.kv.eviction import eviction_policy
 from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import PAGED
+from kvsim.records.memory import head
 from kvsim.records.paged import FULL, BlockTable, Holding, KVGroup, LookupSpec
 from kvsim.rules.attention import admission_cap, cdiv
 
@@ -194,9 +195,7 @@ class PagedManager(RuleManager):
 
     def block_ids(self, request: Request) -> list[list[int]]:  # noqa: D102
         holding = self.kv.holdings[request.holding]
-        return [
-            [table.blocks[place] for place in range(table.length)] for table in holding.tables
-        ]
+        return [head(table.blocks, table.length) for table in holding.tables]
 
     def check_integrity(self) -> None:  # noqa: D102
         held = self.held_requests()

@@ -203,3 +203,19 @@ class View:
         address = value.array.ctypes.data if len(value) else 0
         self._memory.lists[address] = value
         self._array[name][0] = (address, len(value))
+
+
+def column(rows: Any, name: str) -> list[Any]:
+    """Return one field of all records of a list."""
+    if isinstance(rows, Views):
+        values: list[Any] = rows.array[name].tolist()
+        return values
+    return [getattr(row, name) for row in rows]
+
+
+def head(numbers: Any, count: int) -> list[Any]:
+    """Return the first numbers of a list."""
+    if isinstance(numbers, Numbers):
+        values: list[Any] = numbers.array[:count].tolist()
+        return values
+    return [numbers[place] for place in range(count)]
