@@ -10,6 +10,8 @@ import kvsim
 from kvsim.catalog import get_model
 from kvsim.config import Config, RunConfig
 from kvsim.cost.model import COST_MODELS, StepCost
+from kvsim.engine.router import ROUTERS
+from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
 from kvsim.kv.paged import PagedManager, paged
 from kvsim.registry import Registry, parse_spec
@@ -18,6 +20,7 @@ from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import SCHEDULERS
 from kvsim.testing import check_result
 from kvsim.trace import Trace
+from workloads import WORKLOADS
 
 TRACE = Trace.from_arrays([0.0, 0.1, 0.2], [20, 30, 40], [5, 6, 7])
 
@@ -100,7 +103,9 @@ def test_a_users_components_run_by_import_path_without_editing_any_file() -> Non
     assert order == [0, 2, 1]
 
 
-@pytest.mark.parametrize("registry", [ALLOCATORS, SCHEDULERS, COST_MODELS])
+@pytest.mark.parametrize(
+    "registry", [ALLOCATORS, SCHEDULERS, COST_MODELS, EVICTION_POLICIES, ROUTERS, WORKLOADS]
+)
 def test_every_component_says_what_it_does(registry: Registry[object]) -> None:
     for name in registry.names():
         assert (registry.get(name).__doc__ or "").strip(), name
