@@ -144,7 +144,7 @@ LRU_CURVE = {1827: 0.052, 9139: 0.195, 18279: 0.278, 45697: 0.353, 91395: 0.363,
 LRU_CURVE |= {1000: 0.0445, 10_000: 0.2112, 30_000: 0.3257, 50_000: 0.3546, 100_000: 0.3637}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def mooncake_prompts(shared_data) -> list[list[int]]:
     trace = workloads.load(next((shared_data / "traces").glob("mooncake*conv*")))
     return [[piece[0] for piece in trace.segments_of(i)] for i in range(len(trace))]

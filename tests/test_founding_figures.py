@@ -32,12 +32,12 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rows() -> list[Row]:
     return judged(quick=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def techniques() -> list[Shown]:
     return shown(quick=True)
 
