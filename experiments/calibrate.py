@@ -70,30 +70,42 @@ def fit_on_runs(
     start = tuple(float(read_table()["h100"][name]) for name in names)
 
     def ratios(values: Any) -> Any:
-        card = table["h100"] | {n: float(v) for n, v in zip(names, values, strict=True)}
-        with tempfile.NamedTemporaryFile("wb", suffix=".toml") as file:
-            tomli_w.dump({"h100": card}, file)
-            file.flush()
-            model = f"roofline+constants={file.name}"
-            found = [compare(run, simulate(run, cost_model=model))[what] for run, what in targets]
-        return [1 + error / 100 for error in found]
+        given = {n: float(v) for n, v in zip(names, values, strict=True)}
+        return ratios_of(targets, table["h100"] | given)
 
     found = fit(ratios, start, np.ones(len(targets)), steps=10, nudge=0.03)
     return {name: float(f"{value:.3g}") for name, value in zip(names, found, strict=True)}
 
 
-def calibrate(data: Path) -> dict[str, dict[str, Any]]:
-    """Return the table of constants with the fitted ones replaced."""
-    table, serving = calibrate_kernels(data), data / "serving"
+def ratios_of(targets: list[tuple[Run, str]], card: dict[str, Any]) -> list[float]:
+    """Return simulated by measured figures of runs under the constants of an H100."""
+    with tempfile.NamedTemporaryFile("wb", suffix=".toml") as file:
+        tomli_w.dump({"h100": card}, file)
+        file.flush()
+        model = f"roofline+constants={file.name}"
+        found = [compare(run, simulate(run, cost_model=model))[what] for run, what in targets]
+    return [1 + error / 100 for error in found]
+
+
+def run_targets(serving: Path) -> dict[tuple[str, ...], list[tuple[Run, str]]]:
+    """Return the constants that no kernel shows, with the figures of runs they are fitted on."""
     light = qwen(serving / "qwen3-14b_h100_vllm0.23")[0]
     (dense,) = (run for run in constant_rates(serving / "h100_vllm0.15") if run.name in FITTED)
-    targets = [(light, "TTFT"), (light, "TPOT"), (dense, "TPOT")]
-    shared = fit_on_runs(("elementwise", "layer_launch"), targets, table)
-    table["h100"] |= shared
     loops = closed_loops(serving / "measured_serving_points.csv")
     loops = [run for run in loops if run.name.startswith("qwen3-32b 2 x H100 1024+")]
-    targets = [(run, "E2E") for run in loops]
-    shared |= fit_on_runs(("sync_step", "sync_request"), targets, table)
+    return {
+        ("elementwise", "layer_launch"): [(light, "TTFT"), (light, "TPOT"), (dense, "TPOT")],
+        ("sync_step", "sync_request"): [(run, "E2E") for run in loops],
+    }
+
+
+def calibrate(data: Path) -> dict[str, dict[str, Any]]:
+    """Return the table of constants with the fitted ones replaced."""
+    table = calibrate_kernels(data)
+    shared: dict[str, float] = {}
+    for names, targets in run_targets(data / "serving").items():
+        shared |= fit_on_runs(names, targets, table)
+        table["h100"] |= shared
     return {card: constants | shared for card, constants in table.items()}
 
 

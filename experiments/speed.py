@@ -1,151 +1,174 @@
-"""How fast kvsim is: requests and steps per CPU-second, compiled beside plain Python, and memory.
+"""How fast kvsim is: requests and steps per CPU-second, and peak memory, line by line.
 
-One row per job, medians of CPU time with the kernels' cache warm; ``--quick`` runs a tenth. Nothing
-here asserts a time: machines differ, and only ratios within one run mean much.
+Every measurement has a process of its own and counts CPU time with the kernels loaded; set-up is
+in it, a second's work makes it small. Medians of five; ``--quick`` runs once. Nothing here asserts
+a time: machines differ. ``--against`` measures another checkout (a folder) or another environment
+(its python) in turn with this one on the same machine, and prints the ratio of each pair.
 
-    python -m experiments.speed [--quick] [--repeat 5]
+    python -m experiments.speed [--quick] [--only NAME] [--against PATH] [--csv FILE] [--long]
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable  # noqa: TC003 - NamedTuple reads the annotation
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import kvsim
-import workloads
-from kvsim.trace import Trace
+from experiments import _speed_lines
+from experiments._speed_lines import Line, lines
+from kvsim.kv.eviction import EVICTION_POLICIES
 
-LLAMA = {"model": "llama-3-8b", "gpu": "h100-sxm", "max_model_len": 8192}
-
-
-class Job(NamedTuple):
-    """What is served, under which options, and requests that plain Python gets instead."""
-
-    name: str
-    make: Callable[[int], Trace]
-    num_requests: int
-    options: dict[str, Any]
-    python_requests: int = 1000
+HERE = Path(__file__).resolve().parents[1]
+#: Two checkouts serve equally many requests, the fewer, unless one wants so many times the other's.
+ALIKE = 4
 
 
-def sharegpt(rate: float) -> Callable[[int], Trace]:
-    """ShareGPT-like requests at a rate."""
-    return lambda n: workloads.sharegpt(num_requests=n, request_rate=rate, seed=0)
+class Side(NamedTuple):
+    """An interpreter, and the checkout it takes kvsim from, if any."""
+
+    python: str
+    checkout: Path | None
+
+    def measure(self, line: Line) -> dict[str, Any]:
+        """Measure in a child process; ``error`` says why it could not."""
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        if self.checkout is not None:
+            environment["PYTHONPATH"] = str(self.checkout)
+        done = subprocess.run(
+            [self.python, "-P", _speed_lines.__file__, json.dumps(line)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            return {"error": (done.stderr.strip() or "killed").splitlines()[-1]}
+        found: dict[str, Any] = json.loads(done.stdout)
+        if self.checkout is not None and not Path(found["package"]).is_relative_to(self.checkout):
+            raise SystemExit(f"speed: {self.checkout} holds no kvsim; {found['package']} ran")
+        return found
 
 
-def decodes(num_waves: int, num_tokens: int) -> Trace:
-    """Waves of 256 requests that start and end together and only decode, after a short prompt."""
-    n = 256 * num_waves
-    return Trace.from_arrays([0.0] * n, [64] * n, [num_tokens] * n)
+def other_side(given: str) -> Side:
+    """Return the side of ``--against``: a folder with kvsim in it, or a python."""
+    path = Path(given).absolute()  # unresolved: an environment's python is a link
+    if (path / "kvsim").is_dir():
+        return Side(sys.executable, path.resolve())
+    if path.is_file():
+        return Side(str(path), None)
+    raise SystemExit(f"speed: --against {given}: neither a checkout nor a python")
 
 
-def jobs() -> list[Job]:
-    """The jobs of the speed goals, and growth in requests and in running requests."""
-    plain = LLAMA | {"enable_prefix_caching": False, "max_num_seqs": 256}
-    cached = plain | {"enable_prefix_caching": True}
-    chat = {"model": "llama-2-7b", "gpu": "a100-80gb"}
-    saturated = sharegpt(float("inf"))
-    listed = [
-        Job("saturated, 256 running", saturated, 1_000_000, plain),
-        Job("the same, prefix caching", saturated, 200_000, cached),
-        Job("half load (26 requests/s)", sharegpt(26.0), 200_000, plain),
-        Job("Azure conv-like, 1 replica", azure, 10_000, chat),
-    ]
-    sizes = (1_000, 10_000, 100_000)
-    listed += [Job(f"growth: {n:,} requests", saturated, n, plain) for n in sizes]
-    for running in (16, 64, 256, 1024):
-        options = plain | {"max_num_seqs": running, "max_num_batched_tokens": 8192}
-        listed.append(Job(f"growth: {running} running", saturated, 50_000, options))
-    return listed
-
-
-def azure(num_requests: int) -> Trace:
-    """Lengths of the Azure 2023 conversation trace at 5 requests per second."""
-    return workloads.generate("azure-conv", num_requests=num_requests, request_rate=5.0, seed=0)
-
-
-def measure(trace: Trace, backend: str, options: dict[str, Any], repeat: int) -> tuple[float, int]:
-    """Return the median CPU time and the number of steps."""
-    times = []
-    steps = 0
+def measured(line: Line, sides: list[Side], repeat: int) -> list[list[dict[str, Any]]]:
+    """Return the repetitions of each side, taken in turn; a side that fails has one, its error."""
+    found: list[list[dict[str, Any]]] = [[] for _ in sides]
+    wanted = [line.num_requests] * len(sides)
+    if line.num_requests is None:
+        pilots = [side.measure(line) for side in sides]
+        wanted = [pilot.get("requests") for pilot in pilots]
+        numbers = [n for n in wanted if n]
+        if numbers and max(numbers) <= ALIKE * min(numbers):
+            wanted = [min(numbers)] * len(sides)
+        found = [[pilot] if "error" in pilot else [] for pilot in pilots]
     for _ in range(repeat):
-        begin = time.process_time()
-        result = kvsim.simulate(trace, backend=backend, **options)
-        times.append(time.process_time() - begin)
-        steps = result.summary["num_steps"]
-    return statistics.median(times), steps
+        for side, number, repetitions in zip(sides, wanted, found, strict=True):
+            if not any("error" in one for one in repetitions):
+                repetitions.append(side.measure(line._replace(num_requests=number)))
+    return [[one for one in of if "error" in one] or of for of in found]
 
 
-def decode_rate(backend: str, repeat: int) -> float:
-    """Steps per CPU-second of 256 decoding requests: one wave and many, so set-up cancels out."""
-    options = LLAMA | {
-        "enable_prefix_caching": False,
-        "max_num_seqs": 256,
-        "num_gpu_blocks_override": 90_000,
-    }
-    waves, num_tokens = (201, 5_000) if backend == "compiled" else (4, 100)
-    few = measure(decodes(1, num_tokens), backend, options, repeat)
-    many = measure(decodes(waves, num_tokens), backend, options, repeat)
-    return (many[1] - few[1]) / max(many[0] - few[0], 1e-9)
+def row_of(line: Line, found: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the medians of a line, and how this checkout compares with the other."""
+    row: dict[str, Any] = {"line": line.name}
+    rates: list[list[float]] = []
+    for repetitions, suffix in zip(found, ("", "_against"), strict=False):
+        if "error" in repetitions[0]:
+            row["error" + suffix] = repetitions[0]["error"]
+            continue
+        rates.append([one["requests"] / one["seconds"] for one in repetitions])
+        seconds = statistics.median(one["seconds"] for one in repetitions)
+        row["requests" + suffix] = repetitions[0]["requests"]
+        row["cpu_seconds" + suffix] = round(seconds, 4)
+        row["requests_per_s" + suffix] = round(statistics.median(rates[-1]))
+        row["steps_per_s" + suffix] = round(repetitions[0]["steps"] / seconds)
+        row["peak_gb" + suffix] = round(max(one["peak_gb"] for one in repetitions), 3)
+        row["backend" + suffix] = repetitions[0]["backend"]
+    if len(rates) == 2:
+        ratios = [ours / theirs for ours, theirs in zip(*rates, strict=True)]
+        row |= {"ratio": round(statistics.median(ratios), 3)}
+        row |= {"ratio_low": round(min(ratios), 3), "ratio_high": round(max(ratios), 3)}
+    return row
 
 
-def peak_memory(num_requests: int) -> float:
-    """Peak resident memory in GB of a process that serves a saturated trace."""
-    code = (
-        "import kvsim, workloads, resource;"
-        f"t = workloads.sharegpt(num_requests={num_requests}, request_rate=float('inf'), seed=0);"
-        "kvsim.simulate(t, backend='compiled', model='llama-3-8b', gpu='h100-sxm',"
-        " max_model_len=8192, max_num_seqs=256, enable_prefix_caching=False);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return int(done.stdout) * unit / 1e9
+def shown(row: dict[str, Any], *, paired: bool) -> list[str]:
+    """Return a row as it is printed."""
+
+    def text(name: str, form: str = ",") -> str:
+        return format(row[name], form) if name in row else ""
+
+    cells = [
+        *(row["line"], text("requests"), text("cpu_seconds", ".2f"), text("requests_per_s")),
+        *(text("steps_per_s"), text("peak_gb", ".2f"), row.get("backend", row.get("error", ""))),
+    ]
+    if paired:
+        cells.append(text("requests_per_s_against") or row.get("error_against", ""))
+        spread = f"{text('ratio_low', '.2f')} to {text('ratio_high', '.2f')}"
+        cells += [text("ratio", ".2f"), spread if "ratio" in row else ""]
+    return cells
 
 
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the requests, one repeat")
-    parser.add_argument("--repeat", type=int, default=5, help="runs per row; the median counts")
+    parser.add_argument("--quick", action="store_true", help="one repetition")
+    parser.add_argument("--repeat", type=int, default=5, help="runs per line; the median counts")
+    parser.add_argument("--only", default="", metavar="NAME", help="lines whose name has this")
+    parser.add_argument("--long", action="store_true", help="also the line of minutes")
+    parser.add_argument("--backend", default="auto", help="auto, python or compiled")
+    parser.add_argument("--against", metavar="PATH", help="another checkout, or its python")
+    parser.add_argument("--csv", metavar="FILE", help="write the rows")
     given = parser.parse_args()
     if given.repeat < 1:
         parser.error("--repeat must be at least 1")
     repeat = 1 if given.quick else given.repeat
-    console = Console(width=120)
-    kvsim.simulate(decodes(1, 2), backend="compiled", **LLAMA)  # loads the kernels
-    table = Table("job", "requests", "CPU s", "requests/s", "steps/s", "python requests/s", "ratio")
-    for job in jobs():
-        n = max(job.num_requests // (10 if given.quick else 1), 1000)
-        seconds, steps = measure(job.make(n), "compiled", job.options, repeat)
-        slow, _ = measure(job.make(job.python_requests), "python", job.options, 1)
-        python = job.python_requests / slow
-        table.add_row(
-            *(job.name, f"{n:,}", f"{seconds:.2f}", f"{n / seconds:,.0f}"),
-            *(f"{steps / seconds:,.0f}", f"{python:,.0f}", f"{n / seconds / python:.0f}x"),
-        )
-    fast, slow = decode_rate("compiled", repeat), decode_rate("python", 1)
-    row = ("256 decoding, runs of steps", "256", "", "", f"{fast:,.0f}", f"{slow:,.0f} steps/s")
-    table.add_row(*row, f"{fast / slow:,.0f}x")
+    sides = [Side(sys.executable, HERE)] + ([other_side(given.against)] if given.against else [])
+    chosen = [
+        line._replace(options=line.options | {"backend": given.backend})
+        for line in lines(EVICTION_POLICIES.names())
+        if given.only.lower() in line.name.lower()
+        and (given.long or not line.is_long or line.name.startswith(given.only or "-"))
+    ]
+    if not chosen:
+        parser.error(f"--only {given.only}: no line has it in its name")
+    headings = ["line", "requests", "CPU s", "requests/s", "steps/s", "peak GB", "backend"]
+    headings += ["other requests/s", "ratio", "pairs"] if given.against else []
+    table, rows = Table(*headings), []
+    console = Console(width=130)
+    with console.status("measuring") as status:
+        for line in chosen:
+            status.update(line.name)
+            rows.append(row_of(line, measured(line, sides, repeat)))
+            table.add_row(*shown(rows[-1], paired=bool(given.against)))
     console.print(table)
-    n = 100_000 if given.quick else 1_000_000
-    console.print(f"peak memory, {n:,} requests: {peak_memory(n):.2f} GB")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    console.print(f"load average {load:.1f}; numpy {np.__version__}; {repeat} runs per row")
     console.print(
-        f"this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
+        f"load average {load:.1f}; python {sys.version.split()[0]}; runs per line {repeat}"
     )
+    if given.csv:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        with Path(given.csv).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,7 @@ def is_caught(mutant: Mutant) -> str | None:
         path = copy / "kvsim" / mutant.file
         path.write_text(path.read_text().replace(mutant.line, mutant.broken))
         environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment["HYPOTHESIS_PROFILE"] = "ci"
 
         def fails(*arguments: str) -> bool:
             command = [sys.executable, *arguments]

@@ -1,14 +1,25 @@
-"""Hypothesis strategies: random traces and configurations, small enough to run hundreds of."""
+"""Hypothesis strategies: random traces and configurations, small enough to run hundreds of.
+
+Names come from the registries, and whether a part takes an option is asked of kvsim itself, so a
+new part is drawn without an edit here.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
+import kvsim
+from kvsim.engine.router import ROUTERS
+from kvsim.kv.manager import ALLOCATORS as ALLOCATOR_REGISTRY
+from kvsim.sched.scheduler import SCHEDULERS as SCHEDULER_REGISTRY
 from kvsim.trace import Trace
 
-ALLOCATORS = (
+#: Allocators with the parameters that small pools want, or that change what they do.
+VARIANTS = (
     "paged",
     "paged+block-size=4",
     "paged+window=13",
@@ -27,9 +38,35 @@ ALLOCATORS = (
     "virtual+page-size=64KiB",
     "virtual+page-size=64KiB+window=13+mqa",
 )
-#: Of those, what serves full attention only.
-FULL_ATTENTION = ("tiered", "unified")
-SCHEDULERS = ("vllm", "orca", "static", "vllm-v0")
+#: An allocator without a variant is drawn as it is.
+ALLOCATORS = (
+    *VARIANTS,
+    *sorted(set(ALLOCATOR_REGISTRY.names()) - {name.split("+")[0] for name in VARIANTS}),
+)
+SCHEDULERS = tuple(SCHEDULER_REGISTRY.names())
+
+
+def examples(count: int, **options: Any) -> settings:
+    """Run so many examples in the profile ``ci``; the others scale it (see ``conftest``)."""
+    return settings(max_examples=max(1, count * settings().max_examples // 100), **options)
+
+
+@cache
+def takes(**options: Any) -> bool:
+    """Whether kvsim serves a request under these options, or refuses them."""
+    small = {"model": "llama-3-8b", "gpu": "h100-sxm", "num_gpu_blocks_override": 60}
+    one = Trace.from_arrays([0.0], [3], [2])
+    try:
+        kvsim.simulate(one, **small | {"max_model_len": 64} | options)
+    except ValueError:
+        return False
+    return True
+
+
+@cache
+def models_of(allocator: str) -> list[str]:
+    """A model with one kind of layers and one with two, where the allocator serves it."""
+    return [m for m in ("llama-3-8b", "gpt-oss-20b") if takes(model=m, allocator=allocator)]
 
 
 @st.composite
@@ -71,11 +108,8 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     scheduler = draw(st.sampled_from(SCHEDULERS))
     max_num_seqs = draw(st.integers(1, 6))
     allocator = draw(st.sampled_from(ALLOCATORS))
-    models = (
-        ["llama-3-8b"] if allocator.startswith(FULL_ATTENTION) else ["llama-3-8b", "gpt-oss-20b"]
-    )
     options: dict[str, Any] = {
-        "model": draw(st.sampled_from(models)),
+        "model": draw(st.sampled_from(models_of(allocator))),
         "gpu": "h100-sxm",
         "allocator": allocator,
         "scheduler": scheduler,
@@ -87,22 +121,24 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         "scheduling_policy": draw(st.sampled_from(["fcfs", "priority"])),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.2])),
         "data_parallel_size": draw(st.sampled_from([1, 1, 2])),
-        "router": draw(st.sampled_from(["round-robin", "least-outstanding"])),
+        "router": draw(st.sampled_from(ROUTERS.names())),
         "max_concurrency": draw(st.sampled_from([None, None, 1, 3])),
         "pipeline_parallel_size": draw(st.sampled_from([1, 1, 2])),
         "num_lookahead_tokens": draw(st.sampled_from([0, 0, 3])),
     }
-    if scheduler not in ("static", "vllm-v0"):
+    options["max_num_batched_tokens"] = max(options["max_num_batched_tokens"], max_num_seqs)
+    if not takes(scheduler=scheduler, max_num_batched_tokens=16, max_num_seqs=4):
+        del options["max_num_batched_tokens"]  # it computes whole prompts
+    if not takes(scheduler=scheduler, pipeline_parallel_size=2):
+        options["pipeline_parallel_size"] = 1
+    if takes(scheduler=scheduler, enable_prefix_caching=True):
         options["enable_prefix_caching"] = draw(st.booleans())
-    if scheduler == "vllm":
+    if takes(scheduler=scheduler, async_scheduling=True):
         options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5]))
         options["scheduler_reserve_full_isl"] = draw(st.booleans())
         if options["pipeline_parallel_size"] == 1:
             options["async_scheduling"] = draw(st.booleans())
-    options["max_num_batched_tokens"] = max(options["max_num_batched_tokens"], max_num_seqs)
-    if scheduler == "vllm-v0":
-        del options["max_num_batched_tokens"]
-        options["pipeline_parallel_size"] = 1  # refused
+    if takes(scheduler=scheduler, preemption_mode="swap"):
         options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
         options["swap_space"] = draw(st.sampled_from([0.0, 1e-3, 4.0]))
     return options
@@ -131,13 +167,13 @@ def under_pressure(draw: st.DrawFn, allocators: list[str]) -> tuple[Trace, dict[
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.1])),
         "max_num_seqs": draw(st.sampled_from([2, 16])),
     }
-    if scheduler == "vllm":
+    if takes(scheduler=scheduler, async_scheduling=True):
         options["max_num_batched_tokens"] = draw(st.sampled_from([16, 64, 512]))
         options["async_scheduling"] = draw(st.booleans())
         options["scheduler_reserve_full_isl"] = draw(st.booleans())
-    elif scheduler == "vllm-v0":
+    elif takes(scheduler=scheduler, pipeline_parallel_size=2):
+        options["pipeline_parallel_size"] = draw(st.sampled_from([1, 2]))
+    if takes(scheduler=scheduler, preemption_mode="swap"):
         options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
         options["swap_space"] = draw(st.sampled_from([0.0, 1e-3, 4.0]))
-    else:
-        options["pipeline_parallel_size"] = draw(st.sampled_from([1, 2]))
     return trace, options

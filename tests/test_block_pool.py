@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from strategies import examples
 
 from kvsim.kv.address_space import BuddySpace, FitSpace, address_space
 from kvsim.kv.block_pool import NULL_BLOCK, BlockPool
@@ -134,7 +135,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestPoolMachine.settings = examples(60, stateful_step_count=40)
 
 
 # -- contiguous memory ----------------------------------------------------------------------------
@@ -170,7 +171,7 @@ def test_first_and_best_fit_choose_differently() -> None:
     assert spaces["best"].allocate(15) == (40, 15)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.sampled_from(["buddy", "first", "best"]),
     st.integers(1, 200),

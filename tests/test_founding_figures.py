@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from experiments import founding_figures
 from experiments._founding_techniques import is_there
 from experiments._verdict import Claim, agrees, between, figures, judge, one_truth, part_of
-from experiments.founding_figures import Row, judged, shown
+from experiments.founding_figures import Row, Shown, judged, shown
 
 #: By the beginning of the claim; every other one must be right.
 EXPECTED = {
@@ -33,9 +32,14 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rows() -> list[Row]:
     return judged(quick=True)
+
+
+@pytest.fixture(scope="session")
+def techniques() -> list[Shown]:
+    return shown(quick=True)
 
 
 def test_every_verdict(rows: list[Row]) -> None:
@@ -47,11 +51,10 @@ def test_every_verdict(rows: list[Row]) -> None:
         assert [row.verdict] == expected, row
 
 
-def test_a_measured_figure_for_every_technique_that_is_there() -> None:
-    rows = shown(quick=True)
-    assert len(rows) == 20
-    assert not [row.technique for row in rows if row.measured == "not there"]
-    measured = {row.technique: row.measured for row in rows}
+def test_a_measured_figure_for_every_technique_that_is_there(techniques: list[Shown]) -> None:
+    assert len(techniques) == 20
+    assert not [row.technique for row in techniques if row.measured == "not there"]
+    measured = {row.technique: row.measured for row in techniques}
     assert measured["KV of MHA, GQA, MQA, MLA"].startswith("GQA-8 4x, MQA 32x")
     assert "74.6 % less; LoRA 402x fewer" in measured["8-bit Adam; LoRA; accumulation"]
     assert measured["roofline"] == (
@@ -92,15 +95,21 @@ def test_a_figure_is_right_if_ours_rounds_to_it() -> None:
     assert not agrees("28610", 28611, 0.0)
 
 
-def test_the_script_prints_every_row_and_writes_both_tables(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.founding_figures", "--quick", "--out", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).resolve().parents[1],
-    )
-    assert "32 claims, 11 with something wrong; 20 techniques" in done.stdout
+def test_the_script_prints_every_row_and_writes_both_tables(
+    rows: list[Row],
+    techniques: list[Shown],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = []
+    monkeypatch.setattr(founding_figures, "judged", lambda quick: asked.append(quick) or rows)
+    monkeypatch.setattr(founding_figures, "shown", lambda quick: asked.append(quick) or techniques)
+    monkeypatch.setattr("sys.argv", ["founding_figures", "--quick", "--out", str(tmp_path)])
+    founding_figures.main()
+    assert asked == [True, True]
+    printed = capsys.readouterr().out
+    assert "32 claims, 11 with something wrong; 20 techniques" in printed
     written = {p.name: p.read_text().count("\n") for p in tmp_path.iterdir()}
     assert written["founding_figures.csv"] == 33
     assert written["founding_techniques.csv"] == 21

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
-from strategies import ALLOCATORS, SCHEDULERS, configs, traces
+from hypothesis import given, note
+from strategies import ALLOCATORS, SCHEDULERS, configs, examples, models_of, takes, traces
 
 import kvsim
 from kvsim.kv.manager import ALLOCATORS as ALLOCATOR_REGISTRY
@@ -28,7 +28,7 @@ def checked(trace: Trace, options: dict[str, Any]) -> kvsim.Result:
     return result
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(traces(), configs())
 def test_invariants_hold_after_every_step(trace: Trace, options: dict[str, Any]) -> None:
     result = checked(trace, options)
@@ -53,7 +53,7 @@ def check_progress(result: kvsim.Result) -> None:
         assert (np.diff(steps["start_time"]) >= 0).all()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(traces(), configs())
 def test_same_configuration_gives_identical_tables(trace: Trace, options: dict[str, Any]) -> None:
     """Invariant 8."""
@@ -90,6 +90,17 @@ def test_every_pair_in_the_registry_survives_tiny_pools(
 def test_the_strategies_cover_the_registries() -> None:
     assert {name.split("+")[0] for name in ALLOCATORS} == set(ALLOCATOR_REGISTRY.names())
     assert set(SCHEDULERS) == set(SCHEDULER_REGISTRY.names())
+
+
+def test_what_the_strategies_ask_is_answered() -> None:
+    """Else they would draw less than there is, and nobody would see."""
+    assert all(models_of(allocator) for allocator in ALLOCATORS)
+    assert len(models_of("paged")) == 2
+    assert takes(scheduler="vllm", async_scheduling=True, enable_prefix_caching=True)
+    assert takes(scheduler="vllm", pipeline_parallel_size=2)
+    assert takes(scheduler="vllm", max_num_batched_tokens=16, max_num_seqs=4)
+    assert takes(scheduler="vllm-v0", preemption_mode="swap")
+    assert not takes(scheduler="vllm-v0", async_scheduling=True)
 
 
 def test_requests_left_at_the_horizon_are_in_flight() -> None:

@@ -15,8 +15,9 @@ from kvsim.catalog import get_model
 from kvsim.config import Config, RunConfig
 from kvsim.cost.model import COST_MODELS, StepCost
 from kvsim.engine.setup import resolve
+from kvsim.fleet.router import ROUTERS
 from kvsim.kv.contiguous import ContiguousOracle
-from kvsim.kv.eviction import LRU
+from kvsim.kv.eviction import EVICTION_POLICIES, LRU
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.kv.paged import PagedManager
 from kvsim.registry import Registry, parse_spec
@@ -25,6 +26,7 @@ from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import SCHEDULERS, SchedulerConfig
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
+from workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from pydantic import PositiveInt as Positive
@@ -240,6 +242,9 @@ def test_each_part_is_made_once(num_replicas: int, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("registry", [ALLOCATORS, SCHEDULERS, COST_MODELS])
+@pytest.mark.parametrize(
+    "registry", [ALLOCATORS, SCHEDULERS, COST_MODELS, EVICTION_POLICIES, ROUTERS, WORKLOADS]
+)
 def test_every_component_says_what_it_does(registry: Registry[object]) -> None:
     for name in registry.names():
         assert (registry.get(name).__doc__ or "").strip(), name

@@ -7,10 +7,11 @@ import pytest
 
 import kvsim
 import workloads
+from kvsim.sched.scheduler import SCHEDULERS
 from kvsim.trace import Trace
 
 
-@pytest.mark.parametrize("scheduler", ["vllm", "orca", "static"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS.names())
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_a_batch_of_one_with_constant_cost_is_an_m_d_1_queue(scheduler: str, load: float) -> None:
     """Mean wait = load x service / (2 (1 - load)) (Pollaczek and Khinchine)."""
@@ -18,7 +19,7 @@ def test_a_batch_of_one_with_constant_cost_is_an_m_d_1_queue(scheduler: str, loa
     waits = []
     for seed in range(5):
         trace = workloads.fixed(
-            prompt=16, output=1, num_requests=6000, request_rate=load / service, seed=seed
+            prompt=16, output=1, num_requests=2500, request_rate=load / service, seed=seed
         )
         result = kvsim.simulate(
             trace,

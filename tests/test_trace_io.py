@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from strategies import examples
 
 import workloads
 from kvsim.trace import MAX_TOKENS, Trace
@@ -54,7 +55,7 @@ def _split(draw, tokens):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces())
 def test_writing_and_reading_back_gives_the_same_digest(trace, suffix, tmp_path):
     path = tmp_path / f"trace{suffix}"

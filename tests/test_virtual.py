@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from driving import compute, request
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import under_pressure
+from strategies import examples, under_pressure
 
 import kvsim
 import workloads
@@ -237,7 +237,7 @@ def test_wrong_page_sizes_and_samples_are_refused() -> None:
 VIRTUAL = ["virtual", "virtual+page-size=64KiB", "virtual+page-size=64KiB+window=50"]
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(under_pressure([*VIRTUAL, "virtual+page-size=128KiB+int8"]))
 def test_nothing_breaks_under_pressure(run: tuple[Trace, dict[str, Any]]) -> None:
     trace, options = run

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from strategies import configs, traces
+from hypothesis import given
+from strategies import configs, examples, traces
 
 import kvsim
 from kvsim.cli import main
@@ -41,7 +41,7 @@ def test_events_stand_at_exact_times_and_in_the_order_of_their_phase() -> None:
     assert log == [("end", time), ("send", time), ("schedule", time)]
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(traces(), configs())
 def test_look_ahead_changes_nothing(trace: Trace, options: dict[str, Any]) -> None:
     """A world in which no replica ever runs past anybody's next event gives the same tables."""
@@ -60,7 +60,7 @@ def test_look_ahead_changes_nothing(trace: Trace, options: dict[str, Any]) -> No
     assert same(fast, slow)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(traces(), configs())
 def test_dealing_out_beforehand_equals_sending_one_by_one(
     trace: Trace, options: dict[str, Any]
