@@ -31,6 +31,9 @@ class Memory(Protocol):
     def records(self, record: type[R], count: int) -> list[R]:
         """Make a list of records."""
 
+    def room(self, record: type[R], count: int) -> list[R]:
+        """Make a long list of records of which only those that are touched take room."""
+
     def ints(self, count: int, value: int = 0) -> list[int]:
         """Make a list of equal ints; memory that is never touched is never really taken."""
 
@@ -45,6 +48,18 @@ class Zeros(dict[int, int]):
         return 0
 
 
+class Room(dict[int, R]):
+    """A list of records of which only those that were touched are there."""
+
+    def __init__(self, record: type[R]) -> None:
+        super().__init__()
+        self.record = record
+
+    def __missing__(self, place: int) -> R:
+        made = self[place] = self.record()
+        return made
+
+
 class Objects:
     """Records are Python objects, lists are lists."""
 
@@ -55,6 +70,10 @@ class Objects:
 
     def records(self, record: type[R], count: int) -> list[R]:  # noqa: D102
         return [record() for _ in range(count)]
+
+    def room(self, record: type[R], count: int) -> Any:  # noqa: D102
+        del count
+        return Room(record)
 
     def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
         return [value] * count if value or count <= 64 else Zeros()
@@ -76,6 +95,9 @@ class Flat:
 
     def records(self, record: type[R], count: int) -> list[R]:  # noqa: D102
         return Views(filled(record, count), record, self)  # type: ignore[return-value]
+
+    def room(self, record: type[R], count: int) -> list[R]:  # noqa: D102
+        return self.records(record, count)
 
     def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
         if not value:
