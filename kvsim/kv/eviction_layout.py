@@ -8,7 +8,7 @@ from kvsim.kv.eviction import FIFO, LFU, LRU
 from kvsim.kv.s3fifo import S3FIFO
 from kvsim.kv.sieve import Sieve
 from kvsim.records.contents import Content
-from kvsim.records.eviction import Eviction, Note, Ranking
+from kvsim.records.eviction import Eviction, Note, Ranked, Ranking
 
 if TYPE_CHECKING:
     from kvsim.kv.eviction import EvictionPolicy
@@ -40,7 +40,7 @@ def lay_out_eviction(memory: Memory, pool: BlockPool, policy: EvictionPolicy) ->
         pool.notes = memory.records(Note, num_blocks)
         pool.rankings = memory.records(Ranking, 2)
         for queue in range(2):
-            pool.rankings[queue].blocks = memory.ints(num_blocks)
+            pool.rankings[queue].entries = memory.room(Ranked, num_blocks)
     if rule == Eviction.S3FIFO:
         lay_out_contents(memory, pool.ghosts, num_blocks)
 

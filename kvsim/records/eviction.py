@@ -27,21 +27,28 @@ LRU, FIFO, LFU, S3FIFO, SIEVE, PYTHON_POLICY = (int(policy) for policy in Evicti
 class Note(Record):
     """What a policy other than LRU notes about a block that carries a key."""
 
-    rank: int = 0  # the smallest goes first; no two free blocks have the same rank and order
-    order: int = 0  # among equal ranks
-    place: Short = 0  # in its ranking, while the block is free
+    rank: int = 0  # the smallest goes first; no two blocks have the same
     num_hits: Short = 0  # those that still count
     ranking: Tiny = 0  # which one is the block's
+    has_entry: Tiny = 0  # 1 while it has one there
+
+
+@dataclass(slots=True)
+class Ranked(Record):
+    """An entry of a ranking, as of when it was made."""
+
+    rank: int = 0
+    block: int = 0
 
 
 @dataclass(slots=True)
 class Ranking(Record):
-    """Free blocks by rank: a binary heap, the smallest rank first.
+    """Free blocks by rank, the smallest first: a binary heap, a place for every block.
 
     Where the policy has queues of all cached blocks, the ranking stands for one of them:
     ``num_queued`` counts its blocks, those in use included.
     """
 
-    blocks: list[int] = field(default_factory=list)
+    entries: list[Ranked] = field(default_factory=list)
     length: int = 0
     num_queued: int = 0

@@ -51,7 +51,7 @@ class BlockPool(Record):
     cached: Queue = field(default_factory=Queue)  # LRU: free ones, next one out first; SIEVE: all
     notes: list[Note] = field(default_factory=list)  # by block; none under LRU
     rankings: list[Ranking] = field(default_factory=list)
-    num_ranked: int = 0  # ranks given so far
+    last_rank: int = 0  # given so far
     ghosts: Contents = field(default_factory=Contents)  # under S3-FIFO
     ahead: int = 0  # under SIEVE, the ranking of the blocks that the hand has yet to pass
     hand: int = 0  # and the rank behind which it stands

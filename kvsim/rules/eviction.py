@@ -20,7 +20,7 @@ from kvsim.rules.python import (
     python_remove,
 )
 from kvsim.rules.queue import append, remove
-from kvsim.rules.ranking import give_rank, pop, push, take_out
+from kvsim.rules.ranking import give_rank, insert_ranked, take_first
 
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
@@ -38,7 +38,7 @@ def insert_victim(pool: BlockPool, k: int) -> None:
     elif pool.policy == PYTHON_POLICY:
         python_insert(pool, k)
     else:
-        push(pool.rankings[pool.notes[k].ranking], pool.notes, k)
+        insert_ranked(pool, k)
 
 
 def remove_victim(pool: BlockPool, k: int) -> None:
@@ -48,8 +48,6 @@ def remove_victim(pool: BlockPool, k: int) -> None:
         remove(pool.cached, pool.blocks, k)
     elif pool.policy == PYTHON_POLICY:
         python_remove(pool, k)
-    else:
-        take_out(pool.rankings[pool.notes[k].ranking], pool.notes, k)
 
 
 def evict(pool: BlockPool) -> int:
@@ -70,7 +68,7 @@ def evict_ranked(pool: BlockPool) -> int:
         return evict_sieve(pool)
     if pool.policy == PYTHON_POLICY:
         return python_evict(pool)
-    return pop(pool.rankings[0], pool.notes)
+    return take_first(pool, pool.rankings[0])
 
 
 def note_cached(pool: BlockPool, k: int) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.rules.ranking import push
+from kvsim.rules.ranking import insert_ranked
 
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
+
+ORDER_BITS = 36  # of a rank: more blocks are never freed, and the hits above stay below 2**27
 
 
 def cached_lfu(pool: BlockPool, k: int) -> None:
@@ -22,8 +24,6 @@ def hit_lfu(pool: BlockPool, k: int) -> None:
 
 def insert_lfu(pool: BlockPool, k: int) -> None:
     """Rank a block whose last reference has gone."""
-    note = pool.notes[k]
-    pool.num_ranked += 1
-    note.rank = note.num_hits
-    note.order = pool.num_ranked
-    push(pool.rankings[0], pool.notes, k)
+    pool.last_rank += 1
+    pool.notes[k].rank = (pool.notes[k].num_hits << ORDER_BITS) + pool.last_rank
+    insert_ranked(pool, k)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.contents import NO_CONTENT
+from kvsim.records.record import NONE
 from kvsim.rules.contents import add_content, drop_content, find_content, renew_content
-from kvsim.rules.ranking import give_rank, pop, push
+from kvsim.rules.ranking import give_rank, insert_ranked, take_first
 
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
@@ -48,19 +49,20 @@ def hit_s3fifo(pool: BlockPool, k: int) -> None:
     note.num_hits = min(note.num_hits + 1, MAX_HITS)
 
 
-def first_queue(pool: BlockPool) -> int:
-    """Return which queue must give up a block: the one over its share, if it has a free one."""
-    small, main = pool.rankings[SMALL], pool.rankings[MAIN]
-    if small.num_queued >= SMALL_SHARE * (small.num_queued + main.num_queued):
-        return SMALL if small.length > 0 else MAIN
-    return MAIN if main.length > 0 else SMALL
+def is_small_first(pool: BlockPool) -> bool:
+    """Whether the small queue has its share, so that it must give up a block if it can."""
+    small, main = pool.rankings[SMALL].num_queued, pool.rankings[MAIN].num_queued
+    return small >= SMALL_SHARE * (small + main)
 
 
 def evict_s3fifo(pool: BlockPool) -> int:
     """Remove and return the victim; some block is free."""
     while True:
-        queue = first_queue(pool)
-        k = pop(pool.rankings[queue], pool.notes)
+        queue = SMALL if is_small_first(pool) else MAIN
+        k = take_first(pool, pool.rankings[queue])
+        if k == NONE:
+            queue = MAIN if queue == SMALL else SMALL
+            k = take_first(pool, pool.rankings[queue])
         pool.rankings[queue].num_queued -= 1
         note = pool.notes[k]
         if queue == SMALL and note.num_hits > 1:
@@ -72,7 +74,7 @@ def evict_s3fifo(pool: BlockPool) -> int:
                 remember_ghost(pool, pool.blocks[k].key)
             return k
         queue_up(pool, k, MAIN)
-        push(pool.rankings[MAIN], pool.notes, k)
+        insert_ranked(pool, k)
 
 
 def remember_ghost(pool: BlockPool, key: int) -> None:

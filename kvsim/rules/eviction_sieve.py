@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.record import NONE
 from kvsim.rules.queue import append, remove
-from kvsim.rules.ranking import give_rank, pop, push
+from kvsim.rules.ranking import give_rank, insert_ranked, take_first
 
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool
@@ -35,8 +36,9 @@ def hit_sieve(pool: BlockPool, k: int) -> None:
 def insert_sieve(pool: BlockPool, k: int) -> None:
     """Take in a block whose last reference has gone, where it stands to the hand."""
     note = pool.notes[k]
-    note.ranking = pool.ahead if note.rank > pool.hand else 1 - pool.ahead
-    push(pool.rankings[note.ranking], pool.notes, k)
+    if note.has_entry == 0:
+        note.ranking = pool.ahead if note.rank > pool.hand else 1 - pool.ahead
+        insert_ranked(pool, k)
 
 
 def turn(pool: BlockPool) -> None:
@@ -48,16 +50,17 @@ def turn(pool: BlockPool) -> None:
 def evict_sieve(pool: BlockPool) -> int:
     """Remove and return the victim; some block is free."""
     while True:
-        if pool.rankings[pool.ahead].length == 0:
+        k = take_first(pool, pool.rankings[pool.ahead])
+        if k == NONE:
             turn(pool)
-        k = pop(pool.rankings[pool.ahead], pool.notes)
+            continue
         note = pool.notes[k]
         pool.hand = note.rank
         if note.num_hits == 0:
             break
         note.num_hits = 0
         note.ranking = 1 - pool.ahead
-        push(pool.rankings[note.ranking], pool.notes, k)
+        insert_ranked(pool, k)
     if pool.cached.tail == k:
         turn(pool)
     remove(pool.cached, pool.blocks, k)
