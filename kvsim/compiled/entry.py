@@ -14,6 +14,7 @@ from numba.extending import overload, register_jitable
 from kvsim import records, rules
 from kvsim.compiled.types import CONSTANTS, record_at, register_properties
 from kvsim.records.engine import VLLM, Replica
+from kvsim.records.eviction import LRU
 from kvsim.records.kv import PAGED
 from kvsim.records.record import Record
 from kvsim.rules import engine, keys, python
@@ -37,7 +38,8 @@ CONSTANTS["plain"] = {
     "KVGroup.keys_per_block": 1,
     "LookupSpec.num_groups": 1,
     "LookupSpec.kind": 0,
-    "BlockPool.policy": 0,
+    "BlockPool.policy": LRU,
+    "BlockPool.has_host": 0,
     "Cost.num_layers": 1,
     "Cost.has_samples": 0,
     "Layers.kind": 0,

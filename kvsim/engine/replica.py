@@ -198,7 +198,8 @@ class Replica:
         return rules.next_event_time(self.state)
 
     def num_cached_tokens(self, request: IncomingRequest) -> int:  # noqa: D102
-        return self.kv.lookup(request.as_request()).num_tokens
+        self._call(rules.LOOK_UP, request.request_id)
+        return self.state.found_tokens
 
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:  # noqa: D102
         state = self.state

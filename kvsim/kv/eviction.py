@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from copy import deepcopy
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kvsim.records.memory import column
+from kvsim.records.contents import Content
+from kvsim.records.eviction import PYTHON_POLICY, Eviction, Note, Ranking
+from kvsim.records.eviction import Ranked as RankedEntry
+from kvsim.records.memory import Objects, Room, column, copied
+from kvsim.records.paged import Block, BlockPool
 from kvsim.records.record import NONE
 from kvsim.registry import Registry, overridden, parse_spec
 from kvsim.rules import eviction as rules
-from kvsim.rules.eviction import PYTHON_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kvsim.records.contents import Contents
     from kvsim.records.memory import Memory
-    from kvsim.records.paged import BlockPool
 
 
 #: What a policy does in its own way, at the price of the compiled engine.
@@ -94,53 +97,77 @@ def eviction_policy(text: str) -> EvictionPolicy:
 
 
 def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> None:
-    """Fill a pool's record with what its policy needs."""
-    del memory
-    if policy.runs_by_rules:
-        pool.policy = policy.rules_of
-    else:
+    """Fill a pool's record with what its policy needs; with the policy itself if it is no rule."""
+    num_blocks = pool.num_usable + 1
+    if not policy.runs_by_rules:
         pool.policy, pool.python = PYTHON_POLICY, policy
+        return
+    pool.policy = policy.rules_of
+    if pool.policy != Eviction.LRU:
+        pool.notes = memory.room(Note, num_blocks)
+        pool.rankings = memory.records(Ranking, 2)
+        for queue in range(2):
+            pool.rankings[queue].entries = memory.room(RankedEntry, num_blocks)
+    if pool.policy == Eviction.S3FIFO:
+        lay_out_contents(memory, pool.ghosts, num_blocks)
+
+
+def lay_out_contents(memory: Memory, contents: Contents, count: int) -> None:
+    """Lay out room to remember so many contents; what is never touched is never really taken."""
+    num_buckets = 1 << max(2 * count - 1, 1).bit_length()
+    contents.rows = memory.room(Content, count + 2)  # one comes before one goes; none is place 0
+    contents.buckets = memory.ints(num_buckets)
+    contents.bucket_mask = num_buckets - 1
 
 
 def victims(pool: BlockPool) -> Iterator[int]:
-    """Return the cached free blocks of a pool, next victim first."""
+    """Return the cached free blocks of a pool, next victim first. Does not mutate."""
     if pool.policy == PYTHON_POLICY:
         policy: Any = pool.python
         yield from policy
-        return
-    following, k = column(pool.blocks, "next"), pool.cached.head
-    while k != NONE:
-        yield k
-        k = following[k]
+    elif pool.policy == Eviction.LRU:
+        following, k = column(pool.blocks, "next"), pool.cached.head
+        while k != NONE:
+            yield k
+            k = following[k]
+    else:
+        twin = copied(pool)
+        for _ in range(twin.num_cached):
+            yield rules.evict(twin)
 
 
-@EVICTION_POLICIES.register("lru")
-class LRU(EvictionPolicy):
-    """Least recently freed first: vLLM's order.
-
-    A request frees its blocks last to first, so of one request the end of the sequence goes
-    before the prefix that others may share.
-    """
-
-    rules_of = rules.LRU
+class RulePolicy(EvictionPolicy):
+    """A policy whose rules both engines run; by itself, over blocks of its own."""
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[int, None] = OrderedDict()  # O(1) removal from the middle
+        self.pool = BlockPool()
+        self.pool.blocks = Room(Block)  # type: ignore[assignment]
+        lay_out_policy(self, self.pool, Objects())
+        self.pool.policy = self.rules_of
 
     def insert(self, block_id: int) -> None:  # noqa: D102 - see EvictionPolicy
-        self._blocks[block_id] = None
+        rules.insert_victim(self.pool, block_id)
 
     def remove(self, block_id: int) -> None:  # noqa: D102
-        del self._blocks[block_id]
+        rules.remove_victim(self.pool, block_id)
 
     def evict(self) -> int:  # noqa: D102
-        return self._blocks.popitem(last=False)[0]
+        return rules.evict(self.pool)
+
+    def cached(self, block_id: int, key: int) -> None:  # noqa: D102
+        self.pool.blocks[block_id].key = key
+        rules.note_cached(self.pool, block_id)
+
+    def hit(self, block_id: int) -> None:  # noqa: D102
+        rules.note_hit(self.pool, block_id)
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return self.pool.num_cached
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._blocks)
+        pool = deepcopy(self.pool)
+        for _ in range(pool.num_cached):
+            yield rules.evict(pool)
 
 
 class Ranked(EvictionPolicy):
@@ -178,40 +205,45 @@ class Ranked(EvictionPolicy):
         return iter(sorted(self._rank_of, key=self._rank_of.__getitem__))
 
 
+@EVICTION_POLICIES.register("lru")
+class LRU(RulePolicy):
+    """Least recently freed first: vLLM's order.
+
+    A request frees its blocks last to first, so of one request the end of the sequence goes
+    before the prefix that others may share.
+    """
+
+    rules_of = Eviction.LRU
+
+
 @EVICTION_POLICIES.register("fifo")
-class FIFO(Ranked):
+class FIFO(RulePolicy):
     """Longest in the cache first, however often it was hit."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._num_cached = 0
-        self._since: dict[int, int] = {}
-
-    def cached(self, block_id: int, key: int) -> None:  # noqa: D102
-        del key
-        self._num_cached += 1
-        self._since[block_id] = self._num_cached
-
-    def rank(self, block_id: int) -> tuple[float, ...]:  # noqa: D102
-        return (self._since[block_id],)
+    rules_of = Eviction.FIFO
 
 
 @EVICTION_POLICIES.register("lfu")
-class LFU(Ranked):
+class LFU(RulePolicy):
     """Fewest prefix hits since it was cached first; among equals, least recently freed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._num_freed = 0
-        self._hits: dict[int, int] = {}
+    rules_of = Eviction.LFU
 
-    def cached(self, block_id: int, key: int) -> None:  # noqa: D102
-        del key
-        self._hits[block_id] = 0
 
-    def hit(self, block_id: int) -> None:  # noqa: D102
-        self._hits[block_id] += 1
+@EVICTION_POLICIES.register("s3fifo")
+class S3FIFO(RulePolicy):
+    """Three queues that keep one-hit wonders from pushing out what is reused (SOSP 2023).
 
-    def rank(self, block_id: int) -> tuple[float, ...]:  # noqa: D102
-        self._num_freed += 1
-        return self._hits[block_id], self._num_freed
+    New content starts in a small queue and moves to the main one if it is hit twice there. What
+    the small queue gives up is remembered as a ghost: content that comes back while its ghost
+    lives goes to the main queue at once. The main queue gives a hit block another round.
+    """
+
+    rules_of = Eviction.S3FIFO
+
+
+@EVICTION_POLICIES.register("sieve")
+class Sieve(RulePolicy):
+    """A hand that sweeps the queue of all contents and spares those hit since (NSDI 2024)."""
+
+    rules_of = Eviction.SIEVE

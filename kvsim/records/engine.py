@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from kvsim.records.cost import Cost
 from kvsim.records.kv import KV
-from kvsim.records.paged import Queue
+from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 from kvsim.records.request import Request, Segment
 
@@ -212,6 +212,8 @@ class Replica(Record):
     num_requests: int = 0  # records
     next_event_time: float = math.inf  # as last asked for
     patient: bool = False  # neither rejects nor gives up when it stands still
+    probe: Request = field(default_factory=Request)  # a prompt to look up, not a request here
+    found_tokens: int = 0  # of the prompt looked up last
     num_outstanding: int = 0  # submitted and not ended
     num_ended: int = 0  # since the host last looked
     running: list[int] = field(default_factory=list)

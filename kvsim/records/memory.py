@@ -6,6 +6,7 @@ write like objects; that is slow, and for the host only.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -30,6 +31,9 @@ class Memory(Protocol):
 
     def records(self, record: type[R], count: int) -> list[R]:
         """Make a list of records."""
+
+    def room(self, record: type[R], count: int) -> list[R]:
+        """Make a long list of records of which only those that are touched take room."""
 
     def ints(self, count: int, value: int = 0) -> list[int]:
         """Make a list of equal ints; memory that is never touched is never really taken."""
@@ -62,6 +66,18 @@ class Scrap(list[Any]):
         return self._record
 
 
+class Room(dict[int, R]):
+    """A list of records of which only those that were touched are there."""
+
+    def __init__(self, record: type[R]) -> None:
+        super().__init__()
+        self.record = record
+
+    def __missing__(self, place: int) -> R:
+        made = self[place] = self.record()
+        return made
+
+
 class Objects:
     """Records are Python objects, lists are lists."""
 
@@ -72,6 +88,10 @@ class Objects:
 
     def records(self, record: type[R], count: int) -> list[R]:  # noqa: D102
         return [record() for _ in range(count)]
+
+    def room(self, record: type[R], count: int) -> Any:  # noqa: D102
+        del count
+        return Room(record)
 
     def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
         return [value] * count if value or count <= 64 else Zeros()
@@ -100,6 +120,9 @@ class Flat:
 
     def records(self, record: type[R], count: int) -> list[R]:  # noqa: D102
         return Views(filled(record, count), record, self)  # type: ignore[return-value]
+
+    def room(self, record: type[R], count: int) -> list[R]:  # noqa: D102
+        return self.records(record, count)
 
     def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
         if not value:
@@ -219,3 +242,20 @@ def head(numbers: Any, count: int) -> list[Any]:
         values: list[Any] = numbers.array[:count].tolist()
         return values
     return [numbers[place] for place in range(count)]
+
+
+def copied(row: Any) -> Any:
+    """Return a record and all it holds once more, as Python objects."""
+    if not isinstance(row, View):
+        return deepcopy(row)
+    twin = row._record()
+    for name in row._record.kinds():
+        value = getattr(row, name)
+        if isinstance(value, View):
+            value = copied(value)
+        elif isinstance(value, Views):
+            value = [copied(one) for one in value]
+        elif isinstance(value, Numbers):
+            value = list(value)
+        setattr(twin, name, value)
+    return twin

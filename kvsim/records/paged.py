@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.records.contents import Contents, HostTier
+from kvsim.records.eviction import LRU, Note, Ranking
+from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record
 
 NULL_BLOCK = 0  # a placeholder that is never handed out
@@ -19,15 +22,6 @@ class Attention(IntEnum):
 
 
 FULL, SLIDING, CHUNKED = (int(kind) for kind in Attention)
-
-
-@dataclass(slots=True)
-class Queue(Record):
-    """A list threaded through records that have ``next`` and ``previous``."""
-
-    head: int = NONE
-    tail: int = NONE
-    length: int = 0
 
 
 @dataclass(slots=True)
@@ -53,8 +47,16 @@ class BlockPool(Record):
     unhashed: list[int] = field(default_factory=list)  # a stack: the next one out is last
     num_unhashed: int = 0
     num_cached: int = 0  # free blocks whose content can still be hit
-    policy: int = 0
-    cached: Queue = field(default_factory=Queue)  # under LRU, the next one out first
+    policy: int = LRU
+    cached: Queue = field(default_factory=Queue)  # LRU: free ones, next one out first; SIEVE: all
+    notes: list[Note] = field(default_factory=list)  # by block; none under LRU
+    rankings: list[Ranking] = field(default_factory=list)
+    last_rank: int = 0  # given so far
+    ghosts: Contents = field(default_factory=Contents)  # under S3-FIFO
+    ahead: int = 0  # under SIEVE, the ranking of the blocks that the hand has yet to pass
+    hand: int = 0  # and the rank behind which it stands
+    has_host: bool = False
+    host: HostTier = field(default_factory=HostTier)
     num_hashed: int = 0  # blocks that carry a key, in use or free
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0

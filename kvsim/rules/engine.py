@@ -22,7 +22,7 @@ from kvsim.records.engine import (
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
-from kvsim.rules.kv import cache_computed, free_slots, take_transfers
+from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import dequeue, enqueue, head_of
@@ -67,22 +67,9 @@ def add_request(state: Replica, k: int) -> None:
 def make_request(state: Replica, request: Request, place: int) -> None:
     """Make the record of the next arrival; its output is cut at max_model_len."""
     trace = state.trace
-    row = trace.ids[trace.next]
-    prompt = trace.num_prompt_tokens[row]
-    request.request_id = row
+    describe(state, request, trace.ids[trace.next])
     request.place = place
     request.arrival_time = trace.arrival_time[trace.next]
-    request.num_prompt_tokens = prompt
-    request.num_tokens = prompt
-    request.max_tokens = min(trace.max_tokens[row], state.limits.max_model_len - prompt)
-    request.end = prompt + request.max_tokens
-    request.segments = trace.segments
-    request.first_segment = trace.segment_offsets[row]
-    request.num_segments = trace.segment_offsets[row + 1] - request.first_segment
-    request.output_content_id = trace.output_content_id[row]
-    request.priority = trace.priority[row]
-    request.cache_salt = trace.cache_salt[row]
-    request.num_samples = trace.num_samples[row]
     request.status = WAITING
     request.holding = NONE
     request.num_computed_tokens = 0
@@ -99,6 +86,24 @@ def make_request(state: Replica, request: Request, place: int) -> None:
     request.first_scheduled_time = math.nan
     request.first_token_time = math.nan
     request.finish_time = math.nan
+
+
+def describe(state: Replica, request: Request, row: int) -> None:
+    """Write into a record what a request of the trace asks for."""
+    trace = state.trace
+    prompt = trace.num_prompt_tokens[row]
+    request.request_id = row
+    request.num_prompt_tokens = prompt
+    request.num_tokens = prompt
+    request.max_tokens = min(trace.max_tokens[row], state.limits.max_model_len - prompt)
+    request.end = prompt + request.max_tokens
+    request.segments = trace.segments
+    request.first_segment = trace.segment_offsets[row]
+    request.num_segments = trace.segment_offsets[row + 1] - request.first_segment
+    request.output_content_id = trace.output_content_id[row]
+    request.priority = trace.priority[row]
+    request.cache_salt = trace.cache_salt[row]
+    request.num_samples = trace.num_samples[row]
 
 
 def begin_step(state: Replica, batch: Batch) -> None:
@@ -352,16 +357,29 @@ def close(state: Replica, to: float) -> None:
             write_row(state, state.requests[k], IN_FLIGHT)
 
 
+def peek(state: Replica, row: int) -> None:
+    """Find how many tokens of a prompt of the trace the KV cache holds; nothing changes."""
+    state.found_tokens = 0
+    if state.trace.num_prompt_tokens[row] < state.limits.max_model_len:
+        describe(state, state.probe, row)
+        state.found_tokens = look_up(state.kv, state.probe)
+
+
 #: What a host may ask of a replica.
-ADVANCE, CLOSE, NEXT_EVENT = 0, 1, 2
+ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP = 0, 1, 2, 3
 
 
-def serve(state: Replica, command: int, max_steps: int) -> int:
-    """Do what the host asks; the one entry of compiled code."""
+def serve(state: Replica, command: int, argument: int) -> int:
+    """Do what the host asks; the one entry of compiled code.
+
+    ``argument`` is the most steps to advance, or the row of the trace to look up.
+    """
     if command == ADVANCE:
-        return advance(state, max_steps)
+        return advance(state, argument)
     if command == CLOSE:
         close(state, state.horizon)
+    elif command == LOOK_UP:
+        peek(state, argument)
     else:
         state.next_event_time = next_event_time(state)
     return DONE

@@ -1,9 +1,17 @@
-"""Which cached, unreferenced block gives way first."""
+"""Which cached, unreferenced block gives way first: under vLLM's LRU the least recently freed.
+
+FIFO takes the block that has been in the cache longest, however often it was hit. The other
+policies have files of their own.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.eviction import FIFO, LFU, LRU, PYTHON_POLICY, S3FIFO, SIEVE
+from kvsim.rules.eviction_lfu import cached_lfu, hit_lfu, insert_lfu
+from kvsim.rules.eviction_s3fifo import cached_s3fifo, evict_s3fifo, hit_s3fifo
+from kvsim.rules.eviction_sieve import cached_sieve, evict_sieve, hit_sieve, insert_sieve
 from kvsim.rules.python import (
     python_arrived,
     python_cached,
@@ -13,13 +21,11 @@ from kvsim.rules.python import (
     python_remove,
 )
 from kvsim.rules.queue import append, remove
+from kvsim.rules.ranking import give_rank, insert_ranked, take_first
 
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool, Holding
     from kvsim.records.request import Request
-
-LRU = 0
-PYTHON_POLICY = 9  # a policy that is no rule
 
 
 def note_arrival(pool: BlockPool, request: Request, holding: Holding, block_size: int) -> None:
@@ -33,8 +39,14 @@ def insert_victim(pool: BlockPool, k: int) -> None:
     pool.num_cached += 1
     if pool.policy == LRU:
         append(pool.cached, pool.blocks, k)
-    else:
+    elif pool.policy == LFU:
+        insert_lfu(pool, k)
+    elif pool.policy == SIEVE:
+        insert_sieve(pool, k)
+    elif pool.policy == PYTHON_POLICY:
         python_insert(pool, k)
+    else:
+        insert_ranked(pool, k)
 
 
 def remove_victim(pool: BlockPool, k: int) -> None:
@@ -42,7 +54,7 @@ def remove_victim(pool: BlockPool, k: int) -> None:
     pool.num_cached -= 1
     if pool.policy == LRU:
         remove(pool.cached, pool.blocks, k)
-    else:
+    elif pool.policy == PYTHON_POLICY:
         python_remove(pool, k)
 
 
@@ -53,16 +65,41 @@ def evict(pool: BlockPool) -> int:
         k = pool.cached.head
         remove(pool.cached, pool.blocks, k)
         return k
-    return python_evict(pool)
+    return evict_ranked(pool)
+
+
+def evict_ranked(pool: BlockPool) -> int:
+    """Do as :func:`evict` under any policy but LRU."""
+    if pool.policy == S3FIFO:
+        return evict_s3fifo(pool)
+    if pool.policy == SIEVE:
+        return evict_sieve(pool)
+    if pool.policy == PYTHON_POLICY:
+        return python_evict(pool)
+    return take_first(pool, pool.rankings[0])
 
 
 def note_cached(pool: BlockPool, k: int) -> None:
     """Tell the policy that a block in use has got its content's key."""
-    if pool.policy != LRU:
+    if pool.policy == FIFO:
+        give_rank(pool, k)
+    elif pool.policy == LFU:
+        cached_lfu(pool, k)
+    elif pool.policy == S3FIFO:
+        cached_s3fifo(pool, k)
+    elif pool.policy == SIEVE:
+        cached_sieve(pool, k)
+    elif pool.policy == PYTHON_POLICY:
         python_cached(pool, k)
 
 
 def note_hit(pool: BlockPool, k: int) -> None:
     """Tell the policy of a prefix hit on a block, free or in use."""
-    if pool.policy != LRU:
+    if pool.policy == LFU:
+        hit_lfu(pool, k)
+    elif pool.policy == S3FIFO:
+        hit_s3fifo(pool, k)
+    elif pool.policy == SIEVE:
+        hit_sieve(pool, k)
+    elif pool.policy == PYTHON_POLICY:
         python_hit(pool, k)

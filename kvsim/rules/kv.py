@@ -18,6 +18,7 @@ from kvsim.rules.python import (
     python_retire,
     python_take_transfers,
 )
+from kvsim.rules.tiered import admit_tiered, count_transfers, find_tiered
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -34,6 +35,8 @@ def next_holding(kv: KV) -> Holding:
 def look_up(kv: KV, request: Request) -> int:
     """Find a reusable prefix of a waiting request, in tokens; valid until the pool changes."""
     if kv.manager == PAGED:
+        if kv.pool.has_host:
+            return find_tiered(kv, request, next_holding(kv))
         return find_hit(kv, request, next_holding(kv))
     return python_lookup(kv, request)
 
@@ -44,7 +47,10 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
     False, with nothing changed, if there is no room.
     """
     if kv.manager == PAGED:
-        admitted = admit_paged(kv, request, next_holding(kv), num_tokens, hit)
+        if kv.pool.has_host:
+            admitted = admit_tiered(kv, request, next_holding(kv), num_tokens, hit)
+        else:
+            admitted = admit_paged(kv, request, next_holding(kv), num_tokens, hit, 0)
     else:
         return python_admit(kv, request, num_tokens)
     if admitted:
@@ -108,3 +114,5 @@ def take_transfers(state: Replica, batch: Batch) -> None:
     """Find out what a step moves to and from the host."""
     if state.kv.manager != PAGED:
         python_take_transfers(state, batch)
+    elif state.kv.pool.has_host:
+        count_transfers(state.kv)

@@ -58,17 +58,20 @@ def need_to_admit(kv: KV, holding: Holding, num_tokens: int, hit: int, capped: b
     return need
 
 
-def admit_paged(kv: KV, request: Request, holding: Holding, num_tokens: int, hit: int) -> bool:
+def admit_paged(
+    kv: KV, request: Request, holding: Holding, num_tokens: int, hit: int, num_fetched: int
+) -> bool:
     """Take the slots of a waiting request whose hit stands in the holding's tables.
 
-    False, with nothing changed, if they are not there.
+    Behind the hit, ``num_fetched`` tokens come from elsewhere into new blocks. False, with nothing
+    changed, if the slots are not there.
     """
     free = kv.pool.num_free - (kv.watermark_blocks if kv.num_held > 0 else 0)
     if kv.reserve_full_isl:
         length = min(request.num_tokens, kv.max_model_len)
         if need_to_admit(kv, holding, length, hit, True) > free:
             return False
-    end = hit + num_tokens
+    end = hit + num_fetched + num_tokens
     slots = num_slots(kv, request, end)
     if need_to_admit(kv, holding, slots, hit, False) > free:
         return False
@@ -79,8 +82,8 @@ def admit_paged(kv: KV, request: Request, holding: Holding, num_tokens: int, hit
         group, table = kv.groups[g], holding.tables[g]
         append_blocks(kv.pool, group, table, num_missing(group, table, slots))
         group.num_internal += past_the_end(request, group, table)
-    holding.num_cached_tokens = hit
-    holding.num_processed_tokens = hit
+    holding.num_cached_tokens = hit + num_fetched
+    holding.num_processed_tokens = hit + num_fetched
     request.num_filled = end
     kv.num_filled += end
     if kv.enable_prefix_caching:

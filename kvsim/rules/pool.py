@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.eviction import evict, insert_victim, note_cached, note_hit, remove_victim
+from kvsim.rules.host_tier import store
 
 if TYPE_CHECKING:
     from kvsim.records.paged import BlockPool, BlockTable, KVGroup
@@ -81,7 +82,9 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
         k = pool.unhashed[pool.num_unhashed]
     else:
         k = evict(pool)
-        forget(pool, k)
+        gone = forget(pool, k)
+        if gone and pool.has_host:
+            store(pool.host, pool.blocks[k].key)
     pool.blocks[k].ref_cnt = 1
     pool.blocks[k].group = group.index
     return k

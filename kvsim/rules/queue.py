@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kvsim.records.engine import Replica
-    from kvsim.records.paged import Queue
+    from kvsim.records.queue import Queue
     from kvsim.records.request import Request
 
 

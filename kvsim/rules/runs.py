@@ -16,8 +16,9 @@ from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
 from kvsim.rules.paged import cache_blocks, past_the_end
 from kvsim.rules.pool import append_blocks
-from kvsim.rules.price import work_time
+from kvsim.rules.price import with_transfers, work_time
 from kvsim.rules.recorder import note_gap, pass_time, record_step
+from kvsim.rules.tiered import count_transfers
 from kvsim.rules.work import weigh
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def step_time(state: Replica) -> float:
     if state.cost.price == CONSTANT:
         return state.cost.seconds
     weigh(state.cost)
-    return work_time(state.cost, state.cost.work)
+    return with_transfers(state.cost, work_time(state.cost, state.cost.work), state.kv.moved)
 
 
 def begin_run(state: Replica, num_keys: int) -> None:
@@ -198,6 +199,8 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
     while step < longest and state.clock < arrival and state.clock < state.end_time:
         if not tend_blocks(state, step):
             break
+        if state.kv.pool.has_host:
+            count_transfers(state.kv)
         state.kv.num_filled += running
         state.totals.num_allocation_failures += tries
         if state.cost.price != CONSTANT:

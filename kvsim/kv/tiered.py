@@ -1,0 +1,86 @@
+"""A paged KV cache whose evicted prefix blocks go to host memory, and come back on a hit.
+
+What vLLM calls KV offloading (``--kv-offloading-size``), in its simplest form: a content goes down
+when its last block on the GPU is handed out again, and comes up when a waiting request would hit it
+right after what it hits on the GPU. Copies run beside the computation of the step that admits the
+request. The rules are in :mod:`kvsim.rules.tiered`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, PositiveInt
+
+from kvsim.kv.eviction import lay_out_contents
+from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
+from kvsim.kv.paged import PagedManager
+from kvsim.records.kv import PAGED
+from kvsim.records.paged import FULL
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.memory import Memory
+
+Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@ALLOCATORS.register("tiered")
+class TieredManager(PagedManager):
+    """Paged, with evicted prefix blocks kept in ``host_gib`` GiB of host memory per GPU.
+
+    A content is on the GPU, in host memory, or in both: what was fetched is not stored again.
+    Full attention only.
+    """
+
+    rules_of = PAGED
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        *,
+        host_gib: Gib = 64.0,
+        block_size: PositiveInt | None = None,
+        eviction: str = "lru",
+    ) -> None:
+        super().__init__(config, block_size=block_size, eviction=eviction)
+        self.num_host_blocks = int(host_gib * 2**30) // self.bytes_per_block
+        check_plain("tiered", self)
+
+    def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
+        super().lay_out(kv, memory, num_holdings)
+        kv.pool.has_host = True
+        kv.pool.host.num_blocks = self.num_host_blocks
+        lay_out_contents(memory, kv.pool.host.contents, self.num_host_blocks)
+
+    def hit_blocks(self, num_tokens: int) -> list[list[int]]:
+        """Return the blocks of the last hit that are on the GPU; the rest is in host memory."""
+        del num_tokens
+        return super().hit_blocks(self.kv.pool.host.num_found * self.block_size)
+
+    def take_hit(self, hit: Hit) -> None:  # noqa: D102
+        super().take_hit(hit)
+        self.kv.pool.host.num_found = len(hit.blocks[0]) if hit.blocks else 0
+
+    @property
+    def num_host_blocks_used(self) -> int:
+        """Contents in host memory."""
+        return self.kv.pool.host.contents.queue.length
+
+    def check_integrity(self) -> None:  # noqa: D102
+        super().check_integrity()
+        used = self.num_host_blocks_used
+        if used > self.num_host_blocks:
+            raise RuntimeError(f"{used} host blocks in use of {self.num_host_blocks}")
+
+
+def check_plain(name: str, manager: PagedManager) -> None:
+    """Refuse layers that are not all full attention.
+
+    Raises
+    ------
+    ValueError
+        Naming what serves them.
+    """
+    if len(manager.groups) != 1 or manager.groups[0].kind != FULL:
+        raise ValueError(f"allocator {name!r}: layers with windows are not modelled; paged does")

@@ -1,0 +1,16 @@
+"""The record of a queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvsim.records.record import NONE, Record
+
+
+@dataclass(slots=True)
+class Queue(Record):
+    """A list threaded through records that have ``next`` and ``previous``."""
+
+    head: int = NONE
+    tail: int = NONE
+    length: int = 0

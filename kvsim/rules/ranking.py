@@ -1,0 +1,80 @@
+"""Free blocks by rank: a binary heap from which blocks need not be taken out.
+
+A block that is hit leaves its entry behind. Entries of blocks in use are passed over when they come
+to the front, and one whose block has a higher rank by then moves back; so a block that is free
+again, and ranks no lower than before, needs no second entry.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+
+if TYPE_CHECKING:
+    from kvsim.records.eviction import Ranking
+    from kvsim.records.paged import BlockPool
+
+
+def give_rank(pool: BlockPool, k: int) -> None:
+    """Rank a block behind all that were ranked before."""
+    pool.last_rank += 1
+    pool.notes[k].rank = pool.last_rank
+
+
+def insert_ranked(pool: BlockPool, k: int) -> None:
+    """Take a free block that has its rank into its ranking."""
+    note = pool.notes[k]
+    if note.has_entry == 0:
+        note.has_entry = 1
+        ranking = pool.rankings[note.ranking]
+        ranking.length += 1
+        rise(ranking, ranking.length - 1, note.rank, k)
+
+
+def take_first(pool: BlockPool, ranking: Ranking) -> int:
+    """Take out and return the free block with the smallest rank, or NONE."""
+    while ranking.length > 0:
+        first = ranking.entries[0]
+        k, note = first.block, pool.notes[first.block]
+        is_free = pool.blocks[k].ref_cnt == 0
+        if is_free and note.rank > first.rank:
+            sink(ranking, note.rank, k)
+            continue
+        ranking.length -= 1
+        last = ranking.entries[ranking.length]
+        sink(ranking, last.rank, last.block)
+        note.has_entry = 0
+        if is_free:
+            return k
+    return NONE
+
+
+def rise(ranking: Ranking, place: int, rank: int, k: int) -> None:
+    """Put an entry where a place is empty, or nearer to the front, to where it belongs."""
+    entries = ranking.entries
+    while place > 0:
+        parent = (place - 1) >> 1
+        if rank >= entries[parent].rank:
+            break
+        entries[place].rank = entries[parent].rank
+        entries[place].block = entries[parent].block
+        place = parent
+    entries[place].rank = rank
+    entries[place].block = k
+
+
+def sink(ranking: Ranking, rank: int, k: int) -> None:
+    """Put an entry in place of the first one, or further back, to where it belongs."""
+    entries, place, child = ranking.entries, 0, 1
+    while child < ranking.length:
+        if child + 1 < ranking.length:
+            child += int(entries[child + 1].rank < entries[child].rank)
+        if rank <= entries[child].rank:
+            break
+        entries[place].rank = entries[child].rank
+        entries[place].block = entries[child].block
+        place = child
+        child = 2 * place + 1
+    entries[place].rank = rank
+    entries[place].block = k
