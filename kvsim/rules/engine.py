@@ -20,6 +20,7 @@ from kvsim.records.engine import (
     SCHEDULED_IN_PYTHON,
     STUCK,
     VLLM,
+    VLLM_V0,
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
@@ -30,6 +31,7 @@ from kvsim.rules.queue import dequeue, enqueue, head_of
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import batch_at, run_of_steps
 from kvsim.rules.vllm import schedule_vllm
+from kvsim.rules.vllm_v0 import schedule_v0
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -109,6 +111,8 @@ def decide(state: Replica, batch: Batch) -> None:
     state.tried = False
     if state.limits.scheduler == VLLM:
         schedule_vllm(state, batch)
+    elif state.limits.scheduler == VLLM_V0:
+        schedule_v0(state, batch)
     else:
         python_schedule(state, batch)
     take_transfers(state, batch)
