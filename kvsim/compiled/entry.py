@@ -65,9 +65,14 @@ SMALL = frozenset(
         "cache_computed worth_caching count_work count_attention num_pairs num_keys free_blocks",
         "recycle forget_finished host_time gemms_time head_time swap_time elementwise_time",
         "all_reduce_time with_transfers is_before enqueue requeue dequeue head_of num_waiting",
+        "has_pool has_blocks num_free append_slot allocate_forked",
     )
     for name in line.split()
 )
+
+
+#: Rules with a second text below.
+UNSIGNED = (keys.fold, keys.mix, keys.draw_parent)
 
 
 def all_records() -> list[type[Record]]:
@@ -89,7 +94,7 @@ def register_rules() -> None:
     register_properties(all_records())
     for module in iter_modules(rules.__path__, rules.__name__ + "."):
         for name, rule in inspect.getmembers(import_module(module.name), inspect.isfunction):
-            if rule.__module__ != module.name or rule is keys.mix:
+            if rule.__module__ != module.name or rule in UNSIGNED:
                 continue
             if module.name == python.__name__:
                 _register_absent(rule)
@@ -106,20 +111,33 @@ def _register_absent(rule: Any) -> None:
     overload(rule)(eval(f"lambda {arguments}: absent", {"absent": absent}))
 
 
+@register_jitable(forceinline=True)
+def _fold(key, value):
+    # Unsigned: compiled signed integers must never overflow.
+    z = key * np.uint64(0x2545F4914F6CDD1D) + np.uint64(value) + np.uint64(keys.START)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
 @overload(keys.mix)
 def _mix(key, value):
-    a, b = np.uint64(0x2545F4914F6CDD1D), np.uint64(0xBF58476D1CE4E5B9)
-    c, start = np.uint64(0x94D049BB133111EB), np.uint64(keys.START)
-    s30, s27, s31, s1 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(1)
+    return lambda key, value: np.int64(_fold(np.uint64(key), value) >> np.uint64(1))
 
-    def mix(key, value):
-        # Unsigned: compiled signed integers must never overflow.
-        z = np.uint64(key) * a + np.uint64(value) + start
-        z = (z ^ (z >> s30)) * b
-        z = (z ^ (z >> s27)) * c
-        return np.int64((z ^ (z >> s31)) >> s1)
 
-    return mix
+@overload(keys.draw_parent)
+def _draw_parent(request_id, end, beam, num_beams, beam_switch):
+    def draw_parent(request_id, end, beam, num_beams, beam_switch):
+        draw = _fold(_fold(_fold(np.uint64(request_id), end), beam), 1)
+        share = beam_switch * 2.0**64
+        if share < 2.0**64:
+            limit = np.uint64(share)
+            if draw > limit or (draw == limit and float(limit) == share):
+                return beam
+        other = np.int64(_fold(draw, 2) % np.uint64(num_beams - 1))
+        return other + (1 if other >= beam else 0)
+
+    return draw_parent
 
 
 register_rules()

@@ -56,7 +56,7 @@ class Setup(Parts):
     memory: Memory
     cost_config: CostConfig
 
-    def for_samples(self) -> Setup:
+    def for_samples(self, max_num_samples: int) -> Setup:
         """Return the same for requests of several sequences.
 
         Raises
@@ -64,7 +64,7 @@ class Setup(Parts):
         ValueError
             If the scheduler or the KV-cache manager cannot serve them.
         """
-        kv_config = replace(self.kv_config, has_samples=True)
+        kv_config = replace(self.kv_config, max_num_samples=max_num_samples)
         kv = make_kv(self.allocator, kv_config)
         if not (self.scheduler_type.takes_samples and kv.serves_samples):
             raise ValueError(

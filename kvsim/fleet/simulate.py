@@ -95,7 +95,7 @@ def serve(
     if config.num_samples is not None:
         trace = trace.with_num_samples(config.num_samples)
     if (trace.num_samples > 1).any():
-        setup = setup.for_samples()
+        setup = setup.for_samples(int(trace.num_samples.max()))
     elif config.use_beam_search:
         raise ValueError("use_beam_search: every request has one sequence; give num_samples")
     table = _new_requests(trace)

@@ -74,7 +74,7 @@ class KVCacheConfig:
     num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
     prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
     swap_space_bytes : host memory for swapped-out KV
-    has_samples : some request has several sequences
+    max_num_samples : most sequences of a request
     use_beam_search, beam_switch : they are beams, each of which continues another one with this
         probability per step
     hybrid : keep sliding and full layers apart; else all are treated as full attention
@@ -94,7 +94,7 @@ class KVCacheConfig:
     num_lookahead_tokens: int = 0
     prefix_cache_retention_interval: int | None = 0
     swap_space_bytes: int = 0
-    has_samples: bool = False
+    max_num_samples: int = 1
     use_beam_search: bool = False
     beam_switch: float = 0.0
     hybrid: bool = True

@@ -6,6 +6,7 @@ PagedAttention paper's.
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import gcd, lcm
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from kvsim.kv.block_pool import BlockPool, lay_out_pool
 from kvsim.kv.eviction import eviction_policy
 from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
-from kvsim.records.kv import PAGED
+from kvsim.records.kv import KV, PAGED
 from kvsim.records.memory import head
 from kvsim.records.paged import FULL, BlockTable, Holding, KVGroup, LookupSpec
 from kvsim.rules.attention import admission_cap, cdiv
@@ -24,14 +25,12 @@ from kvsim.rules.attention import admission_cap, cdiv
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kvsim.records.kv import KV
     from kvsim.records.memory import Memory
     from kvsim.records.request import Request
 
 
-@ALLOCATORS.register("paged")
 class PagedManager(RuleManager):
-    """Blocks over a shared pool, prefix caching: PagedAttention as in vLLM.
+    """Blocks of ``block_size`` slots, taken as a request grows.
 
     Parameters
     ----------
@@ -167,6 +166,14 @@ class PagedManager(RuleManager):
             for place, block in enumerate(blocks):
                 table.blocks[place] = block
 
+    @cached_property
+    def sizes(self) -> KV:
+        """Settings and sizes, without the memory, for questions about an empty one."""
+        kv = KV(reserve_output=self.config.reserve_output, max_model_len=self.config.max_model_len)
+        kv.pool.num_usable = self.num_usable
+        kv.groups = [KVGroup(block_size=spec.block_size) for spec in self.groups]
+        return kv
+
     def fits(self, request: Request) -> bool:  # noqa: D102
         lookahead = self.config.num_lookahead_tokens
         tokens = min(request.end + lookahead, self.config.max_model_len)
@@ -218,3 +225,15 @@ class PagedManager(RuleManager):
             for (request, _), length in zip(live, lengths, strict=True):
                 if request.num_filled > length * spec.block_size:
                     raise RuntimeError("a request has more tokens than slots")
+
+
+@ALLOCATORS.register("paged")
+def paged(
+    config: KVCacheConfig, *, block_size: PositiveInt | None = None, eviction: str = "lru"
+) -> PagedManager:
+    """Blocks over a shared pool, prefix caching: PagedAttention as in vLLM."""
+    if config.max_num_samples > 1:
+        from kvsim.kv.forked import ForkedManager
+
+        return ForkedManager(config, block_size=block_size)
+    return PagedManager(config, block_size=block_size, eviction=eviction)

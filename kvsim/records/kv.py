@@ -61,13 +61,18 @@ class KV(Record):
     num_holdings: int = 0
     num_held: int = 0  # requests that hold memory
     num_filled: int = 0  # tokens of live requests
-    num_cpu_free: int = 0  # blocks of host memory for swapped requests
     usage: Usage = field(default_factory=Usage)
     dead_ends: list[float] = field(default_factory=list)  # scratch of the memory map, by block
     live_ends: list[float] = field(default_factory=list)
     last_ends: list[float] = field(default_factory=list)
     unused: list[int] = field(default_factory=list)
     moved: Moved = field(default_factory=Moved)  # since the last step
+    num_cpu_free: int = 0  # blocks of host memory for swapped requests
+    num_copied_blocks: int = 0  # by sequences about to write into a shared one
+    parents: list[int] = field(default_factory=list)  # scratch, by sequence
+    column: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # scratch, by block
+    moved_to: list[int] = field(default_factory=list)
     python: object = None  # a manager that is no rule
 
     alignment: int = 1  # of hits, tokens (vLLM's scheduler_block_size)
@@ -82,3 +87,4 @@ class KV(Record):
     reserve_output: bool = False
     enable_prefix_caching: bool = False
     has_windows: bool = False
+    beam_switch: float = 0.0  # share of beams that continue another one, per step

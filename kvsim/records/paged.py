@@ -112,7 +112,8 @@ class BlockTable(Record):
 class Holding(Record):
     """What a request holds of a paged cache: its block tables, and the keys of its content."""
 
-    tables: list[BlockTable] = field(default_factory=list)  # one per group
+    tables: list[BlockTable] = field(default_factory=list)  # one per group, or per sequence
+    num_blocks: int = 0  # different ones of all sequences, or swapped out
     keys: list[int] = field(default_factory=list)
     owner: int = NONE  # whose keys
     num_keys: int = 0

@@ -19,6 +19,7 @@ from kvsim.records.engine import (
     SCHEDULED,
     STUCK,
     VLLM,
+    VLLM_V0,
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
@@ -29,6 +30,7 @@ from kvsim.rules.queue import dequeue, enqueue, head_of
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import batch_at, run_of_steps
 from kvsim.rules.vllm import schedule_vllm
+from kvsim.rules.vllm_v0 import schedule_v0
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -120,6 +122,8 @@ def decide_by_rules(state: Replica, batch: Batch) -> None:
     """Decide a step by the scheduler's rules, and take its KV slots."""
     if state.limits.scheduler == VLLM:
         schedule_vllm(state, batch)
+    elif state.limits.scheduler == VLLM_V0:
+        schedule_v0(state, batch)
 
 
 def decide(state: Replica, batch: Batch) -> None:

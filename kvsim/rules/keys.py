@@ -19,16 +19,31 @@ FIRST_KEY = 1  # parent of a first block (any constant)
 ENDLESS = 2**62  # tokens of an output's content; it never runs out
 
 
-def mix(key: int, value: int) -> int:
-    """Fold an integer into a 63-bit key (the finaliser of SplitMix64, Steele et al. 2014).
+def fold(key: int, value: int) -> int:
+    """Fold an integer into a 64-bit key (the finaliser of SplitMix64, Steele et al. 2014).
 
-    The one rule with a second text, in unsigned arithmetic, for the compiled engine: it needs the
-    wrap-around of 64-bit products, which signed integers there do not have.
+    This rule, and those two that call it, have a second text, in unsigned arithmetic, for the
+    compiled engine: they need the wrap-around of 64-bit products, which signed integers there do
+    not have.
     """
     z = (key * 0x2545F4914F6CDD1D + value + START) % 2**64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
-    return (z ^ (z >> 31)) >> 1
+    return z ^ (z >> 31)
+
+
+def mix(key: int, value: int) -> int:
+    """Fold an integer into a 63-bit key."""
+    return fold(key, value) >> 1
+
+
+def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switch: float) -> int:
+    """Draw which of two or more beams a beam continues at a length: mostly itself."""
+    draw = fold(fold(fold(request_id, end), beam), 1)
+    if not draw < beam_switch * 2.0**64:
+        return beam
+    other = fold(draw, 2) % (num_beams - 1)
+    return other + (1 if other >= beam else 0)
 
 
 def piece_of(request: Request, segment: int) -> tuple[int, int, int]:

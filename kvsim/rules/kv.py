@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import PAGED
+from kvsim.records.kv import FORKED, PAGED
 from kvsim.records.record import NONE
+from kvsim.rules.forked import admit_forked, allocate_forked, free_forked
 from kvsim.rules.paged import admit_paged, allocate_paged, cache_blocks, free_paged, retire_paged
 from kvsim.rules.prefix import find_hit
 from kvsim.rules.python import (
@@ -13,11 +14,15 @@ from kvsim.rules.python import (
     python_allocate,
     python_cache_computed,
     python_free,
+    python_has_blocks,
     python_lookup,
     python_num_free,
     python_retire,
+    python_swap_in,
+    python_swap_out,
     python_take_transfers,
 )
+from kvsim.rules.swap import swap_in_forked, swap_in_paged, swap_out_forked, swap_out_paged
 from kvsim.rules.tiered import admit_tiered, count_transfers, find_tiered
 
 if TYPE_CHECKING:
@@ -25,6 +30,11 @@ if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.paged import Holding
     from kvsim.records.request import Request
+
+
+def has_pool(kv: KV) -> bool:
+    """Whether requests hold blocks of one pool."""
+    return kv.manager == PAGED or kv.manager == FORKED  # noqa: PLR1714 - folded when compiled
 
 
 def next_holding(kv: KV) -> Holding:
@@ -38,6 +48,8 @@ def look_up(kv: KV, request: Request) -> int:
         if kv.pool.has_host:
             return find_tiered(kv, request, next_holding(kv))
         return find_hit(kv, request, next_holding(kv))
+    if kv.manager == FORKED:
+        return 0
     return python_lookup(kv, request)
 
 
@@ -51,8 +63,10 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
             admitted = admit_tiered(kv, request, next_holding(kv), num_tokens, hit)
         else:
             admitted = admit_paged(kv, request, next_holding(kv), num_tokens, hit, 0)
+    elif kv.manager == FORKED:
+        admitted = admit_forked(kv, request, next_holding(kv), num_tokens)
     else:
-        return python_admit(kv, request, num_tokens)
+        return python_admit(kv, request, num_tokens, hit)
     if admitted:
         kv.num_held += 1
         kv.num_free_holdings -= 1
@@ -66,6 +80,8 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
     """Make room for the next tokens of a running request; False if there is none."""
     if kv.manager == PAGED:
         return allocate_paged(kv, request, num_tokens)
+    if kv.manager == FORKED:
+        return allocate_forked(kv, request, num_tokens)
     return python_allocate(kv, request, num_tokens)
 
 
@@ -73,6 +89,8 @@ def free_slots(kv: KV, request: Request) -> None:
     """Take back all a request holds."""
     if kv.manager == PAGED:
         free_paged(kv, request, kv.holdings[request.holding])
+    elif kv.manager == FORKED:
+        free_forked(kv, request, kv.holdings[request.holding])
     else:
         python_free(kv, request)
         return
@@ -99,20 +117,55 @@ def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
     if kv.manager == PAGED:
         if kv.enable_prefix_caching:
             cache_blocks(kv, request, kv.holdings[request.holding], num_tokens)
-    else:
+    elif kv.manager != FORKED:
         python_cache_computed(kv, request, num_tokens)
+
+
+def has_blocks(kv: KV, request: Request) -> bool:
+    """Whether a request has block tables."""
+    return has_pool(kv) or python_has_blocks(kv, request)
+
+
+def swap_out(kv: KV, request: Request) -> int:
+    """Move a request's KV to host memory; returns bytes moved, 0 if there is no room."""
+    if kv.manager == PAGED:
+        num_blocks = swap_out_paged(kv, request, kv.holdings[request.holding])
+    elif kv.manager == FORKED:
+        num_blocks = swap_out_forked(kv, request, kv.holdings[request.holding])
+    else:
+        return python_swap_out(kv, request)
+    if num_blocks > 0:
+        kv.num_cpu_free -= num_blocks
+        kv.num_held -= 1
+        kv.holdings[request.holding].request = NONE
+    return num_blocks * kv.bytes_per_block
+
+
+def swap_in(kv: KV, request: Request) -> int:
+    """Bring a request's KV back; returns bytes moved, 0 if there is no room."""
+    if kv.manager == PAGED:
+        num_blocks = swap_in_paged(kv, request, kv.holdings[request.holding])
+    elif kv.manager == FORKED:
+        num_blocks = swap_in_forked(kv, request, kv.holdings[request.holding])
+    else:
+        return python_swap_in(kv, request)
+    if num_blocks > 0:
+        kv.num_cpu_free += num_blocks
+        kv.num_held += 1
+        kv.holdings[request.holding].request = request.place
+    return num_blocks * kv.bytes_per_block
 
 
 def num_free(kv: KV) -> int:
     """Blocks that belong to nobody, cached ones included."""
-    if kv.manager == PAGED:
+    if has_pool(kv):
         return kv.pool.num_free
     return python_num_free(kv)
 
 
 def take_transfers(state: Replica, batch: Batch) -> None:
     """Find out what a step moves to and from the host."""
-    if state.kv.manager != PAGED:
+    if not has_pool(state.kv):
         python_take_transfers(state, batch)
     elif state.kv.pool.has_host:
         count_transfers(state.kv)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import PAGED
+from kvsim.records.kv import FORKED
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import num_skipped
+from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_paint
 from kvsim.rules.usage import is_refused
 
@@ -22,7 +23,7 @@ FREE, TOKEN_STATES, RESERVATION, INTERNAL, EXTERNAL, CACHED_FREE = 0, 1, 2, 3, 4
 
 def paint(state: Replica, first: int) -> None:
     """Paint the map of the memory as it is now, from the ``first`` bin of all maps on."""
-    if state.kv.manager == PAGED:
+    if has_pool(state.kv):
         paint_paged(state, first)
     else:
         python_paint(state, first)
@@ -60,8 +61,9 @@ def mark_blocks(state: Replica, kv: KV, holding: Holding) -> None:
     request = state.requests[holding.request]
     filled = 0 if holding.retired else request.num_filled
     last = 0 if holding.retired else request.max_slots
-    for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+    forked = kv.manager == FORKED
+    for t in range(request.num_samples if forked else kv.num_groups):
+        group, table = kv.groups[0 if forked else t], holding.tables[t]
         dead = num_skipped(group.kind, group.window, holding.num_processed_tokens)
         for place in range(table.length):
             block, start = table.blocks[place], place * group.block_size

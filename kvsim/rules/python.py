@@ -27,9 +27,11 @@ def python_lookup(kv: KV, request: Request) -> int:
     return int(hit.num_tokens)
 
 
-def python_admit(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Ask a manager to admit a request with the hit it found last."""
+def python_admit(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
+    """Ask a manager to admit a request with the hit it found last, if that is not empty."""
     manager: Any = kv.python
+    if hit == 0:
+        return bool(manager.allocate_slots(request, num_tokens))
     return bool(manager.allocate_slots(request, num_tokens, manager.last_hit))
 
 

@@ -10,10 +10,11 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.records.cost import CONSTANT, ROOFLINE
-from kvsim.records.engine import VLLM
+from kvsim.records.engine import VLLM, VLLM_V0
 from kvsim.records.kv import PAGED
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
+from kvsim.rules.batch import num_running_seqs
 from kvsim.rules.paged import cache_blocks, past_the_end
 from kvsim.rules.pool import append_blocks
 from kvsim.rules.price import with_transfers, work_time
@@ -35,6 +36,9 @@ def batch_at(state: Replica, k: int) -> Batch:
 def is_trying(state: Replica) -> bool:
     """Whether the head of the queue asks for memory at every step."""
     limits, running = state.limits, state.num_running
+    if limits.scheduler == VLLM_V0:
+        num_seqs = num_running_seqs(state)
+        return state.waiting.length > 0 and num_seqs < limits.max_num_seqs
     return (
         state.waiting.length > 0
         and running < limits.max_active
@@ -48,7 +52,12 @@ def can_run(state: Replica) -> bool:
     ahead = int(limits.asynchronous)
     if limits.depth > 1 + ahead or state.num_batches != ahead or state.record_steps:
         return False
-    if limits.scheduler != VLLM or kv.manager != PAGED or kv.has_windows or kv.num_groups > 1:
+    if limits.scheduler == VLLM_V0:
+        if state.num_swapped > 0:
+            return False
+    elif limits.scheduler != VLLM:
+        return False
+    if kv.manager != PAGED or kv.has_windows or kv.num_groups > 1:
         return False
     if running == 0 or running > limits.max_num_batched_tokens or state.cost.has_samples:
         return False
@@ -131,7 +140,8 @@ def tend_blocks(state: Replica, step: int) -> bool:
     """Take and name the blocks of one step of a run; False, unchanged, if they run out."""
     kv, group = state.kv, state.kv.groups[0]
     phase = state.phases[step % group.block_size]
-    if phase.count > kv.pool.num_free:
+    # V0 wants a free block for every decode, also for one that takes none.
+    if phase.count + int(state.limits.scheduler == VLLM_V0) > kv.pool.num_free:
         return False
     k = phase.first
     while k != NONE:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import PAGED
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import num_skipped
+from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_kv_usage, python_measure
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def measure(kv: KV) -> None:
     """Bring ``kv.usage`` up to date."""
-    if kv.manager == PAGED:
+    if has_pool(kv):
         measure_paged(kv)
     else:
         python_measure(kv)
@@ -26,7 +26,7 @@ def measure(kv: KV) -> None:
 
 def kv_usage(kv: KV) -> float:
     """Share of the blocks (or slots) in use, 0 to 1."""
-    if kv.manager != PAGED:
+    if not has_pool(kv):
         return python_kv_usage(kv)
     if kv.pool.num_usable == 0:
         return 0.0

@@ -1,0 +1,108 @@
+"""Swapping a request between GPU and host: its tables keep their form, its blocks go and come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.rules.forked import count_forked, drop_tables, is_first, unmark
+from kvsim.rules.paged import set_quiet, uncount
+from kvsim.rules.pool import free_blocks, take_block
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import Holding
+    from kvsim.records.request import Request
+
+
+def swap_out_paged(kv: KV, request: Request, holding: Holding) -> int:
+    """Move a request's blocks to host memory; returns how many, 0 if it has no room."""
+    num_blocks = 0
+    for g in range(kv.num_groups):
+        num_blocks += holding.tables[g].length - holding.tables[g].num_null
+    if num_blocks > kv.num_cpu_free:
+        return 0
+    uncount(kv, request, holding, 1)
+    for g in range(kv.num_groups):
+        table = holding.tables[g]
+        free_blocks(kv.pool, kv.groups[g], table, table.num_null, table.length)
+    holding.num_blocks = num_blocks
+    return num_blocks
+
+
+def can_swap_in(kv: KV, holding: Holding, num_more: int) -> bool:
+    """Whether a request can come back: beside others only if it can also grow.
+
+    As in vLLM's V0; a lone request takes what there is.
+    """
+    needed = holding.num_blocks
+    if kv.num_held > 0:
+        needed += num_more + kv.watermark_blocks
+    return needed <= kv.pool.num_free
+
+
+def swap_in_paged(kv: KV, request: Request, holding: Holding) -> int:
+    """Bring a request back into new blocks; returns how many, 0 if they are not there."""
+    if not can_swap_in(kv, holding, 1):
+        return 0
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        for place in range(table.num_null, table.length):
+            table.blocks[place] = take_block(kv.pool, group)
+        group.num_used += table.length - table.num_null
+    holding.num_cached_tokens = request.num_filled  # its keys were lost with its blocks
+    uncount(kv, request, holding, -1)
+    set_quiet(kv, request, holding)
+    return holding.num_blocks
+
+
+def swap_out_forked(kv: KV, request: Request, holding: Holding) -> int:
+    """Move a request's blocks to host memory; returns how many, 0 if it has no room."""
+    if holding.num_blocks > kv.num_cpu_free:
+        return 0
+    drop_tables(kv, request, holding)
+    return holding.num_blocks
+
+
+def swap_in_forked(kv: KV, request: Request, holding: Holding) -> int:
+    """Bring a request back into new blocks; returns how many, 0 if they are not there."""
+    if not can_swap_in(kv, holding, request.num_samples):
+        return 0
+    bring_back(kv, request, holding)
+    return holding.num_blocks
+
+
+def bring_back(kv: KV, request: Request, holding: Holding) -> None:
+    """Put a request's blocks into new ones, in the order of their old places."""
+    pool, count = kv.pool, 0
+    for s in range(request.num_samples):
+        table = holding.tables[s]
+        for place in range(table.length):
+            if is_first(kv, table.blocks[place]):
+                kv.places[count] = table.blocks[place]
+                count += 1
+    unmark(kv, request, holding, 0)
+    sort_places(kv.places, count)
+    for k in range(count):
+        new = take_block(pool, kv.groups[0])
+        pool.blocks[new].ref_cnt = 0
+        kv.moved_to[kv.places[k]] = new
+    kv.groups[0].num_used += count
+    for s in range(request.num_samples):
+        table = holding.tables[s]
+        for place in range(table.length):
+            table.blocks[place] = kv.moved_to[table.blocks[place]]
+            pool.blocks[table.blocks[place]].ref_cnt += 1
+    count_forked(kv, request, holding, 1)
+
+
+def sort_places(places: list[int], count: int) -> None:
+    """Sort the first places of a list, smallest first (Shell's sort)."""
+    gap = count // 2
+    while gap > 0:
+        for k in range(gap, count):
+            place, at = places[k], k
+            while at >= gap and places[at - gap] > place:
+                places[at] = places[at - gap]
+                at -= gap
+            places[at] = place
+        gap //= 2

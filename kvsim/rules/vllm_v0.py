@@ -1,0 +1,153 @@
+"""The scheduler of vLLM before V1: prompts first, whole, in steps of their own; swap or recompute.
+
+The rules are those of vLLM 0.1 to 0.8's V0 engine without chunked prefill (`core/scheduler.py`):
+a step computes either prompts or one token of every running request. A request that finds no
+free block preempts the latest arrived one, which is computed again later or, if asked for, waits in
+host memory. While any request is swapped out, no prompt is admitted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.request import RUNNING, SWAPPED
+from kvsim.rules.batch import admit, note_preemption, num_running_seqs, plan, preempt
+from kvsim.rules.kv import (
+    admit_slots,
+    allocate_slots,
+    free_slots,
+    has_blocks,
+    num_free,
+    swap_in,
+    swap_out,
+)
+from kvsim.rules.queue import head_of, is_before
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.request import Request
+
+
+def schedule_v0(state: Replica, batch: Batch) -> None:
+    """Decide a step: prompts, or else decodes, then whoever can be swapped in."""
+    if state.num_swapped == 0:
+        schedule_prompts(state, batch)
+    if batch.size == 0:
+        schedule_decodes(state, batch)
+        if state.num_preempted == 0:
+            swap_in_waiting(state, batch)
+
+
+def schedule_prompts(state: Replica, batch: Batch) -> None:
+    """Admit whole prompts from the head of the queue while budget, places and memory last."""
+    if state.waiting.length == 0:
+        return
+    budget, num_seqs = state.limits.max_num_batched_tokens, num_running_seqs(state)
+    while state.waiting.length > 0:
+        k = head_of(state)
+        request = state.requests[k]
+        num_seqs += request.num_samples
+        if num_seqs > state.limits.max_num_seqs:
+            break
+        num_tokens = request.num_tokens
+        if num_tokens > budget:
+            state.refused = False
+            break
+        state.refused = not admit_slots(state.kv, request, num_tokens, 0)
+        if state.refused:
+            state.tried = True
+            state.totals.num_allocation_failures += 1
+            break
+        admit(state, batch, k, num_tokens, 0)
+        budget -= num_tokens
+
+
+def schedule_decodes(state: Replica, batch: Batch) -> None:
+    """Give every running request its next token, the most urgent first.
+
+    One that finds no block preempts the least urgent one, possibly itself.
+    """
+    sort_running(state)
+    place = 0
+    while place < state.num_running:
+        k = state.running[place]
+        request, victim = state.requests[k], NONE
+        while victim != k and not append_slot(state, request):
+            state.totals.num_allocation_failures += 1
+            state.num_running -= 1
+            victim = state.running[state.num_running]
+            preempt_v0(state, victim)
+        if victim != k:
+            plan(state, batch, k, request.num_tokens - request.num_computed_tokens)
+            place += 1
+
+
+def sort_running(state: Replica) -> None:
+    """Sort the running list by urgency; it mostly is already."""
+    for place in range(1, state.num_running):
+        insert(state, state.running, place, state.running[place])
+
+
+def insert(state: Replica, places: list[int], end: int, k: int) -> None:
+    """Put a request among the first ``end`` of a list, which are sorted by urgency."""
+    at, request = end, state.requests[k]
+    while at > 0 and is_before(request, state.requests[places[at - 1]]):
+        places[at] = places[at - 1]
+        at -= 1
+    places[at] = k
+
+
+def append_slot(state: Replica, request: Request) -> bool:
+    """Take the next token's slot; a block per sequence must be free even if none is needed."""
+    if has_blocks(state.kv, request) and num_free(state.kv) < request.num_samples:
+        return False
+    num_tokens = request.num_tokens - request.num_computed_tokens
+    return allocate_slots(state.kv, request, num_tokens)
+
+
+def preempt_v0(state: Replica, k: int) -> None:
+    """Swap a request out, or else queue it to be computed again.
+
+    Several sequences cannot be computed again as one prompt: V0 always swaps them if it can.
+    """
+    request, swapped_bytes = state.requests[k], 0
+    if state.limits.swaps or request.num_samples > 1:
+        swapped_bytes = swap_out(state.kv, request)
+    if swapped_bytes == 0:
+        free_slots(state.kv, request)
+        preempt(state, k)
+        return
+    state.swapped_bytes += swapped_bytes
+    request.status = SWAPPED
+    insert(state, state.swapped, state.num_swapped, k)
+    state.num_swapped += 1
+    note_preemption(state, k)
+
+
+def swap_in_waiting(state: Replica, batch: Batch) -> None:
+    """Bring swapped requests back, the most urgent first, while places and memory last."""
+    if state.num_swapped == 0:
+        return
+    num_seqs, num_back = num_running_seqs(state), 0
+    while num_back < state.num_swapped:
+        k = state.swapped[num_back]
+        request = state.requests[k]
+        num_seqs += request.num_samples
+        if num_seqs > state.limits.max_num_seqs:
+            break
+        swapped_bytes = swap_in(state.kv, request)
+        if swapped_bytes == 0:
+            break
+        num_back += 1
+        state.steady = False
+        state.swapped_bytes += swapped_bytes
+        request.status = RUNNING
+        state.running[state.num_running] = k
+        state.num_running += 1
+        num_tokens = request.num_tokens - request.num_computed_tokens
+        if allocate_slots(state.kv, request, num_tokens):
+            plan(state, batch, k, num_tokens)
+    state.num_swapped -= num_back
+    for place in range(state.num_swapped):
+        state.swapped[place] = state.swapped[place + num_back]

@@ -1,0 +1,21 @@
+"""The scheduler of vLLM before V1: prompts first, whole, in steps of their own; swap or recompute.
+
+The rules are in :mod:`kvsim.rules.vllm_v0`.
+"""
+
+from __future__ import annotations
+
+from kvsim.records.engine import VLLM_V0
+from kvsim.sched.scheduler import SCHEDULERS, Scheduler
+
+
+@SCHEDULERS.register("vllm-v0")
+class VllmV0Scheduler(Scheduler):
+    """Prompts first; then decodes, preempting from the back; then whoever can be swapped in."""
+
+    rules_of = VLLM_V0
+    looks_up_prefix = False
+    whole_prompts = True
+    watermark = 0.01
+    can_swap = True
+    takes_samples = True
