@@ -159,9 +159,7 @@ class StepLog:
         text = ",".join(f"{name}:{tokens}" for name, tokens in rows)
         return [len(rows), sum(tokens for _, tokens in scheduled), checksum(text)]
 
-    def _new_blocks(
-        self, scheduled: list[tuple[Request, int]]
-    ) -> dict[str | int, list[list[int]]]:
+    def _new_blocks(self, scheduled: list[tuple[Request, int]]) -> dict[str | int, list[list[int]]]:
         state = self._state
         admitted = {state.admissions[k].request for k in range(state.num_admitted)}
         blocks = {}

@@ -76,7 +76,9 @@ def replay(
         case = read_case(case)
     recorded = set().union(*case.steps)
     events = [field for field in EVENTS if field in recorded]
-    played = play(case.config, case.workload, check=check_invariants, compiled=backend == "compiled")
+    played = play(
+        case.config, case.workload, check=check_invariants, compiled=backend == "compiled"
+    )
     for expected, got in zip_longest(case.steps, played):
         if expected is None:
             if case.totals.get("stalled"):

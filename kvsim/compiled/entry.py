@@ -12,46 +12,14 @@ from numba import njit
 from numba.extending import overload, register_jitable
 
 from kvsim import records, rules
-from kvsim.compiled.types import CONSTANTS, record_at, register_properties
-from kvsim.records.engine import VLLM, Replica
-from kvsim.records.eviction import LRU
-from kvsim.records.kv import PAGED
+from kvsim.compiled.types import Ref, Rows, record_at, register_properties
+from kvsim.compiled.variants import OTHER_KINDS, is_plain
+from kvsim.records.engine import Replica
 from kvsim.records.record import Record
 from kvsim.rules import engine, keys, python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-#: What a replica of the plain kind always is: paged under vllm, one full-attention group, LRU.
-CONSTANTS["plain"] = {
-    "Limits.scheduler": VLLM,
-    "Limits.by_priority": 0,
-    "Limits.adaptive": 0,
-    "KV.manager": PAGED,
-    "KV.num_groups": 1,
-    "KV.num_specs": 1,
-    "KV.has_windows": 0,
-    "KV.reserve_output": 0,
-    "KVGroup.window": 0,
-    "KVGroup.kind": 0,
-    "KVGroup.num_retired": 0,
-    "KVGroup.keys_per_block": 1,
-    "LookupSpec.num_groups": 1,
-    "LookupSpec.kind": 0,
-    "BlockPool.policy": LRU,
-    "BlockPool.has_host": 0,
-    "Cost.num_layers": 1,
-    "Cost.has_samples": 0,
-    "Layers.kind": 0,
-    "Replica.record_steps": 0,
-    "Replica.num_swapped": 0,
-    "Replica.swapped_bytes": 0,
-    "Moved.fetched": 0,
-    "Moved.stored": 0,
-    "Moved.paged_in": 0,
-    "Moved.paged_out": 0,
-    "Moved.num_faults": 0,
-}
 
 #: Small rules go into their callers; the big and rare ones stay out of the hot loops' registers.
 SMALL = frozenset(
@@ -99,16 +67,49 @@ def register_rules() -> None:
             if module.name == python.__name__:
                 _register_absent(rule)
             else:
-                register_jitable(forceinline=name in SMALL, error_model="numpy")(rule)
+                plain = module.name.rpartition(".")[2] not in OTHER_KINDS
+                _register(rule, small=name in SMALL, plain=plain)
+
+
+def _register(rule: Any, *, small: bool, plain: bool) -> None:
+    """Compile a rule for both kinds of replica; for the plain kind with small rules inlined.
+
+    A rule that the plain kind never calls compiles to nothing there.
+    """
+    absent = None if plain else _absent(rule)
+
+    @overload(rule, jit_options={"forceinline": small, "error_model": "numpy"}, strict=False)
+    def for_plain(*args):
+        if _variant(args) != "plain":
+            return None
+        return rule if plain else absent
+
+    @overload(rule, jit_options={"error_model": "numpy"}, strict=False)
+    def for_any(*args):
+        return None if _variant(args) == "plain" else rule
+
+
+def _variant(args: Any) -> str:
+    """Return the kind of replica that arguments belong to; numbers alone suit the plain one."""
+    found = [arg.variant for arg in args if isinstance(arg, Ref)]
+    found += [
+        arg.item.variant for arg in args if isinstance(arg, Rows) and hasattr(arg.item, "variant")
+    ]
+    return found[0] if found else "plain"
+
+
+def _absent(rule: Any) -> Any:
+    """Return a function of the same arguments that does nothing."""
+    returns = rule.__annotations__["return"]
+    arguments = ", ".join(inspect.signature(rule).parameters)
+    value = {"int": "0", "bool": "False", "float": "0.0", "None": "None"}.get(returns, "(0, 0)")
+    return eval(f"lambda {arguments}: {value}")
 
 
 def _register_absent(rule: Any) -> None:
     """Compile to nothing what only a part in Python answers; such parts are refused before."""
-    returns = rule.__annotations__["return"]
-    arguments = ", ".join(inspect.signature(rule).parameters)
-    value = {"int": "0", "bool": "False", "float": "0.0", "None": "None"}[returns]
-    absent = eval(f"lambda {arguments}: {value}")
-    overload(rule)(eval(f"lambda {arguments}: absent", {"absent": absent}))
+    absent = _absent(rule)
+    overload(rule, strict=False)(lambda *args: absent)
 
 
 @register_jitable(forceinline=True)
@@ -155,26 +156,6 @@ def serve_plain(address, command, max_steps):
 def serve_general(address, command, max_steps):
     """Do what the host asks of any replica."""
     return _serve(_general(address), command, max_steps)
-
-
-def is_plain(state: Any) -> bool:
-    """Whether a replica has all the values that the plain kind always has."""
-    return all(_known(state, *name.split("."), value) for name, value in CONSTANTS["plain"].items())
-
-
-def _known(state: Any, record: str, field: str, value: int) -> bool:
-    found = {
-        "Replica": [state],
-        "Limits": [state.limits],
-        "KV": [state.kv],
-        "BlockPool": [state.kv.pool],
-        "Moved": [state.kv.moved],
-        "Cost": [state.cost],
-        "KVGroup": list(state.kv.groups),
-        "LookupSpec": list(state.kv.specs),
-        "Layers": list(state.cost.layers),
-    }[record]
-    return all(getattr(one, field) == value for one in found)
 
 
 def serve(state: Any) -> Callable[[int, int], int]:

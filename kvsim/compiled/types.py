@@ -29,14 +29,12 @@ from numba.extending import (
     register_model,
 )
 
+from kvsim.compiled.variants import CONSTANTS
 from kvsim.records.record import Record, format_of, is_record, item_of, plain
 
 CHECKED = os.environ.get("KVSIM_BOUNDSCHECK", "0") == "1"
 BYTES = ir.IntType(8).as_pointer()
 WORD = ir.IntType(64)
-
-#: Values that a variant knows, by variant and "Record.field".
-CONSTANTS: dict[str, dict[str, int]] = {}
 
 
 class Ref(types.Type):
@@ -136,7 +134,7 @@ def _field(builder: Any, ref: Ref, value: Any, name: str) -> tuple[Any, Any, int
 @lower_getattr_generic(Ref)
 def _getattr(context: Any, builder: Any, ref: Ref, value: Any, name: str) -> Any:
     kind, address, size = _field(builder, ref, value, name)
-    known = CONSTANTS.get(ref.variant, {}).get(f"{ref.record.__name__}.{name}")
+    known = CONSTANTS[ref.variant].get(f"{ref.record.__name__}.{name}")
     if known is not None:
         return ir.Constant(ir.IntType(1) if kind == types.boolean else WORD, int(known))
     return _load(builder, kind, address, size)

@@ -68,5 +68,3 @@ def group_of(spec: AttentionSpec, slot_bytes: int = 1) -> KVGroup:
 def plan_of(specs: Sequence[AttentionSpec]) -> KVPlan:
     """Return the plan of given groups, a byte per slot; the largest block sets the block's size."""
     return KVPlan(tuple(map(group_of, specs)), max(spec.block_size for spec in specs))
-
-

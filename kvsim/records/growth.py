@@ -46,5 +46,3 @@ def adopt(state: Replica, request: Request) -> int:
         if isinstance(scratch, list):
             scratch.append(0)
     return request.place
-
-

@@ -86,9 +86,7 @@ def count_samples(work: Work, requests: Sequence[Request], batch: Batch) -> bool
     return has_samples
 
 
-def count_attention(
-    cost: Cost, layers: Layers, requests: Sequence[Request], batch: Batch
-) -> None:
+def count_attention(cost: Cost, layers: Layers, requests: Sequence[Request], batch: Batch) -> None:
     """Count keys and pairs that layers of one kind look at."""
     decode_keys, prefill_keys, pairs, kind, window = 0, 0, 0, layers.kind, layers.window
     for at in range(batch.size):

@@ -1,0 +1,75 @@
+"""What a replica of the plain kind always is, so that its compiled rules need not ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvsim.records.engine import VLLM
+from kvsim.records.eviction import LRU
+from kvsim.records.kv import PAGED
+
+#: Paged under vllm, in order of arrival, one group of full attention, LRU; by "Record.field".
+PLAIN = {
+    "Limits.scheduler": VLLM,
+    "Limits.by_priority": 0,
+    "Limits.adaptive": 0,
+    "Limits.in_python": 0,
+    "KV.manager": PAGED,
+    "KV.num_groups": 1,
+    "KV.num_specs": 1,
+    "KV.has_windows": 0,
+    "KV.reserve_output": 0,
+    "KVGroup.window": 0,
+    "KVGroup.kind": 0,
+    "KVGroup.num_retired": 0,
+    "KVGroup.keys_per_block": 1,
+    "LookupSpec.num_groups": 1,
+    "LookupSpec.kind": 0,
+    "BlockPool.policy": LRU,
+    "BlockPool.has_host": 0,
+    "Cost.num_layers": 1,
+    "Cost.has_samples": 0,
+    "Layers.kind": 0,
+    "Replica.record_steps": 0,
+    "Replica.num_swapped": 0,
+    "Replica.swapped_bytes": 0,
+    "Replica.num_bins": 0,
+    "Replica.patient": 0,
+    "Moved.fetched": 0,
+    "Moved.stored": 0,
+    "Moved.paged_in": 0,
+    "Moved.paged_out": 0,
+    "Moved.num_faults": 0,
+}
+
+#: Modules of rules that the plain kind never calls.
+OTHER_KINDS = frozenset(
+    (
+        *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
+        *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
+        *("virtual", "vllm_v0", "memory_map"),
+    )
+)
+
+#: Values that a variant knows, by variant and "Record.field".
+CONSTANTS = {"plain": PLAIN, "": {}}
+
+
+def is_plain(state: Any) -> bool:
+    """Whether a replica has all the values that the plain kind always has."""
+    return all(_known(state, *name.split("."), value) for name, value in PLAIN.items())
+
+
+def _known(state: Any, record: str, field: str, value: int) -> bool:
+    found = {
+        "Replica": [state],
+        "Limits": [state.limits],
+        "KV": [state.kv],
+        "BlockPool": [state.kv.pool],
+        "Moved": [state.kv.moved],
+        "Cost": [state.cost],
+        "KVGroup": list(state.kv.groups),
+        "LookupSpec": list(state.kv.specs),
+        "Layers": list(state.cost.layers),
+    }[record]
+    return all(getattr(one, field) == value for one in found)
