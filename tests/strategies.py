@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from kvsim.trace import Trace
@@ -30,6 +31,11 @@ ALLOCATORS = (
 #: Of those, what serves full attention only.
 FULL_ATTENTION = ("tiered", "unified")
 SCHEDULERS = ("vllm", "orca", "static", "vllm-v0")
+
+
+def examples(count: int, **options: Any) -> settings:
+    """Run so many examples in the profile ``ci``; the others scale it (see ``conftest``)."""
+    return settings(max_examples=max(1, count * settings().max_examples // 100), **options)
 
 
 @st.composite
