@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 FAULT_SECONDS = 3e-5
 
 
-def lay_out_link(
-    record: Cost, config: CostConfig, copy_seconds: float = COPY_SECONDS
-) -> None:
+def lay_out_link(record: Cost, config: CostConfig, copy_seconds: float = COPY_SECONDS) -> None:
     """Write the link's constants into a record."""
     record.link_bytes_per_s = config.gpu.pcie_bytes_per_s
     num_tensors = sum(layer.num_tensors for layer in config.layout.layers)

@@ -46,9 +46,7 @@ class WorkCounter:
         self.one_class = len(self.classes) == 1 and self.classes[0].kind != "chunked"
         self.weight_bytes_by_tokens, head_bytes = streamed_bytes(config)
         record = Cost(price=ROOFLINE, has_samples=True, head_bytes=head_bytes)
-        record.body_flops, record.head_flops = gemm_flops(
-            config.model, config.tensor_parallel_size
-        )
+        record.body_flops, record.head_flops = gemm_flops(config.model, config.tensor_parallel_size)
         #: Activations that GEMMs read and write per token, and the LM head per sampled one.
         record.token_bytes, record.logit_bytes = gemm_activation_bytes(config)
         record.kv_token_bytes = config.layout.bytes_per_token
