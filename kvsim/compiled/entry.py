@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: What a replica of the plain kind always is: paged under vllm, one full-attention group, LRU.
 CONSTANTS["plain"] = {
     "Limits.scheduler": VLLM,
+    "Limits.in_python": 0,
     "Limits.by_priority": 0,
     "Limits.adaptive": 0,
     "KV.manager": PAGED,

@@ -47,6 +47,8 @@ def can_run(state: Replica) -> bool:
     ahead = int(limits.asynchronous)
     if limits.depth > 1 + ahead or state.num_batches != ahead or state.record_steps:
         return False
+    if limits.in_python:
+        return False  # a user's class sees every step
     if limits.scheduler != VLLM or kv.manager != PAGED or kv.has_windows or kv.num_groups > 1:
         return False
     if running == 0 or running > limits.max_num_batched_tokens or state.cost.has_samples:
