@@ -41,8 +41,7 @@ def bring_back(block_size: int) -> tuple[float, float]:
     def seconds(num_tokens: int, swapped_bytes: int) -> float:
         request = Request(0, 0.0, 1024, 1, [], 1)
         request.num_computed_tokens = num_tokens
-        plan = StepPlan()
-        plan.add(request, num_tokens)
+        plan = StepPlan.of([(request, num_tokens)])
         plan.swapped_bytes = swapped_bytes
         return cost.step(plan).time
 

@@ -71,19 +71,40 @@ def test_groups_do_not_find_each_others_content() -> None:
     assert pool.num_used == [0, 1]
 
 
-@pytest.mark.parametrize("corrupt", ["ref_cnt", "used", "queue"])
-def test_check_integrity_finds_a_broken_pool(corrupt: str) -> None:
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [
+        ("ref_cnt", "invariant 3: block 1 has ref_cnt 2 but is in 1 tables"),
+        ("used", r"invariant 2: 3 in use \(2 counted\)"),
+        ("queue", "invariant 3: block 1 has ref_cnt 0 but is in 1 tables"),
+        ("group", "invariant 4: block 1 is in a table of group 0"),
+        ("twice", "invariant 4: block 1 is twice in one table"),
+        ("shared", "invariant 4: block 1 is shared but has no key"),
+        ("part", "wrong part of the free queue"),
+    ],
+)
+def test_check_integrity_finds_a_broken_pool(corrupt: str, message: str) -> None:
     pool = BlockPool(6)
     table = pool.get(3)
     pool.check_integrity([(0, table)])
+    tables, state = [(0, table)], pool.kv.pool
     if corrupt == "ref_cnt":
-        pool.ref_cnt[table[0]] += 1
+        state.blocks[table[0]].ref_cnt += 1
     elif corrupt == "used":
-        pool.num_used[0] -= 1
-    else:
+        pool.kv.groups[0].num_used -= 1
+    elif corrupt == "queue":
         pool.free([table[0]])
-    with pytest.raises(RuntimeError, match="invariant"):
-        pool.check_integrity([(0, table)])
+    elif corrupt == "group":
+        state.blocks[table[0]].group = 1
+    elif corrupt == "twice":
+        table.append(table[0])
+    elif corrupt == "shared":
+        pool.touch([table[0]])
+        tables.append((0, table[:1]))
+    else:
+        state.blocks[5].hashed = True
+    with pytest.raises(RuntimeError, match=message):
+        pool.check_integrity(tables)
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -93,8 +114,7 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = BlockPool(9)
         self.tables: list[list[int]] = []
-        self.content: dict[int, int] = {}  # block -> key it must still hold while referenced
-        self.next_key = 1
+        self.holders: dict[int, list[int]] = {}  # key -> blocks that carry it, longest first
 
     @rule(n=st.integers(1, 4))
     def admit(self, n: int) -> None:
@@ -102,22 +122,22 @@ class PoolMachine(RuleBasedStateMachine):
             self.tables.append(self.pool.get(n))
 
     @precondition(lambda self: self.tables)
-    @rule(data=st.data())
-    def fill(self, data: Any) -> None:
+    @rule(data=st.data(), content=st.integers(0, 5), collides=st.booleans())
+    def fill(self, data: Any, content: int, collides: bool) -> None:
         table = data.draw(st.sampled_from(self.tables))
         block = data.draw(st.sampled_from(table))
-        if block not in self.content:
-            self.content[block] = self.next_key
-            self.pool.cache(block, self.next_key)
-            self.next_key += 1
+        if block not in self.pool.hashed_blocks():
+            # Contents that share a bucket, and contents in several blocks.
+            key = content * (self.pool.kv.pool.bucket_mask + 1) if collides else content
+            self.holders.setdefault(key, []).append(block)
+            self.pool.cache(block, key)
 
-    @precondition(lambda self: self.content)
+    @precondition(lambda self: self.holders)
     @rule(data=st.data())
     def hit(self, data: Any) -> None:
-        key = data.draw(st.integers(1, self.next_key))
+        key = data.draw(st.sampled_from(sorted(self.holders)))
         block = self.pool.lookup(key, 0)
         if block is not None:
-            assert self.content[block] == key  # a hit never returns other content
             self.pool.touch([block])
             self.tables.append([block])
 
@@ -125,13 +145,17 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def free(self, data: Any) -> None:
         table = self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1)))
-        self.pool.free(reversed(table))
+        self.pool.free(table[::-1])
 
     @invariant()
     def integrity(self) -> None:
         self.pool.check_integrity((0, table) for table in self.tables)
         hashed = set(self.pool.hashed_blocks())
-        self.content = {b: k for b, k in self.content.items() if b in hashed}
+        for key, blocks in self.holders.items():
+            blocks[:] = [block for block in blocks if block in hashed]
+            # The oldest copy is found, and never other content.
+            assert self.pool.lookup(key, 0) == (blocks[0] if blocks else None)
+        assert sum(map(len, self.holders.values())) == len(hashed) == self.pool.kv.pool.num_hashed
 
 
 TestPoolMachine = PoolMachine.TestCase

@@ -25,6 +25,7 @@ from kvsim.cost.roofline import RooflineCost, StepTimes
 from kvsim.cost.work import WorkCounter, num_keys, num_pairs
 from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.records.request import Request
+from kvsim.rules.price import work_time
 from kvsim.sched.scheduler import StepPlan
 from kvsim.trace import Trace
 
@@ -39,13 +40,12 @@ def cost_config(model: str = "llama-3-8b", gpu: str = "h100-sxm", tp: int = 1) -
 
 def plan(*work: tuple[int, int], unfinished: int = 0) -> StepPlan:
     """Make a step of (tokens computed before, new tokens) per request."""
-    made = StepPlan()
+    made = []
     for i, (before, new) in enumerate(work):
         request = Request(i, 0.0, before + new, 1, [(i, 0, before + new)], 99)
         request.num_computed_tokens = before + new
-        made.add(request, new)
-    made.unfinished.update(range(unfinished))
-    return made
+        made.append((request, new))
+    return StepPlan.of(made, unfinished=unfinished)
 
 
 def price(config: CostConfig, *work: tuple[int, int], **options: int) -> StepCost:
@@ -248,7 +248,7 @@ def test_parts_add_up_and_all_reduces_take_the_faster_way() -> None:
         for work in ([(0, 4096)], [(100, 1)] * 64, [(500, 700), (9, 1)]):
             counted = WorkCounter(config).count(plan(*work))
             times = cost.times(counted)
-            assert times.total == cost.step(plan(*work)).time
+            assert times.total == cost.step(plan(*work)).time == work_time(cost.record, counted)
             assert (times.all_reduce == 0) == (tp == 1)
             assert all(part >= 0 for part in times)
     rate, link = efficiency_of("h100-sxm"), config.gpu.nvlink_bytes_per_s

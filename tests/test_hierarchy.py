@@ -123,6 +123,7 @@ def test_a_swapped_block_pays_the_latency_of_host_copies() -> None:
     layout, block = kv_layout(model, kv_dtype("bf16")), 16 * 131_072
     config = CostConfig(model, get_gpu("h100-sxm"), layout, block_size=16, piece_bytes=block)
     cost = RooflineCost(config)
-    work = cost.work.count(StepPlan())
-    copies = cost.times(work, block).swap - block / 63e9
+    plan = StepPlan.of([])
+    plan.swapped_bytes = block
+    copies = cost.times(cost.work.count(plan)).swap - block / 63e9
     assert copies == pytest.approx(2 * 32 * levels("h100-sxm")["host"].latency_s)

@@ -10,7 +10,7 @@ from driving import kv_config
 
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import ChunkedLocal, FullAttention, SlidingWindow
-from kvsim.kv.block_hash import extend_block_hashes
+from kvsim.kv.block_hash import block_keys
 from kvsim.kv.contiguous import (
     ContiguousMax,
     ContiguousOracle,
@@ -186,7 +186,7 @@ def test_outputs_are_hit_by_a_later_turn() -> None:
 
 def test_content_is_the_same_however_it_is_cut_and_only_then() -> None:
     def keys(segments: list[tuple[int, int, int]], salt: int = 0) -> list[int]:
-        return list(extend_block_hashes(request(0, segments, salt=salt), 3, 4))
+        return block_keys(request(0, segments, salt=salt), 3, 4)
 
     whole = keys([(7, 0, 12)])
     assert whole == keys([(7, 0, 5), (7, 5, 7)]) == keys([(7, 0, 4), (7, 4, 1), (7, 5, 7)])
@@ -274,6 +274,26 @@ def test_memory_map_agrees_with_the_bytes() -> None:
     counts = np.bincount(kv.memory_map(256), minlength=len(Cause))
     usage = kv.usage
     assert counts.tolist() == [usage.unallocated, *usage[:4], 0]
+
+
+@pytest.mark.parametrize("spec", [FullAttention(4), SlidingWindow(4, window=6)])
+def test_the_map_of_a_paged_cache_agrees_with_the_bytes(spec: Any) -> None:
+    kv = paged(40, spec)
+    requests = [request(i, [(7, 0, 8), (100 + i, 0, 4 + i)], output=5) for i in range(4)]
+
+    def check() -> None:
+        counts = np.bincount(kv.memory_map(kv.total_bytes), minlength=len(Cause)).tolist()
+        usage = kv.usage
+        assert counts == [usage.unallocated - usage.cached, *usage[:4], usage.cached]
+
+    # In a window, of blocks that several share, the map shows what one of them sees.
+    for r in requests[: 1 if spec.window else 4]:
+        compute(kv, r, r.num_prompt_tokens - kv.lookup(r).num_tokens)
+        compute(kv, r, 1)
+        check()
+    kv.free(requests[0])
+    check()
+    assert kv.usage.cached > 0
 
 
 # -- the grammar ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import kvsim
@@ -14,16 +15,19 @@ import workloads
 from kvsim.catalog import get_model
 from kvsim.config import Config, RunConfig
 from kvsim.cost.model import COST_MODELS, StepCost
+from kvsim.cost.roofline import RooflineCost
 from kvsim.engine.setup import resolve
 from kvsim.fleet.router import ROUTERS
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.eviction import EVICTION_POLICIES, LRU
-from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
+from kvsim.kv.manager import ALLOCATORS, NO_HIT, Hit, KVCacheConfig, KVCacheManager
 from kvsim.kv.paged import PagedManager
-from kvsim.registry import Registry, parse_spec
+from kvsim.records.cost import Work
 from kvsim.records.request import Request
+from kvsim.registry import Registry, parse_spec
 from kvsim.sched.orca import OrcaScheduler
-from kvsim.sched.scheduler import SCHEDULERS, SchedulerConfig
+from kvsim.sched.scheduler import SCHEDULERS, SchedulerConfig, StepPlan
+from kvsim.sched.vllm import VllmScheduler
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
 from workloads import WORKLOADS
@@ -100,6 +104,175 @@ class Slow:
 
     def step(self, plan: object) -> StepCost:
         return StepCost(self.seconds * sum(plan.num_tokens), 0.0, 0.0)  # type: ignore[attr-defined]
+
+
+class WithoutReuse(PagedManager):
+    """A user's own allocator: as paged, but it finds no prefix."""
+
+    def lookup(self, request: Request) -> Hit:
+        return super().lookup(request)._replace(num_tokens=0, blocks=())
+
+
+class Stubborn(PagedManager):
+    """A user's own allocator: as paged, but beside others it admits every other time only."""
+
+    num_refused = 0
+
+    def __init__(self, config: KVCacheConfig) -> None:
+        super().__init__(config)
+        self.refuse = False
+
+    def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
+        if self.kv.num_held and not self.holds(request):
+            self.refuse = not self.refuse
+            if self.refuse:
+                Stubborn.num_refused += 1
+                return False
+        return super().allocate_slots(request, num_new_tokens, hit)
+
+
+class LatestFirst(VllmScheduler):
+    """A user's own scheduler: as vLLM's, but the latest arrival first."""
+
+    def add(self, request: Request) -> None:
+        self.waiting.push_front(request)
+
+
+class Counting(VllmScheduler):
+    """A user's own scheduler: as vLLM's, but it counts its steps."""
+
+    num_steps = 0
+
+    def schedule(self, now: float) -> StepPlan:
+        Counting.num_steps += 1
+        return super().schedule(now)
+
+
+class SlowHead(RooflineCost):
+    """A user's own cost model: the roofline with an LM head that takes a second."""
+
+    def lm_head(self, work: Work) -> float:
+        return super().lm_head(work) + 1.0
+
+
+class SameHead(RooflineCost):
+    """A user's own cost model: the roofline, by way of Python."""
+
+    def lm_head(self, work: Work) -> float:
+        return super().lm_head(work)
+
+
+class MostRecentFirst(LRU):
+    """A user's own eviction policy: most recently freed first."""
+
+    def evict(self) -> int:
+        last = list(self)[-1]
+        self.remove(last)
+        return last
+
+
+class SameOrder(LRU):
+    """A user's own eviction policy: vLLM's order, by way of Python."""
+
+    def evict(self) -> int:
+        return super().evict()
+
+
+#: Requests that wait for each other, share prefixes and evict each other's blocks.
+CROWD = workloads.shared_prefix(num_requests=60, request_rate=200.0, seed=0)
+CROWDED = {
+    "model": "llama-3-8b",
+    "gpu": "a100-80gb",
+    "max_model_len": 2048,
+    "num_gpu_blocks_override": 400,
+}
+
+
+def crowded(**options: Any) -> kvsim.Result:
+    result = kvsim.simulate(CROWD, **CROWDED | options)
+    check_result(result)
+    return result
+
+
+def together(result: kvsim.Result) -> int:
+    """Most requests that a step admits."""
+    return int(np.unique(result.requests["first_scheduled_time"], return_counts=True)[1].max())
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"allocator": f"{__name__}:WithoutReuse"}, f"allocator {__name__}:WithoutReuse"),
+        ({"allocator": f"{__name__}:Stubborn"}, f"allocator {__name__}:Stubborn"),
+        ({"scheduler": f"{__name__}:LatestFirst"}, f"scheduler {__name__}:LatestFirst"),
+        ({"scheduler": f"{__name__}:Counting"}, f"scheduler {__name__}:Counting"),
+        ({"cost_model": f"{__name__}:SlowHead"}, f"cost model {__name__}:SlowHead"),
+        (
+            {"allocator": f"paged+eviction={__name__}:MostRecentFirst"},
+            f"eviction policy {__name__}:MostRecentFirst",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_users_class_does_in_its_own_way_runs_in_plain_python(
+    options: dict[str, Any], part: str
+) -> None:
+    result = crowded(**options)
+    assert result.provenance["backend"] == "python"
+    assert result.provenance["backend_reason"] == f"{part} is plain Python"
+    with pytest.raises(ValueError, match=r"compiled cannot run this: .* is plain Python"):
+        crowded(backend="compiled", **options)
+
+
+def test_what_a_users_class_does_in_its_own_way_is_honoured() -> None:
+    given = crowded(backend="python")
+    reuse = given.summary["prefix_cache_hit_rate"]
+    assert reuse > 0.1
+    found_nothing = crowded(allocator=f"{__name__}:WithoutReuse")
+    assert found_nothing.summary["prefix_cache_hit_rate"] == 0.0
+    Stubborn.num_refused = 0
+    stubborn = crowded(allocator=f"{__name__}:Stubborn", async_scheduling=False)
+    assert Stubborn.num_refused >= len(CROWD) / 2
+    assert stubborn.summary["completed"] == len(CROWD)
+    assert together(stubborn) == 1 < together(given)
+    late = crowded(scheduler=f"{__name__}:LatestFirst", max_num_seqs=1).requests
+    assert np.argmax(late["first_scheduled_time"]) < 10 < len(late)
+    slow = crowded(cost_model=f"{__name__}:SlowHead", record_steps=True).steps
+    assert slow["duration"][slow["num_scheduled_tokens"] > 0].min() > 0.0
+    assert slow["duration"].max() > 1.0 > given.summary["mean_tpot_ms"] / 1e3
+    evicted = crowded(allocator=f"paged+eviction={__name__}:MostRecentFirst")
+    assert evicted.summary["prefix_cache_hit_rate"] not in (0.0, reuse)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_a_users_scheduler_decides_every_step(async_scheduling: bool) -> None:
+    Counting.num_steps = 0
+    options = {"async_scheduling": async_scheduling, "record_steps": True}
+    own = crowded(scheduler=f"{__name__}:Counting", **options)
+    given = crowded(backend="python", **options)
+    assert Counting.num_steps == own.summary["num_steps"] == given.summary["num_steps"] > 100
+    for table in ("requests", "memory", "steps"):
+        assert equal_tables(getattr(own, table), getattr(given, table)), table
+    Counting.num_steps = 0
+    options["record_steps"] = False
+    own = crowded(scheduler=f"{__name__}:Counting", **options)
+    assert Counting.num_steps == own.summary["num_steps"] == given.summary["num_steps"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cost_model": f"{__name__}:SameHead"},
+        {"allocator": f"paged+eviction={__name__}:SameOrder"},
+    ],
+    ids=lambda value: str(*value),
+)
+def test_a_part_in_python_that_does_the_same_gives_the_same(options: dict[str, Any]) -> None:
+    own, given = crowded(record_steps=True, **options), crowded(record_steps=True)
+    assert own.provenance["backend"] == "python"
+    for table in ("requests", "memory", "steps"):
+        assert equal_tables(getattr(own, table), getattr(given, table)), table
+    assert own.summary == given.summary
 
 
 def test_a_users_components_run_by_import_path_without_editing_any_file() -> None:

@@ -15,6 +15,7 @@ import kvsim
 import workloads
 from kvsim.results.metrics import Pool, latencies, summarize
 from kvsim.results.replications import average
+from kvsim.results.result import TABLES
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, REQUESTS
 from kvsim.results.totals import Totals, bin_middle, gap_bin
 from kvsim.testing import equal_tables
@@ -150,7 +151,8 @@ def test_memory_map_rows_are_the_memory_samples(result: kvsim.Result) -> None:
 def test_save_and_load_give_the_same_run(result: kvsim.Result, tmp_path: Path) -> None:
     result.save(tmp_path / "run")
     again = kvsim.load(tmp_path / "run")
-    for table in ("requests", "memory", "steps"):
+    for table, dtype in TABLES.items():
+        assert getattr(result, table).dtype == dtype
         assert equal_tables(getattr(again, table), getattr(result, table))
     assert np.array_equal(again.memory_map, result.memory_map)
     assert again.summary == result.summary

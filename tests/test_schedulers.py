@@ -7,6 +7,9 @@ import math
 import numpy as np
 import pytest
 from driving import kv_config
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples
 
 import kvsim
 import workloads
@@ -17,7 +20,6 @@ from kvsim.kv.paged import PagedManager
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.records.request import Request, Status
 from kvsim.sched.orca import OrcaScheduler
-from kvsim.sched.queue import FcfsQueue, PriorityQueue
 from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 from kvsim.sched.static import StaticScheduler
 from kvsim.sched.vllm import VllmScheduler
@@ -212,16 +214,45 @@ def test_asynchronous_requests_never_run_past_their_end() -> None:
 
 
 def test_queues() -> None:
-    fcfs, priority = FcfsQueue(), PriorityQueue()
     requests = [request(0, 1, 1, priority=1), request(1, 1, 1), request(2, 1, 1, priority=1)]
+    fcfs = VllmScheduler(pool(50), config())
     for r in requests:
-        fcfs.append(r)
-        priority.append(r)
-    fcfs.push_front(fcfs.pop())
-    assert [r.request_id for r in fcfs] == [0, 1, 2]
-    assert [r.request_id for r in priority] == [1, 0, 2]
-    priority.remove(requests[0])
-    assert (priority.pop().request_id, priority.head().request_id, len(priority)) == (1, 2, 1)
+        fcfs.waiting.append(r)
+    fcfs.waiting.push_front(fcfs.waiting.pop())
+    assert [r.request_id for r in fcfs.waiting] == [0, 1, 2]
+    fcfs.waiting.remove(requests[1])
+    assert [r.request_id for r in fcfs.waiting] == [0, 2]
+    fcfs.waiting.push_front(request(3, 1, 1))
+    assert fcfs.waiting.head().request_id == 3
+    urgent = [request(0, 1, 1, priority=1), request(1, 1, 1), request(2, 1, 1, priority=1)]
+    priority = VllmScheduler(pool(50), config(policy="priority"))
+    for r in urgent:
+        priority.add(r)
+    waiting = priority.waiting
+    assert [r.request_id for r in waiting] == [1, 0, 2]
+    waiting.remove(urgent[0])
+    assert (waiting.pop().request_id, waiting.head().request_id, len(waiting)) == (1, 2, 1)
+
+
+@examples(100)
+@given(st.data())
+def test_the_priority_queue_is_always_sorted(data: st.DataObject) -> None:
+    """The heap against a sorted list, requests taken out from anywhere."""
+    scheduler = VllmScheduler(pool(50), config(policy="priority"))
+    model: list[Request] = []
+    for index in range(data.draw(st.integers(1, 12))):
+        one = request(index, 1, 1, priority=data.draw(st.integers(0, 2)))
+        one.arrival_time = data.draw(st.sampled_from([0.0, 1.0]))
+        scheduler.add(one)
+        model.append(one)
+        model.sort(key=lambda r: (r.priority, r.arrival_time, r.request_id))
+        if data.draw(st.booleans()):
+            gone = data.draw(st.sampled_from(model))
+            scheduler.waiting.remove(gone)
+            model.remove(gone)
+        assert list(scheduler.waiting) == model
+    while model:
+        assert scheduler.waiting.pop() is model.pop(0)
 
 
 @pytest.mark.parametrize("scheduler", [VllmScheduler, OrcaScheduler, StaticScheduler])

@@ -140,7 +140,7 @@ def efficiency_of(gpu_name: str) -> Efficiency:
     return Efficiency(**table.get(card_of(gpu_name), table[DEFAULT]))
 
 
-def overridden(efficiency: Efficiency, gpu_name: str, file: str) -> Efficiency:
+def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Efficiency:
     """Replace constants by those that a TOML file of the user's has for this card.
 
     The file has the form of ``efficiency.toml``, a table per card; what it leaves out stays.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 from pydantic import Field
 
 from kvsim.cost.arithmetic import peak_flops
-from kvsim.cost.efficiency import Efficiency, efficiency_of, overridden, with_narrow_kv
+from kvsim.cost.efficiency import Efficiency, efficiency_of, with_constants_of, with_narrow_kv
 from kvsim.cost.host_link import lay_out_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import WorkCounter
@@ -91,7 +91,7 @@ class RooflineCost:
         model, gpu, tp = config.model, config.gpu, config.tensor_parallel_size
         rate = efficiency_of(gpu.name)
         if constants is not None:
-            rate = overridden(rate, gpu.name, constants)
+            rate = with_constants_of(constants, rate, gpu.name)
         if config.layout.dtype.bits <= 8:
             rate = with_narrow_kv(rate)
         #: Counts what steps hold.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.kv.block_hash import block_keys
 from kvsim.engine.contents import Contents
+from kvsim.kv.block_hash import block_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from kvsim.records.request import Request
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import Pool, summarize
 from kvsim.results.result import Result
-from kvsim.results.tables import REQUESTS, FinishReason
+from kvsim.results.tables import MEMORY, REQUESTS, STEPS, FinishReason
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
@@ -262,8 +262,8 @@ def _collect(
     return Result(
         summary=summary,
         requests=table,
-        memory=np.concatenate([replica.memory for replica in replicas]),
-        steps=np.concatenate([replica.steps for replica in replicas]),
+        memory=np.concatenate([replica.memory for replica in replicas], dtype=MEMORY),
+        steps=np.concatenate([replica.steps for replica in replicas], dtype=STEPS),
         memory_map=np.concatenate([replica.memory_map for replica in replicas]),
         config=config,
         provenance={

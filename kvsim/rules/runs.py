@@ -52,6 +52,8 @@ def can_run(state: Replica) -> bool:
     ahead = int(limits.asynchronous)
     if limits.depth > 1 + ahead or state.num_batches != ahead or state.record_steps:
         return False
+    if limits.in_python:
+        return False  # a user's class sees every step
     if limits.scheduler == VLLM_V0:
         if state.num_swapped > 0:
             return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.growth import adopt
+from kvsim.records.record import NONE
 from kvsim.rules.queue import dequeue, enqueue, head_of, requeue
 
 if TYPE_CHECKING:
@@ -19,13 +21,16 @@ class WaitingQueue:
     def __init__(self, state: Replica) -> None:
         self._state = state
 
+    def _place(self, request: Request) -> int:
+        return adopt(self._state, request) if request.place == NONE else request.place
+
     def append(self, request: Request) -> None:
         """Add a new arrival. Mutates."""
-        enqueue(self._state, request.place)
+        enqueue(self._state, self._place(request))
 
     def push_front(self, request: Request) -> None:
         """Return a request that was taken out, or preempted. Mutates."""
-        requeue(self._state, request.place)
+        requeue(self._state, self._place(request))
 
     def head(self) -> Request:
         """Return the next to be admitted. Does not mutate."""

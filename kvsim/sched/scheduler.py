@@ -218,7 +218,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
         if self.state.kv is not getattr(kv, "kv", None):
             self.state.kv.manager, self.state.kv.python = 0, kv
         lay_out_scheduler(self.state, Objects(), config, self.rules_of)
-        if self.runs_by_rules and isinstance(kv, RuleManager) and kv.runs_by_rules:
+        if isinstance(kv, RuleManager) and kv.runs_by_rules:
             missing = config.max_active + 1 - kv.kv.num_holdings
             if missing > 0:
                 kv.add_holdings(kv.kv, Objects(), missing)
