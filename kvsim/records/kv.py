@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.records.contiguous import Contiguous
 from kvsim.records.paged import BlockPool, Holding, KVGroup, LookupSpec
 from kvsim.records.record import Record
 
@@ -67,6 +68,7 @@ class KV(Record):
     last_ends: list[float] = field(default_factory=list)
     unused: list[int] = field(default_factory=list)
     moved: Moved = field(default_factory=Moved)  # since the last step
+    contiguous: Contiguous = field(default_factory=Contiguous)
     python: object = None  # a manager that is no rule
 
     alignment: int = 1  # of hits, tokens (vLLM's scheduler_block_size)

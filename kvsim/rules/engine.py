@@ -15,20 +15,25 @@ from kvsim.records.engine import (
     DONE,
     NEEDS_REQUESTS,
     NEEDS_STEPS,
+    ORCA,
     PAUSED,
     SCHEDULED,
     SCHEDULED_IN_PYTHON,
+    STATIC,
     STUCK,
     VLLM,
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
+from kvsim.rules.batch import recycle
 from kvsim.rules.kv import cache_computed, free_slots, take_transfers
+from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import dequeue, enqueue, head_of
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import batch_at, run_of_steps
+from kvsim.rules.static import end_batch, retire_request, schedule_static
 from kvsim.rules.vllm import schedule_vllm
 
 if TYPE_CHECKING:
@@ -109,6 +114,10 @@ def decide(state: Replica, batch: Batch) -> None:
     state.tried = False
     if state.limits.scheduler == VLLM:
         schedule_vllm(state, batch)
+    elif state.limits.scheduler == ORCA:
+        schedule_orca(state, batch)
+    elif state.limits.scheduler == STATIC:
+        schedule_static(state, batch)
     else:
         python_schedule(state, batch)
     take_transfers(state, batch)
@@ -206,6 +215,8 @@ def take_in(state: Replica, batch: Batch) -> None:
             num_finished += 1
     if num_finished > 0:
         forget_finished(state)
+        if state.limits.scheduler == STATIC:
+            end_batch(state)
     if num_regular > 0:
         note_gap(state, now - before, num_regular)
     if num_sampled > 0:
@@ -223,11 +234,13 @@ def note_token(state: Replica, request: Request, now: float) -> None:
 def finish(state: Replica, k: int, now: float) -> None:
     """End a request that has got its last token."""
     request = state.requests[k]
-    if request.status == RUNNING:
-        free_slots(state.kv, request)
-    else:  # preempted while its last token was in flight
+    if request.status != RUNNING:  # preempted while its last token was in flight
         dequeue(state, k)
         recycle(state, k)
+    elif state.limits.scheduler == STATIC:
+        retire_request(state, k)
+    else:
+        free_slots(state.kv, request)
     request.finish_time = now
     end_request(state, k, ENDED)
 
@@ -240,20 +253,14 @@ def end_request(state: Replica, k: int, reason: int) -> None:
     write_row(state, state.requests[k], reason)
 
 
-def recycle(state: Replica, k: int) -> None:
-    """Use a request's record again, unless a step under way still names it."""
-    if state.requests[k].num_in_flight_tokens == 0:
-        state.free_requests[state.num_free_requests] = k
-        state.num_free_requests += 1
-
-
 def forget_finished(state: Replica) -> None:
-    """Take finished requests off the running list; their records are free again."""
+    """Take finished requests off the running list; their records are free again, unless retired."""
     kept = 0
     for place in range(state.num_running):
         k = state.running[place]
         if state.requests[k].status == FINISHED:
-            recycle(state, k)
+            if state.limits.scheduler != STATIC:
+                recycle(state, k)
         else:
             state.running[kept] = k
             kept += 1

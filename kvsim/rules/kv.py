@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import PAGED
+from kvsim.records.kv import CONTIGUOUS, PAGED, PYTHON
 from kvsim.records.record import NONE
+from kvsim.rules.contiguous import (
+    admit_contiguous,
+    allocate_contiguous,
+    free_contiguous,
+    retire_contiguous,
+)
 from kvsim.rules.paged import admit_paged, allocate_paged, cache_blocks, free_paged, retire_paged
 from kvsim.rules.prefix import find_hit
 from kvsim.rules.python import (
@@ -35,7 +41,9 @@ def look_up(kv: KV, request: Request) -> int:
     """Find a reusable prefix of a waiting request, in tokens; valid until the pool changes."""
     if kv.manager == PAGED:
         return find_hit(kv, request, next_holding(kv))
-    return python_lookup(kv, request)
+    if kv.manager == PYTHON:
+        return python_lookup(kv, request)
+    return 0
 
 
 def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
@@ -45,6 +53,9 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
     """
     if kv.manager == PAGED:
         admitted = admit_paged(kv, request, next_holding(kv), num_tokens, hit)
+    elif kv.manager == CONTIGUOUS:
+        pieces = kv.contiguous.pieces[kv.free_holdings[kv.num_free_holdings - 1]]
+        admitted = admit_contiguous(kv, request, pieces, num_tokens)
     else:
         return python_admit(kv, request, num_tokens)
     if admitted:
@@ -60,6 +71,8 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
     """Make room for the next tokens of a running request; False if there is none."""
     if kv.manager == PAGED:
         return allocate_paged(kv, request, num_tokens)
+    if kv.manager == CONTIGUOUS:
+        return allocate_contiguous(kv, request, num_tokens)
     return python_allocate(kv, request, num_tokens)
 
 
@@ -67,6 +80,8 @@ def free_slots(kv: KV, request: Request) -> None:
     """Take back all a request holds."""
     if kv.manager == PAGED:
         free_paged(kv, request, kv.holdings[request.holding])
+    elif kv.manager == CONTIGUOUS:
+        free_contiguous(kv, request)
     else:
         python_free(kv, request)
         return
@@ -82,6 +97,8 @@ def retire(kv: KV, request: Request) -> None:
     """Note that a request has ended while its batch keeps its slots."""
     if kv.manager == PAGED:
         retire_paged(kv, request, kv.holdings[request.holding])
+    elif kv.manager == CONTIGUOUS:
+        retire_contiguous(kv, request, kv.contiguous.pieces[request.holding])
     else:
         python_retire(kv, request)
         return
@@ -93,7 +110,7 @@ def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
     if kv.manager == PAGED:
         if kv.enable_prefix_caching:
             cache_blocks(kv, request, kv.holdings[request.holding], num_tokens)
-    else:
+    elif kv.manager == PYTHON:
         python_cache_computed(kv, request, num_tokens)
 
 
@@ -101,10 +118,12 @@ def num_free(kv: KV) -> int:
     """Blocks that belong to nobody, cached ones included."""
     if kv.manager == PAGED:
         return kv.pool.num_free
+    if kv.manager == CONTIGUOUS:
+        return kv.contiguous.num_slots - kv.contiguous.num_size
     return python_num_free(kv)
 
 
 def take_transfers(state: Replica, batch: Batch) -> None:
     """Find out what a step moves to and from the host."""
-    if state.kv.manager != PAGED:
+    if state.kv.manager == PYTHON:
         python_take_transfers(state, batch)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import PAGED
+from kvsim.records.kv import CONTIGUOUS, PAGED
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
-from kvsim.rules.attention import num_skipped
+from kvsim.rules.attention import cdiv, num_skipped
 from kvsim.rules.python import python_paint
 from kvsim.rules.usage import is_refused
 
@@ -24,6 +24,8 @@ def paint(state: Replica, first: int) -> None:
     """Paint the map of the memory as it is now, from the ``first`` bin of all maps on."""
     if state.kv.manager == PAGED:
         paint_paged(state, first)
+    elif state.kv.manager == CONTIGUOUS:
+        paint_contiguous(state, first)
     else:
         python_paint(state, first)
     if is_refused(state):
@@ -71,3 +73,36 @@ def mark_blocks(state: Replica, kv: KV, holding: Holding) -> None:
             kv.live_ends[block] = (filled - start) / group.block_size
             kv.last_ends[block] = (last - start) / group.block_size
             kv.unused[block] = INTERNAL
+
+
+def paint_contiguous(state: Replica, first: int) -> None:
+    """Paint pieces: live slots, those to come, those nobody will use, those not asked for."""
+    kv, memory = state.kv, state.kv.contiguous
+    for b in range(state.num_bins):
+        state.maps[first + b] = FREE
+    for h in range(kv.num_holdings):
+        holding, pieces = kv.holdings[h], memory.pieces[h]
+        if holding.request == NONE:
+            continue
+        request = state.requests[holding.request]
+        filled = 0 if holding.retired else request.num_filled
+        last = 0 if holding.retired else pieces.last
+        for k in range(request.num_samples):
+            start = pieces.starts[k]
+            paint_slots(state, first, start, start + filled, TOKEN_STATES)
+            paint_slots(state, first, start + filled, start + last, RESERVATION)
+            paint_slots(state, first, start + last, start + pieces.asked, INTERNAL)
+            paint_slots(state, first, start + pieces.asked, start + pieces.size, EXTERNAL)
+
+
+def paint_slots(state: Replica, first: int, start: int, stop: int, cause: int) -> None:
+    """Paint the bins whose middles lie in a range of slots."""
+    end = first_bin(state, stop)
+    for b in range(first_bin(state, start), end):
+        state.maps[first + b] = cause
+
+
+def first_bin(state: Replica, slot: int) -> int:
+    """Return the first bin whose middle is not before a slot of contiguous memory."""
+    num_slots = state.kv.contiguous.num_slots
+    return cdiv(2 * slot * state.num_bins - num_slots, 2 * num_slots)

@@ -10,8 +10,8 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.records.cost import CONSTANT, ROOFLINE
-from kvsim.records.engine import VLLM
-from kvsim.records.kv import PAGED
+from kvsim.records.engine import ORCA, STATIC, VLLM
+from kvsim.records.kv import CONTIGUOUS, PAGED
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
 from kvsim.rules.paged import cache_blocks, past_the_end
@@ -34,11 +34,11 @@ def batch_at(state: Replica, k: int) -> Batch:
 def is_trying(state: Replica) -> bool:
     """Whether the head of the queue asks for memory at every step."""
     limits, running = state.limits, state.num_running
-    return (
-        state.waiting.length > 0
-        and running < limits.max_active
-        and running < limits.max_num_batched_tokens
-    )
+    if state.waiting.length == 0 or limits.scheduler == STATIC:
+        return False
+    if limits.scheduler == ORCA:
+        return running < limits.max_num_seqs and not state.is_full
+    return running < limits.max_active and running < limits.max_num_batched_tokens
 
 
 def can_run(state: Replica) -> bool:
@@ -47,9 +47,13 @@ def can_run(state: Replica) -> bool:
     ahead = int(limits.asynchronous)
     if limits.depth > 1 + ahead or state.num_batches != ahead or state.record_steps:
         return False
-    if limits.scheduler != VLLM or kv.manager != PAGED or kv.has_windows or kv.num_groups > 1:
+    if kv.manager not in (PAGED, CONTIGUOUS) or kv.has_windows or kv.num_groups > 1:
         return False
-    if running == 0 or running > limits.max_num_batched_tokens or state.cost.has_samples:
+    if limits.scheduler not in (VLLM, ORCA, STATIC):
+        return False
+    if limits.scheduler == VLLM and running > limits.max_num_batched_tokens:
+        return False
+    if running == 0 or state.cost.has_samples:
         return False
     if state.cost.price != CONSTANT:
         if state.cost.price != ROOFLINE or state.cost.num_layers > 1:
@@ -109,15 +113,18 @@ def sort_by_phase(state: Replica) -> int:
 
     Returns the sum of computed tokens.
     """
+    num_computed = 0
+    for place in range(state.num_running):
+        num_computed += state.requests[state.running[place]].num_computed_tokens
+    if state.kv.manager != PAGED:
+        return num_computed
     size, ahead = state.kv.groups[0].block_size, int(state.limits.asynchronous)
     for k in range(size):
         state.phases[k].first = NONE
         state.phases[k].count = 0
-    num_computed = 0
     for place in range(state.num_running):
         request = state.requests[state.running[place]]
         holding, computed = state.kv.holdings[request.holding], request.num_computed_tokens
-        num_computed += computed
         taking = holding.tables[0].length * size - computed - state.kv.num_lookahead_tokens
         filling = holding.num_cached_tokens - computed - 1 + ahead
         join_phase(state, taking, 2 * place)
@@ -128,6 +135,8 @@ def sort_by_phase(state: Replica) -> int:
 
 def tend_blocks(state: Replica, step: int) -> bool:
     """Take and name the blocks of one step of a run; False, unchanged, if they run out."""
+    if state.kv.manager != PAGED:
+        return True
     kv, group = state.kv, state.kv.groups[0]
     phase = state.phases[step % group.block_size]
     if phase.count > kv.pool.num_free:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import PAGED
+from kvsim.records.kv import CONTIGUOUS, PAGED
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import num_skipped
+from kvsim.rules.contiguous import measure_contiguous
 from kvsim.rules.python import python_kv_usage, python_measure
 
 if TYPE_CHECKING:
@@ -20,12 +21,17 @@ def measure(kv: KV) -> None:
     """Bring ``kv.usage`` up to date."""
     if kv.manager == PAGED:
         measure_paged(kv)
+    elif kv.manager == CONTIGUOUS:
+        measure_contiguous(kv)
     else:
         python_measure(kv)
 
 
 def kv_usage(kv: KV) -> float:
     """Share of the blocks (or slots) in use, 0 to 1."""
+    if kv.manager == CONTIGUOUS:
+        memory = kv.contiguous
+        return memory.num_size / memory.num_slots if memory.num_slots > 0 else 0.0
     if kv.manager != PAGED:
         return python_kv_usage(kv)
     if kv.pool.num_usable == 0:
