@@ -60,6 +60,7 @@ SMALL = frozenset(
         "cache_computed worth_caching count_work count_attention num_pairs num_keys free_blocks",
         "recycle forget_finished host_time gemms_time head_time swap_time elementwise_time",
         "all_reduce_time with_transfers is_before enqueue requeue dequeue head_of num_waiting",
+        "allocate_contiguous rolled measure_contiguous",
     )
     for name in line.split()
 )

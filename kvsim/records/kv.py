@@ -8,6 +8,7 @@ from enum import IntEnum
 from kvsim.records.contiguous import Contiguous
 from kvsim.records.paged import BlockPool, Holding, KVGroup, LookupSpec
 from kvsim.records.record import Record
+from kvsim.records.virtual import Virtual
 
 
 class Manager(IntEnum):
@@ -69,6 +70,7 @@ class KV(Record):
     unused: list[int] = field(default_factory=list)
     moved: Moved = field(default_factory=Moved)  # since the last step
     contiguous: Contiguous = field(default_factory=Contiguous)
+    virtual: Virtual = field(default_factory=Virtual)
     python: object = None  # a manager that is no rule
 
     alignment: int = 1  # of hits, tokens (vLLM's scheduler_block_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import CONTIGUOUS, PAGED, PYTHON
+from kvsim.records.kv import CONTIGUOUS, PAGED, PYTHON, VIRTUAL
 from kvsim.records.record import NONE
 from kvsim.rules.contiguous import (
     admit_contiguous,
@@ -22,7 +22,17 @@ from kvsim.rules.python import (
     python_lookup,
     python_num_free,
     python_retire,
+    python_swap_in,
+    python_swap_out,
     python_take_transfers,
+)
+from kvsim.rules.virtual import (
+    admit_virtual,
+    allocate_virtual,
+    free_virtual,
+    retire_virtual,
+    swap_in_virtual,
+    swap_out_virtual,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +66,9 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
     elif kv.manager == CONTIGUOUS:
         pieces = kv.contiguous.pieces[kv.free_holdings[kv.num_free_holdings - 1]]
         admitted = admit_contiguous(kv, request, pieces, num_tokens)
+    elif kv.manager == VIRTUAL:
+        stretch = kv.virtual.stretches[kv.free_holdings[kv.num_free_holdings - 1]]
+        admitted = admit_virtual(kv, request, stretch, num_tokens)
     else:
         return python_admit(kv, request, num_tokens)
     if admitted:
@@ -73,6 +86,8 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
         return allocate_paged(kv, request, num_tokens)
     if kv.manager == CONTIGUOUS:
         return allocate_contiguous(kv, request, num_tokens)
+    if kv.manager == VIRTUAL:
+        return allocate_virtual(kv, request, num_tokens)
     return python_allocate(kv, request, num_tokens)
 
 
@@ -82,6 +97,8 @@ def free_slots(kv: KV, request: Request) -> None:
         free_paged(kv, request, kv.holdings[request.holding])
     elif kv.manager == CONTIGUOUS:
         free_contiguous(kv, request)
+    elif kv.manager == VIRTUAL:
+        free_virtual(kv, request)
     else:
         python_free(kv, request)
         return
@@ -99,10 +116,43 @@ def retire(kv: KV, request: Request) -> None:
         retire_paged(kv, request, kv.holdings[request.holding])
     elif kv.manager == CONTIGUOUS:
         retire_contiguous(kv, request, kv.contiguous.pieces[request.holding])
+    elif kv.manager == VIRTUAL:
+        retire_virtual(kv, request)
     else:
         python_retire(kv, request)
         return
     kv.holdings[request.holding].retired = True
+
+
+def swap_out(kv: KV, request: Request) -> int:
+    """Move all a request holds to the host; returns bytes moved, 0 if it cannot.
+
+    It keeps its holding, which counts for nothing until it is back.
+    """
+    if kv.manager == VIRTUAL:
+        num_bytes = swap_out_virtual(kv, request)
+    elif kv.manager == PYTHON:
+        return python_swap_out(kv, request)
+    else:
+        return 0
+    if num_bytes > 0:
+        kv.num_held -= 1
+        kv.holdings[request.holding].request = NONE
+    return num_bytes
+
+
+def swap_in(kv: KV, request: Request) -> int:
+    """Bring back what a request held; returns bytes moved, 0 if there is no room."""
+    if kv.manager == VIRTUAL:
+        num_bytes = swap_in_virtual(kv, request)
+    elif kv.manager == PYTHON:
+        return python_swap_in(kv, request)
+    else:
+        return 0
+    if num_bytes > 0:
+        kv.num_held += 1
+        kv.holdings[request.holding].request = request.place
+    return num_bytes
 
 
 def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
@@ -120,6 +170,8 @@ def num_free(kv: KV) -> int:
         return kv.pool.num_free
     if kv.manager == CONTIGUOUS:
         return kv.contiguous.num_slots - kv.contiguous.num_size
+    if kv.manager == VIRTUAL:
+        return kv.virtual.num_free_pages // kv.virtual.num_tensors
     return python_num_free(kv)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import CONTIGUOUS, PAGED
+from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import num_skipped
 from kvsim.rules.contiguous import measure_contiguous
 from kvsim.rules.python import python_kv_usage, python_measure
+from kvsim.rules.virtual import measure_virtual
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -23,6 +24,8 @@ def measure(kv: KV) -> None:
         measure_paged(kv)
     elif kv.manager == CONTIGUOUS:
         measure_contiguous(kv)
+    elif kv.manager == VIRTUAL:
+        measure_virtual(kv)
     else:
         python_measure(kv)
 
@@ -32,6 +35,9 @@ def kv_usage(kv: KV) -> float:
     if kv.manager == CONTIGUOUS:
         memory = kv.contiguous
         return memory.num_size / memory.num_slots if memory.num_slots > 0 else 0.0
+    if kv.manager == VIRTUAL:
+        pages, free = kv.virtual.num_pages, kv.virtual.num_free_pages
+        return (pages - free) / pages if pages > 0 else 0.0
     if kv.manager != PAGED:
         return python_kv_usage(kv)
     if kv.pool.num_usable == 0:
