@@ -40,12 +40,12 @@ def lay_out_virtual(
     kv.reserve_full_isl = config.reserve_full_isl
     kv.reserve_output = config.reserve_output
     kv.has_windows = any(window is not None for _, _, window in kinds)
-    virtual.kinds = memory.records(TensorKind, len(kinds))
+    virtual.tensors = memory.records(TensorKind, len(kinds))
     virtual.num_kinds = len(kinds)
     for k, (num_tensors, token_bytes, window) in enumerate(kinds):
-        virtual.kinds[k].num_tensors = num_tensors
-        virtual.kinds[k].token_bytes = token_bytes
-        virtual.kinds[k].window = window or 0
+        virtual.tensors[k].num_tensors = num_tensors
+        virtual.tensors[k].token_bytes = token_bytes
+        virtual.tensors[k].window = window or 0
     virtual.num_tensors = sum(count for count, _, _ in kinds)
     virtual.token_bytes = sum(count * size for count, size, _ in kinds)
     virtual.page_bytes = page_bytes
@@ -59,5 +59,5 @@ def lay_out_virtual(
     for h in range(max_requests + 1):
         virtual.stretches[h].rows = memory.records(MappedRows, len(kinds))
         for k, (num_tensors, _, _) in enumerate(kinds):
-            longest = num_rows(virtual, virtual.kinds[k], config.max_model_len)
+            longest = num_rows(virtual, virtual.tensors[k], config.max_model_len)
             virtual.stretches[h].rows[k].pages = memory.ints(longest * num_tensors)

@@ -41,7 +41,7 @@ class Stretch(Record):
 class Virtual(Record):
     """Pages, who holds them, and sums over live requests."""
 
-    kinds: list[TensorKind] = field(default_factory=list)
+    tensors: list[TensorKind] = field(default_factory=list)
     num_kinds: int = 0
     num_tensors: int = 0  # of all kinds
     token_bytes: int = 0  # of all tensors

@@ -72,7 +72,7 @@ def take_start(row: HolesOfSize, start: int) -> bool:
 
 
 def allocate_buddy(space: AddressSpace, wanted: int) -> int:
-    """Take the lowest hole of the smallest size that there is, and give back the halves too many."""
+    """Take the lowest of the smallest holes that are large enough; halves too many stay free."""
     order = wanted
     while order < space.num_orders and space.by_order[order].count == 0:
         order += 1

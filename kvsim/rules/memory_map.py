@@ -132,7 +132,7 @@ def mark_pages(state: Replica, kv: KV, h: int) -> None:
     request, live = state.requests[kv.holdings[h].request], not kv.holdings[h].retired
     size = kv.virtual.page_bytes
     for k in range(kv.virtual.num_kinds):
-        kind, rows = kv.virtual.kinds[k], kv.virtual.stretches[h].rows[k]
+        kind, rows = kv.virtual.tensors[k], kv.virtual.stretches[h].rows[k]
         token = kind.token_bytes if live else 0
         for place in range(rows.first * kind.num_tensors, rows.end * kind.num_tensors):
             page, start = rows.pages[place], place // kind.num_tensors * size

@@ -35,7 +35,7 @@ def num_needed_pages(kv: KV, num_tokens: int) -> int:
     """
     memory, total = kv.virtual, 0
     for k in range(memory.num_kinds):
-        kind = memory.kinds[k]
+        kind = memory.tensors[k]
         rows = num_rows(memory, kind, num_tokens)
         if kind.window > 0 and not kv.reserve_output:
             held = kind.window - 1 + memory.max_in_flight_tokens + kv.num_lookahead_tokens
@@ -49,7 +49,7 @@ def num_held_pages(memory: Virtual, stretch: Stretch) -> int:
     total = 0
     for k in range(memory.num_kinds):
         rows = stretch.rows[k]
-        total += (rows.end - rows.first) * memory.kinds[k].num_tensors
+        total += (rows.end - rows.first) * memory.tensors[k].num_tensors
     return total
 
 
@@ -77,14 +77,14 @@ def map_pages(memory: Virtual, stretch: Stretch, slots: int, spared: int) -> boo
     """Map the pages of the first ``slots`` slots that are not yet mapped, all or none."""
     wanted = 0
     for k in range(memory.num_kinds):
-        kind = memory.kinds[k]
+        kind = memory.tensors[k]
         wanted += max(num_rows(memory, kind, slots) - stretch.rows[k].end, 0) * kind.num_tensors
     if wanted == 0:
         return True
     if wanted > memory.num_free_pages - spared:
         return False
     for k in range(memory.num_kinds):
-        kind, rows = memory.kinds[k], stretch.rows[k]
+        kind, rows = memory.tensors[k], stretch.rows[k]
         end = max(num_rows(memory, kind, slots), rows.end)
         take_pages(memory, rows, rows.end * kind.num_tensors, end * kind.num_tensors)
         rows.end = end
@@ -96,7 +96,7 @@ def unmap_out_of_window(kv: KV, request: Request, stretch: Stretch) -> None:
     memory = kv.virtual
     processed = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
     for k in range(memory.num_kinds):
-        kind, rows = memory.kinds[k], stretch.rows[k]
+        kind, rows = memory.tensors[k], stretch.rows[k]
         if kind.window == 0:
             continue
         seen_from = max(0, processed - kind.window + 1)
@@ -111,7 +111,7 @@ def unmap_out_of_window(kv: KV, request: Request, stretch: Stretch) -> None:
 def count_stretch(memory: Virtual, request: Request, stretch: Stretch, sign: int) -> None:
     """Add a live request to the sums, or take it out (sign -1)."""
     for k in range(memory.num_kinds):
-        kind, rows = memory.kinds[k], stretch.rows[k]
+        kind, rows = memory.tensors[k], stretch.rows[k]
         last = min(rows.end * memory.page_bytes, request.max_slots * kind.token_bytes)
         memory.dead_bytes += sign * rows.seen_from * kind.token_bytes * kind.num_tensors
         memory.last_bytes += sign * last * kind.num_tensors
@@ -123,7 +123,7 @@ def set_quiet_virtual(kv: KV, request: Request, stretch: Stretch) -> None:
         return  # windows may move at every step
     memory, quiet = kv.virtual, kv.max_model_len
     for k in range(memory.num_kinds):
-        mapped = stretch.rows[k].end * memory.page_bytes // memory.kinds[k].token_bytes
+        mapped = stretch.rows[k].end * memory.page_bytes // memory.tensors[k].token_bytes
         quiet = min(quiet, mapped - kv.num_lookahead_tokens)
     request.quiet_until = quiet
 
@@ -188,7 +188,7 @@ def free_virtual(kv: KV, request: Request) -> None:
     if not kv.holdings[request.holding].retired:
         retire_virtual(kv, request)
     for k in range(memory.num_kinds):
-        rows, count = stretch.rows[k], memory.kinds[k].num_tensors
+        rows, count = stretch.rows[k], memory.tensors[k].num_tensors
         for place in range(rows.end * count - 1, rows.first * count - 1, -1):
             put_page(memory, rows.pages[place])
 
@@ -234,7 +234,7 @@ def swap_in_virtual(kv: KV, request: Request) -> int:
         return 0
     memory.num_free_host_pages += num_pages
     for k in range(memory.num_kinds):
-        rows, count = stretch.rows[k], memory.kinds[k].num_tensors
+        rows, count = stretch.rows[k], memory.tensors[k].num_tensors
         take_pages(memory, rows, rows.first * count, rows.end * count)
     kv.num_filled += request.num_filled
     count_stretch(memory, request, stretch, 1)
