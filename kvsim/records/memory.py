@@ -83,6 +83,8 @@ class Flat:
         return Numbers(np.full(count, value, np.int64))
 
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
+        if isinstance(values, range):
+            values = np.arange(values.start, values.stop, values.step)
         array = values if isinstance(values, np.ndarray) else np.array(list(values))
         return Numbers(np.ascontiguousarray(array))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.cost import CONSTANT, ROOFLINE
 from kvsim.records.engine import ORCA, STATIC, VLLM
-from kvsim.records.kv import CONTIGUOUS, PAGED
+from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
 from kvsim.rules.paged import cache_blocks, past_the_end
@@ -47,7 +47,7 @@ def can_run(state: Replica) -> bool:
     ahead = int(limits.asynchronous)
     if limits.depth > 1 + ahead or state.num_batches != ahead or state.record_steps:
         return False
-    if kv.manager not in (PAGED, CONTIGUOUS) or kv.has_windows or kv.num_groups > 1:
+    if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL) or kv.has_windows or kv.num_groups > 1:
         return False
     if limits.scheduler not in (VLLM, ORCA, STATIC):
         return False
@@ -93,6 +93,10 @@ def longest_run(state: Replica) -> int:
             if entry.num_tokens != 1 or entry.unfinished > 0:
                 return 0
         longest = min(longest, request.end - request.num_tokens - 1)
+        if state.kv.manager == VIRTUAL:  # nobody needs a page
+            longest = min(longest, request.quiet_until - request.num_computed_tokens)
+        if longest < 2:
+            return 0
     return longest
 
 
