@@ -34,6 +34,7 @@ SMALL = frozenset(
         "recycle forget_finished host_time gemms_time head_time swap_time elementwise_time",
         "all_reduce_time with_transfers is_before enqueue requeue dequeue head_of num_waiting",
         "has_pool has_blocks num_free append_slot allocate_forked",
+        "allocate_contiguous rolled measure_contiguous",
     )
     for name in line.split()
 )

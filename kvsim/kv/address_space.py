@@ -1,112 +1,92 @@
-"""Contiguous placement: where in a linear memory the next reservation goes."""
+"""Contiguous placement: where in a linear memory the next reservation goes.
+
+The rules are in :mod:`kvsim.rules.address_space`.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from kvsim.records.contiguous import AddressSpace as Space
+from kvsim.records.contiguous import Hole, HolesOfSize, Placement
+from kvsim.records.memory import Objects
+from kvsim.records.record import NONE
+from kvsim.rules import address_space as rules
+
+if TYPE_CHECKING:
+    from kvsim.records.memory import Memory
 
 Fit: TypeAlias = Literal["buddy", "first", "best"]
+PLACEMENTS = {
+    "buddy": Placement.BUDDY,
+    "first": Placement.FIRST_FIT,
+    "best": Placement.BEST_FIT,
+}
 
 
-class AddressSpace(Protocol):
-    """A linear memory of slots, handed out in contiguous pieces."""
+def lay_out_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pieces: int) -> None:
+    """Lay out a linear memory that holds at most so many pieces at once."""
+    space.placement = int(PLACEMENTS[fit])
+    if fit != "buddy":
+        space.holes = memory.room(Hole, max_pieces + 2)
+        space.num_holes = int(num_slots > 0)
+        space.holes[0].size = num_slots
+        return
+    space.num_orders = num_slots.bit_length()
+    space.by_order = memory.records(HolesOfSize, space.num_orders)
+    start = 0
+    for order in range(space.num_orders - 1, -1, -1):
+        row = space.by_order[order]
+        row.starts = memory.ints(max_pieces + 2)
+        if num_slots - start >= 1 << order:
+            row.starts[0] = start
+            row.count = 1
+            start += 1 << order
+
+
+class AddressSpace:
+    """A linear memory of slots, handed out in contiguous pieces.
+
+    ``buddy``: powers of two that split in halves and merge with their buddy (Knowlton 1965); a
+    memory whose size is no power of two starts as the powers it is the sum of, largest first.
+    ``first`` and ``best``: exact pieces cut from the first hole that fits, or the smallest.
+    """
+
+    def __init__(self, num_slots: int, fit: Fit) -> None:
+        self.num_slots, self.fit = num_slots, fit
+        self.space = Space()
+        lay_out_space(self.space, Objects(), num_slots, fit, max_pieces=2**20)
 
     def allocate(self, num_slots: int) -> tuple[int, int] | None:
         """Place a piece; returns (start, slots handed out), or None unchanged if none fits."""
+        start = rules.allocate_piece(self.space, num_slots)
+        return None if start == NONE else (start, rules.piece_size(self.space, num_slots))
 
     def free(self, start: int, size: int) -> None:
         """Take a piece back, exactly as it was handed out. Mutates."""
+        rules.free_piece(self.space, start, size)
 
     def largest(self) -> int:
         """Return the largest request that an empty memory could place. Does not mutate."""
+        return largest(self.num_slots, self.fit)
 
     def holes(self) -> list[tuple[int, int]]:
         """Unallocated pieces (start, size) by address. Does not mutate."""
+        return holes(self.space)
 
 
-class BuddySpace:
-    """Powers of two that split in halves and merge with their buddy (Knowlton 1965).
-
-    A memory whose size is no power of two starts as the powers it is the sum of, largest first, so
-    every piece is aligned to its own size and a piece's buddy differs in one address bit.
-    """
-
-    def __init__(self, num_slots: int) -> None:
-        self._free: dict[int, list[int]] = {}  # size -> starts, ascending
-        self._largest = 1 << num_slots.bit_length() >> 1
-        start, size = 0, self._largest
-        while size:
-            self._free[size] = []
-            if num_slots - start >= size:
-                self._free[size].append(start)
-                start += size
-            size >>= 1
-
-    def allocate(self, num_slots: int) -> tuple[int, int] | None:  # noqa: D102 - see AddressSpace
-        wanted = 1 << (num_slots - 1).bit_length()
-        size = wanted
-        while not self._free.get(size):
-            size <<= 1
-            if size > self._largest:
-                return None
-        start = self._free[size].pop(0)
-        while size > wanted:
-            size >>= 1
-            insort(self._free[size], start + size)
-        return start, wanted
-
-    def free(self, start: int, size: int) -> None:  # noqa: D102
-        while size in self._free:
-            starts, buddy = self._free[size], start ^ size
-            at = bisect_left(starts, buddy)
-            if at == len(starts) or starts[at] != buddy:
-                break
-            del starts[at]
-            start, size = min(start, buddy), size << 1
-        insort(self._free[size], start)
-
-    def largest(self) -> int:  # noqa: D102
-        return self._largest
-
-    def holes(self) -> list[tuple[int, int]]:  # noqa: D102
-        return sorted((start, size) for size, starts in self._free.items() for start in starts)
+def largest(num_slots: int, fit: Fit) -> int:
+    """Return the largest request that an empty memory could place."""
+    return 1 << num_slots.bit_length() >> 1 if fit == "buddy" else num_slots
 
 
-class FitSpace:
-    """Exact pieces cut from the holes: the first that fits, or the smallest that does."""
-
-    def __init__(self, num_slots: int, fit: Literal["first", "best"]) -> None:
-        self._num_slots = num_slots
-        self._fit = fit
-        self._holes = [(0, num_slots)] if num_slots else []  # by address, never touching
-
-    def allocate(self, num_slots: int) -> tuple[int, int] | None:  # noqa: D102
-        fitting = [(size, at) for at, (_, size) in enumerate(self._holes) if size >= num_slots]
-        if not fitting:
-            return None
-        _, at = min(fitting) if self._fit == "best" else fitting[0]
-        start, size = self._holes[at]
-        self._holes[at : at + 1] = [(start + num_slots, size - num_slots)] * (size > num_slots)
-        return start, num_slots
-
-    def free(self, start: int, size: int) -> None:  # noqa: D102
-        at = bisect_left(self._holes, (start, 0))
-        end, left, right = start + size, at, at
-        if right < len(self._holes) and self._holes[right][0] == end:
-            end += self._holes[right][1]
-            right += 1
-        if left and sum(self._holes[left - 1]) == start:
-            left -= 1
-            start = self._holes[left][0]
-        self._holes[left:right] = [(start, end - start)]
-
-    def largest(self) -> int:  # noqa: D102
-        return self._num_slots
-
-    def holes(self) -> list[tuple[int, int]]:  # noqa: D102
-        return list(self._holes)
-
-
-def address_space(num_slots: int, fit: Fit) -> AddressSpace:
-    """Make an empty memory of ``num_slots`` slots."""
-    return BuddySpace(num_slots) if fit == "buddy" else FitSpace(num_slots, fit)
+def holes(space: Space) -> list[tuple[int, int]]:
+    """Unallocated pieces (start, size) of a space by address."""
+    if space.placement != Placement.BUDDY:
+        rows = [space.holes[at] for at in range(space.num_holes)]
+        return [(hole.start, hole.size) for hole in rows]
+    return sorted(
+        (row.starts[at], 1 << order)
+        for order, row in enumerate(space.by_order)
+        for at in range(row.count)
+    )

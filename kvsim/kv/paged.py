@@ -19,7 +19,7 @@ from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, PAGED
 from kvsim.records.memory import head
-from kvsim.records.paged import FULL, BlockTable, Holding, KVGroup, LookupSpec
+from kvsim.records.paged import FULL, BlockTable, KVGroup, LookupSpec
 from kvsim.rules.attention import admission_cap, cdiv
 
 if TYPE_CHECKING:
@@ -127,24 +127,14 @@ class PagedManager(RuleManager):
         """Block tables of one request."""
         return len(self.groups)
 
-    def add_holdings(self, kv: KV, memory: Memory, count: int) -> None:  # noqa: D102
+    def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
         width = cdiv(self.config.max_model_len, kv.hash_block_size) + 2
-        n = kv.num_holdings
-        new = memory.records(Holding, count)
-        for holding in new:
+        for place in range(first, stop):
+            holding = kv.holdings[place]
             holding.keys = memory.ints(width)
             holding.tables = memory.records(BlockTable, self.num_tables())
             for table in holding.tables:
                 table.blocks = memory.ints(width)
-        free = memory.ints(n + count)
-        for place in range(kv.num_free_holdings):
-            free[place] = kv.free_holdings[place]
-        for place in range(count):
-            free[kv.num_free_holdings + place] = n + count - 1 - place
-        kv.holdings = [*kv.holdings, *new] if n else new
-        kv.free_holdings = free
-        kv.num_holdings = n + count
-        kv.num_free_holdings += count
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
         blocks = self.num_usable + 1

@@ -13,6 +13,7 @@ from kvsim.kv.usage import KVUsage
 from kvsim.records.engine import Replica
 from kvsim.records.growth import adopt
 from kvsim.records.memory import Objects
+from kvsim.records.paged import Holding
 from kvsim.records.record import NONE
 from kvsim.registry import overridden
 from kvsim.rules import kv as rules
@@ -54,9 +55,24 @@ class RuleManager(KVCacheManager):
     def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:
         """Fill an empty record with the settings and the memory for so many requests at once."""
 
-    @abstractmethod
     def add_holdings(self, kv: KV, memory: Memory, count: int) -> None:
         """Make room for ``count`` requests more; only of Python objects once any is in use."""
+        n = kv.num_holdings
+        new = memory.records(Holding, count)
+        kv.holdings = [*kv.holdings, *new] if n else new
+        self.fill_holdings(kv, memory, n, n + count)
+        free = memory.ints(n + count)
+        for place in range(kv.num_free_holdings):
+            free[place] = kv.free_holdings[place]
+        for place in range(count):
+            free[kv.num_free_holdings + place] = n + count - 1 - place
+        kv.free_holdings = free
+        kv.num_holdings = n + count
+        kv.num_free_holdings += count
+
+    @abstractmethod
+    def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
+        """Lay out what the requests of some holdings can hold."""
 
     @cached_property
     def state(self) -> Replica:
@@ -65,10 +81,13 @@ class RuleManager(KVCacheManager):
         self.lay_out(state.kv, Objects(), 2)
         return state
 
+    #: What of it rules say; a subclass that answers in another way is plain Python.
+    answers: ClassVar[tuple[str, ...]] = ANSWERS
+
     @property
     def runs_by_rules(self) -> bool:
         """Whether the rules say all that it does."""
-        return not overridden(self, ANSWERS)
+        return not overridden(self, self.answers)
 
     @property
     def kv(self) -> KV:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.records.contiguous import Contiguous
 from kvsim.records.paged import BlockPool, Holding, KVGroup, LookupSpec
 from kvsim.records.record import Record
+from kvsim.records.virtual import Virtual
 
 
 class Manager(IntEnum):
@@ -73,6 +75,8 @@ class KV(Record):
     column: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # scratch, by block
     moved_to: list[int] = field(default_factory=list)
+    contiguous: Contiguous = field(default_factory=Contiguous)
+    virtual: Virtual = field(default_factory=Virtual)
     python: object = None  # a manager that is no rule
 
     alignment: int = 1  # of hits, tokens (vLLM's scheduler_block_size)

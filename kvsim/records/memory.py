@@ -140,6 +140,8 @@ class Flat:
                 del self.lists[old.array.ctypes.data]
 
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
+        if isinstance(values, range):
+            values = np.arange(values.start, values.stop, values.step)
         array = values if isinstance(values, np.ndarray) else np.array(list(values))
         return Numbers(np.ascontiguousarray(array))
 
@@ -207,6 +209,8 @@ class View:
 
     def __getattr__(self, name: str) -> Any:
         kind = self._record.kinds().get(name)
+        if kind is None and name in self._record.__slots__:  # a field that exists in Python only
+            return None
         if kind is None:
             return self._record.derived()[name](self)
         kind, value = plain(kind), self._array[name]

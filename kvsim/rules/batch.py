@@ -125,8 +125,17 @@ def note_preemption(state: Replica, k: int) -> None:
     state.steady = False
 
 
+def recycle(state: Replica, k: int) -> None:
+    """Use a request's record again, unless a step under way still names it."""
+    if state.requests[k].num_in_flight_tokens == 0:
+        state.free_requests[state.num_free_requests] = k
+        state.num_free_requests += 1
+
+
 def num_running_seqs(state: Replica) -> int:
     """Sequences of the running requests."""
+    if not state.cost.has_samples:
+        return state.num_running
     total = 0
     for place in range(state.num_running):
         total += state.requests[state.running[place]].num_samples

@@ -15,20 +15,25 @@ from kvsim.records.engine import (
     DONE,
     NEEDS_REQUESTS,
     NEEDS_STEPS,
+    ORCA,
     PAUSED,
     SCHEDULED,
+    STATIC,
     STUCK,
     VLLM,
     VLLM_V0,
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
+from kvsim.rules.batch import recycle
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
+from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import dequeue, enqueue, head_of
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import batch_at, run_of_steps
+from kvsim.rules.static import end_batch, retire_request, schedule_static
 from kvsim.rules.vllm import schedule_vllm
 from kvsim.rules.vllm_v0 import schedule_v0
 
@@ -122,6 +127,10 @@ def decide_by_rules(state: Replica, batch: Batch) -> None:
     """Decide a step by the scheduler's rules, and take its KV slots."""
     if state.limits.scheduler == VLLM:
         schedule_vllm(state, batch)
+    elif state.limits.scheduler == ORCA:
+        schedule_orca(state, batch)
+    elif state.limits.scheduler == STATIC:
+        schedule_static(state, batch)
     elif state.limits.scheduler == VLLM_V0:
         schedule_v0(state, batch)
 
@@ -230,6 +239,8 @@ def take_in(state: Replica, batch: Batch) -> None:
             num_finished += 1
     if num_finished > 0:
         forget_finished(state)
+        if state.limits.scheduler == STATIC:
+            end_batch(state)
     if num_regular > 0:
         note_gap(state, now - before, num_regular)
     if num_sampled > 0:
@@ -247,11 +258,13 @@ def note_token(state: Replica, request: Request, now: float) -> None:
 def finish(state: Replica, k: int, now: float) -> None:
     """End a request that has got its last token."""
     request = state.requests[k]
-    if request.status == RUNNING:
-        free_slots(state.kv, request)
-    else:  # preempted while its last token was in flight
+    if request.status != RUNNING:  # preempted while its last token was in flight
         dequeue(state, k)
         recycle(state, k)
+    elif state.limits.scheduler == STATIC:
+        retire_request(state, k)
+    else:
+        free_slots(state.kv, request)
     request.finish_time = now
     end_request(state, k, ENDED)
 
@@ -264,20 +277,14 @@ def end_request(state: Replica, k: int, reason: int) -> None:
     write_row(state, state.requests[k], reason)
 
 
-def recycle(state: Replica, k: int) -> None:
-    """Use a request's record again, unless a step under way still names it."""
-    if state.requests[k].num_in_flight_tokens == 0:
-        state.free_requests[state.num_free_requests] = k
-        state.num_free_requests += 1
-
-
 def forget_finished(state: Replica) -> None:
-    """Take finished requests off the running list; their records are free again."""
+    """Take finished requests off the running list; their records are free again, unless retired."""
     kept = 0
     for place in range(state.num_running):
         k = state.running[place]
         if state.requests[k].status == FINISHED:
-            recycle(state, k)
+            if state.limits.scheduler != STATIC:
+                recycle(state, k)
         else:
             state.running[kept] = k
             kept += 1

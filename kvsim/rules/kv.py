@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import FORKED, PAGED
+from kvsim.records.kv import CONTIGUOUS, FORKED, PAGED, PYTHON, VIRTUAL
 from kvsim.records.record import NONE
+from kvsim.rules.contiguous import (
+    admit_contiguous,
+    allocate_contiguous,
+    free_contiguous,
+    retire_contiguous,
+)
 from kvsim.rules.forked import admit_forked, allocate_forked, free_forked
 from kvsim.rules.paged import admit_paged, allocate_paged, cache_blocks, free_paged, retire_paged
 from kvsim.rules.prefix import find_hit
@@ -24,6 +30,14 @@ from kvsim.rules.python import (
 )
 from kvsim.rules.swap import swap_in_forked, swap_in_paged, swap_out_forked, swap_out_paged
 from kvsim.rules.tiered import admit_tiered, count_transfers, find_tiered
+from kvsim.rules.virtual import (
+    admit_virtual,
+    allocate_virtual,
+    free_virtual,
+    retire_virtual,
+    swap_in_virtual,
+    swap_out_virtual,
+)
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -48,9 +62,9 @@ def look_up(kv: KV, request: Request) -> int:
         if kv.pool.has_host:
             return find_tiered(kv, request, next_holding(kv))
         return find_hit(kv, request, next_holding(kv))
-    if kv.manager == FORKED:
-        return 0
-    return python_lookup(kv, request)
+    if kv.manager == PYTHON:
+        return python_lookup(kv, request)
+    return 0
 
 
 def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
@@ -65,6 +79,12 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
             admitted = admit_paged(kv, request, next_holding(kv), num_tokens, hit, 0)
     elif kv.manager == FORKED:
         admitted = admit_forked(kv, request, next_holding(kv), num_tokens)
+    elif kv.manager == CONTIGUOUS:
+        pieces = kv.contiguous.pieces[kv.free_holdings[kv.num_free_holdings - 1]]
+        admitted = admit_contiguous(kv, request, pieces, num_tokens)
+    elif kv.manager == VIRTUAL:
+        stretch = kv.virtual.stretches[kv.free_holdings[kv.num_free_holdings - 1]]
+        admitted = admit_virtual(kv, request, stretch, num_tokens)
     else:
         return python_admit(kv, request, num_tokens, hit)
     if admitted:
@@ -82,6 +102,10 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
         return allocate_paged(kv, request, num_tokens)
     if kv.manager == FORKED:
         return allocate_forked(kv, request, num_tokens)
+    if kv.manager == CONTIGUOUS:
+        return allocate_contiguous(kv, request, num_tokens)
+    if kv.manager == VIRTUAL:
+        return allocate_virtual(kv, request, num_tokens)
     return python_allocate(kv, request, num_tokens)
 
 
@@ -91,6 +115,10 @@ def free_slots(kv: KV, request: Request) -> None:
         free_paged(kv, request, kv.holdings[request.holding])
     elif kv.manager == FORKED:
         free_forked(kv, request, kv.holdings[request.holding])
+    elif kv.manager == CONTIGUOUS:
+        free_contiguous(kv, request)
+    elif kv.manager == VIRTUAL:
+        free_virtual(kv, request)
     else:
         python_free(kv, request)
         return
@@ -106,10 +134,53 @@ def retire(kv: KV, request: Request) -> None:
     """Note that a request has ended while its batch keeps its slots."""
     if kv.manager == PAGED:
         retire_paged(kv, request, kv.holdings[request.holding])
+    elif kv.manager == CONTIGUOUS:
+        retire_contiguous(kv, request, kv.contiguous.pieces[request.holding])
+    elif kv.manager == VIRTUAL:
+        retire_virtual(kv, request)
     else:
         python_retire(kv, request)
         return
     kv.holdings[request.holding].retired = True
+
+
+def swap_out(kv: KV, request: Request) -> int:
+    """Move all a request holds to the host; returns bytes moved, 0 if it cannot.
+
+    It keeps its holding, which counts for nothing until it is back.
+    """
+    if kv.manager == PAGED:
+        num_bytes = swap_out_paged(kv, request, kv.holdings[request.holding])
+    elif kv.manager == FORKED:
+        num_bytes = swap_out_forked(kv, request, kv.holdings[request.holding])
+    elif kv.manager == VIRTUAL:
+        num_bytes = swap_out_virtual(kv, request)
+    elif kv.manager == PYTHON:
+        return python_swap_out(kv, request)
+    else:
+        return 0
+    if num_bytes > 0:
+        kv.num_held -= 1
+        kv.holdings[request.holding].request = NONE
+    return num_bytes
+
+
+def swap_in(kv: KV, request: Request) -> int:
+    """Bring back what a request held; returns bytes moved, 0 if there is no room."""
+    if kv.manager == PAGED:
+        num_bytes = swap_in_paged(kv, request, kv.holdings[request.holding])
+    elif kv.manager == FORKED:
+        num_bytes = swap_in_forked(kv, request, kv.holdings[request.holding])
+    elif kv.manager == VIRTUAL:
+        num_bytes = swap_in_virtual(kv, request)
+    elif kv.manager == PYTHON:
+        return python_swap_in(kv, request)
+    else:
+        return 0
+    if num_bytes > 0:
+        kv.num_held += 1
+        kv.holdings[request.holding].request = request.place
+    return num_bytes
 
 
 def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
@@ -117,55 +188,29 @@ def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
     if kv.manager == PAGED:
         if kv.enable_prefix_caching:
             cache_blocks(kv, request, kv.holdings[request.holding], num_tokens)
-    elif kv.manager != FORKED:
+    elif kv.manager == PYTHON:
         python_cache_computed(kv, request, num_tokens)
 
 
 def has_blocks(kv: KV, request: Request) -> bool:
     """Whether a request has block tables."""
-    return has_pool(kv) or python_has_blocks(kv, request)
-
-
-def swap_out(kv: KV, request: Request) -> int:
-    """Move a request's KV to host memory; returns bytes moved, 0 if there is no room."""
-    if kv.manager == PAGED:
-        num_blocks = swap_out_paged(kv, request, kv.holdings[request.holding])
-    elif kv.manager == FORKED:
-        num_blocks = swap_out_forked(kv, request, kv.holdings[request.holding])
-    else:
-        return python_swap_out(kv, request)
-    if num_blocks > 0:
-        kv.num_cpu_free -= num_blocks
-        kv.num_held -= 1
-        kv.holdings[request.holding].request = NONE
-    return num_blocks * kv.bytes_per_block
-
-
-def swap_in(kv: KV, request: Request) -> int:
-    """Bring a request's KV back; returns bytes moved, 0 if there is no room."""
-    if kv.manager == PAGED:
-        num_blocks = swap_in_paged(kv, request, kv.holdings[request.holding])
-    elif kv.manager == FORKED:
-        num_blocks = swap_in_forked(kv, request, kv.holdings[request.holding])
-    else:
-        return python_swap_in(kv, request)
-    if num_blocks > 0:
-        kv.num_cpu_free += num_blocks
-        kv.num_held += 1
-        kv.holdings[request.holding].request = request.place
-    return num_blocks * kv.bytes_per_block
+    return has_pool(kv) or (kv.manager == PYTHON and python_has_blocks(kv, request))
 
 
 def num_free(kv: KV) -> int:
     """Blocks that belong to nobody, cached ones included."""
     if has_pool(kv):
         return kv.pool.num_free
+    if kv.manager == CONTIGUOUS:
+        return kv.contiguous.num_slots - kv.contiguous.num_size
+    if kv.manager == VIRTUAL:
+        return kv.virtual.num_free_pages // kv.virtual.num_tensors
     return python_num_free(kv)
 
 
 def take_transfers(state: Replica, batch: Batch) -> None:
     """Find out what a step moves to and from the host."""
-    if not has_pool(state.kv):
+    if state.kv.manager == PYTHON:
         python_take_transfers(state, batch)
     elif state.kv.pool.has_host:
         count_transfers(state.kv)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import FORKED
+from kvsim.records.kv import CONTIGUOUS, FORKED, VIRTUAL
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
-from kvsim.rules.attention import num_skipped
+from kvsim.rules.attention import cdiv, num_skipped
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_paint
 from kvsim.rules.usage import is_refused
@@ -25,6 +25,10 @@ def paint(state: Replica, first: int) -> None:
     """Paint the map of the memory as it is now, from the ``first`` bin of all maps on."""
     if has_pool(state.kv):
         paint_paged(state, first)
+    elif state.kv.manager == CONTIGUOUS:
+        paint_contiguous(state, first)
+    elif state.kv.manager == VIRTUAL:
+        paint_virtual(state, first)
     else:
         python_paint(state, first)
     if is_refused(state):
@@ -42,16 +46,21 @@ def paint_paged(state: Replica, first: int) -> None:
     for h in range(kv.num_holdings):
         if kv.holdings[h].request != NONE:
             mark_blocks(state, kv, kv.holdings[h])
+    paint_units(state, first, kv.pool.num_usable, 1)  # the null block has no address
+
+
+def paint_units(state: Replica, first: int, num_units: int, first_unit: int) -> None:
+    """Paint equal units, blocks or pages, by where their dead, live and reserved slots end."""
+    kv = state.kv
     for b in range(state.num_bins):
-        middle = (b + 0.5) * (kv.pool.num_usable / state.num_bins)
-        block = int(middle) + 1  # the null block has no address
-        within = middle % 1.0
-        cause = kv.unused[block] if kv.pool.num_usable > 0 else FREE
-        if kv.last_ends[block] > within:
+        middle = (b + 0.5) * (num_units / state.num_bins)
+        unit, within = first_unit + int(middle), middle % 1.0
+        cause = kv.unused[unit] if num_units > 0 else FREE
+        if kv.last_ends[unit] > within:
             cause = RESERVATION
-        if kv.live_ends[block] > within:
+        if kv.live_ends[unit] > within:
             cause = TOKEN_STATES
-        if kv.dead_ends[block] > within:
+        if kv.dead_ends[unit] > within:
             cause = INTERNAL
         state.maps[first + b] = cause
 
@@ -73,3 +82,63 @@ def mark_blocks(state: Replica, kv: KV, holding: Holding) -> None:
             kv.live_ends[block] = (filled - start) / group.block_size
             kv.last_ends[block] = (last - start) / group.block_size
             kv.unused[block] = INTERNAL
+
+
+def paint_contiguous(state: Replica, first: int) -> None:
+    """Paint pieces: live slots, those to come, those nobody will use, those not asked for."""
+    kv, memory = state.kv, state.kv.contiguous
+    for b in range(state.num_bins):
+        state.maps[first + b] = FREE
+    for h in range(kv.num_holdings):
+        holding, pieces = kv.holdings[h], memory.pieces[h]
+        if holding.request == NONE:
+            continue
+        request = state.requests[holding.request]
+        filled = 0 if holding.retired else request.num_filled
+        last = 0 if holding.retired else pieces.last
+        for k in range(request.num_samples):
+            start = pieces.starts[k]
+            paint_slots(state, first, start, start + filled, TOKEN_STATES)
+            paint_slots(state, first, start + filled, start + last, RESERVATION)
+            paint_slots(state, first, start + last, start + pieces.asked, INTERNAL)
+            paint_slots(state, first, start + pieces.asked, start + pieces.size, EXTERNAL)
+
+
+def paint_slots(state: Replica, first: int, start: int, stop: int, cause: int) -> None:
+    """Paint the bins whose middles lie in a range of slots."""
+    end = first_bin(state, stop)
+    for b in range(first_bin(state, start), end):
+        state.maps[first + b] = cause
+
+
+def first_bin(state: Replica, slot: int) -> int:
+    """Return the first bin whose middle is not before a slot of contiguous memory."""
+    num_slots = state.kv.contiguous.num_slots
+    return cdiv(2 * slot * state.num_bins - num_slots, 2 * num_slots)
+
+
+def paint_virtual(state: Replica, first: int) -> None:
+    """Paint pages: dead bytes, live ones, those to come, those nobody will use, free."""
+    kv = state.kv
+    for page in range(kv.virtual.num_pages):
+        kv.dead_ends[page] = kv.live_ends[page] = kv.last_ends[page] = 0.0
+        kv.unused[page] = FREE
+    for h in range(kv.num_holdings):
+        if kv.holdings[h].request != NONE:
+            mark_pages(state, kv, h)
+    paint_units(state, first, kv.virtual.num_pages, 0)
+
+
+def mark_pages(state: Replica, kv: KV, h: int) -> None:
+    """Note where dead, live and reserved bytes end in a request's pages, as shares of a page."""
+    request, live = state.requests[kv.holdings[h].request], not kv.holdings[h].retired
+    size = kv.virtual.page_bytes
+    for k in range(kv.virtual.num_kinds):
+        kind, rows = kv.virtual.tensors[k], kv.virtual.stretches[h].rows[k]
+        token = kind.token_bytes if live else 0
+        for place in range(rows.first * kind.num_tensors, rows.end * kind.num_tensors):
+            page, start = rows.pages[place], place // kind.num_tensors * size
+            kv.dead_ends[page] = (rows.seen_from * token - start) / size
+            kv.live_ends[page] = (request.num_filled * token - start) / size
+            kv.last_ends[page] = (request.max_slots * token - start) / size
+            kv.unused[page] = INTERNAL

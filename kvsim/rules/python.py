@@ -41,6 +41,12 @@ def python_allocate(kv: KV, request: Request, num_tokens: int) -> bool:
     return bool(manager.allocate_slots(request, num_tokens))
 
 
+def python_reserve(kv: KV, request: Request) -> int:
+    """Ask a contiguous manager how many slots a request asks for."""
+    manager: Any = kv.python
+    return int(manager.reserve(request))
+
+
 def python_free(kv: KV, request: Request) -> None:
     """Have a manager free a request."""
     manager: Any = kv.python

@@ -10,8 +10,8 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.records.cost import CONSTANT, ROOFLINE
-from kvsim.records.engine import VLLM, VLLM_V0
-from kvsim.records.kv import PAGED
+from kvsim.records.engine import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V0
+from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
 from kvsim.rules.batch import num_running_seqs
@@ -36,14 +36,13 @@ def batch_at(state: Replica, k: int) -> Batch:
 def is_trying(state: Replica) -> bool:
     """Whether the head of the queue asks for memory at every step."""
     limits, running = state.limits, state.num_running
+    if state.waiting.length == 0 or limits.scheduler == STATIC:
+        return False
     if limits.scheduler == VLLM_V0:
-        num_seqs = num_running_seqs(state)
-        return state.waiting.length > 0 and num_seqs < limits.max_num_seqs
-    return (
-        state.waiting.length > 0
-        and running < limits.max_active
-        and running < limits.max_num_batched_tokens
-    )
+        return num_running_seqs(state) < limits.max_num_seqs
+    if limits.scheduler == ORCA:
+        return running < limits.max_num_seqs and not state.is_full
+    return running < limits.max_active and running < limits.max_num_batched_tokens
 
 
 def can_run(state: Replica) -> bool:
@@ -52,16 +51,15 @@ def can_run(state: Replica) -> bool:
     ahead = int(limits.asynchronous)
     if limits.depth > 1 + ahead or state.num_batches != ahead or state.record_steps:
         return False
-    if limits.in_python:
+    if limits.in_python or limits.scheduler == SCHEDULED_IN_PYTHON:
         return False  # a user's class sees every step
-    if limits.scheduler == VLLM_V0:
-        if state.num_swapped > 0:
-            return False
-    elif limits.scheduler != VLLM:
+    if limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):
         return False
-    if kv.manager != PAGED or kv.has_windows or kv.num_groups > 1:
+    if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL) or kv.has_windows or kv.num_groups > 1:
         return False
-    if running == 0 or running > limits.max_num_batched_tokens or state.cost.has_samples:
+    if limits.scheduler in (VLLM, VLLM_V0) and running > limits.max_num_batched_tokens:
+        return False
+    if running == 0 or state.cost.has_samples:
         return False
     if state.cost.price != CONSTANT:
         if state.cost.price != ROOFLINE or state.cost.num_layers > 1:
@@ -101,6 +99,10 @@ def longest_run(state: Replica) -> int:
             if entry.num_tokens != 1 or entry.unfinished > 0:
                 return 0
         longest = min(longest, request.end - request.num_tokens - 1)
+        if state.kv.manager == VIRTUAL:  # nobody needs a page
+            longest = min(longest, request.quiet_until - request.num_computed_tokens)
+        if longest < 2:
+            return 0
     return longest
 
 
@@ -121,15 +123,18 @@ def sort_by_phase(state: Replica) -> int:
 
     Returns the sum of computed tokens.
     """
+    num_computed = 0
+    for place in range(state.num_running):
+        num_computed += state.requests[state.running[place]].num_computed_tokens
+    if state.kv.manager != PAGED:
+        return num_computed
     size, ahead = state.kv.groups[0].block_size, int(state.limits.asynchronous)
     for k in range(size):
         state.phases[k].first = NONE
         state.phases[k].count = 0
-    num_computed = 0
     for place in range(state.num_running):
         request = state.requests[state.running[place]]
         holding, computed = state.kv.holdings[request.holding], request.num_computed_tokens
-        num_computed += computed
         taking = holding.tables[0].length * size - computed - state.kv.num_lookahead_tokens
         filling = holding.num_cached_tokens - computed - 1 + ahead
         join_phase(state, taking, 2 * place)
@@ -140,6 +145,8 @@ def sort_by_phase(state: Replica) -> int:
 
 def tend_blocks(state: Replica, step: int) -> bool:
     """Take and name the blocks of one step of a run; False, unchanged, if they run out."""
+    if state.kv.manager != PAGED:
+        return True
     kv, group = state.kv, state.kv.groups[0]
     phase = state.phases[step % group.block_size]
     # V0 wants a free block for every decode, also for one that takes none.

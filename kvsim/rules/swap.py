@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def swap_out_paged(kv: KV, request: Request, holding: Holding) -> int:
-    """Move a request's blocks to host memory; returns how many, 0 if it has no room."""
+    """Move a request's blocks to host memory; returns bytes, 0 if it has no room."""
     num_blocks = 0
     for g in range(kv.num_groups):
         num_blocks += holding.tables[g].length - holding.tables[g].num_null
@@ -26,7 +26,19 @@ def swap_out_paged(kv: KV, request: Request, holding: Holding) -> int:
         table = holding.tables[g]
         free_blocks(kv.pool, kv.groups[g], table, table.num_null, table.length)
     holding.num_blocks = num_blocks
-    return num_blocks
+    return leave(kv, holding)
+
+
+def leave(kv: KV, holding: Holding) -> int:
+    """Take host memory for a request's blocks; returns bytes."""
+    kv.num_cpu_free -= holding.num_blocks
+    return holding.num_blocks * kv.bytes_per_block
+
+
+def come_back(kv: KV, holding: Holding) -> int:
+    """Give back the host memory of a request's blocks; returns bytes."""
+    kv.num_cpu_free += holding.num_blocks
+    return holding.num_blocks * kv.bytes_per_block
 
 
 def can_swap_in(kv: KV, holding: Holding, num_more: int) -> bool:
@@ -41,7 +53,7 @@ def can_swap_in(kv: KV, holding: Holding, num_more: int) -> bool:
 
 
 def swap_in_paged(kv: KV, request: Request, holding: Holding) -> int:
-    """Bring a request back into new blocks; returns how many, 0 if they are not there."""
+    """Bring a request back into new blocks; returns bytes, 0 if they are not there."""
     if not can_swap_in(kv, holding, 1):
         return 0
     for g in range(kv.num_groups):
@@ -52,23 +64,23 @@ def swap_in_paged(kv: KV, request: Request, holding: Holding) -> int:
     holding.num_cached_tokens = request.num_filled  # its keys were lost with its blocks
     uncount(kv, request, holding, -1)
     set_quiet(kv, request, holding)
-    return holding.num_blocks
+    return come_back(kv, holding)
 
 
 def swap_out_forked(kv: KV, request: Request, holding: Holding) -> int:
-    """Move a request's blocks to host memory; returns how many, 0 if it has no room."""
+    """Move a request's blocks to host memory; returns bytes, 0 if it has no room."""
     if holding.num_blocks > kv.num_cpu_free:
         return 0
     drop_tables(kv, request, holding)
-    return holding.num_blocks
+    return leave(kv, holding)
 
 
 def swap_in_forked(kv: KV, request: Request, holding: Holding) -> int:
-    """Bring a request back into new blocks; returns how many, 0 if they are not there."""
+    """Bring a request back into new blocks; returns bytes, 0 if they are not there."""
     if not can_swap_in(kv, holding, request.num_samples):
         return 0
     bring_back(kv, request, holding)
-    return holding.num_blocks
+    return come_back(kv, holding)
 
 
 def bring_back(kv: KV, request: Request, holding: Holding) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.kv import CONTIGUOUS, VIRTUAL
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import num_skipped
+from kvsim.rules.contiguous import measure_contiguous
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_kv_usage, python_measure
+from kvsim.rules.virtual import measure_virtual
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -20,12 +23,22 @@ def measure(kv: KV) -> None:
     """Bring ``kv.usage`` up to date."""
     if has_pool(kv):
         measure_paged(kv)
+    elif kv.manager == CONTIGUOUS:
+        measure_contiguous(kv)
+    elif kv.manager == VIRTUAL:
+        measure_virtual(kv)
     else:
         python_measure(kv)
 
 
 def kv_usage(kv: KV) -> float:
     """Share of the blocks (or slots) in use, 0 to 1."""
+    if kv.manager == CONTIGUOUS:
+        memory = kv.contiguous
+        return memory.num_size / memory.num_slots if memory.num_slots > 0 else 0.0
+    if kv.manager == VIRTUAL:
+        pages, free = kv.virtual.num_pages, kv.virtual.num_free_pages
+        return (pages - free) / pages if pages > 0 else 0.0
     if not has_pool(kv):
         return python_kv_usage(kv)
     if kv.pool.num_usable == 0:

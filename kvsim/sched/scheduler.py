@@ -223,6 +223,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
             if missing > 0:
                 kv.add_holdings(kv.kv, Objects(), missing)
         self.state.limits.in_python, self.state.scheduler = not self.runs_by_rules, self
+        self.state.cost.has_samples = True  # until a cost model says otherwise
         self.state.rows, self.state.gaps = Scrap(records.RequestRow), Zeros()
         self._config = config
         self._batch: records.Batch | None = None

@@ -1,0 +1,84 @@
+"""Records of contiguous memory: pieces of a linear memory of slots, and the holes between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.records.record import Record
+
+
+class Placement(IntEnum):
+    """Where a piece goes; see :mod:`kvsim.kv.address_space`."""
+
+    BUDDY = 0
+    FIRST_FIT = 1
+    BEST_FIT = 2
+
+
+class Reserve(IntEnum):
+    """How many output tokens a request asks slots for. PYTHON is a user's own way."""
+
+    MAX = 0
+    POW2 = 1
+    ORACLE = 2
+    PYTHON = 9
+
+
+BUDDY, FIRST_FIT, BEST_FIT = (int(placement) for placement in Placement)
+RESERVE_MAX, RESERVE_POW2, RESERVE_ORACLE, RESERVE_PYTHON = (int(reserve) for reserve in Reserve)
+
+
+@dataclass(slots=True)
+class Hole(Record):
+    """Slots that nobody holds."""
+
+    start: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class HolesOfSize(Record):
+    """The holes of one power of two in buddy memory: their starts, the lowest one last."""
+
+    starts: list[int] = field(default_factory=list)
+    count: int = 0
+
+
+@dataclass(slots=True)
+class AddressSpace(Record):
+    """Which slots of a linear memory are free."""
+
+    placement: int = BUDDY
+    by_order: list[HolesOfSize] = field(default_factory=list)  # under BUDDY, by log2 of the size
+    num_orders: int = 0
+    holes: list[Hole] = field(default_factory=list)  # else: by address, never touching
+    num_holes: int = 0
+
+
+@dataclass(slots=True)
+class Pieces(Record):
+    """What a request holds: a piece per sequence, all alike.
+
+    Of ``size`` slots it asked for ``asked``, and will have used ``last`` by its end.
+    """
+
+    starts: list[int] = field(default_factory=list)
+    size: int = 0
+    asked: int = 0
+    last: int = 0
+
+
+@dataclass(slots=True)
+class Contiguous(Record):
+    """Contiguous KV memory, and sums over all pieces."""
+
+    space: AddressSpace = field(default_factory=AddressSpace)
+    reserve: int = RESERVE_MAX
+    num_slots: int = 0
+    slot_bytes: int = 0
+    window: int = 0  # of a rolling buffer, 0 for none
+    pieces: list[Pieces] = field(default_factory=list)  # by holding
+    num_size: int = 0
+    num_asked: int = 0
+    num_last: int = 0  # slots that live requests will have used by their end

@@ -1,0 +1,157 @@
+"""Contiguous placement: where in a linear memory the next piece goes.
+
+Buddy memory hands out powers of two that split in halves and merge with their buddy (Knowlton
+1965). A memory whose size is no power of two starts as the powers it is the sum of, largest first,
+so every piece is aligned to its own size and a piece's buddy differs in one address bit. First and
+best fit cut exact pieces from the holes: the first that fits, or the smallest that does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.contiguous import BEST_FIT, BUDDY
+from kvsim.records.record import NONE
+
+if TYPE_CHECKING:
+    from kvsim.records.contiguous import AddressSpace, HolesOfSize
+
+
+def order_of(num_slots: int) -> int:
+    """Return the power of two that ``num_slots`` slots take: log2, rounded up."""
+    order = 0
+    while 1 << order < num_slots:
+        order += 1
+    return order
+
+
+def piece_size(space: AddressSpace, num_slots: int) -> int:
+    """Return how many slots are handed out when so many are asked for."""
+    return 1 << order_of(num_slots) if space.placement == BUDDY else num_slots
+
+
+def allocate_piece(space: AddressSpace, num_slots: int) -> int:
+    """Place a piece; returns its start, or NONE, with nothing changed, if none fits."""
+    if space.placement == BUDDY:
+        return allocate_buddy(space, order_of(num_slots))
+    return allocate_fit(space, num_slots)
+
+
+def free_piece(space: AddressSpace, start: int, size: int) -> None:
+    """Take a piece back, exactly as it was handed out."""
+    if space.placement == BUDDY:
+        free_buddy(space, start, order_of(size))
+    else:
+        free_fit(space, start, size)
+
+
+# -- buddies --------------------------------------------------------------------------------------
+
+
+def add_start(row: HolesOfSize, start: int) -> None:
+    """Add a hole."""
+    at = row.count
+    while at > 0 and row.starts[at - 1] < start:
+        row.starts[at] = row.starts[at - 1]
+        at -= 1
+    row.starts[at] = start
+    row.count += 1
+
+
+def take_start(row: HolesOfSize, start: int) -> bool:
+    """Take a hole away; False if there is none that starts there."""
+    at = row.count - 1
+    while at >= 0 and row.starts[at] < start:
+        at -= 1
+    if at < 0 or row.starts[at] != start:
+        return False
+    row.count -= 1
+    for later in range(at, row.count):
+        row.starts[later] = row.starts[later + 1]
+    return True
+
+
+def allocate_buddy(space: AddressSpace, wanted: int) -> int:
+    """Take the lowest of the smallest holes that are large enough; halves too many stay free."""
+    order = wanted
+    while order < space.num_orders and space.by_order[order].count == 0:
+        order += 1
+    if order >= space.num_orders:
+        return NONE
+    row = space.by_order[order]
+    row.count -= 1
+    start = row.starts[row.count]
+    while order > wanted:
+        order -= 1
+        add_start(space.by_order[order], start + (1 << order))
+    return start
+
+
+def free_buddy(space: AddressSpace, start: int, order: int) -> None:
+    """Merge a piece with its buddy while that is free."""
+    while take_start(space.by_order[order], start ^ (1 << order)):
+        start = min(start, start ^ (1 << order))
+        order += 1
+    add_start(space.by_order[order], start)
+
+
+# -- first and best fit ---------------------------------------------------------------------------
+
+
+def add_hole(space: AddressSpace, at: int, start: int, size: int) -> None:
+    """Put a hole before the hole at a place."""
+    for later in range(space.num_holes, at, -1):
+        space.holes[later].start = space.holes[later - 1].start
+        space.holes[later].size = space.holes[later - 1].size
+    space.holes[at].start = start
+    space.holes[at].size = size
+    space.num_holes += 1
+
+
+def remove_hole(space: AddressSpace, at: int) -> None:
+    """Take the hole at a place out of the list."""
+    space.num_holes -= 1
+    for later in range(at, space.num_holes):
+        space.holes[later].start = space.holes[later + 1].start
+        space.holes[later].size = space.holes[later + 1].size
+
+
+def hole_for(space: AddressSpace, num_slots: int) -> int:
+    """Return the place of the hole to cut a piece from, or NONE."""
+    best = NONE
+    for at in range(space.num_holes):
+        size = space.holes[at].size
+        if size >= num_slots and (best == NONE or size < space.holes[best].size):
+            best = at
+            if space.placement != BEST_FIT:
+                break
+    return best
+
+
+def allocate_fit(space: AddressSpace, num_slots: int) -> int:
+    """Cut a piece from the front of a hole."""
+    at = hole_for(space, num_slots)
+    if at == NONE:
+        return NONE
+    hole = space.holes[at]
+    start = hole.start
+    if hole.size > num_slots:
+        hole.start += num_slots
+        hole.size -= num_slots
+    else:
+        remove_hole(space, at)
+    return start
+
+
+def free_fit(space: AddressSpace, start: int, size: int) -> None:
+    """Make a hole of a piece and the holes that it touches."""
+    at = space.num_holes
+    while at > 0 and space.holes[at - 1].start > start:
+        at -= 1
+    if at < space.num_holes and space.holes[at].start == start + size:
+        size += space.holes[at].size
+        remove_hole(space, at)
+    if at > 0 and space.holes[at - 1].start + space.holes[at - 1].size == start:
+        space.holes[at - 1].size += size
+    else:
+        add_hole(space, at, start, size)
