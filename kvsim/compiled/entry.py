@@ -81,22 +81,23 @@ def _register(rule: Any, *, small: bool, plain: bool) -> None:
 
     @overload(rule, jit_options={"forceinline": small, "error_model": "numpy"}, strict=False)
     def for_plain(*args):
-        if _variant(args) != "plain":
+        variant = _variant(args)
+        if variant not in ("plain", None):
             return None
-        return rule if plain else absent
+        return absent if variant == "plain" and not plain else rule
 
     @overload(rule, jit_options={"error_model": "numpy"}, strict=False)
     def for_any(*args):
-        return None if _variant(args) == "plain" else rule
+        return None if _variant(args) in ("plain", None) else rule
 
 
-def _variant(args: Any) -> str:
-    """Return the kind of replica that arguments belong to; numbers alone suit the plain one."""
-    found = [arg.variant for arg in args if isinstance(arg, Ref)]
-    found += [
-        arg.item.variant for arg in args if isinstance(arg, Rows) and hasattr(arg.item, "variant")
-    ]
-    return found[0] if found else "plain"
+def _variant(args: Any) -> str | None:
+    """Return the kind of replica that arguments belong to; None for numbers alone."""
+    for arg in args:
+        record = arg.item if isinstance(arg, Rows) else arg
+        if isinstance(record, Ref):
+            return record.variant
+    return None
 
 
 def _absent(rule: Any) -> Any:
