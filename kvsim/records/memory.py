@@ -173,6 +173,8 @@ class View:
     def __getattr__(self, name: str) -> Any:
         kind = self._record.kinds().get(name)
         if kind is None:
+            if name in self._record.__slots__:  # a field that exists in Python only
+                return None
             return self._record.derived()[name](self)
         kind, value = plain(kind), self._array[name]
         if is_record(kind):
