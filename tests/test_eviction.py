@@ -13,7 +13,7 @@ from strategies import examples, traces
 import kvsim
 import workloads
 from kvsim.kv.attention import FullAttention
-from kvsim.kv.eviction import EVICTION_POLICIES
+from kvsim.kv.eviction import EVICTION_POLICIES, Sieve
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import Request
 
@@ -21,7 +21,7 @@ POLICIES = EVICTION_POLICIES.names()
 
 
 def test_the_registry_holds_vllms_order_the_classics_and_the_bound():
-    assert {"lru", "fifo", "lfu", "s3fifo", "belady"} <= set(POLICIES)
+    assert {"lru", "fifo", "lfu", "s3fifo", "sieve", "belady"} <= set(POLICIES)
 
 
 def manager(num_blocks: int, policy: str, block_size: int = 4) -> PagedManager:
@@ -74,6 +74,95 @@ def test_s3fifo_lets_a_scan_pass_by():
     prompts = [*popular, *scan, [1], [2]]
     assert num_hits(prompts, 12, "s3fifo") == 4 + 2
     assert num_hits(prompts, 12, "lru") == 4
+
+
+class Contents:
+    """A cache of single blocks under SIEVE: contents by name, as in the paper's figures."""
+
+    def __init__(self, size: int) -> None:
+        self.policy, self.size = Sieve(), size
+        self.block_of: dict[str, int] = {}
+        self.unused = list(range(size))
+
+    def use(self, names: str) -> str:
+        """Read contents one by one; returns those evicted."""
+        evicted = ""
+        for name in names:
+            if name in self.block_of:
+                self.policy.hit(self.block_of[name])
+                continue
+            if not self.unused:
+                block = self.policy.evict()
+                gone = next(n for n, b in self.block_of.items() if b == block)
+                self.unused.append(self.block_of.pop(gone))
+                evicted += gone
+            block = self.block_of[name] = self.unused.pop()
+            self.policy.cached(block, ord(name))
+            self.policy.insert(block)
+        return evicted
+
+    def take(self, name: str) -> None:
+        """Begin to use a content."""
+        self.policy.remove(self.block_of[name])
+
+    def release(self, name: str) -> None:
+        """Stop using a content."""
+        self.policy.insert(self.block_of[name])
+
+
+def test_sieve_without_hits_is_fifo():
+    assert Contents(3).use("ABCDEFG") == "ABCD"
+
+
+def test_sieve_passes_over_what_was_hit_and_takes_its_mark():
+    """Seven contents of which A, B and G were hit; then the requests H A D I B J."""
+    cache = Contents(7)
+    assert cache.use("ABCDEFG" + "ABG") == ""
+    assert cache.use("H") == "C"  # A and B lose their marks
+    assert cache.use("ADI") == "E"  # so does D, which was hit ahead of the hand
+    assert cache.use("BJ") == "F"  # the hits of A and B, behind it, count in the next round
+    assert cache.use("KLM") == "HIJ"  # G loses its mark; the hand never turns back to D
+
+
+def test_sieve_hand_stays_where_it_was():
+    """It does not begin at the oldest block each time, as CLOCK and FIFO-reinsertion do."""
+    cache = Contents(3)
+    assert cache.use("ABC" + "A") == ""
+    assert cache.use("D") == "B"  # A has lost its mark, and keeps its place
+    assert cache.use("E") == "C"
+    assert cache.use("F") == "D"  # newer than A: the hand goes on towards the newest
+    assert cache.use("G") == "E"
+
+
+def test_sieve_begins_at_the_oldest_once_the_newest_is_gone():
+    """Algorithm 1, line "hand = o.prev": behind the newest there is nobody, whoever comes then."""
+    cache = Contents(3)
+    assert cache.use("ABC" + "AB") == ""
+    assert cache.use("D") == "C"  # the newest of all
+    assert cache.use("E") == "A"  # not D, which came after
+
+
+def test_sieve_goes_round_when_all_are_marked():
+    cache = Contents(3)
+    assert cache.use("ABC" + "CBA") == ""
+    assert cache.use("DE") == "AB"
+
+
+def test_sieve_leaves_blocks_in_use_their_place_and_their_mark():
+    cache = Contents(3)
+    cache.use("ABC")
+    cache.take("A")
+    assert cache.use("D") == "B"
+    cache.release("A")  # the hand has passed it
+    assert cache.use("EFG") == "CDE"
+    cache = Contents(3)
+    cache.use("ABCA")
+    cache.take("A")
+    assert cache.use("D") == "B"
+    assert cache.use("E") == "C"
+    assert list(cache.policy)[:1] == [cache.block_of["D"]]
+    cache.release("A")
+    assert len(cache.policy) == 3
 
 
 def test_belady_keeps_what_comes_back_soonest():

@@ -78,6 +78,7 @@ class ContiguousManager(RuleManager):
         memory = kv.contiguous
         memory.reserve, memory.num_slots = int(self._reserve), self.num_slots
         memory.slot_bytes, memory.window = self.slot_bytes, self.window or 0
+        memory.has_samples = self.config.max_num_samples > 1
 
     def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
         self._set_up(kv)

@@ -77,6 +77,7 @@ class Contiguous(Record):
     reserve: int = RESERVE_MAX
     num_slots: int = 0
     slot_bytes: int = 0
+    has_samples: bool = False  # some request has several sequences
     window: int = 0  # of a rolling buffer, 0 for none
     pieces: list[Pieces] = field(default_factory=list)  # by holding
     num_size: int = 0

@@ -212,6 +212,8 @@ class View:
         if kind is None and name in self._record.__slots__:  # a field that exists in Python only
             return None
         if kind is None:
+            if name in self._record.__slots__:  # a field that exists in Python only
+                return None
             return self._record.derived()[name](self)
         kind, value = plain(kind), self._array[name]
         if is_record(kind):
