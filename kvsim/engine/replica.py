@@ -18,6 +18,7 @@ from kvsim.records.memory import Flat, Numbers, Objects, Views
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
+from kvsim.rules.kv import look_up
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ class Replica:
         return rules.next_event_time(self.state)
 
     def num_cached_tokens(self, request: IncomingRequest) -> int:  # noqa: D102
+        if self.compiled:  # the rule in Python, over the same memory
+            return look_up(self.state.kv, request.as_request())
         return self._scheduler.kv.lookup(request.as_request()).num_tokens
 
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:  # noqa: D102
