@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 import kvsim
 import workloads
+from kvsim.records.engine import Replica
+from kvsim.records.memory import Zeros
 from kvsim.results.metrics import Pool, latencies, summarize
 from kvsim.results.replications import average
 from kvsim.results.result import TABLES
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, REQUESTS
 from kvsim.results.totals import Totals, bin_middle, gap_bin
+from kvsim.rules.recorder import note_gap
 from kvsim.testing import equal_tables
 
 
@@ -85,6 +88,9 @@ def test_a_run_without_a_completed_request_has_no_latencies() -> None:
 @given(st.floats(1e-6, 1e5))
 def test_gap_bins_are_a_thousandth_wide(seconds: float) -> None:
     assert bin_middle(gap_bin(seconds)) == pytest.approx(seconds, rel=0.0005)
+    state = Replica(gaps=Zeros())
+    note_gap(state, seconds, 3)
+    assert state.gaps == {gap_bin(seconds): 3}
 
 
 def test_itl_percentiles_from_bins_agree_with_exact_gaps() -> None:

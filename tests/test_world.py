@@ -11,6 +11,7 @@ from hypothesis import given
 from strategies import configs, examples, traces
 
 import kvsim
+import workloads
 from kvsim.cli import main
 from kvsim.engine.backend import Backend
 from kvsim.engine.incoming import IncomingRequest
@@ -137,21 +138,47 @@ def test_a_router_sees_the_request_and_the_prefix_caches() -> None:
         priority=[0, 1, 0],
     )
     router = f"{__name__}:LongestPrefix"
-    LOG.clear()
-    result = serve(trace, data_parallel_size=2, router=f"{router}+at-least=64")
-    assert result.requests["replica"].tolist() == [0, 1, 0]
-    assert result.requests["num_cached_tokens"].tolist() == [0, 0, 64]
-    assert result.provenance["backend"] == "python"
-    assert [row[:5] for row in LOG] == [(0, 0.0, 3, 0, 0), (1, 1.5, 4, 0, 0), (2, 9.0, 3, 64, 0)]
-    assert LOG[0][5] == LOG[2][5] != LOG[1][5]
+    for backend in ("python", "compiled"):
+        LOG.clear()
+        options = {"data_parallel_size": 2, "backend": backend}
+        result = serve(trace, router=f"{router}+at-least=64", **options)
+        assert result.requests["replica"].tolist() == [0, 1, 0]
+        assert result.requests["num_cached_tokens"].tolist() == [0, 0, 64]
+        assert result.provenance["backend"] == backend
+        seen = [(0, 0.0, 3, 0, 0), (1, 1.5, 4, 0, 0), (2, 9.0, 3, 64, 0)]
+        assert [row[:5] for row in LOG] == seen
+        assert LOG[0][5] == LOG[2][5] != LOG[1][5]
     plain = serve(trace, data_parallel_size=2, router=router, enable_prefix_caching=False)
     assert plain.requests["replica"].tolist() == [0, 1, 0]  # in turn
-    with pytest.raises(ValueError, match="looks into the prefix caches"):
-        kvsim.simulate(trace, data_parallel_size=2, router=router, backend="compiled")
     with pytest.raises(ValueError, match="at-least=x: Input should be a valid integer"):
         serve(trace, router=f"{router}+at-least=x")
     with pytest.raises(ValueError, match="'round-robin' has no parameter 'x'"):
         serve(trace, router="round-robin+x=1")
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "gpt-oss-20b"])
+def test_both_engines_show_a_router_the_same_prefixes(model: str) -> None:
+    trace = workloads.shared_prefix(num_requests=50, request_rate=20.0, seed=0)
+    results, logs = [], []
+    for backend in ("python", "compiled"):
+        LOG.clear()
+        results.append(
+            kvsim.simulate(
+                trace,
+                model=model,
+                gpu="h200-sxm",
+                max_model_len=2048,
+                num_gpu_blocks_override=1000,
+                data_parallel_size=2,
+                router=f"{__name__}:LongestPrefix",
+                record_steps=True,
+                backend=backend,
+            )
+        )
+        logs.append(list(LOG))
+    assert logs[0] == logs[1]
+    assert sum(max(row[3:5]) > 0 for row in LOG) > 10
+    assert same(*results)
 
 
 def test_verbose_names_the_router_and_the_replicas_shares(

@@ -21,8 +21,8 @@ class Router(ABC):
     ----------
     looks_at_replicas : a choice depends on the replicas' state; if not, the choices are made
         before the run, and the replicas need not wait for each other
-    needs_prefix_cache : it calls :meth:`Backend.num_cached_tokens`, which only the Python backend
-        answers; then it looks at the replicas, too
+    needs_prefix_cache : it calls :meth:`Backend.num_cached_tokens`; then it looks at the replicas,
+        too
     """
 
     looks_at_replicas = False

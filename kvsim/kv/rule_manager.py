@@ -62,10 +62,10 @@ class RuleManager(KVCacheManager):
         kv.holdings = [*kv.holdings, *new] if n else new
         self.fill_holdings(kv, memory, n, n + count)
         free = memory.ints(n + count)
+        for place in range(count):  # under the old ones: as if all had been laid out at once
+            free[place] = n + count - 1 - place
         for place in range(kv.num_free_holdings):
-            free[place] = kv.free_holdings[place]
-        for place in range(count):
-            free[kv.num_free_holdings + place] = n + count - 1 - place
+            free[count + place] = kv.free_holdings[place]
         kv.free_holdings = free
         kv.num_holdings = n + count
         kv.num_free_holdings += count

@@ -66,10 +66,6 @@ class KVUsage(NamedTuple):
         """Bytes of each cause in :data:`HELD`."""
         return self[: len(HELD)]
 
-    def refused(self) -> KVUsage:
-        """Return the same while the queue's head stands refused: all that is free is external."""
-        return self._replace(external=self.external + self.unallocated, unallocated=0)
-
     def check(self, total_bytes: int) -> None:
         """Check that nothing is negative and that all memory has a cause.
 

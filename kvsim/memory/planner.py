@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.records.paged import Attention
+from kvsim.rules.attention import admission_cap, cdiv
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,28 +37,11 @@ class KVPlan(NamedTuple):
         """Blocks that a request of ``num_tokens`` tokens holds at most at once, all groups."""
         total = 0
         for group in self.groups:
-            blocks = -(-num_tokens // group.block_size)
-            if group.window is not None:
-                cap = admission_cap(
-                    group.kind, group.window, group.block_size, max_in_flight_tokens, max_model_len
-                )
-                blocks = min(blocks, cap)
-            total += blocks
+            kind, window = Attention[group.kind.upper()], group.window or 0
+            blocks = cdiv(num_tokens, group.block_size)
+            cap = admission_cap(kind, window, group.block_size, max_in_flight_tokens, max_model_len)
+            total += min(blocks, cap) if cap > 0 else blocks
         return total
-
-
-def admission_cap(
-    kind: AttentionKind,
-    window: int,
-    block_size: int,
-    max_in_flight_tokens: int,
-    max_model_len: int,
-) -> int:
-    """Most blocks a request ever holds in a group with a window or chunk, as vLLM counts them."""
-    if kind == "chunked":
-        return -(-min(window + max_in_flight_tokens, max_model_len) // block_size)
-    longest = min(window - 1 + max_in_flight_tokens, max_model_len)
-    return -(-longest // block_size) + 1  # the window may start inside a block
 
 
 class _Spec(NamedTuple):
