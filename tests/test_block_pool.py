@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from strategies import examples
 
-from kvsim.kv.address_space import BuddySpace, FitSpace, address_space
+from kvsim.kv.address_space import AddressSpace
 from kvsim.kv.block_pool import NULL_BLOCK, BlockPool
 
 
@@ -166,7 +166,7 @@ TestPoolMachine.settings = examples(60, stateful_step_count=40)
 
 
 def test_buddy_decomposes_splits_and_merges() -> None:
-    space = BuddySpace(15_728)
+    space = AddressSpace(15_728, "buddy")
     assert [size for _, size in space.holes()] == [8192, 4096, 2048, 1024, 256, 64, 32, 16]
     assert [space.allocate(2048) for _ in range(7)] == [
         (12_288, 2048),  # the piece of that very size first
@@ -185,7 +185,7 @@ def test_buddy_decomposes_splits_and_merges() -> None:
 
 
 def test_first_and_best_fit_choose_differently() -> None:
-    spaces = {fit: FitSpace(100, fit) for fit in ("first", "best")}  # type: ignore[arg-type]
+    spaces = {fit: AddressSpace(100, fit) for fit in ("first", "best")}  # type: ignore[arg-type]
     for space in spaces.values():
         starts = [space.allocate(n) for n in (30, 10, 20, 10, 30)]
         assert starts == [(0, 30), (30, 10), (40, 20), (60, 10), (70, 30)]
@@ -204,7 +204,7 @@ def test_first_and_best_fit_choose_differently() -> None:
 def test_pieces_never_overlap_and_all_memory_comes_back(
     fit: Any, num_slots: int, operations: list[tuple[bool, int]]
 ) -> None:
-    space, held = address_space(num_slots, fit), []
+    space, held = AddressSpace(num_slots, fit), []
     empty = space.holes()
     for is_free, n in operations:
         if is_free and held:
@@ -230,6 +230,6 @@ def test_pieces_never_overlap_and_all_memory_comes_back(
 @pytest.mark.parametrize("fit", ["buddy", "first", "best"])
 def test_the_largest_piece_of_an_empty_memory(fit: Any) -> None:
     for num_slots in (1, 2, 3, 17, 64, 100):
-        space = address_space(num_slots, fit)
+        space = AddressSpace(num_slots, fit)
         assert space.allocate(space.largest()) is not None
-        assert address_space(num_slots, fit).allocate(space.largest() + 1) is None
+        assert AddressSpace(num_slots, fit).allocate(space.largest() + 1) is None

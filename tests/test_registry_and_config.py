@@ -414,7 +414,6 @@ def test_each_part_is_made_once(num_replicas: int, monkeypatch: pytest.MonkeyPat
         assert made.count("cost model") == 1
 
 
-@pytest.mark.parametrize("registry", [ALLOCATORS, SCHEDULERS, COST_MODELS])
 @pytest.mark.parametrize(
     "registry", [ALLOCATORS, SCHEDULERS, COST_MODELS, EVICTION_POLICIES, ROUTERS, WORKLOADS]
 )
