@@ -25,7 +25,7 @@ V0 = {**OPT, "scheduler": "vllm-v0"}
 def manager(num_gpu_blocks: int = 1000, block_size: int = 16, **options: Any) -> ForkedManager:
     full = FullAttention(block_size)
     return ForkedManager(
-        kv_config(num_gpu_blocks, full, slot_bytes=160, max_model_len=2048, **options)
+        kv_config(num_gpu_blocks, full, slot_bytes=160, max_model_len=2048, max_num_samples=8, **options)
     )
 
 

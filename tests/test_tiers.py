@@ -17,16 +17,24 @@ import workloads
 from experiments import offload
 from kvsim.catalog import get_gpu, get_model
 from kvsim.config import Config
-from kvsim.cost.host_link import FAULT_SECONDS, HostLink
+from kvsim.cost.host_link import FAULT_SECONDS, lay_out_link
 from kvsim.cost.model import CostConfig
 from kvsim.engine.setup import resolve
 from kvsim.kv.attention import FullAttention
-from kvsim.kv.host_tier import HostTier
+from kvsim.kv.eviction import lay_out_contents
 from kvsim.kv.manager import KVCacheConfig, Transfers
 from kvsim.kv.tiered import TieredManager
 from kvsim.kv.unified import PAGE_BYTES, UnifiedManager
 from kvsim.memory.layout import kv_dtype, kv_layout
+from kvsim.records.contents import NO_CONTENT
+from kvsim.records.contents import HostTier as Tier
+from kvsim.records.cost import Cost
+from kvsim.records.kv import Moved
+from kvsim.records.memory import Objects
 from kvsim.records.request import Request
+from kvsim.rules.contents import find_content
+from kvsim.rules.host_tier import store
+from kvsim.rules.price import copy_time, swap_time, with_transfers
 from kvsim.trace import Trace
 from tests.strategies import traces
 
@@ -65,7 +73,7 @@ def test_evicted_blocks_come_back_from_the_host() -> None:
     assert serve(kv, request(2, 7, 13)) == (12, 3, 3)  # they come up, the others go down
     assert serve(kv, request(3, 7, 13)) == (12, 0, 0)  # on the GPU now
     assert serve(kv, request(4, 8, 13)) == (12, 3, 0)  # 7's are in host memory still
-    assert len(kv.host) == 6
+    assert kv.num_host_blocks_used == 6
 
 
 def test_a_hit_goes_on_in_host_memory_where_it_ends_on_the_gpu() -> None:
@@ -82,6 +90,47 @@ def test_what_never_was_on_the_gpu_is_not_fetched_and_a_full_host_forgets_the_ol
     # Blocks go down last first, so the host's two are the first two of the prompt.
     assert serve(kv, request(2, 7, 13))[:2] == (8, 2)
     assert serve(kv, request(3, 11, 13))[0] == 0
+
+
+class HostTier:
+    """The rules of host memory, by hand."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.tier = Tier(num_blocks=num_blocks)
+        lay_out_contents(Objects(), self.tier.contents, max(num_blocks, 1))
+
+    def store(self, key: int) -> bool:
+        """Store a content; whether that takes a copy."""
+        before = self.tier.num_stored
+        store(self.tier, key)
+        return self.tier.num_stored > before
+
+    def pin(self, keys: list[int]) -> None:
+        """Pin these contents and no others."""
+        for key in range(1, 5):
+            place = find_content(self.tier.contents, key)
+            if place != NO_CONTENT:
+                self.tier.contents.rows[place].pinned = int(key in keys)
+
+    def __contains__(self, key: int) -> bool:
+        return find_content(self.tier.contents, key) != NO_CONTENT
+
+
+class HostLink:
+    """The rules of the link between GPU and host, by hand."""
+
+    def __init__(self, config: CostConfig) -> None:
+        self.record = Cost()
+        lay_out_link(self.record, config)
+
+    def step_seconds(self, time: float, transfers: Transfers) -> float:
+        return with_transfers(self.record, time, Moved(*transfers))
+
+    def swap_seconds(self, num_bytes: int) -> float:
+        return swap_time(self.record, num_bytes)
+
+    def copy_seconds(self, num_bytes: int) -> float:
+        return copy_time(self.record, num_bytes)
 
 
 def test_contents_about_to_be_read_are_not_pushed_out() -> None:

@@ -24,7 +24,7 @@ def refusal(setup: Parts) -> str | None:
     if not _runs_by_rules(kind):
         return f"scheduler {setup.scheduler} is plain Python"
     if not getattr(setup.cost, "runs_by_rules", False):
-        return f"cost model {type(setup.cost).__name__} is plain Python"
+        return f"cost model {setup.cost_model} is plain Python"
     return None
 
 

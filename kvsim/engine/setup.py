@@ -35,6 +35,7 @@ class Parts:
     num_steps_in_flight: int
     kv: KVCacheManager
     cost: CostModel
+    cost_model: str = field(default="", kw_only=True)
     num_stages: int = field(default=1, kw_only=True)
     record_steps: bool = field(default=False, kw_only=True)
     record_memory_map: bool = field(default=False, kw_only=True)
@@ -156,6 +157,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         scheduler_config=scheduler_config,
         cost_config=cost_config,
         num_steps_in_flight=num_steps_in_flight,
+        cost_model=config.cost_model,
         num_stages=config.pipeline_parallel_size,
         record_steps=config.record_steps,
         record_memory_map=config.record_memory_map,

@@ -146,16 +146,21 @@ class RulePolicy(EvictionPolicy):
         self.pool.policy = self.rules_of
 
     def insert(self, block_id: int) -> None:  # noqa: D102 - see EvictionPolicy
+        self.pool.blocks[block_id].ref_cnt = 0
         rules.insert_victim(self.pool, block_id)
 
     def remove(self, block_id: int) -> None:  # noqa: D102
         rules.remove_victim(self.pool, block_id)
+        self.pool.blocks[block_id].ref_cnt = 1
 
     def evict(self) -> int:  # noqa: D102
-        return rules.evict(self.pool)
+        block_id = rules.evict(self.pool)
+        self.pool.blocks[block_id].ref_cnt = 1
+        return block_id
 
     def cached(self, block_id: int, key: int) -> None:  # noqa: D102
-        self.pool.blocks[block_id].key = key
+        block = self.pool.blocks[block_id]
+        block.key, block.ref_cnt, block.hashed = key, 1, True
         rules.note_cached(self.pool, block_id)
 
     def hit(self, block_id: int) -> None:  # noqa: D102

@@ -141,6 +141,7 @@ class RuleManager(KVCacheManager):
 
     def take_transfers(self, requests: Sequence[Request]) -> Transfers:  # noqa: D102
         del requests
+        rules.count_moved(self.kv)
         moved = self.kv.moved
         return Transfers(
             moved.fetched, moved.stored, moved.paged_in, moved.paged_out, moved.num_faults

@@ -212,5 +212,11 @@ def take_transfers(state: Replica, batch: Batch) -> None:
     """Find out what a step moves to and from the host."""
     if state.kv.manager == PYTHON:
         python_take_transfers(state, batch)
-    elif state.kv.pool.has_host:
-        count_transfers(state.kv)
+    else:
+        count_moved(state.kv)
+
+
+def count_moved(kv: KV) -> None:
+    """Note what the admissions and evictions since the last step copy."""
+    if kv.pool.has_host:
+        count_transfers(kv)
