@@ -150,9 +150,8 @@ class View:
 
     def __getattr__(self, name: str) -> Any:
         kind = self._record.kinds().get(name)
-        if kind is None:  # a property, or a field that exists in Python only
-            getter = self._record.derived().get(name)
-            return None if getter is None else getter(self)
+        if kind is None:
+            return self._record.derived()[name](self)
         kind, value = plain(kind), self._array[name]
         if is_record(kind):
             return View(value, kind, self._memory)
