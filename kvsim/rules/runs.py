@@ -14,7 +14,6 @@ from kvsim.records.engine import VLLM, VLLM_V0
 from kvsim.records.kv import PAGED
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
-from kvsim.rules.batch import num_running_seqs
 from kvsim.rules.paged import cache_blocks, past_the_end
 from kvsim.rules.pool import append_blocks
 from kvsim.rules.price import work_time
@@ -36,8 +35,7 @@ def is_trying(state: Replica) -> bool:
     """Whether the head of the queue asks for memory at every step."""
     limits, running = state.limits, state.num_running
     if limits.scheduler == VLLM_V0:
-        num_seqs = num_running_seqs(state)
-        return state.waiting.length > 0 and num_seqs < limits.max_num_seqs
+        return state.waiting.length > 0 and running < limits.max_num_seqs
     return (
         state.waiting.length > 0
         and running < limits.max_active
