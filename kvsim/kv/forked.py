@@ -28,10 +28,10 @@ class ForkedManager(PagedManager):
     """
 
     rules_of = FORKED
-    serves_samples = True
 
     def __init__(self, config: KVCacheConfig, *, block_size: int | None = None) -> None:
         super().__init__(config, block_size=block_size)
+        self.serves_samples = not config.reserve_output
         if len(self.groups) != 1 or self.groups[0].kind != FULL:
             raise ValueError("num_samples: sequences that share blocks need full attention")
 

@@ -63,13 +63,13 @@ class KV(Record):
     num_holdings: int = 0
     num_held: int = 0  # requests that hold memory
     num_filled: int = 0  # tokens of live requests
+    num_cpu_free: int = 0  # blocks of host memory for swapped requests
     usage: Usage = field(default_factory=Usage)
     dead_ends: list[float] = field(default_factory=list)  # scratch of the memory map, by block
     live_ends: list[float] = field(default_factory=list)
     last_ends: list[float] = field(default_factory=list)
     unused: list[int] = field(default_factory=list)
     moved: Moved = field(default_factory=Moved)  # since the last step
-    num_cpu_free: int = 0  # blocks of host memory for swapped requests
     num_copied_blocks: int = 0  # by sequences about to write into a shared one
     parents: list[int] = field(default_factory=list)  # scratch, by sequence
     column: list[int] = field(default_factory=list)

@@ -14,7 +14,6 @@ from kvsim.records.engine import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V
 from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
-from kvsim.rules.batch import num_running_seqs
 from kvsim.rules.paged import cache_blocks, past_the_end
 from kvsim.rules.pool import append_blocks
 from kvsim.rules.price import with_transfers, work_time
@@ -39,7 +38,7 @@ def is_trying(state: Replica) -> bool:
     if state.waiting.length == 0 or limits.scheduler == STATIC:
         return False
     if limits.scheduler == VLLM_V0:
-        return num_running_seqs(state) < limits.max_num_seqs
+        return running < limits.max_num_seqs
     if limits.scheduler == ORCA:
         return running < limits.max_num_seqs and not state.is_full
     return running < limits.max_active and running < limits.max_num_batched_tokens

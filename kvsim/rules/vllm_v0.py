@@ -41,7 +41,7 @@ def schedule_v0(state: Replica, batch: Batch) -> None:
 
 def schedule_prompts(state: Replica, batch: Batch) -> None:
     """Admit whole prompts from the head of the queue while budget, places and memory last."""
-    if state.waiting.length == 0:
+    if state.waiting.length == 0 or state.num_running >= state.limits.max_num_seqs:
         return
     budget, num_seqs = state.limits.max_num_batched_tokens, num_running_seqs(state)
     while state.waiting.length > 0:
@@ -60,15 +60,16 @@ def schedule_prompts(state: Replica, batch: Batch) -> None:
             state.totals.num_allocation_failures += 1
             break
         admit(state, batch, k, num_tokens, 0)
+        insert(state, state.running, state.num_running - 1, k)
         budget -= num_tokens
 
 
 def schedule_decodes(state: Replica, batch: Batch) -> None:
     """Give every running request its next token, the most urgent first.
 
-    One that finds no block preempts the least urgent one, possibly itself.
+    One that finds no block preempts the least urgent one, possibly itself. The running list is
+    always sorted by urgency.
     """
-    sort_running(state)
     place = 0
     while place < state.num_running:
         k = state.running[place]
@@ -81,12 +82,6 @@ def schedule_decodes(state: Replica, batch: Batch) -> None:
         if victim != k:
             plan(state, batch, k, request.num_tokens - request.num_computed_tokens)
             place += 1
-
-
-def sort_running(state: Replica) -> None:
-    """Sort the running list by urgency; it mostly is already."""
-    for place in range(1, state.num_running):
-        insert(state, state.running, place, state.running[place])
 
 
 def insert(state: Replica, places: list[int], end: int, k: int) -> None:
@@ -143,7 +138,7 @@ def swap_in_waiting(state: Replica, batch: Batch) -> None:
         state.steady = False
         state.swapped_bytes += swapped_bytes
         request.status = RUNNING
-        state.running[state.num_running] = k
+        insert(state, state.running, state.num_running, k)
         state.num_running += 1
         num_tokens = request.num_tokens - request.num_computed_tokens
         if allocate_slots(state.kv, request, num_tokens):
