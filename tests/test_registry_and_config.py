@@ -389,7 +389,7 @@ def test_a_part_is_the_same_by_any_name(allocator: str, scheduler: str | None) -
     assert setup.scheduler_type is OrcaScheduler
     assert setup.kv_config.reserve_output
     assert setup.cost_config.block_size is None
-    assert setup.for_samples().kv.serves_samples
+    assert setup.for_samples(2).kv.serves_samples
 
 
 @pytest.mark.parametrize("num_replicas", [1, 3])

@@ -8,10 +8,11 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 from numba.extending import overload, register_jitable
 
 from kvsim import records, rules
+from kvsim.compiled.linking import linked_at
 from kvsim.compiled.types import Ref, Rows, record_at, register_properties
 from kvsim.compiled.variants import OTHER_KINDS, is_plain
 from kvsim.records.engine import Replica
@@ -163,6 +164,9 @@ def serve_general(address, command, max_steps):
 def serve(state: Any) -> Callable[[int, int], int]:
     """Return what calls the compiled rules over a replica in flat memory."""
     entry, address = serve_plain if is_plain(state) else serve_general, state.address
+    if hasattr(entry, "compile"):  # a plain function under NUMBA_DISABLE_JIT
+        with linked_at(entry.py_func.__name__):
+            entry.compile((types.int64, types.int64, types.int64))
 
     def call(command: int, max_steps: int) -> int:
         return int(entry(address, command, max_steps))
