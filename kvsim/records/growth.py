@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from kvsim.records.memory import head
 from kvsim.records.request import FINISHED, Request
 
 if TYPE_CHECKING:
@@ -24,14 +27,14 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
         for request in new:
             request.status = FINISHED
         state.requests.extend(new)
-    heap, free = memory.ints(n + count), memory.ints(n + count)
-    for place in range(state.waiting.length if state.limits.by_priority else 0):
-        heap[place] = state.heap[place]
-    for place in range(state.num_free_requests):
-        free[place] = state.free_requests[place]
-    for place in range(count):
-        free[state.num_free_requests + place] = n + count - 1 - place
-    memory.replace(state, heap=heap, free_requests=free)
+    num_free, num_queued = state.num_free_requests, state.waiting.length
+    free, heap = np.zeros(n + count, np.int64), np.zeros(n + count, np.int64)
+    free[:num_free] = head(state.free_requests, num_free)
+    free[num_free : num_free + count] = np.arange(n + count - 1, n - 1, -1)
+    if state.limits.by_priority:
+        heap[:num_queued] = head(state.heap, num_queued)
+    lists = (memory.list_of(array if memory.compiled else array.tolist()) for array in (free, heap))
+    memory.replace(state, free_requests=next(lists), heap=next(lists))
     memory.replace(state, aside=memory.ints(n + count))
     state.num_requests = n + count
     state.num_free_requests += count
