@@ -114,6 +114,8 @@ def compare(
     _refuse_if_nothing_ran([r for c in comparisons for r in c.results.values()])
     if verbose:
         _say_backends(comparisons[0].results)
+    else:
+        _say_python(comparisons[0].results)
     rows = [average([c.rows[i] for c in comparisons]) for i in range(len(names))]
     answer = {"workload": comparisons[0].workload, "rows": rows}
     if out is not None:
@@ -172,6 +174,8 @@ def run(
     _refuse_if_nothing_ran(results)
     if verbose:
         _say_backends({config.allocator: results[0]})
+    else:
+        _say_python({config.allocator: results[0]})
     summary = average([result.summary for result in results])
     if out is not None:
         save_all(results, Path(out), {"summary.json": summary})
@@ -188,18 +192,33 @@ cli.add_command(roofline)
 
 @cli.command("replay-case")
 @click.argument("files", metavar="CASE.json...", nargs=-1, required=True)
-def replay_case(files: Sequence[str]) -> None:
-    """Replay recorded schedules: exit 0 if all are identical, else the first differences and 1."""
+@click.option("--backend", type=click.Choice(["python", "compiled"]), help="One engine, not both.")
+def replay_case(files: Sequence[str], backend: str | None) -> None:
+    """Replay recorded schedules by both engines, or by one.
+
+    Exit 0 if all are identical, else 1 after the first differences.
+    """
     from kvsim.cases.case import read_case
+    from kvsim.cases.play import compiled_refuses
     from kvsim.cases.replay import replay
 
     any_different = False
     for file in files:
         case = read_case(file)
-        difference = replay(case)
-        any_different |= difference is not None
-        answer = f"identical ({len(case.steps):,} steps)" if difference is None else difference
-        click.echo(f"{file}: {answer}")
+        backends, left_out = [backend or "python"], ""
+        if backend is None:
+            reason = compiled_refuses(case.config)
+            backends += [] if reason else ["compiled"]
+            left_out = f"; not compiled: {reason}" if reason else ""
+        for one in backends:
+            difference = replay(case, backend=one)
+            if difference is not None:
+                any_different = True
+                engine = "compiled engine: " if one == "compiled" else ""
+                click.echo(f"{file}: {engine}{difference}")
+                break
+        else:
+            click.echo(f"{file}: identical ({len(case.steps):,} steps{left_out})")
     sys.exit(int(any_different))
 
 
@@ -333,6 +352,14 @@ def _seeded(config: RunConfig, replications: int) -> list[RunConfig]:
         config.model_copy(update={"seed": config.seed + i}) if i else config
         for i in range(replications)
     ]
+
+
+def _say_python(results: Mapping[str, Result]) -> None:
+    """Say so where plain Python runs although nobody asked for it."""
+    for name, result in results.items():
+        reason = result.provenance["backend_reason"]
+        if reason and result.config.backend == "auto":
+            click.echo(f"note: {name} runs in plain Python, slower: {reason}", err=True)
 
 
 def _say_backends(results: Mapping[str, Result]) -> None:

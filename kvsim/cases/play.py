@@ -59,6 +59,11 @@ def parts_of(config: CaseConfig) -> Parts:
     )
 
 
+def compiled_refuses(config: CaseConfig) -> str:
+    """Say why the compiled engine cannot play a case; empty if it can."""
+    return refusal(parts_of(config)) or ""
+
+
 def _contents_of(workload: Workload) -> Contents:
     """Return the requests of a case by row."""
     given = workload.requests
