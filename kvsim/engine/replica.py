@@ -110,7 +110,7 @@ class Replica:
         if self.compiled:
             state: records.Replica = memory.one(records.Replica)
             kv: Any = setup.make_kv()
-            kv.lay_out(state.kv, memory, config.max_active + 1)
+            kv.lay_out(state.kv, memory, config.max_running + 1)
             kv.state = state
             lay_out_scheduler(state, memory, config, setup.scheduler_type.rules_of)
         else:
@@ -129,7 +129,7 @@ class Replica:
             lay_out_batch(memory, state.batches[place], config)
         size = setup.kv.block_size
         state.phases = memory.records(records.Phase, size)
-        state.phase_next = memory.ints(2 * config.max_active + 2)
+        state.phase_next = memory.ints(2 * config.max_running + 2)
         self._lay_out_records(state)
         self._contents.lay_out(state.trace, memory)
         more_requests(state, memory, FIRST_REQUESTS)

@@ -46,8 +46,13 @@ class SchedulerConfig:
 
     @property
     def max_active(self) -> int:
-        """Most requests that run at once."""
+        """Most requests that run at once under vllm."""
         return self.max_num_active_seqs or self.max_num_seqs
+
+    @property
+    def max_running(self) -> int:
+        """Most requests that run at once under any scheduler."""
+        return max(self.max_active, self.max_num_seqs)
 
 
 class Admission(NamedTuple):
@@ -150,7 +155,7 @@ def lay_out_scheduler(
 ) -> None:
     """Fill an empty state with a scheduler's limits and queues."""
     lay_out_limits(state, config, scheduler)
-    active = config.max_active + 1
+    active = config.max_running + 1
     state.running, state.preempted = memory.ints(active), memory.ints(active)
     state.ended, state.swapped = memory.ints(active), memory.ints(active)
     state.admissions = memory.records(records.Admission, active)
@@ -173,7 +178,7 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
 
 def lay_out_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig) -> None:
     """Make room for a step's requests."""
-    batch.entries = memory.records(records.Entry, config.max_active + 1)
+    batch.entries = memory.records(records.Entry, config.max_running + 1)
 
 
 class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
@@ -219,7 +224,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
             self.state.kv.manager, self.state.kv.python = 0, kv
         lay_out_scheduler(self.state, Objects(), config, self.rules_of)
         if isinstance(kv, RuleManager) and kv.runs_by_rules:
-            missing = config.max_active + 1 - kv.kv.num_holdings
+            missing = config.max_running + 1 - kv.kv.num_holdings
             if missing > 0:
                 kv.add_holdings(kv.kv, Objects(), missing)
         self.state.limits.in_python, self.state.scheduler = not self.runs_by_rules, self
