@@ -69,11 +69,6 @@ def models_of(allocator: str) -> list[str]:
     return [m for m in ("llama-3-8b", "gpt-oss-20b") if takes(model=m, allocator=allocator)]
 
 
-def examples(count: int, **options: Any) -> settings:
-    """Run so many examples in the profile ``ci``; the others scale it (see ``conftest``)."""
-    return settings(max_examples=max(1, count * settings().max_examples // 100), **options)
-
-
 @st.composite
 def traces(draw: st.DrawFn, max_requests: int = 12) -> Trace:
     """Few requests, short, often sharing content, often arriving together."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kvsim.engine.compiled import CompiledReplica
 from strategies import traces
 
 import kvsim
@@ -22,7 +23,6 @@ from kvsim.cases.case import read_case
 from kvsim.cases.play import make_scheduler
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine import kernel_places as k
-from kvsim.engine.compiled import CompiledReplica
 from kvsim.fleet.simulate import _new_requests
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace

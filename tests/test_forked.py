@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import kvsim
 from kvsim.kv.attention import FullAttention
-from kvsim.rules.attention import cdiv
-from kvsim.rules.keys import draw_parent
 from kvsim.kv.forked import ForkedManager
 from kvsim.records.request import Request
+from kvsim.rules.attention import cdiv
+from kvsim.rules.keys import draw_parent
 from kvsim.testing import check_result
 from kvsim.trace import Trace
 
@@ -26,7 +26,9 @@ V0 = {**OPT, "scheduler": "vllm-v0"}
 def manager(num_gpu_blocks: int = 1000, block_size: int = 16, **options: Any) -> ForkedManager:
     full = FullAttention(block_size)
     return ForkedManager(
-        kv_config(num_gpu_blocks, full, slot_bytes=160, max_model_len=2048, max_num_samples=8, **options)
+        kv_config(
+            num_gpu_blocks, full, slot_bytes=160, max_model_len=2048, max_num_samples=8, **options
+        )
     )
 
 

@@ -27,9 +27,9 @@ SMALL = frozenset(
     name
     for line in (
         "append remove push_front cdiv num_skipped past_the_end num_missing num_slots set_quiet",
-        "find touch take_block append_blocks insert_victim remove_victim evict note_cached note_hit",
-        "forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time prefill_time",
-        "price work_time weigh weigh_attention step_time kv_usage measure measure_paged pass_time",
+        "find touch take_block append_blocks insert_victim remove_victim evict note_cached",
+        "note_hit forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time",
+        "prefill_time price work_time weigh weigh_attention step_time kv_usage measure measure_paged pass_time",
         "note_gap record_step is_refused is_trying find_all piece_of extend_keys cache_blocks",
         "cache_computed worth_caching count_work count_attention num_pairs num_keys free_blocks",
         "recycle forget_finished host_time gemms_time head_time swap_time elementwise_time",

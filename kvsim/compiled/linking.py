@@ -8,17 +8,20 @@ rule alone, and only the entry's is linked with all of them and optimised.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numba.core.codegen import CPUCodeLibrary
+from numba.core import codegen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @contextmanager
 def linked_at(*entries: str) -> Iterator[None]:
     """Compile so that only the libraries of these functions are linked with what they call."""
-    finalize, verify = CPUCodeLibrary.finalize, CPUCodeLibrary._verify_declare_only_symbols
+    kind: Any = codegen.CPUCodeLibrary
+    finalize, verify = kind.finalize, kind._verify_declare_only_symbols
 
     def finalize_once(library: Any) -> None:
         called = library._linking_libraries
@@ -30,13 +33,13 @@ def linked_at(*entries: str) -> Iterator[None]:
         if library.name in entries:
             verify(library)
 
-    CPUCodeLibrary.finalize = finalize_once
-    CPUCodeLibrary._verify_declare_only_symbols = verify_once
+    kind.finalize = finalize_once
+    kind._verify_declare_only_symbols = verify_once
     try:
         yield
     finally:
-        CPUCodeLibrary.finalize = finalize
-        CPUCodeLibrary._verify_declare_only_symbols = verify
+        kind.finalize = finalize
+        kind._verify_declare_only_symbols = verify
 
 
 def _all_called(libraries: list[Any]) -> list[Any]:

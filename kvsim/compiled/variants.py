@@ -57,10 +57,11 @@ CONSTANTS = {"plain": PLAIN, "": {}}
 
 def is_plain(state: Any) -> bool:
     """Whether a replica has all the values that the plain kind always has."""
-    return all(_known(state, *name.split("."), value) for name, value in PLAIN.items())
+    return all(_known(state, name, value) for name, value in PLAIN.items())
 
 
-def _known(state: Any, record: str, field: str, value: int) -> bool:
+def _known(state: Any, name: str, value: int) -> bool:
+    record, field = name.split(".")
     found = {
         "Replica": [state],
         "Limits": [state.limits],

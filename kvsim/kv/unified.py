@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
 
-from kvsim.rules.attention import cdiv
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, Transfers
 from kvsim.kv.paged import PagedManager
 from kvsim.kv.tiered import Gib, check_plain
+from kvsim.rules.attention import cdiv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
