@@ -173,7 +173,7 @@ def _scheduler_type(
     limits = memory.limits
     some = SchedulerConfig(limits.max_model_len, limits.max_num_seqs, limits.max_num_batched_tokens)
     # It is abstract, but only its attributes are read.
-    kv_config = _kv_config(config, memory, layout, Scheduler, scheduler, steps=1)  # type: ignore[type-abstract]
+    kv_config = _kv_config(config, memory, layout, Scheduler, scheduler, steps=1)
     return scheduler_type(scheduler, partial(make_kv, allocator, kv_config), some)
 
 

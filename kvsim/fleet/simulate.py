@@ -225,7 +225,7 @@ def _admissible(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
         prompt = int(prompts.max())
         outputs = np.minimum(trace.num_output_tokens[admissible], longest - prompts)
         output = min(int(outputs.max()), longest)
-        worst = Request(0, 0.0, prompt, output, [(0, 0, prompt)], 1)
+        worst = Request(0, 0.0, prompt, output)
         if kv.fits(worst):
             return admissible
     contents = Contents.of(trace)

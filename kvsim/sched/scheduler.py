@@ -18,6 +18,7 @@ from kvsim.records.request import FINISHED, Request
 from kvsim.registry import Registry, overridden
 from kvsim.rules import batch as rules
 from kvsim.rules import engine
+from kvsim.rules.kv import take_transfers
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
 from kvsim.sched.queue import WaitingQueue
@@ -229,7 +230,9 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
                 kv.add_holdings(kv.kv, Objects(), missing)
         self.state.limits.in_python, self.state.scheduler = not self.runs_by_rules, self
         self.state.cost.has_samples = True  # until a cost model says otherwise
-        self.state.rows, self.state.gaps = Scrap(records.RequestRow), Zeros()
+        self.state.rows = Scrap(records.RequestRow)
+        gaps: Any = Zeros()
+        self.state.gaps = gaps
         self._config = config
         self._batch: records.Batch | None = None
 
@@ -326,7 +329,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
         plan = self.begin()
         self.state.clock = now
         engine.decide_by_rules(self.state, plan.batch)
-        engine.take_transfers(self.state, plan.batch)
+        take_transfers(self.state, plan.batch)
         return plan.close()
 
     def complete(self, plan: StepPlan, now: float) -> StepOutput:
