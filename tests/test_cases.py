@@ -222,10 +222,15 @@ def test_a_long_run_is_recorded_by_checksums():
 def test_a_changed_allocator_is_caught(tmp_path, monkeypatch):
     path = tmp_path / "case.json"
     kvsim.record(small_trace(), path, **SMALL)
-    from kvsim.kv.block_pool import BlockPool
+    from kvsim.rules import paged
 
-    free = BlockPool.free
-    monkeypatch.setattr(BlockPool, "free", lambda self, blocks: free(self, sorted(blocks)))
+    free_blocks = paged.free_blocks
+
+    def first_to_last(pool, group, table, first, stop):
+        for place in range(first, stop):
+            free_blocks(pool, group, table, place, place + 1)
+
+    monkeypatch.setattr(paged, "free_blocks", first_to_last)
     difference = kvsim.replay(path)
     assert difference is not None
     assert difference.field.startswith(("new", "nb", "fq", "bt"))
