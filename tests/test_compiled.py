@@ -1,106 +1,223 @@
-"""The compiled backend is the plain-Python one to the bit: tables, summaries, schedules."""
+"""The compiled engine runs the very rules of the Python one, and must agree with it to the bit.
+
+``KVSIM_BOUNDSCHECK=1`` compiles the rules with every access to a list checked; a test runs this
+file that way: ``pytest -m slow tests/test_compiled.py``.
+"""
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import subprocess
 import sys
-import zlib
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from kvsim.engine.compiled import CompiledReplica
-from strategies import traces
+from strategies import examples, traces
 
 import kvsim
 import workloads
-from kvsim.cases.case import read_case
-from kvsim.cases.play import make_scheduler
-from kvsim.cost.constant import ConstantCost
-from kvsim.engine import kernel_places as k
-from kvsim.fleet.simulate import _new_requests
+from kvsim.catalog import get_model
+from kvsim.config import Config
+from kvsim.engine.contents import Contents
+from kvsim.engine.refusal import refusal
+from kvsim.engine.replica import Replica
+from kvsim.engine.setup import Setup, resolve
+from kvsim.fleet.router import ROUTERS
+from kvsim.fleet.simulate import _admissible, _new_requests
+from kvsim.kv.eviction import EVICTION_POLICIES
+from kvsim.kv.manager import ALLOCATORS
+from kvsim.records.engine import Replica as State
+from kvsim.records.memory import Numbers, Views, Zeros
+from kvsim.records.record import NONE, Record, is_record, item_of, plain
+from kvsim.records.request import Request
+from kvsim.registry import parse_spec
+from kvsim.rules import engine as rules
+from kvsim.sched.scheduler import SCHEDULERS
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 GOLDEN = sorted((Path(__file__).parent / "data" / "vllm_cases").glob("*.json"))
+CHECKED = os.environ.get("KVSIM_BOUNDSCHECK") == "1"
+WINDOWS = (1, 2, 5, 9, 16, 33)
+
+
+def like(name: str, **changes: Any) -> kvsim.ModelSpec:
+    """A model of the catalogue with a window that short requests leave."""
+    return replace(get_model(name), name=f"{name} {changes}", **changes)
+
+
+def family(**choices: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw one of each choice."""
+    return st.fixed_dictionaries({name: st.sampled_from(v) for name, v in choices.items()})
+
+
+#: Families that often hit a prefix.
+HITTING = ("full", "sliding", "hybrid", "eviction", "tiered")
+RETENTION = (0, 0, None, 16, 48)
+RESERVES = ("max", "pow2", "oracle")
+RULED_POLICIES = [
+    name for name in EVICTION_POLICIES.names() if EVICTION_POLICIES.create(name).runs_by_rules
+]
+#: Parts that both engines run; each family is drawn as often as any other. A new one is one line.
+FAMILIES = {
+    "full": family(model=["llama-3-8b"]),
+    "sliding": family(
+        model=["llama-3-8b"],
+        allocator=[f"paged+window={window}" for window in WINDOWS],
+        prefix_cache_retention_interval=RETENTION,
+    ),
+    "hybrid": family(
+        model=[like(m, window=w) for m in ("gemma-3-27b", "gpt-oss-20b") for w in WINDOWS],
+        prefix_cache_retention_interval=RETENTION,
+        kv_cache_layout=["LBNHC", "BLNHC"],
+        disable_hybrid_kv_cache_manager=[False, False, False, True],
+    ),
+    "unequal": family(  # blocks of two sizes
+        model=[like("gemma-4-26b-a4b", window=w) for w in WINDOWS],
+        prefix_cache_retention_interval=RETENTION,
+    ),
+    "chunked": family(  # one that keeps all KV, and one that forgets whole chunks
+        model=[
+            like("llama-4-scout", window=w, layer_pattern=p) for p in ("CCCF", "C") for w in WINDOWS
+        ],
+        prefix_cache_retention_interval=RETENTION,
+    ),
+    "eviction": family(
+        model=["llama-3-8b"],
+        allocator=[f"paged+eviction={policy}" for policy in RULED_POLICIES],
+    ),
+    "tiered": family(
+        model=["llama-3-8b"], allocator=[f"tiered+host-gib={gib}" for gib in (0.001, 0.01, 1)]
+    ),
+    "contiguous": family(
+        model=["llama-3-8b"],
+        allocator=[f"contiguous-{r}+fit={f}" for r in RESERVES for f in ("buddy", "first", "best")],
+        scheduler=["orca", "orca", "static", "vllm", "vllm-v0"],
+    ),
+    "orca, static": family(
+        model=["llama-3-8b", like("gpt-oss-20b", window=9)], scheduler=["orca", "static"]
+    ),
+    "vllm-v0": family(
+        model=["llama-3-8b", like("gpt-oss-20b", window=9)],
+        scheduler=["vllm-v0"],
+        preemption_mode=["recompute", "swap", "swap"],
+        swap_space=[0.0, 0.002, 4.0],
+    ),
+    "samples": family(
+        model=["llama-3-8b"],
+        scheduler=["vllm-v0"],
+        num_samples=[2, 3],
+        swap_space=[0.0, 0.002, 4.0],
+    ),
+    "beams": family(
+        model=["llama-3-8b"],
+        scheduler=["vllm-v0"],
+        num_samples=[2, 3],
+        use_beam_search=[True],
+        beam_switch=[0.1, 0.5],
+        swap_space=[0.0, 4.0],
+    ),
+    "virtual": family(
+        model=["llama-3-8b", like("gpt-oss-20b", window=9)],
+        allocator=["virtual+page-size=64KiB", "virtual"],
+        scheduler=["vllm", "vllm", "orca", "static", "vllm-v0"],
+    ),
+}
 
 
 @st.composite
-def supported(draw: st.DrawFn) -> dict:
-    """Configurations that the kernels run, most of them short of memory."""
+def configured(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    """Options of a family, most of them short of memory."""
+    given = draw(FAMILIES[name])
     max_num_seqs = draw(st.integers(1, 12))
-    options = {
-        "model": draw(st.sampled_from(["llama-3-8b", "mixtral-8x7b"])),
+    options: dict[str, Any] = {
         "gpu": "b200",
-        "num_gpu_blocks_override": draw(st.one_of(st.integers(1, 12), st.integers(8, 60))),
         "block_size": draw(st.sampled_from([1, 4, 16])),
-        "max_model_len": draw(st.sampled_from([16, 40, 64, 256])),
+        "max_model_len": draw(st.sampled_from([16, 64, 64, 256])),
         "max_num_seqs": max_num_seqs,
+        "max_num_active_seqs": draw(st.sampled_from([None, None, None, 2])),
         "scheduling_policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.2])),
+        "num_lookahead_tokens": draw(st.sampled_from([0, 0, 3])),
         "data_parallel_size": draw(st.sampled_from([1, 1, 2])),
-        "router": draw(st.sampled_from(["round-robin", "least-outstanding"])),
+        "router": draw(st.sampled_from(ROUTERS.names())),
         "max_concurrency": draw(st.sampled_from([None, None, 1, 4])),
+        "record_steps": draw(st.booleans()),
         "record_memory_map": draw(st.sampled_from([False, False, False, True])),
-        "horizon": draw(st.sampled_from([float("inf")] * 5 + [0.3])),
+        "horizon": draw(st.sampled_from([math.inf] * 5 + [0.3])),
         "cost_model": draw(st.sampled_from(["roofline", "roofline", "constant+seconds=0.01"])),
     }
-    if draw(st.integers(0, 3)) == 0:
-        base = draw(st.sampled_from(["contiguous-max", "contiguous-pow2", "contiguous-oracle"]))
-        options["allocator"] = base + draw(st.sampled_from(["", "+fit=first", "+fit=best"]))
-        if draw(st.booleans()):
-            options["allocator"] += "+window=9"
-        return options
-    if draw(st.integers(0, 3)) == 0:
-        options["allocator"] = f"paged+window={draw(st.sampled_from([1, 2, 5, 9, 16, 33]))}"
-        options["record_memory_map"] = False
-        retained = draw(st.sampled_from([0, 0, 1, 3]))
-        options["prefix_cache_retention_interval"] = retained * options["block_size"]
-    options["watermark"] = draw(st.sampled_from([0.0, 0.0, 0.2]))
-    options["enable_prefix_caching"] = draw(st.booleans())
-    options["num_lookahead_tokens"] = draw(st.sampled_from([0, 0, 3]))
-    options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5]))
-    options["scheduler_reserve_full_isl"] = draw(st.booleans())
-    options["pipeline_parallel_size"] = draw(st.sampled_from([1, 1, 1, 2]))
-    if options["pipeline_parallel_size"] == 1:
-        options["async_scheduling"] = draw(st.booleans())
-    budget = max(draw(st.sampled_from([max_num_seqs, 16, 300])), max_num_seqs)
-    options["max_num_batched_tokens"] = budget
-    if draw(st.integers(0, 5)) == 0:
-        options["enable_chunked_prefill"] = False
-        options["max_num_batched_tokens"] = max(budget, options["max_model_len"])
+    # What a scheduler can do, its class says.
+    base = parse_spec(given.get("allocator", "paged"))[0]
+    default = getattr(ALLOCATORS.get(base), "default_scheduler", "vllm")
+    kind: Any = SCHEDULERS.get(given.get("scheduler", default))
+    if kind.looks_up_prefix:
+        options["enable_prefix_caching"] = draw(st.sampled_from([True, True, False]))
+    if not kind.can_swap:
+        options["pipeline_parallel_size"] = draw(st.sampled_from([1, 1, 1, 2]))
+    if kind.supports_async:
+        options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5]))
+        options["scheduler_reserve_full_isl"] = draw(st.booleans())
+        if options["pipeline_parallel_size"] == 1:
+            options["async_scheduling"] = draw(st.booleans())
+    if not kind.whole_prompts:
+        budget = max(draw(st.sampled_from([max_num_seqs, 16, 300])), max_num_seqs)
+        options["max_num_batched_tokens"] = budget
+        if draw(st.integers(0, 5)) == 0:
+            options["enable_chunked_prefill"] = False
+            options["max_num_batched_tokens"] = max(budget, options["max_model_len"])
+    options |= given
+    # A request takes blocks in every group.
+    setup = resolve(Config.build(**options | {"num_gpu_blocks_override": 2}))
+    blocks = draw(st.one_of(st.integers(1, 12), st.integers(8, 60), st.integers(60, 400)))
+    options["num_gpu_blocks_override"] = blocks * len(getattr(setup.kv, "groups", (None,)))
     return options
 
 
-def both(trace: Trace, **options) -> list[kvsim.Result]:
+def both(trace: Trace, **options: Any) -> list[kvsim.Result]:
     return [kvsim.simulate(trace, backend=name, **options) for name in ("python", "compiled")]
 
 
-def assert_equal(plain: kvsim.Result, compiled: kvsim.Result) -> None:
+def assert_equal(python: kvsim.Result, compiled: kvsim.Result) -> None:
     assert compiled.provenance["backend"] == "compiled"
-    assert equal_tables(plain.requests, compiled.requests)
-    assert equal_tables(plain.memory, compiled.memory)
-    assert np.array_equal(plain.memory_map, compiled.memory_map)
-    assert plain.summary == compiled.summary
+    for table in ("requests", "memory", "steps"):
+        assert equal_tables(getattr(python, table), getattr(compiled, table)), table
+    assert np.array_equal(python.memory_map, compiled.memory_map)
+    assert python.summary == compiled.summary
 
 
-@given(trace=traces(max_requests=30), options=supported())
-@settings(max_examples=200)
-def test_backends_agree_to_the_bit(trace, options):
-    try:
-        plain, compiled = both(trace, **options)
-    except ValueError:
-        return  # refused by both: the configuration is impossible
-    assert_equal(plain, compiled)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_both_engines_agree_to_the_bit(name: str) -> None:
+    seen: Counter[str] = Counter()
+
+    @examples(120)
+    @given(trace=traces(max_requests=30), options=configured(name))
+    def agree(trace: Trace, options: dict[str, Any]) -> None:
+        python, compiled = both(trace, **options)
+        assert_equal(python, compiled)
+        seen["runs"] += 1
+        seen["served"] += python.summary["completed"] > 0
+        seen["preempted"] += python.summary["num_preemptions"] > 0
+        seen["hits"] += (python.summary["prefix_cache_hit_rate"] or 0) > 0
+
+    agree()
+    assert seen["served"] > 0.3 * seen["runs"]
+    assert seen["hits"] > 0 or name not in HITTING
 
 
 @st.composite
-def short_of_memory(draw: st.DrawFn) -> tuple[Trace, dict]:
-    """Requests that each fit a pool that does not hold two or three of them."""
+def short_of_memory(draw: st.DrawFn, name: str) -> tuple[Trace, dict[str, Any]]:
+    """Requests that each fit a memory that does not hold two or three of them."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     n = int(rng.integers(4, 30))
     prompt, output = rng.integers(1, 40, n), rng.integers(8, 80, n)
@@ -111,38 +228,156 @@ def short_of_memory(draw: st.DrawFn) -> tuple[Trace, dict]:
         segments=[[(int(rng.integers(0, 3)), 0, int(length))] for length in prompt],
         priority=rng.integers(0, 3, n),
     )
-    options = draw(supported())
-    if options.get("allocator", "").startswith("contiguous"):
-        del options["allocator"]
-    options.update(max_model_len=120, max_num_seqs=int(rng.integers(2, 12)), horizon=float("inf"))
-    options["max_num_batched_tokens"] = draw(st.sampled_from([120, 300]))
-    largest = -(-int((prompt + output).max()) // options["block_size"])
-    largest += -(-options.get("num_lookahead_tokens", 0) // options["block_size"])
+    options = draw(configured(name))
+    options |= {"max_model_len": 120, "max_num_seqs": int(rng.integers(2, 12))}
+    options |= {"horizon": math.inf, "max_num_active_seqs": None}
+    if "max_num_batched_tokens" in options:
+        options["max_num_batched_tokens"] = draw(st.sampled_from([120, 300]))
+    setup = resolve(Config.build(**options | {"num_gpu_blocks_override": 2}))
+    block, longest = setup.kv_config.num_bytes // 2, int((prompt + output).max())
+    one = Request(0, 0.0, 1, longest - 1, [], 1)
+    least, most = 1, 2000
+    while least < most:  # the fewest blocks that hold the longest request
+        middle = (least + most) // 2
+        kv = replace(setup, kv_config=replace(setup.kv_config, num_bytes=middle * block)).make_kv()
+        least, most = (least, middle) if kv.fits(one) else (middle + 1, most)
     slack = draw(st.sampled_from([1.0, 1.4, 2.0]))
-    watermark = options.get("watermark", 0.0)
-    options["num_gpu_blocks_override"] = 2 + int(largest * slack / (1.0 - watermark))
+    options["num_gpu_blocks_override"] = int(least * slack / (1.0 - options["watermark"])) + 1
     return trace, options
 
 
-PREEMPTIONS: list[int] = []
+@pytest.mark.parametrize("name", FAMILIES)
+def test_both_engines_agree_when_memory_is_short(name: str) -> None:
+    seen: Counter[str] = Counter()
+
+    @examples(60)
+    @given(case=short_of_memory(name))
+    def agree(case: tuple[Trace, dict[str, Any]]) -> None:
+        trace, options = case
+        python, compiled = both(trace, **options)
+        assert_equal(python, compiled)
+        check_result(compiled)
+        assert compiled.summary["completed"] == len(trace)
+        seen["runs"] += 1
+        seen["preempted"] += python.summary["num_preemptions"] > 0
+
+    agree()
+    assert seen["preempted"] >= seen["runs"] / 4
 
 
-@given(case=short_of_memory())
-@settings(max_examples=150)
-def test_backends_agree_when_memory_is_short(case):
-    trace, options = case
-    plain, compiled = both(trace, **options)
-    assert_equal(plain, compiled)
-    PREEMPTIONS.append(plain.summary["num_preemptions"])
+# -- the whole state, field by field ---------------------------------------------------------------
 
 
-def test_memory_was_short_in_the_examples():
-    assert len(PREEMPTIONS) >= 150
-    assert sum(n > 0 for n in PREEMPTIONS) >= len(PREEMPTIONS) / 3
+class Interpreted(Replica):
+    """The rules in plain Python over the memory of compiled code."""
+
+    def _call(self, command: int, max_steps: int) -> int:
+        return rules.serve(self.state, command, max_steps)
+
+
+SMALL: dict[str, Any] = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 512}
+FEW = workloads.fixed(prompt=20, output=5, num_requests=3, request_rate=1.0)
+
+
+def replicas(setup: Setup, trace: Trace) -> dict[str, Replica]:
+    """Make a replica on Python objects, one on flat memory, and a compiled one."""
+    contents = Contents.of(trace)
+    options: dict[str, Any] = {"start_time": float(trace.arrival_time[0])}
+    options["end_time"] = options["start_time"] + setup.config.horizon
+    return {
+        "python": Replica(0, setup, contents, _new_requests(trace), **options),
+        "flat": Interpreted(
+            0, setup, Contents.of(trace), _new_requests(trace), compiled=True, **options
+        ),
+        "compiled": Replica(
+            0, setup, Contents.of(trace), _new_requests(trace), compiled=True, **options
+        ),
+    }
+
+
+def differences(a: Any, b: Any, record: type[Record], name: str = "state") -> Iterator[str]:
+    """Name the fields in which two records differ, ``b`` one in flat memory."""
+    if record is Request and a.request_id == b.request_id == NONE:
+        return  # never used
+    for field, annotation in record.kinds().items():
+        kind, path, x, y = (
+            plain(annotation),
+            f"{name}.{field}",
+            getattr(a, field),
+            getattr(b, field),
+        )
+        item = item_of(kind)
+        if field == "segments":  # where a trace's contents lie
+            continue
+        if is_record(kind):
+            yield from differences(x, y, kind, path)
+        elif item is None:
+            if x != y and not (math.isnan(x) and math.isnan(y)):
+                yield f"{path}: {x}, {y}"
+        elif isinstance(x, Views) and isinstance(y, Views):  # tables
+            if not equal_tables(x.array, y.array):
+                yield path
+        elif isinstance(x, Numbers) and isinstance(y, Numbers):
+            if not np.array_equal(x.array, y.array):
+                yield path
+        elif not isinstance(x, Zeros) and len(x) != len(y):
+            yield f"{path} has {len(x)} entries, {len(y)}"
+        elif is_record(item):
+            for place in range(len(y)):
+                yield from differences(x[place], y[place], item, f"{path}[{place}]")
+        elif [x[place] for place in range(len(y))] != list(y):
+            yield f"{path}: {[x[place] for place in range(len(y))]}, {list(y)}"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_both_engines_leave_the_same_state_at_every_horizon(name: str) -> None:
+    seen: Counter[str] = Counter()
+
+    @examples(30)
+    @given(trace=traces(), options=configured(name), data=st.data())
+    def agree(trace: Trace, options: dict[str, Any], data: st.DataObject) -> None:
+        options["data_parallel_size"] = 1
+        setup = resolve(Config.build(**options))
+        arrival = trace.arrival_time
+        found = replicas(setup, trace)
+        waits = st.sampled_from([0.0, 0.01, 0.1, math.inf])
+        until_finish = data.draw(st.booleans())
+        for k in np.flatnonzero(_admissible(setup, trace)).tolist():
+            # Whatever may still arrive, arrives later than where a replica has gone.
+            horizon = max(arrival[k], found["python"].clock)
+            time = np.array([horizon])
+            for replica in found.values():
+                replica.submit(np.array([k]), time)
+            later = arrival[arrival > horizon]
+            until = min(horizon + data.draw(waits), later[0] if len(later) else math.inf)
+            ended = [r.advance(until, until_finish=until_finish) for r in found.values()]
+            assert len(set(ended)) == 1
+            _compare(found, seen)
+        while sum(r.advance(math.inf, until_finish=until_finish) for r in found.values()):
+            _compare(found, seen)
+        totals = [r.settle(found["python"].clock) for r in found.values()]
+        assert totals[0] == totals[1] == totals[2]
+        _compare(found, seen)
+
+    agree()
+    assert seen["running"] > seen["compared"] / 10
+
+
+def _compare(found: dict[str, Replica], seen: Counter[str]) -> None:
+    python, *others = found.values()
+    times = [replica.next_event_time() for replica in found.values()]
+    assert times[0] == times[1] == times[2]
+    for other in others:
+        assert list(differences(python.state, other.state, State)) == []
+    seen["compared"] += 1
+    seen["running"] += python.state.num_running > 0
+
+
+# -- long outputs, real traces ------------------------------------------------------------------
 
 
 def long_outputs(seed: int, num_requests: int = 40) -> Trace:
-    """Long decodes in a tight pool: runs of steps that end at arrivals, blocks and finishes."""
+    """Long decodes in a tight memory: runs of steps that end at arrivals, blocks and finishes."""
     rng = np.random.default_rng(seed)
     return Trace.from_arrays(
         np.sort(rng.uniform(0, 5, num_requests)),
@@ -154,7 +389,10 @@ def long_outputs(seed: int, num_requests: int = 40) -> Trace:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("enable_prefix_caching", [False, True])
-def test_runs_of_steps_are_exact(seed, async_scheduling, enable_prefix_caching):
+def test_runs_of_steps_are_exact(
+    seed: int, async_scheduling: bool, enable_prefix_caching: bool
+) -> None:
+    """Step by step, as when steps are recorded, comes to the same as in runs; in both engines."""
     options = {
         "model": "llama-3-8b",
         "gpu": "h100-sxm",
@@ -163,30 +401,48 @@ def test_runs_of_steps_are_exact(seed, async_scheduling, enable_prefix_caching):
         "num_gpu_blocks_override": [2000, 150, 60][seed % 3],
         "scheduling_policy": ["fcfs", "priority"][seed % 2],
         "record_memory_map": seed == 0,
+        "async_scheduling": async_scheduling,
+        "enable_prefix_caching": enable_prefix_caching,
     }
-    plain, compiled = both(
-        long_outputs(seed),
-        async_scheduling=async_scheduling,
-        enable_prefix_caching=enable_prefix_caching,
-        **options,
-    )
-    assert_equal(plain, compiled)
+    python, compiled = both(long_outputs(seed), **options)
+    assert_equal(python, compiled)
     check_result(compiled)
+    stepped = kvsim.simulate(long_outputs(seed), record_steps=True, **options)
+    assert equal_tables(stepped.requests, compiled.requests)
+    assert equal_tables(stepped.memory, compiled.memory)
+    assert np.array_equal(stepped.memory_map, compiled.memory_map)
+    assert stepped.summary == compiled.summary
 
 
-@pytest.mark.parametrize("allocator", ["contiguous-max", "contiguous-pow2+fit=best"])
-def test_runs_of_steps_are_exact_for_contiguous_allocators(allocator):
-    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "max_model_len": 512}
-    plain, compiled = both(
-        long_outputs(1), allocator=allocator, num_gpu_blocks_override=150, **options
-    )
-    assert_equal(plain, compiled)
+#: What else is worth long outputs, and is none of the families above alone.
+LONG = (
+    {"model": like("gpt-oss-20b", window=33), "gpu": "h200-sxm"},
+    {"allocator": "paged+window=100"},
+    {"pipeline_parallel_size": 2},
+    {"num_lookahead_tokens": 3},
+)
 
 
-def test_more_samples_than_are_kept():
+@pytest.mark.parametrize("options", LONG, ids=str)
+def test_long_outputs_are_exact(options: dict[str, Any]) -> None:
+    given = {"model": "llama-3-8b", "gpu": "h100-sxm", "max_model_len": 512} | options
+    assert_equal(*both(long_outputs(1), num_gpu_blocks_override=150, **given))
+
+
+def test_more_samples_than_are_kept() -> None:
     trace = Trace.from_arrays([0.0, 0.0], [10, 10], [9000, 5000])
     options = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "max_model_len": 16000}
     assert_equal(*both(trace, **options))
+
+
+def test_more_requests_and_steps_than_fit_at_first() -> None:
+    """Records of requests double, and full tables of steps are put away."""
+    trace = Trace.from_arrays([0.0] * 300, [3] * 300, [20] * 300)
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "max_model_len": 64, "max_num_seqs": 1}
+    for policy in ("fcfs", "priority"):
+        python, compiled = both(trace, record_steps=True, scheduling_policy=policy, **options)
+        assert_equal(python, compiled)
+        assert len(compiled.steps) > 4096
 
 
 @pytest.mark.parametrize(
@@ -194,190 +450,63 @@ def test_more_samples_than_are_kept():
     [
         ("azure2023_conv*", {"model": "llama-2-7b", "gpu": "a100-80gb"}),
         ("mooncake*conv*", {"model": "llama-3.1-8b", "gpu": "h200-sxm", "data_parallel_size": 2}),
+        ("mooncake*conv*", {"model": "gpt-oss-20b", "gpu": "h200-sxm"}),
     ],
 )
-def test_backends_agree_on_real_traces(shared_data, pattern, options):
+def test_both_engines_agree_on_real_traces(
+    shared_data: Path, pattern: str, options: dict[str, Any]
+) -> None:
     trace = workloads.load(next((shared_data / "traces").glob(pattern)))[:400]
     assert_equal(*both(trace, **options))
 
 
-# -- recorded vLLM schedules through the kernels --------------------------------------------------
-
-
-def supported_case(path: Path) -> bool:
-    config = read_case(path).config
-    groups = config.groups or []
-    return len(groups) <= 1 and all(group.type in ("full", "sliding_window") for group in groups)
-
-
-def replay_compiled(path: Path) -> int:
-    """Drive the kernels step by step and compare the state after each; returns steps compared."""
-    case = read_case(path)
-    config = case.config
-    ordered = sorted(enumerate(case.workload.requests), key=lambda pair: pair[1].arrival_step)
-    given = [request for _, request in ordered]
-    segments = [[(s[0], 0, s[1]) if len(s) == 2 else tuple(s) for s in r.segments] for r in given]
-    salts = {}
-    trace = Trace.from_arrays(
-        [float(r.arrival_step) for r in given],
-        [sum(s[2] for s in pieces) for pieces in segments],
-        [r.max_tokens for r in given],
-        segments=segments,
-        output_content_id=[16000 + i if r.out_seg is None else r.out_seg for i, r in ordered],
-        priority=[r.priority for r in given],
-        cache_salt=[
-            salts.setdefault(r.cache_salt, len(salts) + 1) if r.cache_salt else 0 for r in given
-        ],
-    )
-    scheduler = make_scheduler(config)
-    setup = SimpleNamespace(
-        kv=scheduler.kv,
-        cost=ConstantCost(None, seconds=1.0),
-        scheduler_config=scheduler.config,
-        kv_config=None,
-        config=SimpleNamespace(record_memory_map=False, pipeline_parallel_size=1),
-        num_steps_in_flight=config.num_steps_in_flight,
-    )
-    replica = CompiledReplica(0, setup, trace, _new_requests(trace), start_time=1e6)
-    m, steps, arrived = replica._m, 0, 0
-    for expected in case.steps:
-        while arrived < len(given) and given[arrived].arrival_step <= expected["s"]:
-            index, one = ordered[arrived]
-            default = one.arrival_step + index * 1e-6
-            time = default if one.arrival_time is None else one.arrival_time
-            replica.submit(np.array([arrived]), np.array([time]))  # long before the clock
-            arrived += 1
-        if "sch" in expected:
-            with np.errstate(over="ignore"):
-                replica._kernels.advance(*replica._arrays, np.inf, False, 1)
-            got = state_of(replica, [r.id for r in given], summary=config.summary)
-        for field in ("r", "free2", "fq", "nh", "hc", "bt"):
-            if field in expected and not (m[k.NUM_RUNNING] == 0 and "sch" not in expected):
-                assert got[field] == expected[field], (expected["s"], field)
-        steps += 1
-    return steps
-
-
-def crc(numbers) -> int:
-    return zlib.crc32(",".join(map(str, numbers)).encode())
-
-
-def state_of(replica: CompiledReplica, names: list, *, summary: bool) -> dict:
-    m = replica._m
-    base = m[k.BLOCKS]
-
-    def block_id(handle):
-        return int(handle - base) // k.BLOCK_RECORD
-
-    stack = m[m[k.UNHASHED] :][: m[k.NUM_UNHASHED]][::-1]
-    free = [block_id(handle) for handle in stack]
-    at = m[k.LRU_HEAD]
-    while at >= 0:
-        free.append(block_id(at))
-        at = m[k.LRU_NEXT + at]
-    records = m[base:][: m[k.NUM_BLOCKS] * k.BLOCK_RECORD].reshape(-1, k.BLOCK_RECORD)
-    hashed = np.flatnonzero(records[:, k.HASHED]).tolist()
-    rows, running = [], []
-    for handle in m[m[k.RUN] :][: m[k.NUM_RUNNING]]:
-        name = names[int(handle - k.REQUESTS) // k.RECORD]
-        slot = m[k.SLOT + handle]
-        table = m[m[k.ROW + slot] :][: m[k.LENGTH + slot]]
-        running.append(name)
-        blocks = ",".join(str(block_id(block)) for block in table)
-        rows.append(f"{name}:{m[k.COMPUTED + handle]}:{blocks}")
-    return {
-        "r": len(running) if summary else running,
-        "free2": len(free),
-        "fq": crc(free),
-        "nh": len(hashed),
-        "hc": crc(hashed),
-        "bt": zlib.crc32(";".join(rows).encode()),
-    }
+# -- recorded vLLM schedules through the compiled engine -------------------------------------------
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_recorded_vllm_schedules_through_the_kernels(path):
-    if not supported_case(path):
-        pytest.skip("chunked and hybrid groups run in plain Python")
-    assert replay_compiled(path) == len(read_case(path).steps)
-
-
-def test_every_supported_shared_schedule_through_the_kernels(shared_data):
-    paths = [p for p in sorted((shared_data / "vllm_cases").glob("*.json")) if supported_case(p)]
-    assert len(paths) >= 30
-    for path in paths:
-        replay_compiled(path)
-
-
-# -- choosing, caching, refusing ------------------------------------------------------------------
-
-
-SMALL = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 512}
-
-
-def test_auto_says_which_ran():
-    trace = workloads.fixed(prompt=20, output=5, num_requests=3, request_rate=1.0)
-    assert kvsim.simulate(trace, **SMALL).provenance["backend"] == "compiled"
-    assert kvsim.simulate(trace, check_invariants=True, **SMALL).provenance["backend"] == "python"
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"record_steps": True}, "record_steps"),
-        ({"allocator": "paged+eviction=lfu"}, "eviction=lfu"),
-        ({"scheduler": "static"}, "static"),
-        ({"model": "gpt-oss-20b"}, "several kinds"),
-        ({"allocator": "paged+window=64", "record_memory_map": True}, "sliding window"),
-    ],
-)
-def test_compiled_refuses_what_it_cannot_run(options, reason):
-    trace = workloads.fixed(prompt=20, output=5, num_requests=3, request_rate=1.0)
-    with pytest.raises(ValueError, match=reason):
-        kvsim.simulate(trace, backend="compiled", **{**SMALL, **options})
-
-
-def test_verbose_names_the_backend(capsys):
-    from kvsim.cli import main
-
-    main(["run", "-v", "--num-requests", "5", "--model", "gpt-oss-20b", "--gpu", "h100-sxm"])
-    assert "python backend" in capsys.readouterr().err
-    main(["compare", "-v", "--num-requests", "5", "--allocators", "paged"])
-    assert "paged: compiled backend" in capsys.readouterr().err
-
-
-def test_an_edited_kernel_gets_a_cache_of_its_own(tmp_path, monkeypatch):
-    from kvsim.engine import kernel_cache
-
-    monkeypatch.setenv("KVSIM_CACHE_DIR", str(tmp_path))
-    before = kernel_cache.cache_folder()
-    copy = tmp_path / "engine"
-    copy.mkdir()
-    for source in Path(kernel_cache.__file__).parent.glob("kernel*.py"):
-        (copy / source.name).write_text(source.read_text() + "\n")
-    monkeypatch.setattr(kernel_cache, "__file__", str(copy / "kernel_cache.py"))
-    assert kernel_cache.cache_folder() != before
-    assert before.is_relative_to(tmp_path)
-
-
-def test_a_read_only_home_still_works(tmp_path, monkeypatch):
-    from kvsim.engine import kernel_cache
-
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    monkeypatch.setenv("KVSIM_CACHE_DIR", str(blocked))
-    folder = kernel_cache.cache_folder()
-    assert folder.is_dir()
-    assert os.access(folder, os.W_OK)
+def test_recorded_vllm_schedules_come_out_identical(path: Path) -> None:
+    assert kvsim.replay(path, backend="compiled") is None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variable", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
-def test_the_kernels_without_compilation_and_with_bounds_checked(variable, tmp_path):
+def test_every_shared_vllm_schedule_comes_out_identical(shared_data: Path) -> None:
+    paths = sorted((shared_data / "vllm_cases").glob("*.json"))
+    for path in paths:
+        assert kvsim.replay(path, backend="compiled") is None, path
+    assert len(paths) >= 66
+
+
+# -- refusing, checking ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_compiled_whatever_is_recorded(name: str) -> None:
+    @examples(10)
+    @given(options=configured(name))
+    def chosen(options: dict[str, Any]) -> None:
+        options |= {"record_steps": True, "record_memory_map": True, "data_parallel_size": 2}
+        assert refusal(resolve(Config.build(**options))) is None
+
+    chosen()
+
+
+@pytest.mark.skipif(not CHECKED, reason="KVSIM_BOUNDSCHECK=1 is not set")
+@pytest.mark.parametrize("place", [-2, 64, 2**40])
+def test_a_place_beyond_its_list_is_found(place: int) -> None:
+    """Where compiled code is checked, a wrong place is an error and not another's memory."""
+    replica = replicas(resolve(Config.build(**SMALL)), FEW)["compiled"]
+    replica.submit(np.array([0]), np.array([0.0]))
+    replica.state.free_requests[replica.state.num_free_requests - 1] = place
+    with pytest.raises(IndexError, match="beyond its list"):
+        replica.advance(math.inf)
+
+
+@pytest.mark.slow
+def test_with_every_access_checked(tmp_path: Path) -> None:
     """The whole of this file once more in an interpreter of its own."""
-    environment = os.environ | {variable: "1", "KVSIM_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {"KVSIM_BOUNDSCHECK": "1", "KVSIM_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", __file__],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
         env=environment,
         capture_output=True,
         text=True,
@@ -385,10 +514,3 @@ def test_the_kernels_without_compilation_and_with_bounds_checked(variable, tmp_p
         cwd=Path(__file__).parents[1],
     )
     assert done.returncode == 0, done.stdout[-2000:]
-
-
-def test_the_summary_is_json(tmp_path):
-    trace = workloads.fixed(prompt=20, output=5, num_requests=3, request_rate=1.0)
-    result = kvsim.simulate(trace, backend="compiled", **SMALL)
-    result.save(tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["completed"] == 3

@@ -1,0 +1,100 @@
+"""Which engine runs, what it says, what it refuses, and where compiled code is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvsim
+import workloads
+from kvsim.cli import main
+from kvsim.compiled import cache
+from kvsim.cost.constant import ConstantCost
+from kvsim.cost.model import StepCost
+from kvsim.sched.scheduler import StepPlan
+
+SMALL: dict[str, Any] = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 512}
+FEW = workloads.fixed(prompt=20, output=5, num_requests=3, request_rate=1.0)
+
+
+class Doubled(ConstantCost):
+    """A user's own cost model."""
+
+    def step(self, plan: StepPlan) -> StepCost:
+        return super().step(plan)._replace(time=2 * self.seconds)
+
+
+def test_auto_says_which_ran() -> None:
+    assert kvsim.simulate(FEW, **SMALL).provenance["backend"] == "compiled"
+    checked = kvsim.simulate(FEW, check_invariants=True, **SMALL)
+    assert checked.provenance["backend"] == "compiled"
+    doubled = kvsim.simulate(FEW, cost_model=f"{__name__}:Doubled", **SMALL)
+    assert doubled.provenance["backend"] == "python"
+    assert doubled.provenance["backend_reason"] == f"cost model {__name__}:Doubled is plain Python"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"allocator": "dynamic"}, "allocator dynamic is plain Python"),
+        ({"allocator": "paged+eviction=belady"}, "eviction policy belady is plain Python"),
+        ({"cost_model": f"{__name__}:Doubled"}, "cost model .*Doubled is plain Python"),
+    ],
+)
+def test_compiled_refuses_what_it_cannot_run(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"compiled cannot run this: .*{reason}"):
+        kvsim.simulate(FEW, backend="compiled", **SMALL | options)
+    assert kvsim.simulate(FEW, **SMALL | options).provenance["backend"] == "python"
+
+
+def test_verbose_names_the_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "-v", "--num-requests", "5", "--model", "gpt-oss-20b", "--gpu", "h100-sxm"])
+    assert "compiled backend" in capsys.readouterr().err
+    main(["run", "-v", "--num-requests", "5", "--allocator", "dynamic"])
+    assert "python backend" in capsys.readouterr().err
+    main(["run", "--num-requests", "5", "--allocator", "dynamic"])
+    assert "dynamic runs in plain Python, slower: allocator dynamic" in capsys.readouterr().err
+    main(["compare", "-v", "--num-requests", "5", "--allocators", "paged"])
+    assert "paged: compiled backend" in capsys.readouterr().err
+
+
+def test_an_edited_rule_gets_a_cache_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVSIM_CACHE_DIR", str(tmp_path / "cache"))
+    before = cache.cache_folder()
+    assert before.is_relative_to(tmp_path / "cache")
+    package = Path(cache.__file__).parents[1]
+    for room in cache.ROOMS:
+        shutil.copytree(package / room, tmp_path / "copy" / room)
+    monkeypatch.setattr(cache, "__file__", str(tmp_path / "copy" / "compiled" / "cache.py"))
+    assert cache.cache_folder() == before
+    for room in cache.ROOMS:
+        with (tmp_path / "copy" / room / "__init__.py").open("a") as file:
+            file.write("\n")
+        assert cache.cache_folder() != before
+        before = cache.cache_folder()
+    monkeypatch.setenv(
+        "KVSIM_BOUNDSCHECK", "1" if os.environ.get("KVSIM_BOUNDSCHECK") != "1" else "0"
+    )
+    assert cache.cache_folder() != before
+
+
+def test_a_read_only_home_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("KVSIM_CACHE_DIR", str(blocked))
+    folder = cache.cache_folder()
+    assert folder.is_dir()
+    assert os.access(folder, os.W_OK)
+
+
+def test_the_summary_is_json(tmp_path: Path) -> None:
+    result = kvsim.simulate(FEW, backend="compiled", **SMALL)
+    result.save(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["completed"] == 3
