@@ -20,6 +20,16 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = ("rules", "block_pool", "kv_managers", "schedulers", "cases", "peer_bugs", "eviction")
 
 
+#: Ends the tests' conftest: they are to judge a rule, not whether a mutant compiles.
+PLAIN_PYTHON = """
+import kvsim.cases.play
+import kvsim.fleet.simulate
+
+kvsim.cases.play.compiled_refuses = lambda config: "asked for"
+kvsim.fleet.simulate.choose_backend = lambda setup: "asked for"
+"""
+
+
 class Mutant(NamedTuple):
     """A rule (section of the scheduler's rules), the file, and the line with and without it."""
 
@@ -182,7 +192,8 @@ def is_caught(mutant: Mutant, *, compiled: bool = False) -> str | None:
             return None
         if fails(*replay, "python", *cases, seconds=300):
             return "recorded schedules"
-        environment["NUMBA_DISABLE_JIT"] = "1"  # the tests are of the rules, not of the compiler
+        conftest = copy / "tests" / "conftest.py"
+        conftest.write_text(conftest.read_text() + PLAIN_PYTHON)
         files = [f"tests/test_{name}.py" for name in TESTS]
         if fails("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, seconds=1200):
             return "tests"
