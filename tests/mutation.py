@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant("4 cached freed to the back", EVICTION, "        append(pool.cached, pool.blocks, k)\n", "        from kvsim.rules.queue import push_front\n\n        push_front(pool.cached, pool.blocks, k)\n"),
     Mutant("4 LRU, not MRU", EVICTION, "k = pool.cached.head", "k = pool.cached.tail"),
     Mutant("4 lazy eviction", POOL, "gone = forget(pool, k)", "gone = False"),
-    Mutant("4 freed last to first", PAGED, "        free_blocks(kv.pool, group, table, table.num_null, table.length)\n", "        held = table.blocks[table.num_null : table.length]\n        table.blocks[table.num_null : table.length] = held[::-1]\n        free_blocks(kv.pool, group, table, table.num_null, table.length)\n"),
+    Mutant("4 freed last to first", PAGED, "        free_blocks(kv.pool, group, table, table.num_null, table.length)\n", "        for at in range((table.length - table.num_null) // 2):\n            a, b = table.num_null + at, table.length - 1 - at\n            table.blocks[a], table.blocks[b] = table.blocks[b], table.blocks[a]\n        free_blocks(kv.pool, group, table, table.num_null, table.length)\n"),
     Mutant("4 one free per group, in order", PAGED, "    for g in range(kv.num_groups):\n        group, table = kv.groups[g], holding.tables[g]\n        free_blocks(", "    for g in range(kv.num_groups - 1, -1, -1):\n        group, table = kv.groups[g], holding.tables[g]\n        free_blocks("),
     Mutant("4 touch takes a block off the queue", POOL, "    block.ref_cnt += 1\n", "    block.ref_cnt = 1\n"),
     Mutant("4 earliest copy is found", POOL, "    return k\n\n\ndef cache(", "    while k != NONE and pool.blocks[k].copy != NONE:\n        k = pool.blocks[k].copy\n    return k\n\n\ndef cache("),
@@ -116,7 +116,7 @@ MUTANTS = [
     # 7. Windows.
     Mutant("7 window includes the token itself", ATTENTION, "return max(0, num_tokens - window + 1)", "return max(0, num_tokens - window)"),
     Mutant("7 chunks are forgotten whole", ATTENTION, "return num_tokens // window * window", "return max(0, num_tokens - window)"),
-    Mutant("7 dropped from the highest index", PAGED, "            free_blocks(kv.pool, group, table, table.num_null, stop)\n", "            held = table.blocks[table.num_null : stop]\n            table.blocks[table.num_null : stop] = held[::-1]\n            free_blocks(kv.pool, group, table, table.num_null, stop)\n"),
+    Mutant("7 dropped from the highest index", PAGED, "            free_blocks(kv.pool, group, table, table.num_null, stop)\n", "            for at in range((stop - table.num_null) // 2):\n                a, b = table.num_null + at, stop - 1 - at\n                table.blocks[a], table.blocks[b] = table.blocks[b], table.blocks[a]\n            free_blocks(kv.pool, group, table, table.num_null, stop)\n"),
     Mutant("7 a run of blocks ends a hit", PREFIX, "cdiv(spec.window - 1, size)", "cdiv(spec.window, size)"),
     Mutant("7 the run restarts after a miss", PREFIX, "            run = 0\n            continue\n", "            continue\n"),
     Mutant("7 hits end on aligned boundaries", PREFIX, "            continue  # a hit must end on an aligned boundary\n", "            pass\n"),
@@ -150,7 +150,7 @@ COMPILED = (
     "4 get from the front",
     "4 LRU, not MRU",
     "5 watermark",
-    "6 parents count",
+    "5.3 lookahead slots",
     "7 window includes the token itself",
     "8 fixpoint",
 )
