@@ -152,7 +152,7 @@ COMPILED = (
     "5 watermark",
     "5.3 lookahead slots",
     "7 window includes the token itself",
-    "8 fixpoint",
+    "8 equal specs hit together",
 )
 
 
