@@ -2,7 +2,8 @@
 
 Every mutant is a copy of the package with one rule changed. It is caught if a recorded schedule no
 longer comes out identical, or else if a test fails. The script prints the score and exits 1 if a
-mutant lives.
+mutant lives. Arguments choose mutants by how their rule starts. ``--compiled`` plays a dozen mutants
+by the compiled engine instead, which has to compile each for a minute, and runs no tests.
 """
 
 from __future__ import annotations
@@ -19,6 +20,16 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = ("rules", "block_pool", "kv_managers", "schedulers", "cases", "peer_bugs", "eviction")
 
 
+#: Ends the tests' conftest: they are to judge a rule, not whether a mutant compiles.
+PLAIN_PYTHON = """
+import kvsim.cases.play
+import kvsim.fleet.simulate
+
+kvsim.cases.play.compiled_refuses = lambda config: "asked for"
+kvsim.fleet.simulate.choose_backend = lambda setup: "asked for"
+"""
+
+
 class Mutant(NamedTuple):
     """A rule (section of the scheduler's rules), the file, and the line with and without it."""
 
@@ -28,9 +39,10 @@ class Mutant(NamedTuple):
     broken: str
 
 
-VLLM, SCHEDULER, QUEUE = "sched/vllm.py", "sched/scheduler.py", "sched/queue.py"
-PAGED, POOL, HASH = "kv/paged.py", "kv/block_pool.py", "kv/block_hash.py"
-CACHE, ATTENTION, PLANNER = "kv/prefix_cache.py", "kv/attention.py", "memory/planner.py"
+VLLM, BATCH, ENGINE, QUEUE = (f"rules/{name}.py" for name in ("vllm", "batch", "engine", "queue"))
+PAGED, POOL, PREFIX = "rules/paged.py", "rules/pool.py", "rules/prefix.py"
+ATTENTION, KEYS, EVICTION = "rules/attention.py", "rules/keys.py", "rules/eviction.py"
+LAYOUT, POOL_LAYOUT = "kv/paged.py", "kv/block_pool.py"  # the constants that the rules read
 
 #: Left out, as no run can tell: the max_model_len limit of 2a.2 (outputs are cut beforehand), the
 #: end of the loop after a FCFS self-preemption (the victim is the last), the computed count of a
@@ -40,95 +52,111 @@ MUTANTS = [
     Mutant("2 threshold ignored when alone", VLLM, "if num_unfinished > 1 else 0", "if num_unfinished > 0 else 0"),
     Mutant("2 adaptive threshold", VLLM, "threshold = max(threshold, budget // num_unfinished)", "pass"),
     Mutant("2 adaptive threshold counts all", VLLM, "budget // num_unfinished", "budget // (num_unfinished + 1)"),
-    Mutant("2a running first", VLLM, "        budget = self._schedule_running(plan, budget, threshold)\n        if not plan.preempted:\n            self._schedule_waiting(plan, budget, threshold)\n", "        self._schedule_waiting(plan, budget // 2, threshold)\n        budget = self._schedule_running(plan, budget, threshold)\n"),
-    Mutant("2a.1 certain to end", VLLM, "if placeholders and computed + 2 - placeholders >= end:", "if placeholders and computed + 1 - placeholders >= end:"),
-    Mutant("2a.2 threshold on running", VLLM, "            if 0 < threshold < num_tokens:\n                num_tokens = threshold\n            num_tokens = min(num_tokens, budget, longest - computed)", "            num_tokens = min(num_tokens, budget, longest - computed)"),
-    Mutant("2a.3 FCFS victim is the last", SCHEDULER, "position = len(self.running) - 1", "position = 0"),
-    Mutant("2a.3 priority victim by arrival", SCHEDULER, "return request.priority, request.arrival_time", "return request.priority, -request.arrival_time"),
-    Mutant("2a.3 index follows a victim before it", VLLM, "                if position < index:\n                    index -= 1\n", ""),
-    Mutant("2a.3 budget of a dropped victim", VLLM, "budget += plan.drop(victim)", "plan.drop(victim)"),
-    Mutant("2a.3 priority self-preemption goes on", VLLM, 'if self.config.policy == "fcfs":\n                        return budget', "if True:\n                        return budget"),
-    Mutant("2 preempted to the front", SCHEDULER, "        self.waiting.push_front(victim)\n        self._refused", "        self.waiting.append(victim)\n        self._refused"),
-    Mutant("2 stale output", SCHEDULER, "victim.num_stale_tokens = victim.num_in_flight_tokens", "victim.num_stale_tokens = 0"),
-    Mutant("2 placeholders go at preemption", SCHEDULER, "        victim.num_placeholders = 0\n", ""),
-    Mutant("2b nobody admitted in a preempting step", VLLM, "        if not plan.preempted:\n            self._schedule", "        if True:\n            self._schedule"),
-    Mutant("2b max_num_active_seqs", VLLM, "len(self.running) < self._max_active", "len(self.running) <= self._max_active"),
-    Mutant("2b.1 stale heads are set aside", VLLM, "            if request.num_stale_tokens:\n                set_aside", "            if False:\n                set_aside"),
-    Mutant("2b.1 set aside in order", VLLM, "for request in reversed(set_aside):", "for request in set_aside:"),
-    Mutant("2b.3 threshold on waiting", VLLM, "            if 0 < threshold < num_tokens:\n                num_tokens = threshold\n            if num_tokens > budget and", "            if num_tokens > budget and"),
-    Mutant("2b.3 unchunked head blocks", VLLM, "if num_tokens > budget and not self.config.enable_chunked_prefill:", "if False:"),
-    Mutant("2b.5 hit counts as computed", SCHEDULER, "request.num_computed_tokens = hit.num_tokens", "request.num_computed_tokens = hit.num_tokens // 2"),
-    Mutant("2b.5 resumed or new", SCHEDULER, "resumed = request.status == Status.PREEMPTED", "resumed = False"),
-    Mutant("2c placeholder per sampled token", SCHEDULER, "                request.num_placeholders += 1\n", "                request.num_placeholders = 1\n"),
-    Mutant("2 priority queue by arrival", QUEUE, "key = (request.priority, request.arrival_time, request.request_id)", "key = (request.priority, request.request_id, 0)"),
+    Mutant("2a running first", VLLM, "    budget = schedule_running(state, batch, budget, threshold)\n    if state.num_preempted == 0:\n        schedule_waiting(state, batch, budget, threshold)\n", "    schedule_waiting(state, batch, budget // 2, threshold)\n    budget = schedule_running(state, batch, budget, threshold)\n"),
+    Mutant("2a.1 certain to end", VLLM, "if placeholders > 0 and computed + 2 - placeholders >= request.end:", "if placeholders > 0 and computed + 1 - placeholders >= request.end:"),
+    Mutant("2a.2 threshold on running", VLLM, "        if 0 < threshold < num_tokens:\n            num_tokens = threshold\n        num_tokens = min(num_tokens, budget, longest - computed)", "        num_tokens = min(num_tokens, budget, longest - computed)"),
+    Mutant("2a.3 FCFS victim is the last", BATCH, "last = state.num_running - 1", "last = 0"),
+    Mutant("2a.3 priority victim by arrival", BATCH, "            if is_before(state.requests[k], state.requests[other]):\n", "            a, b = state.requests[k], state.requests[other]\n            if a.priority < b.priority or (a.priority == b.priority and is_before(b, a)):\n"),
+    Mutant("2a.3 index follows a victim before it", VLLM, "            if place < index:\n                index -= 1\n", ""),
+    Mutant("2a.3 budget of a dropped victim", VLLM, "budget += preempt_at(state, batch, place)", "preempt_at(state, batch, place)"),
+    Mutant("2a.3 priority self-preemption goes on", VLLM, "if not state.limits.by_priority:\n                return budget", "if True:\n                return budget"),
+    Mutant("2 preempted to the front", BATCH, "    note_preemption(state, k)\n    requeue(state, k)\n", "    note_preemption(state, k)\n    from kvsim.rules.queue import enqueue\n\n    enqueue(state, k)\n"),
+    Mutant("2 stale output", BATCH, "victim.num_stale_tokens = victim.num_in_flight_tokens", "victim.num_stale_tokens = 0"),
+    Mutant("2 placeholders go at preemption", BATCH, "    victim.num_placeholders = 0\n", ""),
+    Mutant("2b nobody admitted in a preempting step", VLLM, "    if state.num_preempted == 0:\n        schedule", "    if True:\n        schedule"),
+    Mutant("2b max_num_active_seqs", VLLM, "state.num_running < state.limits.max_active", "state.num_running <= state.limits.max_active"),
+    Mutant("2b.1 stale heads are set aside", VLLM, "if request.num_stale_tokens > 0:", "if False:"),
+    Mutant("2b.1 set aside in order", VLLM, "for place in range(num_aside - 1, -1, -1):", "for place in range(num_aside):"),
+    Mutant("2b.3 threshold on waiting", VLLM, "        if 0 < threshold < num_tokens:\n            num_tokens = threshold\n        if num_tokens > budget and", "        if num_tokens > budget and"),
+    Mutant("2b.3 unchunked head blocks", VLLM, "if num_tokens > budget and not state.limits.enable_chunked_prefill:", "if False:"),
+    Mutant("2b.5 hit counts as computed", BATCH, "request.num_computed_tokens = hit", "request.num_computed_tokens = hit // 2"),
+    Mutant("2b.5 resumed or new", BATCH, "admission.resumed = request.status == PREEMPTED", "admission.resumed = False"),
+    Mutant("2c placeholder per sampled token", BATCH, "request.num_placeholders += int(state.limits.asynchronous)", "request.num_placeholders = int(state.limits.asynchronous)"),
+    Mutant("2 priority queue by arrival", QUEUE, "    if a.arrival_time != b.arrival_time:\n        return a.arrival_time < b.arrival_time\n", ""),
     # 3. Update from output.
-    Mutant("3 stale tokens count down", SCHEDULER, "                request.num_stale_tokens -= num_tokens\n", "                request.num_stale_tokens = 0\n"),
-    Mutant("3 stale tokens are kept", SCHEDULER, "            request.num_tokens += 1  #", "            request.num_tokens += not stale  #"),
-    Mutant("3 async caches what is known", SCHEDULER, "known = request.num_computed_tokens - request.num_in_flight_tokens", "known = request.num_computed_tokens"),
-    Mutant("3 async caching happens", SCHEDULER, "self.kv.cache_computed(request, known)", "pass"),
-    Mutant("3 unfinished chunks sample nothing", SCHEDULER, "if end < request.num_tokens + request.num_placeholders:", "if end < request.num_prompt_tokens:"),
-    Mutant("3 a preempted request that ends leaves the queue", SCHEDULER, "            self.waiting.remove(request)\n", "            pass\n"),
+    Mutant("3 stale tokens count down", ENGINE, "            request.num_stale_tokens -= entry.num_tokens\n", "            request.num_stale_tokens = 0\n"),
+    Mutant("3 stale tokens are kept", ENGINE, "        request.num_tokens += 1  #", "        request.num_tokens += int(not stale)  #"),
+    Mutant("3 async caches what is known", ENGINE, "known = request.num_computed_tokens - request.num_in_flight_tokens", "known = request.num_computed_tokens"),
+    Mutant("3 async caching happens", ENGINE, "cache_computed(state.kv, request, known)", "pass"),
+    Mutant("3 unfinished chunks sample nothing", BATCH, "int(end < request.num_tokens + request.num_placeholders)", "int(end < request.num_prompt_tokens)"),
+    Mutant("3 a preempted request that ends leaves the queue", ENGINE, "        dequeue(state, k)\n        recycle(state, k)\n    elif", "        recycle(state, k)\n    elif"),
     # 4. Block pool.
-    Mutant("4 block 0 is the null block", POOL, "deque(range(1, num_gpu_blocks))", "deque(range(num_gpu_blocks - 1))"),
-    Mutant("4 get from the front", POOL, "block = unhashed.popleft()", "block = unhashed.pop()"),
-    Mutant("4 uncached freed to the front", POOL, "self._unhashed.extendleft(reversed(unhashed))", "self._unhashed.extend(unhashed)"),
-    Mutant("4 uncached keep list order", POOL, "self._unhashed.extendleft(reversed(unhashed))", "self._unhashed.extendleft(unhashed)"),
-    Mutant("4 cached freed to the back", "kv/eviction.py", "        self._blocks[block_id] = None\n", "        self._blocks[block_id] = None\n        self._blocks.move_to_end(block_id, last=False)\n"),
-    Mutant("4 LRU, not MRU", "kv/eviction.py", "popitem(last=False)", "popitem(last=True)"),
-    Mutant("4 lazy eviction", POOL, "                self._forget(block)\n", ""),
-    Mutant("4 freed last to first", PAGED, "self.pool.free(reversed(table))", "self.pool.free(table)"),
-    Mutant("4 one free per group, in order", PAGED, "        for table in state.tables:\n            self.pool.free", "        for table in reversed(state.tables):\n            self.pool.free"),
-    Mutant("4 touch takes a block off the queue", POOL, "            self.ref_cnt[block] += 1\n", "            self.ref_cnt[block] = 1\n"),
-    Mutant("4 earliest copy is found", POOL, "next(iter(blocks))", "next(reversed(blocks))"),
+    Mutant("4 block 0 is the null block", POOL_LAYOUT, "range(blocks - 1, 0, -1)", "range(blocks - 2, -1, -1)"),
+    Mutant("4 get from the front", POOL, "        k = pool.unhashed[pool.num_unhashed]\n", "        k = pool.unhashed[0]\n        pool.unhashed[0] = pool.unhashed[pool.num_unhashed]\n"),
+    Mutant("4 uncached freed to the front", POOL, "            pool.unhashed[pool.num_unhashed] = k\n", "            for other in range(pool.num_unhashed, 0, -1):\n                pool.unhashed[other] = pool.unhashed[other - 1]\n            pool.unhashed[0] = k\n"),
+    Mutant("4 uncached keep list order", POOL, "    for place in range(first, stop):\n", "    for place in range(stop - 1, first - 1, -1):\n"),
+    Mutant("4 cached freed to the back", EVICTION, "        append(pool.cached, pool.blocks, k)\n", "        from kvsim.rules.queue import push_front\n\n        push_front(pool.cached, pool.blocks, k)\n"),
+    Mutant("4 LRU, not MRU", EVICTION, "k = pool.cached.head", "k = pool.cached.tail"),
+    Mutant("4 lazy eviction", POOL, "gone = forget(pool, k)", "gone = False"),
+    Mutant("4 freed last to first", PAGED, "        free_blocks(kv.pool, group, table, table.num_null, table.length)\n", "        for at in range((table.length - table.num_null) // 2):\n            a, b = table.num_null + at, table.length - 1 - at\n            table.blocks[a], table.blocks[b] = table.blocks[b], table.blocks[a]\n        free_blocks(kv.pool, group, table, table.num_null, table.length)\n"),
+    Mutant("4 one free per group, in order", PAGED, "    for g in range(kv.num_groups):\n        group, table = kv.groups[g], holding.tables[g]\n        free_blocks(", "    for g in range(kv.num_groups - 1, -1, -1):\n        group, table = kv.groups[g], holding.tables[g]\n        free_blocks("),
+    Mutant("4 touch takes a block off the queue", POOL, "    block.ref_cnt += 1\n", "    block.ref_cnt = 1\n"),
+    Mutant("4 earliest copy is found", POOL, "    return k\n\n\ndef cache(", "    while k != NONE and pool.blocks[k].copy != NONE:\n        k = pool.blocks[k].copy\n    return k\n\n\ndef cache("),
     # 5. allocate_slots.
-    Mutant("5 watermark", PAGED, "(self.watermark_blocks if self._tables else 0)", "0"),
-    Mutant("5 watermark ignored when nothing runs", PAGED, "(self.watermark_blocks if self._tables else 0)", "self.watermark_blocks"),
-    Mutant("5.1 full length must fit", PAGED, "        if self.reserve_full_isl:\n", "        if False:\n"),
-    Mutant("5.1 admission cap on", PAGED, "self._need_to_admit(length, hit, self.admission_caps)", "self._need_to_admit(length, hit, None)"),
-    Mutant("5.2 out-of-window blocks are dropped", PAGED, "            self._drop_out_of_window(request, state)\n", "            pass\n"),
+    Mutant("5 watermark", PAGED, "(kv.watermark_blocks if kv.num_held > 0 else 0)", "0"),
+    Mutant("5 watermark ignored when nothing runs", PAGED, "(kv.watermark_blocks if kv.num_held > 0 else 0)", "kv.watermark_blocks"),
+    Mutant("5.1 full length must fit", PAGED, "    if kv.reserve_full_isl:\n", "    if False:\n"),
+    Mutant("5.1 admission cap on", PAGED, "need_to_admit(kv, holding, length, hit, True)", "need_to_admit(kv, holding, length, hit, False)"),
+    Mutant("5.2 out-of-window blocks are dropped", PAGED, "        drop_out_of_window(kv, request, holding)\n", "        pass\n"),
     Mutant("5.2 in-flight tokens still see them", PAGED, "max(0, computed - request.num_in_flight_tokens)", "max(0, computed)"),
-    Mutant("5.3 lookahead slots", PAGED, "min(end + self.num_lookahead_tokens, self.max_model_len)", "min(end, self.max_model_len)"),
-    Mutant("5.3 slots end at max_model_len", PAGED, "min(end + self.num_lookahead_tokens, self.max_model_len)", "end + self.num_lookahead_tokens"),
-    Mutant("5.4 skipped part of a hit is null", PAGED, "state.tables[g] = [NULL_BLOCK] * skipped + found", "state.tables[g] = [NULL_BLOCK] * skipped + list(reversed(found))"),
-    Mutant("5 a hit on a free block takes it", PAGED, "need += block != NULL_BLOCK and self.pool.ref_cnt[block] == 0", "need += 0"),
-    Mutant("5.6 cached when scheduled", PAGED, "            self._cache_blocks(request, state, min(end, request.num_tokens))\n        self._set_quiet(state)\n        return True\n\n    def _set_quiet", "            pass\n        self._set_quiet(state)\n        return True\n\n    def _set_quiet"),
-    Mutant("5.6 no caching past known tokens", PAGED, "            self._cache_blocks(request, state, min(end, request.num_tokens))\n        self._set_quiet(state)\n        return True\n\n    def _set_quiet", "            self._cache_blocks(request, state, end)\n        self._set_quiet(state)\n        return True\n\n    def _set_quiet"),
-    Mutant("5 sliding admission cap", PLANNER, "return -(-longest // block_size) + 1", "return -(-longest // block_size)"),
-    Mutant("5 chunked admission cap", PLANNER, "return -(-min(window + max_in_flight_tokens, max_model_len) // block_size)", "return -(-min(window, max_model_len) // block_size)"),
+    Mutant("5.3 lookahead slots", PAGED, "min(end + kv.num_lookahead_tokens, kv.max_model_len)", "min(end, kv.max_model_len)"),
+    Mutant("5.3 slots end at max_model_len", PAGED, "min(end + kv.num_lookahead_tokens, kv.max_model_len)", "end + kv.num_lookahead_tokens"),
+    Mutant("5.4 skipped part of a hit is null", PAGED, "    for place in range(skipped):\n        table.blocks[place] = NULL_BLOCK\n", ""),
+    Mutant("5 a hit on a free block takes it", PAGED, "need += block != NULL_BLOCK and kv.pool.blocks[block].ref_cnt == 0", "need += 0"),
+    Mutant("5.6 cached when scheduled", PAGED, "        cache_blocks(kv, request, holding, min(end, request.num_tokens))\n    set_quiet(kv, request, holding)\n    return True\n\n\ndef set_quiet", "        pass\n    set_quiet(kv, request, holding)\n    return True\n\n\ndef set_quiet"),
+    Mutant("5.6 no caching past known tokens", PAGED, "        cache_blocks(kv, request, holding, min(end, request.num_tokens))\n    set_quiet(kv, request, holding)\n    return True\n\n\ndef set_quiet", "        cache_blocks(kv, request, holding, end)\n    set_quiet(kv, request, holding)\n    return True\n\n\ndef set_quiet"),
+    Mutant("5 sliding admission cap", ATTENTION, "return cdiv(longest, block_size) + 1", "return cdiv(longest, block_size)"),
+    Mutant("5 chunked admission cap", ATTENTION, "return cdiv(min(window + max_in_flight_tokens, max_model_len), block_size)", "return cdiv(min(window, max_model_len), block_size)"),
     # 6. Hashing and lookup.
-    Mutant("6 the last token is computed", CACHE, "limit = request.num_tokens - 1", "limit = request.num_tokens"),
-    Mutant("6 parents count", HASH, "key = hashes[-1] if hashes else mix(NONE_HASH, request.cache_salt)", "key = mix(NONE_HASH, request.cache_salt)"),
-    Mutant("6 cache salt", HASH, "mix(NONE_HASH, request.cache_salt)", "mix(NONE_HASH, 0)"),
-    Mutant("6 position in the content counts", HASH, "        hashes.append(mix(mix(mix(key, piece_id), piece_start), piece_len))", "        hashes.append(mix(mix(key, piece_id), piece_len))"),
-    Mutant("6 full attention stops at a miss", ATTENTION, "        for key in keys[: limit // self.block_size]:\n            blocks = lookup(key)\n            if blocks is None:\n                break\n", "        for key in keys[: limit // self.block_size]:\n            blocks = lookup(key)\n            if blocks is None:\n                continue\n"),
+    Mutant("6 the last token is computed", PREFIX, "limit = request.num_tokens - 1", "limit = request.num_tokens"),
+    Mutant("6 parents count", KEYS, "key = holding.keys[k - 1] if k > 0 else mix(FIRST_KEY, request.cache_salt)", "key = mix(FIRST_KEY, request.cache_salt)"),
+    Mutant("6 cache salt", KEYS, "mix(FIRST_KEY, request.cache_salt)", "mix(FIRST_KEY, 0)"),
+    Mutant("6 position in the content counts", KEYS, "        holding.keys[k] = mix(mix(mix(key, piece), piece_start), piece_length)", "        holding.keys[k] = mix(mix(key, piece), piece_length)"),
+    Mutant("6 full attention stops at a miss", PREFIX, "    while place < limit // spec.block_size and find_all(kv, holding, spec, place):\n        place += 1\n", "    for later in range(place, limit // spec.block_size):\n        place += int(find_all(kv, holding, spec, later))\n"),
     # 7. Windows.
-    Mutant("7 window includes the token itself", ATTENTION, "return max(0, num_tokens - self.window + 1)", "return max(0, num_tokens - self.window)"),
-    Mutant("7 chunks are forgotten whole", ATTENTION, "return num_tokens // self.chunk * self.chunk", "return max(0, num_tokens - self.chunk)"),
-    Mutant("7 dropped from the highest index", PAGED, "            self.pool.free(dropped)\n", "            self.pool.free(dropped[::-1])\n"),
-    Mutant("7 a run of blocks ends a hit", ATTENTION, "return cdiv(self.window - 1, self.block_size)", "return cdiv(self.window, self.block_size)"),
-    Mutant("7 the run restarts after a miss", ATTENTION, "                run = 0\n                continue\n", "                continue\n"),
-    Mutant("7 hits end on aligned boundaries", ATTENTION, "                continue  # a hit must end on an aligned boundary\n", "                pass\n"),
-    Mutant("7 leading run", ATTENTION, "return _align([found[:run] for found in hit], size, alignment)", "return [[] for _ in hit]"),
-    Mutant("7 chunked hit starts at its chunk", ATTENTION, "num_unseen = self.num_skipped(limit) // self.block_size", "num_unseen = 0"),
-    Mutant("7 retention 0 keeps the last window", ATTENTION, "            if end - run <= block < end:\n                return True\n", "            if block < end:\n                return True\n"),
+    Mutant("7 window includes the token itself", ATTENTION, "return max(0, num_tokens - window + 1)", "return max(0, num_tokens - window)"),
+    Mutant("7 chunks are forgotten whole", ATTENTION, "return num_tokens // window * window", "return max(0, num_tokens - window)"),
+    Mutant("7 dropped from the highest index", PAGED, "            free_blocks(kv.pool, group, table, table.num_null, stop)\n", "            for at in range((stop - table.num_null) // 2):\n                a, b = table.num_null + at, stop - 1 - at\n                table.blocks[a], table.blocks[b] = table.blocks[b], table.blocks[a]\n            free_blocks(kv.pool, group, table, table.num_null, stop)\n"),
+    Mutant("7 a run of blocks ends a hit", PREFIX, "cdiv(spec.window - 1, size)", "cdiv(spec.window, size)"),
+    Mutant("7 the run restarts after a miss", PREFIX, "            run = 0\n            continue\n", "            continue\n"),
+    Mutant("7 hits end on aligned boundaries", PREFIX, "            continue  # a hit must end on an aligned boundary\n", "            pass\n"),
+    Mutant("7 leading run", PREFIX, "return aligned(kv, run * size)", "return 0"),
+    Mutant("7 chunked hit starts at its chunk", PREFIX, "place = num_skipped(spec.kind, spec.window, limit) // spec.block_size", "place = 0"),
+    Mutant("7 retention 0 keeps the last window", ATTENTION, "        if end - run <= place < end:\n", "        if place < end:\n"),
     Mutant("7 prompt boundary", ATTENTION, "(request.num_prompt_tokens - 1, request.shared_prefix_boundary)", "(request.shared_prefix_boundary,)"),
     Mutant("7 shared prefix boundary", ATTENTION, "(request.num_prompt_tokens - 1, request.shared_prefix_boundary)", "(request.num_prompt_tokens - 1,)"),
-    Mutant("7 retention interval", ATTENTION, "block % per_segment >= per_segment - run", "block % per_segment >= per_segment - run - 1"),
-    Mutant("7 dense retention", ATTENTION, "segment = alignment if retention is None else retention", "segment = retention or 0"),
+    Mutant("7 retention interval", ATTENTION, "place % blocks >= blocks - run", "place % blocks >= blocks - run - 1"),
+    Mutant("7 dense retention", LAYOUT, "kv.segment = kv.alignment if retention is None else retention", "kv.segment = retention or 0"),
     # 8. Hybrid groups.
-    Mutant("8 lcm of block sizes", CACHE, "self.alignment = lcm(*sizes)", "self.alignment = max(sizes)"),
-    Mutant("8 gcd of block sizes", CACHE, "return hashes[ratio - 1 :: ratio]", "return hashes[::ratio]"),
-    Mutant("8 full attention first", CACHE, "key=lambda m: not isinstance(m[0], FullAttention)", "key=lambda m: 0"),
-    Mutant("8 equal specs hit together", CACHE, "                if block is None:\n                    return None\n                blocks.append(block)", "                if block is None:\n                    block = 1\n                blocks.append(block)"),
-    Mutant("8 fixpoint", CACHE, "if not shrunk or one_pass:", "if True:"),
-    Mutant("8 full part is trimmed", CACHE, "table[: cdiv(hit, spec.block_size)] if full else table", "table"),
-    Mutant("8 longest hit is the boundary", CACHE, "longest if longest > hit else 0", "0"),
-    Mutant("8 boundary overwritten by every lookup", VLLM, "request.shared_prefix_boundary = hit.shared_prefix_boundary", "request.shared_prefix_boundary = max(request.shared_prefix_boundary, hit.shared_prefix_boundary)"),
-    Mutant("8 caching rounds to the alignment", PAGED, "        num_tokens -= num_tokens % alignment\n", ""),
+    Mutant("8 lcm of block sizes", LAYOUT, "lcm(*sizes), gcd(*sizes)", "max(sizes), gcd(*sizes)"),
+    Mutant("8 gcd of block sizes", PAGED, "holding.keys[(place + 1) * group.keys_per_block - 1]", "holding.keys[place * group.keys_per_block]"),
+    Mutant("8 full attention first", LAYOUT, "key=lambda m: m[0].kind != FULL", "key=lambda m: 0"),
+    Mutant("8 equal specs hit together", PREFIX, "        if block == NONE:\n            return False\n", "        if block == NONE:\n            block = 1\n"),
+    Mutant("8 fixpoint", PREFIX, "if one_pass or not shrunk:", "if True:"),
+    Mutant("8 full part is trimmed", PAGED, "    table.length = hit // group.block_size\n", "    table.length = hit // group.block_size\n    if kv.num_specs > 1 and group.kind == kv.specs[0].kind == 0:\n        table.length = max(hit, kv.specs[0].length) // group.block_size\n"),
+    Mutant("8 longest hit is the boundary", PREFIX, "    if longest > hit:\n        request.shared_prefix_boundary = longest\n", ""),
+    Mutant("8 boundary overwritten by every lookup", PREFIX, "    request.shared_prefix_boundary = 0\n", ""),
+    Mutant("8 caching rounds to the alignment", PAGED, "    num_tokens -= num_tokens % kv.alignment\n", ""),
 ]  # fmt: skip
 
+#: Those that ``--compiled`` also runs through the compiled engine: each is a minute of compiling.
+COMPILED = (
+    "2 adaptive threshold counts all",
+    "2a.3 FCFS victim is the last",
+    "2a.3 index follows a victim before it",
+    "2b.1 set aside in order",
+    "2b.5 hit counts as computed",
+    "3 stale tokens are kept",
+    "4 get from the front",
+    "4 LRU, not MRU",
+    "5 watermark",
+    "5.3 lookahead slots",
+    "7 window includes the token itself",
+    "8 equal specs hit together",
+)
 
-def is_caught(mutant: Mutant) -> str | None:
+
+def is_caught(mutant: Mutant, *, compiled: bool = False) -> str | None:
     """Return what catches a mutant, None if nothing does."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
@@ -139,9 +167,9 @@ def is_caught(mutant: Mutant) -> str | None:
         path = copy / "kvsim" / mutant.file
         path.write_text(path.read_text().replace(mutant.line, mutant.broken))
         environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-        environment["HYPOTHESIS_PROFILE"] = "ci"
+        environment |= {"HYPOTHESIS_PROFILE": "ci", "KVSIM_CACHE_DIR": str(copy / "cache")}
 
-        def fails(*arguments: str) -> bool:
+        def fails(*arguments: str, seconds: int) -> bool:
             command = [sys.executable, *arguments]
             try:
                 done = subprocess.run(
@@ -149,7 +177,7 @@ def is_caught(mutant: Mutant) -> str | None:
                     cwd=copy,
                     env=environment,
                     capture_output=True,
-                    timeout=300,
+                    timeout=seconds,
                     check=False,
                 )
             except subprocess.TimeoutExpired:
@@ -157,21 +185,31 @@ def is_caught(mutant: Mutant) -> str | None:
             return done.returncode != 0
 
         cases = sorted(str(p) for p in (copy / "tests" / "data" / "vllm_cases").glob("*.json"))
-        if fails("-m", "kvsim", "replay-case", *cases):
+        replay = ("-m", "kvsim", "replay-case", "--backend")
+        if compiled:
+            if fails(*replay, "compiled", *cases, seconds=1200):
+                return "recorded schedules, compiled"
+            return None
+        if fails(*replay, "python", *cases, seconds=300):
             return "recorded schedules"
+        conftest = copy / "tests" / "conftest.py"
+        conftest.write_text(conftest.read_text() + PLAIN_PYTHON)
         files = [f"tests/test_{name}.py" for name in TESTS]
-        if fails("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files):
+        if fails("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, seconds=1200):
             return "tests"
         return None
 
 
 def main() -> None:
     """Try every mutant, or those whose rule starts with an argument."""
-    wanted = sys.argv[1:] or [""]
+    compiled = "--compiled" in sys.argv
+    wanted = [argument for argument in sys.argv[1:] if argument != "--compiled"] or [""]
     chosen = [m for m in MUTANTS if any(m.rule.startswith(start) for start in wanted)]
+    if compiled:
+        chosen = [m for m in chosen if m.rule in COMPILED]
     alive = []
     for mutant in chosen:
-        by = is_caught(mutant)
+        by = is_caught(mutant, compiled=compiled)
         print(f"{mutant.rule}: {f'caught by {by}' if by else 'ALIVE'}", flush=True)  # noqa: T201
         alive += [mutant] if by is None else []
     print(f"{len(chosen) - len(alive)} of {len(chosen)} mutants caught")  # noqa: T201
