@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import kvsim
 from kvsim.engine.backend import Backend
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.router import ROUTERS, Router
 from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
-from kvsim.kv.manager import ALLOCATORS, NO_HIT, Hit
+from kvsim.kv.manager import ALLOCATORS, NO_HIT, Hit, KVCacheConfig, KVCacheManager
 from kvsim.kv.paged import PagedManager
 from kvsim.kv.usage import KVUsage
 from kvsim.records.request import Request
@@ -41,7 +44,64 @@ def test_every_eviction_policy_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROUTERS.names())
 def test_every_router_passes(name: str) -> None:
-    check_router(name, num_runs=3)
+    check_router(name, num_runs=2)
+
+
+class TwoSizes(KVCacheManager):
+    """Two managers in one: small blocks for short prompts, large blocks for long ones."""
+
+    def __init__(self, config: KVCacheConfig, *, limit: int = 30) -> None:
+        half = config.num_bytes // 2
+        self.limit = limit
+        self.short = PagedManager(replace(config, num_bytes=half), block_size=4)
+        self.long = PagedManager(replace(config, num_bytes=half), block_size=16)
+        self.total_bytes = self.short.total_bytes + self.long.total_bytes
+        self.num_gpu_blocks = self.short.num_gpu_blocks + self.long.num_gpu_blocks
+        self.block_size = 4
+
+    def of(self, request: Request) -> PagedManager:
+        return self.short if request.num_prompt_tokens <= self.limit else self.long
+
+    def lookup(self, request: Request) -> Hit:
+        return self.of(request).lookup(request)
+
+    def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
+        return self.of(request).allocate_slots(request, num_new_tokens, hit)
+
+    def free(self, request: Request) -> None:
+        self.of(request).free(request)
+
+    def retire(self, request: Request) -> None:
+        self.of(request).retire(request)
+
+    def fits(self, request: Request) -> bool:
+        return self.of(request).fits(request)
+
+    def cache_computed(self, request: Request, num_tokens: int) -> None:
+        self.of(request).cache_computed(request, num_tokens)
+
+    @property
+    def usage(self) -> KVUsage:
+        pairs = zip(self.short.usage, self.long.usage, strict=True)
+        return KVUsage(*(a + b for a, b in pairs))
+
+    @property
+    def kv_usage(self) -> float:
+        return (self.short.kv_usage + self.long.kv_usage) / 2
+
+    def memory_map(self, num_bins: int) -> NDArray[np.uint8]:
+        half = num_bins // 2
+        parts = self.short.memory_map(half), self.long.memory_map(num_bins - half)
+        return np.concatenate(parts)
+
+    def check_integrity(self) -> None:
+        self.short.check_integrity()
+        self.long.check_integrity()
+
+
+def test_an_allocator_made_of_two_passes() -> None:
+    check_allocator(TwoSizes, num_runs=5)
+    check_allocator(TwoSizes, num_runs=2, model="gpt-oss-20b")
 
 
 # -- allocators that are wrong --------------------------------------------------------------------
