@@ -8,6 +8,8 @@ runs without an edit to any file of kvsim.
 from __future__ import annotations
 
 import inspect
+import re
+from contextlib import contextmanager
 from importlib import import_module
 from pkgutil import iter_modules
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hin
 from kvsim.errors import unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -66,6 +68,19 @@ class Registry(Generic[T]):
             return factory
 
         return decorate
+
+    @contextmanager
+    def lend(self, factory: Callable[..., T]) -> Iterator[str]:
+        """Give a class or function a name for a while: that of its own, or one like it."""
+        self._load()
+        name = re.sub(r"\W", "", getattr(factory, "__name__", "")) or "own"
+        while name in self._factories:
+            name += "-own"
+        self._factories[name] = factory
+        try:
+            yield name
+        finally:
+            del self._factories[name]
 
     def names(self) -> list[str]:
         """All registered names, sorted."""

@@ -34,7 +34,7 @@ from kvsim.fleet.simulate import _admissible, _new_requests
 from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.records.engine import Replica as State
-from kvsim.records.memory import Numbers, Views, Zeros
+from kvsim.records.memory import Numbers, Room, Views, Zeros
 from kvsim.records.record import NONE, Record, is_record, item_of, plain
 from kvsim.records.request import Request
 from kvsim.registry import parse_spec
@@ -63,6 +63,8 @@ def family(**choices: Any) -> st.SearchStrategy[dict[str, Any]]:
 
 #: Families that often hit a prefix.
 HITTING = ("full", "sliding", "hybrid", "eviction", "tiered")
+#: Families that take memory as requests grow, and find none.
+PREEMPTING = ("full", "sliding", "hybrid", "unequal", "chunked", "eviction", "tiered", "vllm-v0")
 RETENTION = (0, 0, None, 16, 48)
 RESERVES = ("max", "pow2", "oracle")
 RULED_POLICIES = [
@@ -177,6 +179,9 @@ def configured(draw: st.DrawFn, name: str) -> dict[str, Any]:
             options["enable_chunked_prefill"] = False
             options["max_num_batched_tokens"] = max(budget, options["max_model_len"])
     options |= given
+    if "num_samples" in given:  # sequences count
+        options |= {"max_num_seqs": max_num_seqs + 2, "num_lookahead_tokens": 0}
+        options["max_num_active_seqs"] = None
     # A request takes blocks in every group.
     setup = resolve(Config.build(**options | {"num_gpu_blocks_override": 2}))
     blocks = draw(st.one_of(st.integers(1, 12), st.integers(8, 60), st.integers(60, 400)))
@@ -211,7 +216,7 @@ def test_both_engines_agree_to_the_bit(name: str) -> None:
         seen["hits"] += (python.summary["prefix_cache_hit_rate"] or 0) > 0
 
     agree()
-    assert seen["served"] > 0.3 * seen["runs"]
+    assert seen["served"] > 0.1 * seen["runs"]
     assert seen["hits"] > 0 or name not in HITTING
 
 
@@ -229,17 +234,18 @@ def short_of_memory(draw: st.DrawFn, name: str) -> tuple[Trace, dict[str, Any]]:
         priority=rng.integers(0, 3, n),
     )
     options = draw(configured(name))
-    options |= {"max_model_len": 120, "max_num_seqs": int(rng.integers(2, 12))}
+    options |= {"max_model_len": 120, "max_num_seqs": int(rng.integers(3, 12))}
     options |= {"horizon": math.inf, "max_num_active_seqs": None}
     if "max_num_batched_tokens" in options:
         options["max_num_batched_tokens"] = draw(st.sampled_from([120, 300]))
     setup = resolve(Config.build(**options | {"num_gpu_blocks_override": 2}))
     block, longest = setup.kv_config.num_bytes // 2, int((prompt + output).max())
-    one = Request(0, 0.0, 1, longest - 1, [], 1)
+    one = Request(0, 0.0, 1, longest - 1, num_samples=options.get("num_samples", 1))
     least, most = 1, 2000
     while least < most:  # the fewest blocks that hold the longest request
         middle = (least + most) // 2
-        kv = replace(setup, kv_config=replace(setup.kv_config, num_bytes=middle * block)).make_kv()
+        config = replace(setup.kv_config, num_bytes=middle * block, max_num_samples=one.num_samples)
+        kv = replace(setup, kv_config=config).make_kv()
         least, most = (least, middle) if kv.fits(one) else (middle + 1, most)
     slack = draw(st.sampled_from([1.0, 1.4, 2.0]))
     options["num_gpu_blocks_override"] = int(least * slack / (1.0 - options["watermark"])) + 1
@@ -262,7 +268,7 @@ def test_both_engines_agree_when_memory_is_short(name: str) -> None:
         seen["preempted"] += python.summary["num_preemptions"] > 0
 
     agree()
-    assert seen["preempted"] >= seen["runs"] / 4
+    assert seen["preempted"] >= seen["runs"] / 4 or name not in PREEMPTING
 
 
 # -- the whole state, field by field ---------------------------------------------------------------
@@ -320,7 +326,7 @@ def differences(a: Any, b: Any, record: type[Record], name: str = "state") -> It
         elif isinstance(x, Numbers) and isinstance(y, Numbers):
             if not np.array_equal(x.array, y.array):
                 yield path
-        elif not isinstance(x, Zeros) and len(x) != len(y):
+        elif not isinstance(x, Zeros | Room) and len(x) != len(y):
             yield f"{path} has {len(x)} entries, {len(y)}"
         elif is_record(item):
             for place in range(len(y)):

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 class Router(ABC):
     """Chooses a replica for each request, in order of arrival.
 
+    :func:`kvsim.testing.check_router` tells whether one does what it says.
+
     Attributes
     ----------
     looks_at_replicas : a choice depends on the replicas' state; if not, the choices are made
         before the run, and the replicas need not wait for each other
     needs_prefix_cache : it calls :meth:`Backend.num_cached_tokens`; then it looks at the replicas,
-        too
+        too, and need not say so. Where prefix caching is off, the answer is 0
     """
 
     looks_at_replicas = False
@@ -35,7 +37,8 @@ class Router(ABC):
         Parameters
         ----------
         request : the request, read-only
-        replicas : all replicas as they are now
+        replicas : all replicas as they are now; ask ``num_outstanding``, ``num_cached_tokens``,
+            ``clock`` and ``next_event_time``, and nothing that changes them
 
         Returns
         -------

@@ -32,7 +32,31 @@ class EvictionPolicy(ABC):
     """Order of the blocks that hold reusable content and that nobody references.
 
     A policy never touches reference counts or hashes; the block pool asks it for a victim only
-    when no block without content is left. ``foresees`` says that it makes use of :meth:`foresee`.
+    when no block without content is left. ``foresees`` says that it makes use of :meth:`foresee`
+    and :meth:`arrived`.
+
+    A block is ``cached`` when it gets its content, in use; then it is inserted and removed as its
+    users come and go; ``evict`` ends the content, and the same number may be cached again with
+    another one. What a policy decides must follow from these calls and its parameters alone.
+    :func:`kvsim.testing.check_eviction` tells whether it does.
+
+    Examples
+    --------
+    >>> from kvsim.testing import check_eviction
+    >>> class Newest(EvictionPolicy):
+    ...     def __init__(self):
+    ...         self.blocks = []
+    ...     def insert(self, block_id):
+    ...         self.blocks.insert(0, block_id)
+    ...     def remove(self, block_id):
+    ...         self.blocks.remove(block_id)
+    ...     def evict(self):
+    ...         return self.blocks.pop(0)
+    ...     def __len__(self):
+    ...         return len(self.blocks)
+    ...     def __iter__(self):
+    ...         return iter(self.blocks)
+    >>> check_eviction(Newest, num_runs=1)
     """
 
     foresees = False
@@ -62,7 +86,10 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[int]:
-        """Blocks held, next victim first. Does not mutate."""
+        """Blocks held, each once. Does not mutate.
+
+        The first is the one that :meth:`evict` would give now.
+        """
 
     # What a policy may want to know besides; by default it does not.
 

@@ -114,7 +114,10 @@ class KVCacheManager(ABC):
 
     A refused call leaves the state unchanged. Subclasses implement the abstract part; the rest has
     defaults that suit a manager without prefix cache. A manager is made of a :class:`KVCacheConfig`
-    and keyword parameters of its own.
+    and keyword parameters of its own. The settings in it are the manager's to honour: nobody else
+    keeps the watermark, adds lookahead slots or takes the whole output where ``reserve_output``
+    says so. A manager may be made of others and hand each request to one of them.
+    :func:`kvsim.testing.check_allocator` says whether it keeps its promises.
 
     Attributes
     ----------
@@ -143,7 +146,8 @@ class KVCacheManager(ABC):
     def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:
         """Make room for the next tokens of a request. Mutates, unless it returns False.
 
-        The first call for a request admits it, reusing ``hit``; later ones let it grow.
+        The first call for a request admits it, reusing ``hit``; later ones let it grow. Before the
+        new tokens come those of the hit at first, ``request.num_computed_tokens`` later.
         """
 
     @abstractmethod
@@ -203,11 +207,18 @@ class KVCacheManager(ABC):
         return NO_TRANSFERS
 
     def retire(self, request: Request) -> None:
-        """Note that a request has ended while its batch keeps its slots. Mutates."""
+        """Note that a request has ended while its batch keeps its slots. Mutates.
+
+        Under ``static`` only; ``free`` comes when the batch ends.
+        """
         del request
 
     def cache_computed(self, request: Request, num_tokens: int) -> None:
-        """Note that the first ``num_tokens`` tokens are computed and known. Mutates."""
+        """Note that the first ``num_tokens`` tokens are computed and known. Mutates.
+
+        Only called with asynchronous scheduling, when a token that ``allocate_slots`` has made
+        room for gets known. Without it, all tokens are known when their slots are taken.
+        """
         del request, num_tokens
 
     @property
@@ -217,7 +228,10 @@ class KVCacheManager(ABC):
 
     @property
     def num_free(self) -> int:
-        """Blocks (or slots) that belong to nobody, cached ones included. Does not mutate."""
+        """Blocks (or slots) that belong to nobody, cached ones included. Does not mutate.
+
+        vllm-v0 grows a request with a block table only while there are some.
+        """
         return round((1 - self.kv_usage) * self.num_gpu_blocks)
 
     def block_ids(self, request: Request) -> list[list[int]]:

@@ -15,6 +15,7 @@ from kvsim.records.growth import adopt
 from kvsim.records.memory import Objects
 from kvsim.records.paged import Holding
 from kvsim.records.record import NONE
+from kvsim.records.request import Request
 from kvsim.registry import overridden
 from kvsim.rules import kv as rules
 from kvsim.rules.memory_map import paint
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from kvsim.records.kv import KV
     from kvsim.records.memory import Memory
-    from kvsim.records.request import Request
 
 
 #: What a subclass may answer in another way, at the price of the compiled engine.
@@ -113,12 +113,25 @@ class RuleManager(KVCacheManager):
     ) -> bool:
         if self.holds(request):
             return rules.allocate_slots(self.kv, request, num_new_tokens)
-        if request.place == NONE:
-            adopt(self.state, request)
+        self.meet(request)
         if self.kv.num_free_holdings < 2:
             self.add_holdings(self.kv, Objects(), self.kv.num_holdings)
         self.take_hit(hit)
         return rules.admit_slots(self.kv, request, num_new_tokens, hit.num_tokens)
+
+    def meet(self, request: Request) -> None:
+        """Have a request where the rules look for it.
+
+        The scheduler gives it its place; a manager inside another one learns of it here.
+        """
+        if request.place == NONE:
+            adopt(self.state, request)
+            return
+        requests = self.state.requests
+        while len(requests) <= request.place:
+            requests.append(Request())
+        if requests[request.place] is not request:
+            requests[request.place] = request
 
     def holds(self, request: Request) -> bool:
         """Whether a request holds memory."""

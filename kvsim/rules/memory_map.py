@@ -52,10 +52,14 @@ def paint_paged(state: Replica, first: int) -> None:
 def paint_units(state: Replica, first: int, num_units: int, first_unit: int) -> None:
     """Paint equal units, blocks or pages, by where their dead, live and reserved slots end."""
     kv = state.kv
+    if num_units == 0:
+        for b in range(state.num_bins):
+            state.maps[first + b] = FREE
+        return
     for b in range(state.num_bins):
         middle = (b + 0.5) * (num_units / state.num_bins)
         unit, within = first_unit + int(middle), middle % 1.0
-        cause = kv.unused[unit] if num_units > 0 else FREE
+        cause = kv.unused[unit]
         if kv.last_ends[unit] > within:
             cause = RESERVATION
         if kv.live_ends[unit] > within:

@@ -1,4 +1,4 @@
-"""Checks for tests: of kvsim itself, and of the allocators and schedulers that others plug in."""
+"""What must hold of every finished run, and of two runs that should be one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,189 @@
+"""A check of an eviction policy, for those who write one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from kvsim.kv.eviction import EVICTION_POLICIES, eviction_policy
+from kvsim.testing.serving import MAX_MODEL_LEN, checked, named, random_trace, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.kv.eviction import EvictionPolicy
+
+#: Prompts of one run.
+NUM_PROMPTS = 40
+
+
+def check_eviction(
+    policy: str | Callable[..., EvictionPolicy], *, num_runs: int = 20, seed: int = 0
+) -> None:
+    """Drive an eviction policy beside a model of the pool, then inside one.
+
+    Every run serves random prompts that share prefixes from a few blocks. The victim is the first
+    block of the iteration, never one in use; every free block is held exactly once; length and
+    iteration agree, and iterating changes nothing; the same calls give the same order again; once
+    all are evicted, nothing is left. Then a simulation uses it.
+
+    Parameters
+    ----------
+    policy : ``NAME[:KEY=VALUE]...``, where NAME may be an import path ``package.module:object``;
+        or the class or function itself
+    num_runs : runs of random prompts
+    seed : of the random numbers
+
+    Raises
+    ------
+    AssertionError, RuntimeError
+        Naming what is broken; a note says in which run.
+
+    Examples
+    --------
+    >>> from kvsim.testing import check_eviction
+    >>> check_eviction("sieve", num_runs=2)
+    """
+    with named(EVICTION_POLICIES, policy) as name:
+        for run in range(num_runs):
+            with told(f"{name}, run {run} of seed {seed}"):
+                orders = [_Pool(eviction_policy(name), [seed, run]).play() for _ in range(2)]
+                if orders[0] != orders[1]:
+                    _fail("the same calls give another order of victims: it is not deterministic")
+        for run in range(-(-num_runs // 5)):
+            rng = np.random.default_rng([seed, run])
+            options = {
+                "model": "llama-3-8b",
+                "gpu": "h100-sxm",
+                "allocator": f"paged+block-size=4+eviction={name}",
+                "num_gpu_blocks_override": int(rng.integers(8, 30)),
+                "max_model_len": MAX_MODEL_LEN,
+                "enable_prefix_caching": True,
+            }
+            with told(f"{name}, run {run} of seed {seed}: {options}"):
+                checked(random_trace(rng), options)
+
+
+def _fail(what: str) -> NoReturn:
+    raise AssertionError(what)
+
+
+class _Prompt:
+    """A prompt in use: the contents of its full blocks, and the blocks it holds."""
+
+    def __init__(self, keys: list[int], blocks: list[int], num_cached: int) -> None:
+        self.keys, self.blocks, self.num_cached = keys, blocks, num_cached
+
+
+class _Pool:
+    """What a block pool does, written plainly, with the policy under check beside it."""
+
+    def __init__(self, policy: EvictionPolicy, seed: list[int]) -> None:
+        self.policy, self.rng = policy, np.random.default_rng(seed)
+        num_blocks = int(self.rng.integers(2, 13))
+        self.unused = list(range(1, num_blocks + 1))
+        self.free: set[int] = set()  # with content, and held by nobody
+        self.ref_cnt = dict.fromkeys(self.unused, 0)
+        self.key_of: dict[int, int] = {}
+        self.blocks_of: dict[int, list[int]] = {}
+        self.running: list[_Prompt] = []
+        self.orders: list[list[int]] = []
+        self.coming = [self._draw_prompt() for _ in range(NUM_PROMPTS)]
+
+    def _draw_prompt(self) -> list[int]:
+        """A path in a random tree, as prefixes are; the keys look like hashes."""
+        keys, node = [], 0
+        for _ in range(int(self.rng.integers(0, 5))):
+            node = node * 3 + int(self.rng.choice([1, 1, 2, 3]))
+            keys.append(node * 0x9E3779B97F4A7C15 % 2**63)
+        return keys
+
+    def play(self) -> list[list[int]]:
+        """Serve all prompts; return the order of the blocks after every move."""
+        if self.policy.foresees:
+            self.policy.foresee(self.coming)
+        while self.coming:
+            if self.running and self.rng.random() < 0.6:
+                self._move(self.running[int(self.rng.integers(len(self.running)))])
+            elif not self._admit(self.coming[0]) and self.running:
+                self._end(self.running[0])
+            else:
+                self.coming.pop(0)
+            self._check()
+        for prompt in self.running[:]:
+            self._end(prompt)
+            self._check()
+        while self.free:
+            self._evict()
+            self._check()
+        return self.orders
+
+    def _admit(self, keys: list[int]) -> bool:
+        """Hit the longest prefix, then take blocks for the rest and for a last token."""
+        num_hits = next((i for i, k in enumerate(keys) if k not in self.blocks_of), len(keys))
+        hits = [self.blocks_of[key][0] for key in keys[:num_hits]]
+        needed = len(keys) + 1 - num_hits
+        if needed > len(self.unused) + len(self.free.difference(hits)):
+            return False
+        if self.policy.foresees:
+            self.policy.arrived(keys)
+        for block in hits:
+            self.policy.hit(block)
+            if self.ref_cnt[block] == 0:
+                self.policy.remove(block)
+                self.free.remove(block)
+            self.ref_cnt[block] += 1
+        taken = [self.unused.pop() if self.unused else self._evict() for _ in range(needed)]
+        for block in taken:
+            self.ref_cnt[block] = 1
+        self.running.append(_Prompt(keys, hits + taken, num_hits))
+        return True
+
+    def _evict(self) -> int:
+        expected = next(iter(self.policy), None)
+        block = self.policy.evict()
+        if block not in self.free:
+            _fail(f"evict() gives block {block} away, which is in use or not there")
+        if block != expected:
+            _fail(f"evict() gives block {block} away, and the iteration begins with {expected}")
+        self.free.remove(block)
+        key = self.key_of.pop(block)
+        self.blocks_of[key].remove(block)
+        if not self.blocks_of[key]:
+            del self.blocks_of[key]
+        return block
+
+    def _move(self, prompt: _Prompt) -> None:
+        """Compute a block's content, or end."""
+        at = prompt.num_cached
+        if at == len(prompt.keys) or self.rng.random() < 0.1:
+            self._end(prompt)
+            return
+        block, key = prompt.blocks[at], prompt.keys[at]
+        prompt.num_cached += 1
+        self.key_of[block] = key
+        self.blocks_of.setdefault(key, []).append(block)
+        self.policy.cached(block, key)
+
+    def _end(self, prompt: _Prompt) -> None:
+        """Let go of the blocks, last to first."""
+        self.running.remove(prompt)
+        for block in reversed(prompt.blocks):
+            self.ref_cnt[block] -= 1
+            if self.ref_cnt[block] == 0:
+                if block in self.key_of:
+                    self.policy.insert(block)
+                    self.free.add(block)
+                else:
+                    self.unused.append(block)
+
+    def _check(self) -> None:
+        order = [int(block) for block in self.policy]
+        if sorted(order) != sorted(self.free):
+            _fail(f"the policy holds {sorted(order)}; free and reusable are {sorted(self.free)}")
+        if len(self.policy) != len(order):
+            _fail(f"the length is {len(self.policy)}, and the iteration has {len(order)} blocks")
+        if [int(block) for block in self.policy] != order:
+            _fail("iterating changes the order")
+        self.orders.append(order)

@@ -1,0 +1,106 @@
+"""A check of a router, for those who write one."""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.fleet.router import ROUTERS, Router, make_router
+from kvsim.testing.results import equal_tables
+from kvsim.testing.serving import MAX_MODEL_LEN, checked, named, random_trace, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvsim.engine.backend import Backend
+    from kvsim.engine.incoming import IncomingRequest
+
+
+def check_router(
+    router: str | Callable[..., Router], *, num_runs: int = 20, seed: int = 0, **options: Any
+) -> None:
+    """Drive a router through random small traces, over one to four replicas.
+
+    It chooses a replica that there is, and changes none; it asks the replicas only what its
+    attributes say it asks; every request is served; a second run gives the same tables; and with
+    one replica, the tables are those of any other router.
+
+    Parameters
+    ----------
+    router : a name, with parameters if you like, an import path ``package.module:object``, or the
+        class or function itself
+    num_runs : traces
+    seed : of the random numbers
+    **options : fields of :class:`kvsim.Config` that are the same in all runs
+
+    Raises
+    ------
+    AssertionError, RuntimeError
+        Naming what is broken; a note says in which run.
+
+    Examples
+    --------
+    >>> from kvsim.testing import check_router
+    >>> check_router("least-outstanding", num_runs=2)
+    """
+    with (
+        named(ROUTERS, router) as name,
+        ROUTERS.lend(partial(_Spy, name)) as spy,
+    ):
+        for run in range(num_runs):
+            rng = np.random.default_rng([seed, run])
+            trace = random_trace(rng, max_requests=16)
+            drawn: dict[str, Any] = {
+                "model": "llama-3-8b",
+                "gpu": "h100-sxm",
+                "max_model_len": MAX_MODEL_LEN,
+                "num_gpu_blocks_override": int(2 ** rng.uniform(4, 9)),
+                "data_parallel_size": int(rng.integers(2, 5)),
+                "max_concurrency": [None, None, 1, 3][int(rng.integers(4))],
+                "max_num_seqs": int(rng.integers(1, 7)),
+                "enable_prefix_caching": True,
+            } | options
+            with told(f"{name}, run {run} of seed {seed}: {drawn}"):
+                checked(trace, drawn | {"router": spy})
+                alone = drawn | {"data_parallel_size": 1}
+                one = checked(trace, alone | {"router": spy})
+                other = checked(trace, alone | {"router": "round-robin"})
+                for table in ("requests", "memory", "steps"):
+                    if not equal_tables(getattr(one, table), getattr(other, table)):
+                        raise AssertionError(f"with one replica, its {table} table is another")
+
+
+class _Guarded:
+    """A replica that only answers what its router says it asks."""
+
+    def __init__(self, replica: Backend, router: Router) -> None:
+        self._replica, self._router = replica, router
+
+    def __getattr__(self, name: str) -> Any:
+        router = self._router
+        if name == "num_cached_tokens" and not router.needs_prefix_cache:
+            raise AssertionError("it calls num_cached_tokens, and needs_prefix_cache is False")
+        if not (router.looks_at_replicas or router.needs_prefix_cache):
+            raise AssertionError(f"it asks for {name}, and looks_at_replicas is False")
+        if name in ("submit", "advance", "settle"):
+            raise AssertionError(f"it calls {name}, which changes a replica")
+        return getattr(self._replica, name)
+
+
+class _Spy(Router):
+    """Another router, watched."""
+
+    def __init__(self, name: str) -> None:
+        self._router = make_router(name)
+        self.looks_at_replicas = self._router.looks_at_replicas
+        self.needs_prefix_cache = self._router.needs_prefix_cache
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+        guarded: Any = [_Guarded(replica, self._router) for replica in replicas]
+        choice = index(self._router.choose(request, guarded))
+        if not 0 <= choice < len(replicas):
+            raise AssertionError(f"it chooses replica {choice} of {len(replicas)}")
+        return choice

@@ -1,0 +1,119 @@
+"""Random small traces, and serving them with every check there is."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kvsim.config import Config
+from kvsim.engine.setup import resolve
+from kvsim.fleet.simulate import serve
+from kvsim.results.tables import FinishReason
+from kvsim.testing.results import check_result, equal_tables
+from kvsim.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+
+    from kvsim.engine.replica import Replica
+    from kvsim.registry import Registry
+    from kvsim.results.result import Result
+
+T = TypeVar("T")
+
+#: Tokens that a request of a random trace has at most, prompt and output.
+MAX_MODEL_LEN = 96
+#: Steps per token of the trace after which a run is said to get nowhere.
+PATIENCE = 50
+
+
+def random_trace(rng: np.random.Generator, max_requests: int = 8) -> Trace:
+    """Few requests, short, often sharing content, often arriving together."""
+    n = int(rng.integers(1, max_requests + 1))
+    segments = []
+    for index in range(n):
+        shared, own = int(rng.integers(0, 40)), int(rng.integers(1, 40))
+        pieces = [(int(rng.integers(0, 2)), 0, shared)] if shared else []
+        # Sometimes another request's output comes back as history.
+        history = rng.random() < 0.3
+        content = 1000 + int(rng.integers(0, n)) if history else 100 + index
+        segments.append([*pieces, (content, 0, own)])
+    return Trace.from_arrays(
+        rng.choice([0.0, 0.0, 0.005, 0.03, 1.0], n).cumsum(),
+        [sum(length for _, _, length in pieces) for pieces in segments],
+        rng.integers(1, 25, n),
+        segments=segments,
+        output_content_id=[1000 + index for index in range(n)],
+        priority=rng.integers(0, 3, n),
+    )
+
+
+@contextmanager
+def named(registry: Registry[T], part: str | Callable[..., T]) -> Iterator[str]:
+    """Name a part for as long as it is checked; a name stays what it is."""
+    if isinstance(part, str):
+        yield part
+        return
+    with registry.lend(part) as name:
+        yield name
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Say of an error what was being done."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"while checking {what}")
+        raise
+
+
+class Watch:
+    """Recounts all memory after every step, and stops a run that gets nowhere."""
+
+    def __init__(self, num_steps: int) -> None:
+        self.num_steps = num_steps
+
+    def scheduled(self, replica: Replica) -> None:
+        """Look at a replica after a step was scheduled."""
+        self.num_steps -= 1
+        if self.num_steps < 0:
+            raise AssertionError(
+                f"invariant 7: at {replica.clock} s {replica.num_outstanding()} requests still "
+                "preempt each other, or wait; does fits() promise too much?"
+            )
+        self.completed(replica)
+
+    def completed(self, replica: Replica) -> None:
+        """Look at a replica after a step has ended."""
+        replica.check_integrity()
+        replica.kv.usage.check(replica.kv.total_bytes)
+
+
+def checked(trace: Trace, options: dict[str, Any]) -> Result:
+    """Serve a trace twice, with every check there is.
+
+    Raises
+    ------
+    AssertionError, RuntimeError
+        Naming the broken invariant.
+    """
+    first, second = _serve(trace, options), _serve(trace, options)
+    check_result(first)
+    for table in ("requests", "memory", "steps"):
+        if not equal_tables(getattr(first, table), getattr(second, table)):
+            raise AssertionError(f"invariant 8: two runs differ in the {table} table")
+    if first.summary != second.summary:
+        raise AssertionError("invariant 8: two runs differ in the summary")
+    ended = (FinishReason.FINISHED, FinishReason.REJECTED)
+    if not set(first.requests["finish_reason"].tolist()) <= set(ended):
+        raise AssertionError("invariant 1: some requests never ended")
+    return first
+
+
+def _serve(trace: Trace, options: dict[str, Any]) -> Result:
+    config = Config.build(**{"backend": "python", "record_steps": True} | options)
+    tokens = int(trace.num_prompt_tokens.sum() + trace.num_output_tokens.sum())
+    return serve(resolve(config), trace, observer=Watch(PATIENCE * (tokens + 1)))
