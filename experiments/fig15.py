@@ -43,6 +43,7 @@ def saving(trace: Trace, n: int, beam_switch: float) -> float:
         2048,
         use_beam_search=True,
         beam_switch=beam_switch,
+        max_num_samples=n,
     )
     held = entries = 0
     for row in range(len(trace)):
