@@ -1,7 +1,8 @@
 """The compiled engine runs the very rules of the Python one, and must agree with it to the bit.
 
-``KVSIM_BOUNDSCHECK=1`` compiles the rules with every access to a list checked; a test runs this
-file that way: ``pytest -m slow tests/test_compiled.py``.
+Under ``HYPOTHESIS_PROFILE=nightly`` every family is drawn 400 times. ``KVSIM_BOUNDSCHECK=1``
+compiles the rules with every access to a list checked; a test runs this file that way:
+``pytest -m slow tests/test_compiled.py``.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def assert_equal(python: kvsim.Result, compiled: kvsim.Result) -> None:
 def test_both_engines_agree_to_the_bit(name: str) -> None:
     seen: Counter[str] = Counter()
 
-    @examples(120)
+    @examples(40)
     @given(trace=traces(max_requests=30), options=configured(name))
     def agree(trace: Trace, options: dict[str, Any]) -> None:
         python, compiled = both(trace, **options)
@@ -256,7 +257,7 @@ def short_of_memory(draw: st.DrawFn, name: str) -> tuple[Trace, dict[str, Any]]:
 def test_both_engines_agree_when_memory_is_short(name: str) -> None:
     seen: Counter[str] = Counter()
 
-    @examples(60)
+    @examples(20)
     @given(case=short_of_memory(name))
     def agree(case: tuple[Trace, dict[str, Any]]) -> None:
         trace, options = case
@@ -340,7 +341,7 @@ def differences(a: Any, b: Any, record: type[Record], name: str = "state") -> It
 def test_both_engines_leave_the_same_state_at_every_horizon(name: str) -> None:
     seen: Counter[str] = Counter()
 
-    @examples(30)
+    @examples(10)
     @given(trace=traces(), options=configured(name), data=st.data())
     def agree(trace: Trace, options: dict[str, Any], data: st.DataObject) -> None:
         options["data_parallel_size"] = 1
