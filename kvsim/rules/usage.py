@@ -83,7 +83,7 @@ def out_of_window(kv: KV, group: KVGroup) -> int:
 
     A block that several requests share is out of the window where it is so for all of them.
     """
-    total, pool = 0, kv.pool
+    total, num_shared, pool = 0, 0, kv.pool
     for h in range(kv.num_holdings):
         if kv.holdings[h].request == NONE:
             continue
@@ -92,18 +92,28 @@ def out_of_window(kv: KV, group: KVGroup) -> int:
             continue
         skipped = num_skipped(group.kind, group.window, kv.holdings[h].num_processed_tokens)
         dead = skipped % group.block_size
+        if pool.blocks[block].ref_cnt == 1:
+            total += dead
+            continue
+        num_shared += 1
         if pool.num_seen[block] > 0:
             dead = min(dead, pool.fewest_dead[block])
         pool.num_seen[block] += 1
         pool.fewest_dead[block] = dead
         if pool.num_seen[block] == pool.blocks[block].ref_cnt:
             total += dead
+    if num_shared > 0:
+        forget_seen(kv, group)
+    return total
+
+
+def forget_seen(kv: KV, group: KVGroup) -> None:
+    """Clear the marks of blocks that requests share."""
     for h in range(kv.num_holdings):
         if kv.holdings[h].request != NONE:
             block = dead_block(group, kv.holdings[h])
             if block != NONE:
-                pool.num_seen[block] = 0
-    return total
+                kv.pool.num_seen[block] = 0
 
 
 def is_refused(state: Replica) -> bool:
