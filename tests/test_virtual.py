@@ -17,6 +17,7 @@ from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.usage import Cause
 from kvsim.kv.virtual import PAGE_SIZES, TensorKind, VirtualManager
 from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
+from kvsim.rules.virtual import num_needed_pages
 from kvsim.testing import check_result
 from kvsim.trace import Trace
 
@@ -32,6 +33,12 @@ def layout(num_layers: int, kv_heads: int, window: int | None = None) -> KVLayou
 
 def manager(layers: KVLayout, num_bytes: int, page: str = "64KiB", **options: Any) -> Any:
     return VirtualManager(KVCacheConfig(layers, num_bytes, 16, 4096, **options), page_size=page)
+
+
+def free_pages(kv: VirtualManager) -> list[int]:
+    """Free pages, the next one out last."""
+    virtual = kv.kv.virtual
+    return list(virtual.free_pages[: virtual.num_free_pages])
 
 
 # -- the paper ------------------------------------------------------------------------------------
@@ -59,9 +66,9 @@ def test_tokens_per_page(model: tuple[int, int], tp: int, page: str, tokens: int
     assert kv.block_size == tokens
     r = request(0, tokens, 9)
     compute(kv, r, tokens)
-    assert kv.num_pages - len(kv._free) == 2 * num_layers
+    assert kv.num_pages - kv.kv.virtual.num_free_pages == 2 * num_layers
     compute(kv, r, 1)  # the next token takes a page of every tensor
-    assert kv.num_pages - len(kv._free) == 4 * num_layers
+    assert kv.num_pages - kv.kv.virtual.num_free_pages == 4 * num_layers
 
 
 @pytest.mark.parametrize(("page", "least", "most"), [("64KiB", 4, 15), ("256KiB", 16, 60)])
@@ -98,7 +105,7 @@ def test_causes_of_one_request() -> None:
     assert kv.usage == (0, 0, 0, 0, 32 * 65_536, 0)
     straddling = request(1, 219, 2)
     compute(kv, straddling, 219)
-    assert kv.num_pages - len(kv._free) == 8
+    assert kv.num_pages - kv.kv.virtual.num_free_pages == 8
 
 
 def test_a_refused_call_changes_nothing() -> None:
@@ -107,9 +114,9 @@ def test_a_refused_call_changes_nothing() -> None:
     compute(kv, r, 32)
     assert not compute(kv, request(1, 33, 2), 33)
     compute(kv, r, 32)
-    before = (kv.usage, list(kv._free))
+    before = (kv.usage, free_pages(kv))
     assert not compute(kv, r, 1)
-    assert (kv.usage, list(kv._free)) == before
+    assert (kv.usage, free_pages(kv)) == before
 
 
 def test_returned_pages_are_taken_first() -> None:
@@ -118,10 +125,10 @@ def test_returned_pages_are_taken_first() -> None:
     compute(kv, request(0, 32, 4), 32)
     second, third = request(1, 50, 4), request(2, 50, 4)
     compute(kv, second, 50)
-    pages = list(kv._stretches[1].pages[0])
+    pages = kv._pages(second.holding)
     kv.free(second)
     compute(kv, third, 50)
-    assert kv._stretches[2].pages[0] == pages
+    assert kv._pages(third.holding) == pages
 
 
 def test_it_fits_to_the_page() -> None:
@@ -141,7 +148,7 @@ def test_a_window_holds_whole_pages_and_no_more(prompt: int, window: int, slot: 
         compute(kv, r, 1)
         n = r.num_computed_tokens
         first = max(0, n - 1 - window + 1) * slot // 65536
-        assert kv.num_pages - len(kv._free) == 4 * (-(-n * slot // 65536) - first)
+        assert kv.num_pages - kv.kv.virtual.num_free_pages == 4 * (-(-n * slot // 65536) - first)
         assert kv.usage.token_states == 4 * slot * min(n, window)
 
 
@@ -154,8 +161,8 @@ def test_a_window_never_takes_more_than_was_promised(window: int, chunk: int, sl
     most = 0
     while r.num_computed_tokens < 1000:
         compute(kv, r, min(chunk, 1000 - r.num_computed_tokens))
-        most = max(most, kv.num_pages - len(kv._free))
-    assert 0 <= kv._num_needed(1000) - most <= 4  # two tensors, a page at either end
+        most = max(most, kv.num_pages - kv.kv.virtual.num_free_pages)
+    assert 0 <= num_needed_pages(kv.kv, 1000) - most <= 4  # two tensors, a page at either end
 
 
 def test_kinds_of_layers_are_mapped_apart() -> None:
