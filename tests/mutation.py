@@ -41,6 +41,7 @@ class Mutant(NamedTuple):
 
 VLLM, BATCH, ENGINE, QUEUE = (f"rules/{name}.py" for name in ("vllm", "batch", "engine", "queue"))
 PAGED, POOL, PREFIX = "rules/paged.py", "rules/pool.py", "rules/prefix.py"
+WINDOW = "rules/window.py"
 ATTENTION, KEYS, EVICTION = "rules/attention.py", "rules/keys.py", "rules/eviction.py"
 LAYOUT, POOL_LAYOUT = "kv/paged.py", "kv/block_pool.py"  # the constants that the rules read
 
@@ -98,7 +99,10 @@ MUTANTS = [
     Mutant("5.1 full length must fit", PAGED, "    if kv.reserve_full_isl:\n", "    if False:\n"),
     Mutant("5.1 admission cap on", PAGED, "need_to_admit(kv, holding, length, hit, True)", "need_to_admit(kv, holding, length, hit, False)"),
     Mutant("5.2 out-of-window blocks are dropped", PAGED, "        drop_out_of_window(kv, request, holding)\n", "        pass\n"),
-    Mutant("5.2 in-flight tokens still see them", PAGED, "max(0, computed - request.num_in_flight_tokens)", "max(0, computed)"),
+    Mutant("5.2 in-flight tokens still see them", WINDOW, "kv.max_model_len) - request.num_in_flight_tokens)", "kv.max_model_len))"),
+    Mutant("5.2 a block is dropped as soon as no token sees it", WINDOW, "else first + group.block_size\n", "else first + group.block_size + 1\n"),
+    Mutant("4 a window that moves within a block leaves slots", WINDOW, "                rate += group.slot_bytes\n", "                rate += 0\n"),
+    Mutant("4 shared blocks are dead where they are for all", WINDOW, "if kv.pool.num_shared == 0:", "if kv.pool.num_shared >= 0:"),
     Mutant("5.3 lookahead slots", PAGED, "min(end + kv.num_lookahead_tokens, kv.max_model_len)", "min(end, kv.max_model_len)"),
     Mutant("5.3 slots end at max_model_len", PAGED, "min(end + kv.num_lookahead_tokens, kv.max_model_len)", "end + kv.num_lookahead_tokens"),
     Mutant("5.4 skipped part of a hit is null", PAGED, "    for place in range(skipped):\n        table.blocks[place] = NULL_BLOCK\n", ""),

@@ -170,6 +170,10 @@ class BlockPool:
                 )
             if count > 1 and not hashed[k] and not forked:
                 raise RuntimeError(f"invariant 4: block {k} is shared but has no key")
+        windows = [group.window > 0 for group in self.kv.groups]
+        shared = sum(count > 1 and windows[group_of[k]] for k, count in enumerate(held))
+        if shared != self.kv.pool.num_shared:
+            raise RuntimeError(f"{self.kv.pool.num_shared} shared blocks counted, {shared} found")
         free = list(self.free_queue())
         used = sum(count > 0 for count in held)
         if len(set(free)) != len(free) or any(ref_cnt[k] for k in free):

@@ -88,8 +88,7 @@ class ContiguousManager(RuleManager):
 
     def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
         new = memory.records(Pieces, stop - first)
-        for pieces in new:
-            pieces.starts = memory.ints(self.config.max_num_samples)
+        memory.share_out(new, "starts", int, self.config.max_num_samples)
         kv.contiguous.pieces = [*kv.contiguous.pieces, *new] if first else new
 
     # -- the protocol --------------------------------------------------------------------------

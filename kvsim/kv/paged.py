@@ -21,6 +21,7 @@ from kvsim.records.kv import KV, PAGED
 from kvsim.records.memory import head
 from kvsim.records.paged import FULL, BlockTable, KVGroup, LookupSpec
 from kvsim.rules.attention import admission_cap, cdiv
+from kvsim.rules.window import num_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -129,12 +130,10 @@ class PagedManager(RuleManager):
 
     def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
         width = cdiv(self.config.max_model_len, kv.hash_block_size) + 2
-        for place in range(first, stop):
-            holding = kv.holdings[place]
-            holding.keys = memory.ints(width)
-            holding.tables = memory.records(BlockTable, self.num_tables())
-            for table in holding.tables:
-                table.blocks = memory.ints(width)
+        holdings = kv.holdings[first:stop]
+        memory.share_out(holdings, "keys", int, width)
+        tables = memory.share_out(holdings, "tables", BlockTable, self.num_tables())
+        memory.share_out(tables, "blocks", int, width)
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
         blocks = self.num_usable + 1
@@ -207,6 +206,14 @@ class PagedManager(RuleManager):
         filled = sum(r.num_filled for r, _ in live)
         if filled != self.kv.num_filled:
             raise RuntimeError(f"{self.kv.num_filled} filled slots counted, {filled} found")
+        dead = sum(
+            num_dead(group, self.kv.holdings[h]) * group.slot_bytes
+            for group in self.kv.groups
+            if group.window > 0
+            for _, h in live
+        )
+        if dead != self.kv.dead_bytes:
+            raise RuntimeError(f"{self.kv.dead_bytes} bytes out of windows counted, {dead} found")
         for g, spec in enumerate(self.groups):
             lengths = [self.kv.holdings[h].tables[g].length for _, h in live]
             counted = self.kv.groups[g].num_table_blocks

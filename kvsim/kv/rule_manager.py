@@ -12,7 +12,7 @@ from kvsim.kv.manager import NO_HIT, Hit, KVCacheConfig, KVCacheManager, Transfe
 from kvsim.kv.usage import KVUsage
 from kvsim.records.engine import Replica
 from kvsim.records.growth import adopt
-from kvsim.records.memory import Objects
+from kvsim.records.memory import Objects, head
 from kvsim.records.paged import Holding
 from kvsim.records.record import NONE
 from kvsim.records.request import Request
@@ -61,12 +61,9 @@ class RuleManager(KVCacheManager):
         new = memory.records(Holding, count)
         kv.holdings = [*kv.holdings, *new] if n else new
         self.fill_holdings(kv, memory, n, n + count)
-        free = memory.ints(n + count)
-        for place in range(count):  # under the old ones: as if all had been laid out at once
-            free[place] = n + count - 1 - place
-        for place in range(kv.num_free_holdings):
-            free[count + place] = kv.free_holdings[place]
-        kv.free_holdings = free
+        # Under the old ones: as if all had been laid out at once.
+        free = [*range(n + count - 1, n - 1, -1), *head(kv.free_holdings, kv.num_free_holdings)]
+        kv.free_holdings = memory.list_of([*free, *[0] * (n + count - len(free))])
         kv.num_holdings = n + count
         kv.num_free_holdings += count
 

@@ -116,11 +116,10 @@ class VirtualManager(RuleManager):
 
     def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
         new = memory.records(Stretch, stop - first)
-        for stretch in new:
-            stretch.rows = memory.records(MappedRows, len(self.kinds))
-            for rows, kind in zip(stretch.rows, kv.virtual.tensors, strict=True):
-                longest = num_rows(kv.virtual, kind, self.config.max_model_len)
-                rows.pages = memory.ints(longest * kind.num_tensors)
+        rows = memory.share_out(new, "rows", MappedRows, len(self.kinds))
+        for k, kind in enumerate(kv.virtual.tensors):
+            longest = num_rows(kv.virtual, kind, self.config.max_model_len)
+            memory.share_out(rows[k :: len(self.kinds)], "pages", int, longest * kind.num_tensors)
         kv.virtual.stretches = [*kv.virtual.stretches, *new] if first else new
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102

@@ -47,6 +47,12 @@ class Memory(Protocol):
     def replace(self, record: Record, **lists: Any) -> None:
         """Give a record other lists; the old ones are let go."""
 
+    def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:
+        """Give every record a list of ``count`` new records, or of zeros if ``item`` is int.
+
+        Returns the items of all, one after another.
+        """
+
 
 class Zeros(dict[int, int]):
     """A list of zeros of which only what was written takes room."""
@@ -103,6 +109,12 @@ class Objects:
         for name, new in lists.items():
             setattr(record, name, new)
 
+    def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:  # noqa: D102
+        shares = [self.ints(count) if item is int else self.records(item, count) for _ in rows]
+        for row, share in zip(rows, shares, strict=True):
+            setattr(row, name, share)
+        return [] if item is int else [one for share in shares for one in share]
+
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
         return Numbers(values) if isinstance(values, np.ndarray) else list(values)
 
@@ -116,7 +128,7 @@ class Flat:
         self.lists: dict[int, Numbers | Views] = {}  # by address
 
     def one(self, record: type[R]) -> R:  # noqa: D102
-        return Views(filled(record, 1), record, self)[0]  # type: ignore[return-value]
+        return View(filled(record, 1), record, self)  # type: ignore[return-value]
 
     def records(self, record: type[R], count: int) -> list[R]:  # noqa: D102
         return Views(filled(record, count), record, self)  # type: ignore[return-value]
@@ -138,6 +150,17 @@ class Flat:
             setattr(record, name, new)
             if len(old):
                 del self.lists[old.array.ctypes.data]
+
+    def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:  # noqa: D102
+        total = len(rows) * count
+        whole: Any = self.ints(total) if item is int else self.records(item, total)
+        size = whole.array.strides[0] * count
+        addresses = whole.array.ctypes.data + size * np.arange(len(rows))
+        rows.array[name]["address"] = addresses if count else 0
+        rows.array[name]["length"] = count
+        shares = (whole[first : first + count] for first in range(0, total, count or 1))
+        self.lists.update(zip(addresses.tolist(), shares, strict=bool(count)))
+        return whole
 
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
         if isinstance(values, range):
@@ -166,8 +189,9 @@ class Numbers:
     def __len__(self) -> int:
         return len(self.array)
 
-    def __getitem__(self, place: int) -> Any:
-        return self.array[place].item()
+    def __getitem__(self, place: Any) -> Any:
+        found = self.array[place]
+        return Numbers(found) if isinstance(place, slice) else found.item()
 
     def __setitem__(self, place: int, value: float) -> None:
         self.array[place] = value
@@ -185,7 +209,9 @@ class Views:
     def __len__(self) -> int:
         return len(self.array)
 
-    def __getitem__(self, place: int) -> View:
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Views(self.array[place], self.record, self.memory)
         return View(self.array[place : place + 1], self.record, self.memory)
 
     def __iter__(self) -> Iterator[View]:
@@ -209,8 +235,6 @@ class View:
 
     def __getattr__(self, name: str) -> Any:
         kind = self._record.kinds().get(name)
-        if kind is None and name in self._record.__slots__:  # a field that exists in Python only
-            return None
         if kind is None:
             if name in self._record.__slots__:  # a field that exists in Python only
                 return None

@@ -60,6 +60,7 @@ class BlockPool(Record):
     num_hashed: int = 0  # blocks that carry a key, in use or free
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0
+    num_shared: int = 0  # blocks of windows with several references
     num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
     fewest_dead: list[int] = field(default_factory=list)
     python: object = None  # an eviction policy that is no rule
@@ -121,5 +122,7 @@ class Holding(Record):
     offset: int = 0
     num_cached_tokens: int = 0  # leading tokens whose blocks have been offered to the cache
     num_processed_tokens: int = 0  # known to be computed when windows were last moved
+    dead_bytes: int = 0  # before the windows, in the blocks that they are leaving
+    dead_rate: int = 0  # more of them with every token processed
     request: int = NONE  # place of the request that holds it
     retired: bool = False  # its request has ended, and its batch keeps the slots

@@ -8,6 +8,7 @@ Compiled code sees a list as the address of its first item and its length. A fie
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -90,11 +91,13 @@ def _rank(kind: Any) -> int:
     return {Short: 0, Hot: 1, Tiny: 3}.get(kind, 2)
 
 
+@cache
 def is_record(kind: object) -> bool:
     """Whether a field is an embedded record."""
     return isinstance(kind, type) and issubclass(kind, Record)
 
 
+@cache
 def item_of(kind: object) -> Any:
     """Return what a list holds; None for what is no list."""
     return get_args(kind)[0] if get_origin(kind) is list else None
@@ -113,6 +116,7 @@ def format_of(kind: Any) -> np.dtype[Any]:
     return np.dtype(np.float64 if kind is float else np.int64)
 
 
+@cache
 def plain(kind: Any) -> Any:
     """Return an annotation without its width."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind

@@ -38,14 +38,20 @@ def admission_cap(
     return cdiv(longest, block_size) + 1  # the window may start inside a block
 
 
-def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
-    """Whether a later hit could end such that it needs the block at that place."""
+def keeps_all(kv: KV, group: KVGroup) -> bool:
+    """Whether a later hit could need any block, wherever it stands."""
     if group.kind != SLIDING:
         return True
     run = cdiv(group.window - 1, group.block_size)
+    return kv.segment > 0 and run >= kv.segment // group.block_size
+
+
+def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
+    """Whether a later hit could end such that it needs the block of a window at that place."""
+    run = cdiv(group.window - 1, group.block_size)
     if kv.segment > 0:
         blocks = kv.segment // group.block_size
-        if run >= blocks or place % blocks >= blocks - run:
+        if place % blocks >= blocks - run:
             return True
     if not kv.keeps_boundaries:
         return False

@@ -92,7 +92,6 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
         kv.num_free_holdings -= 1
         request.holding = kv.free_holdings[kv.num_free_holdings]
         kv.holdings[request.holding].request = request.place
-        kv.holdings[request.holding].retired = False
     return admitted
 
 
@@ -126,6 +125,7 @@ def free_slots(kv: KV, request: Request) -> None:
     kv.num_free_holdings += 1
     kv.num_held -= 1
     kv.holdings[request.holding].request = NONE
+    kv.holdings[request.holding].retired = False
     request.holding = NONE
     request.quiet_until = 0
 

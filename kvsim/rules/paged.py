@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.paged import NULL_BLOCK
-from kvsim.rules.attention import cdiv, num_skipped, worth_caching
+from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
 from kvsim.rules.eviction import note_arrival
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.pool import append_blocks, cache, free_blocks, touch
+from kvsim.rules.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -84,6 +85,7 @@ def admit_paged(
         group.num_internal += past_the_end(request, group, table)
     holding.num_cached_tokens = hit + num_fetched
     holding.num_processed_tokens = hit + num_fetched
+    holding.dead_bytes = 0
     request.num_filled = end
     kv.num_filled += end
     if kv.enable_prefix_caching:
@@ -113,8 +115,11 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
     Out-of-window blocks are dropped even then, as in vLLM.
     """
     end = request.num_computed_tokens + num_tokens
-    if end > request.quiet_until and not grow(kv, request, end):
-        return False
+    if end > request.quiet_until:
+        if not grow(kv, request, end):
+            return False
+    elif kv.has_windows:
+        move_windows(kv, request, kv.holdings[request.holding])
     kv.num_filled += end - request.num_filled
     request.num_filled = end
     return True
@@ -130,6 +135,8 @@ def grow(kv: KV, request: Request, end: int) -> bool:
     for g in range(kv.num_groups):
         need += num_missing(kv.groups[g], holding.tables[g], slots)
     if need > kv.pool.num_free:
+        if kv.has_windows:
+            count_dead(kv, holding)
         return False
     if need > 0:
         for g in range(kv.num_groups):
@@ -144,30 +151,19 @@ def grow(kv: KV, request: Request, end: int) -> bool:
 
 
 def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
-    """Note until when growing means nothing but filling the last block."""
-    if kv.has_windows or kv.num_groups > 1:
-        return  # windows may move at every step
-    # One token short: the token that fills the last block also names it.
-    size = kv.groups[0].block_size
-    quiet = holding.tables[0].length * size - 1 - kv.num_lookahead_tokens
+    """Note until when growing fills last blocks, and moves windows within a block, and no more."""
+    quiet = kv.max_model_len
     if kv.enable_prefix_caching:
-        quiet = min(quiet, holding.num_cached_tokens + size - 1)
-    request.quiet_until = quiet
-
-
-def drop_out_of_window(kv: KV, request: Request, holding: Holding) -> None:
-    """Give back the blocks that no later token sees."""
-    computed = min(request.num_computed_tokens, kv.max_model_len)
-    holding.num_processed_tokens = max(0, computed - request.num_in_flight_tokens)
+        quiet = holding.num_cached_tokens + kv.alignment - 1
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
-        skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
-        stop = skipped // group.block_size
-        if stop > table.num_null:
-            free_blocks(kv.pool, group, table, table.num_null, stop)
-            for place in range(table.num_null, stop):
-                table.blocks[place] = NULL_BLOCK
-            table.num_null = stop
+        # One token short: the token that fills the last block also names it.
+        quiet = min(quiet, table.length * group.block_size - 1 - kv.num_lookahead_tokens)
+        if group.window > 0:
+            quiet = min(quiet, last_quiet_end(group, table, holding))
+    request.quiet_until = quiet
+    if kv.has_windows:
+        count_dead(kv, holding)
 
 
 def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
@@ -180,8 +176,9 @@ def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) ->
         group, table = kv.groups[g], holding.tables[g]
         size = group.block_size
         first = max(holding.num_cached_tokens // size, table.num_null)
+        all_places = keeps_all(kv, group)
         for place in range(first, num_tokens // size):
-            if worth_caching(kv, group, request, place):
+            if all_places or worth_caching(kv, group, request, place):
                 key = holding.keys[(place + 1) * group.keys_per_block - 1]
                 cache(kv.pool, table.blocks[place], key)
     holding.num_cached_tokens = num_tokens
@@ -191,6 +188,7 @@ def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) ->
 def uncount(kv: KV, request: Request, holding: Holding, sign: int) -> None:
     """Take a live request's tables out of the sums, or add them (sign -1)."""
     kv.num_filled -= sign * request.num_filled
+    kv.dead_bytes -= sign * holding.dead_bytes
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
         group.num_internal -= sign * past_the_end(request, group, table)

@@ -107,6 +107,8 @@ def touch(pool: BlockPool, group: KVGroup, k: int) -> None:
         remove_victim(pool, k)
         group.num_used += 1
     block.ref_cnt += 1
+    if group.window > 0 and block.ref_cnt == 2:
+        pool.num_shared += 1
 
 
 def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, stop: int) -> None:
@@ -121,6 +123,8 @@ def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, 
             continue
         block = pool.blocks[k]
         block.ref_cnt -= 1
+        if group.window > 0 and block.ref_cnt == 1:
+            pool.num_shared -= 1
         if block.ref_cnt == 0:
             group.num_used -= 1
             if block.hashed:

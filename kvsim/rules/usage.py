@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.kv import CONTIGUOUS, VIRTUAL
-from kvsim.records.paged import NULL_BLOCK
-from kvsim.records.record import NONE
-from kvsim.rules.attention import num_skipped
 from kvsim.rules.contiguous import measure_contiguous
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_kv_usage, python_measure
 from kvsim.rules.virtual import measure_virtual
+from kvsim.rules.window import bytes_out_of_window
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.kv import KV
-    from kvsim.records.paged import Holding, KVGroup
 
 
 def measure(kv: KV) -> None:
@@ -54,66 +51,18 @@ def measure_paged(kv: KV) -> None:
         size, slot = group.block_size, group.slot_bytes
         unfilled = group.num_table_blocks * size - kv.num_filled
         dead = group.num_retired
-        if group.window > 0:
-            dead += out_of_window(kv, group)
         reserved += (unfilled - group.num_internal) * slot
         internal += (group.num_internal + dead) * slot
         tokens += (group.num_used * size - unfilled - dead) * slot
         external += group.num_used * (kv.bytes_per_block - size * slot)
+    outside = bytes_out_of_window(kv) if kv.has_windows else 0
     usage = kv.usage
-    usage.token_states = tokens
+    usage.token_states = tokens - outside
     usage.reservation = reserved
-    usage.internal = internal
+    usage.internal = internal + outside
     usage.external = external
     usage.unallocated = kv.pool.num_free * kv.bytes_per_block
     usage.cached = kv.pool.num_cached * kv.bytes_per_block
-
-
-def dead_block(group: KVGroup, holding: Holding) -> int:
-    """Return the block that a window has partly left, or NONE."""
-    skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
-    place, table = skipped // group.block_size, holding.tables[group.index]
-    if skipped % group.block_size == 0 or place >= table.length or holding.retired:
-        return NONE
-    return table.blocks[place]
-
-
-def out_of_window(kv: KV, group: KVGroup) -> int:
-    """Slots before the window in blocks that the window still touches.
-
-    A block that several requests share is out of the window where it is so for all of them.
-    """
-    total, num_shared, pool = 0, 0, kv.pool
-    for h in range(kv.num_holdings):
-        if kv.holdings[h].request == NONE:
-            continue
-        block = dead_block(group, kv.holdings[h])
-        if block in (NONE, NULL_BLOCK):
-            continue
-        skipped = num_skipped(group.kind, group.window, kv.holdings[h].num_processed_tokens)
-        dead = skipped % group.block_size
-        if pool.blocks[block].ref_cnt == 1:
-            total += dead
-            continue
-        num_shared += 1
-        if pool.num_seen[block] > 0:
-            dead = min(dead, pool.fewest_dead[block])
-        pool.num_seen[block] += 1
-        pool.fewest_dead[block] = dead
-        if pool.num_seen[block] == pool.blocks[block].ref_cnt:
-            total += dead
-    if num_shared > 0:
-        forget_seen(kv, group)
-    return total
-
-
-def forget_seen(kv: KV, group: KVGroup) -> None:
-    """Clear the marks of blocks that requests share."""
-    for h in range(kv.num_holdings):
-        if kv.holdings[h].request != NONE:
-            block = dead_block(group, kv.holdings[h])
-            if block != NONE:
-                kv.pool.num_seen[block] = 0
 
 
 def is_refused(state: Replica) -> bool:

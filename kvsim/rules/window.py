@@ -1,0 +1,148 @@
+"""Windows over paged memory: blocks that no later token sees, and what is dead of the next ones.
+
+A sliding window or a chunk moves with the tokens that are known to be computed. The blocks it has
+left go back to the pool when their request grows. The block it is leaving is dead in part: those
+bytes are counted as they come, as long as requests do not share it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import CHUNKED, NULL_BLOCK
+from kvsim.records.record import NONE
+from kvsim.rules.attention import num_skipped
+from kvsim.rules.pool import free_blocks
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import BlockTable, Holding, KVGroup
+    from kvsim.records.request import Request
+
+
+def num_processed(kv: KV, request: Request) -> int:
+    """Tokens that are known to be computed."""
+    return max(0, min(request.num_computed_tokens, kv.max_model_len) - request.num_in_flight_tokens)
+
+
+def drop_out_of_window(kv: KV, request: Request, holding: Holding) -> None:
+    """Give back the blocks that no later token sees."""
+    holding.num_processed_tokens = num_processed(kv, request)
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
+        stop = skipped // group.block_size
+        if stop > table.num_null:
+            free_blocks(kv.pool, group, table, table.num_null, stop)
+            for place in range(table.num_null, stop):
+                table.blocks[place] = NULL_BLOCK
+            table.num_null = stop
+
+
+def first_to_leave(group: KVGroup, table: BlockTable) -> int:
+    """Return at how many processed tokens a sliding window begins to leave its first block."""
+    return table.num_null * group.block_size + group.window - 1
+
+
+def last_quiet_end(group: KVGroup, table: BlockTable, holding: Holding) -> int:
+    """Return up to how many tokens a window stays in the block, or before it.
+
+    A token is scheduled when at most those before it are processed.
+    """
+    processed = holding.num_processed_tokens
+    if group.kind == CHUNKED:
+        return (processed // group.window + 1) * group.window
+    first = first_to_leave(group, table)
+    return first + 1 if processed < first else first + group.block_size
+
+
+def count_dead(kv: KV, holding: Holding) -> None:
+    """Count the bytes that windows have left of the blocks they are in, and those per token."""
+    dead, rate = 0, 0
+    for g in range(kv.num_groups):
+        group = kv.groups[g]
+        if group.window > 0:
+            dead += num_dead(group, holding) * group.slot_bytes
+            table = holding.tables[g]
+            if group.kind != CHUNKED and holding.num_processed_tokens >= first_to_leave(
+                group, table
+            ):
+                rate += group.slot_bytes
+    kv.dead_bytes += dead - holding.dead_bytes
+    holding.dead_bytes = dead
+    holding.dead_rate = rate
+
+
+def move_windows(kv: KV, request: Request, holding: Holding) -> None:
+    """Move the windows of a request that drop no block."""
+    processed = num_processed(kv, request)
+    dead = (processed - holding.num_processed_tokens) * holding.dead_rate
+    holding.num_processed_tokens = processed
+    holding.dead_bytes += dead
+    kv.dead_bytes += dead
+
+
+def num_dead(group: KVGroup, holding: Holding) -> int:
+    """Slots before the window in the block that it is leaving."""
+    if dead_block(group, holding) in (NONE, NULL_BLOCK):
+        return 0
+    skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
+    return skipped % group.block_size
+
+
+def dead_block(group: KVGroup, holding: Holding) -> int:
+    """Return the block that a window has partly left, or NONE."""
+    skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
+    place, table = skipped // group.block_size, holding.tables[group.index]
+    if skipped % group.block_size == 0 or place >= table.length or holding.retired:
+        return NONE
+    return table.blocks[place]
+
+
+def bytes_out_of_window(kv: KV) -> int:
+    """Bytes before the windows in blocks that they still touch."""
+    if kv.pool.num_shared == 0:
+        return kv.dead_bytes
+    total = 0
+    for g in range(kv.num_groups):
+        if kv.groups[g].window > 0:
+            total += out_of_window(kv, kv.groups[g]) * kv.groups[g].slot_bytes
+    return total
+
+
+def out_of_window(kv: KV, group: KVGroup) -> int:
+    """Slots before the window in blocks that the window still touches.
+
+    A block that several requests share is out of the window where it is so for all of them.
+    """
+    total, num_shared, pool = 0, 0, kv.pool
+    for h in range(kv.num_holdings):
+        if kv.holdings[h].request == NONE:
+            continue
+        block = dead_block(group, kv.holdings[h])
+        if block in (NONE, NULL_BLOCK):
+            continue
+        skipped = num_skipped(group.kind, group.window, kv.holdings[h].num_processed_tokens)
+        dead = skipped % group.block_size
+        if pool.blocks[block].ref_cnt == 1:
+            total += dead
+            continue
+        num_shared += 1
+        if pool.num_seen[block] > 0:
+            dead = min(dead, pool.fewest_dead[block])
+        pool.num_seen[block] += 1
+        pool.fewest_dead[block] = dead
+        if pool.num_seen[block] == pool.blocks[block].ref_cnt:
+            total += dead
+    if num_shared > 0:
+        forget_seen(kv, group)
+    return total
+
+
+def forget_seen(kv: KV, group: KVGroup) -> None:
+    """Clear the marks of blocks that requests share."""
+    for h in range(kv.num_holdings):
+        if kv.holdings[h].request != NONE:
+            block = dead_block(group, kv.holdings[h])
+            if block != NONE:
+                kv.pool.num_seen[block] = 0
