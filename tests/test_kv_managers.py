@@ -219,6 +219,25 @@ def test_sliding_windows_drop_blocks_and_cap_memory() -> None:
     assert most == 4  # 10 tokens may touch four blocks of four
 
 
+def test_a_shared_block_is_out_of_the_window_where_it_is_so_for_all() -> None:
+    kv = paged(40, SlidingWindow(4, window=6))
+    r, other = (Request(i, 0.0, 12, 5, [(7, 0, 12)], 100 + i) for i in range(2))
+    compute(kv, r, 12)
+    compute(kv, r, 1)
+    assert kv.usage.internal == 3  # it has left block 0, and three slots of block 1
+    hit = kv.lookup(other)
+    assert hit.num_tokens == 8
+    assert kv.allocate_slots(other, 4, hit)
+    assert kv.usage.internal == 3  # of block 0; it sees all of block 1
+    other.num_computed_tokens = 12
+    compute(kv, other, 1)
+    assert kv.usage.internal == 3  # both have left the same slots of block 1
+    compute(kv, r, 1)
+    assert kv.usage.internal == 3  # one has left all of it
+    kv.free(other)
+    assert kv.usage.internal == 0
+
+
 def test_window_slots_that_nobody_sees_are_internal() -> None:
     kv = paged(40, SlidingWindow(4, window=5), enable_prefix_caching=False)
     r = plain(0, 7, 9)
