@@ -12,7 +12,7 @@ from kvsim.kv.manager import NO_HIT, Hit, KVCacheConfig, KVCacheManager, Transfe
 from kvsim.kv.usage import KVUsage
 from kvsim.records.engine import Replica
 from kvsim.records.growth import adopt
-from kvsim.records.memory import Objects, head
+from kvsim.records.memory import Objects, column, head
 from kvsim.records.paged import Holding
 from kvsim.records.record import NONE
 from kvsim.records.request import Request
@@ -193,9 +193,5 @@ class RuleManager(KVCacheManager):
 
     def held_requests(self) -> list[tuple[Request, int]]:
         """Return who holds memory, and the place of what it holds."""
-        found = []
-        for h in range(self.kv.num_holdings):
-            place = self.kv.holdings[h].request
-            if place != NONE:
-                found.append((self.state.requests[place], h))
-        return found
+        requests, places = self.state.requests, column(self.kv.holdings, "request")
+        return [(requests[k], h) for h, k in enumerate(places) if k != NONE]
