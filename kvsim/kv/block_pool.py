@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.kv.eviction import LRU, lay_out_policy, victims
+import numpy as np
+
+from kvsim.kv.eviction import LRU, evictable, lay_out_policy, victims
 from kvsim.records.kv import KV
 from kvsim.records.memory import Objects, column, head
 from kvsim.records.paged import NULL_BLOCK, Block, BlockTable, KVGroup
@@ -148,10 +150,11 @@ class BlockPool:
         RuntimeError
             Naming the block and both sides of the broken equation.
         """
+        pool = self.kv.pool
         ref_cnt, hashed, group_of = (
-            column(self.kv.pool.blocks, name) for name in ("ref_cnt", "hashed", "group")
+            np.array(column(pool.blocks, name)) for name in ("ref_cnt", "hashed", "group")
         )
-        held = [0] * len(ref_cnt)
+        held = np.zeros_like(ref_cnt)
         for group, table in tables:
             seen = set()
             for k in table:
@@ -159,30 +162,30 @@ class BlockPool:
                     continue
                 if k in seen:
                     raise RuntimeError(f"invariant 4: block {k} is twice in one table")
+                seen.add(k)
                 if group_of[k] != group:
                     raise RuntimeError(f"invariant 4: block {k} is in a table of group {group}")
-                seen.add(k)
                 held[k] += 1
-        for k, count in enumerate(held):
-            if count != ref_cnt[k]:
-                raise RuntimeError(
-                    f"invariant 3: block {k} has ref_cnt {ref_cnt[k]} but is in {count} tables"
-                )
-            if count > 1 and not hashed[k] and not forked:
+        for k in np.flatnonzero(held != ref_cnt):
+            raise RuntimeError(
+                f"invariant 3: block {k} has ref_cnt {ref_cnt[k]} but is in {held[k]} tables"
+            )
+        for k in np.flatnonzero((held > 1) & (hashed == 0)):
+            if not forked:
                 raise RuntimeError(f"invariant 4: block {k} is shared but has no key")
-        windows = [group.window > 0 for group in self.kv.groups]
-        shared = sum(count > 1 and windows[group_of[k]] for k, count in enumerate(held))
-        if shared != self.kv.pool.num_shared:
-            raise RuntimeError(f"{self.kv.pool.num_shared} shared blocks counted, {shared} found")
-        free = list(self.free_queue())
-        used = sum(count > 0 for count in held)
-        if len(set(free)) != len(free) or any(ref_cnt[k] for k in free):
+        windows = [g for g in range(self.kv.num_groups) if self.kv.groups[g].window > 0]
+        shared = int(((held > 1) & np.isin(group_of, windows)).sum())
+        if shared != pool.num_shared:
+            raise RuntimeError(f"{pool.num_shared} shared blocks counted, {shared} found")
+        cached = np.array(evictable(pool), np.int64)
+        free = np.concatenate([head(pool.unhashed, pool.num_unhashed), cached]).astype(np.int64)
+        used = int((held > 0).sum())
+        if len(np.unique(free)) != len(free) or ref_cnt[free].any():
             raise RuntimeError("invariant 2: a block is in the free queue twice, or while in use")
         if used + len(free) != self.num_usable or used != sum(self.num_used):
             raise RuntimeError(
                 f"invariant 2: {used} in use ({sum(self.num_used)} counted) + {len(free)} free "
                 f"is not {self.num_usable}"
             )
-        cached = set(victims(self.kv.pool))
-        if any(bool(hashed[k]) != (k in cached) for k in free):
+        if not hashed[cached].all() or int(hashed[free].sum()) != len(cached):
             raise RuntimeError("a free block is in the wrong part of the free queue")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from copy import deepcopy
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvsim.records.contents import Content
 from kvsim.records.eviction import PYTHON_POLICY, Eviction, Note, Ranking
 from kvsim.records.eviction import Ranked as RankedEntry
-from kvsim.records.memory import Objects, Room, column, copied
+from kvsim.records.memory import Objects, Room, copied
 from kvsim.records.paged import Block, BlockPool
 from kvsim.records.record import NONE
 from kvsim.registry import Registry, overridden, parse_spec
@@ -153,14 +152,28 @@ def victims(pool: BlockPool) -> Iterator[int]:
         policy: Any = pool.python
         yield from policy
     elif pool.policy == Eviction.LRU:
-        following, k = column(pool.blocks, "next"), pool.cached.head
+        k = pool.cached.head
         while k != NONE:
             yield k
-            k = following[k]
+            k = pool.blocks[k].next
     else:
         twin = copied(pool)
         for _ in range(twin.num_cached):
             yield rules.evict(twin)
+
+
+def evictable(pool: BlockPool) -> list[int]:
+    """Return the cached free blocks of a pool, in no order."""
+    policy: Any = pool.python
+    if pool.policy == PYTHON_POLICY and isinstance(policy, RulePolicy):
+        return evictable(policy.pool)
+    if pool.policy in (PYTHON_POLICY, Eviction.LRU):
+        return list(victims(pool))
+    found = []
+    for ranking in pool.rankings:
+        ranked = [ranking.entries[place].block for place in range(ranking.length)]
+        found += [k for k in ranked if pool.blocks[k].ref_cnt == 0]
+    return found
 
 
 class RulePolicy(EvictionPolicy):
@@ -197,9 +210,7 @@ class RulePolicy(EvictionPolicy):
         return self.pool.num_cached
 
     def __iter__(self) -> Iterator[int]:
-        pool = deepcopy(self.pool)
-        for _ in range(pool.num_cached):
-            yield rules.evict(pool)
+        return victims(self.pool)
 
 
 class Ranked(EvictionPolicy):
