@@ -260,7 +260,7 @@ class Replica:
         state = self.state
         state.horizon = end_time
         self._call(rules.CLOSE, 0)
-        used = np.flatnonzero(self._gaps)
+        used = np.flatnonzero(self._gaps != 0)
         gaps = dict(zip(used.tolist(), self._gaps[used].tolist(), strict=True))
         sums = {name: getattr(state.totals, name) for name in records.Totals.kinds()}
         return Totals(token_gaps=gaps, **sums)

@@ -171,13 +171,13 @@ class Flat:
 
 def filled(record: type[Record], count: int) -> NDArray[Any]:
     """Return the memory of new records; it begins a cache line."""
-    dtype, initial = record.dtype(), record.initial()
+    dtype, initial = record.dtype(), record.initial().view(np.uint8)
     raw = np.zeros(count * dtype.itemsize + 64, np.uint8)
     first = -raw.ctypes.data % 64
-    array = raw[first : first + count * dtype.itemsize].view(dtype)
-    if initial.tobytes().strip(b"\0"):
-        array[:] = initial
-    return array
+    array = raw[first : first + count * dtype.itemsize]
+    if initial.any():
+        array.reshape(count, dtype.itemsize)[:] = initial
+    return array.view(dtype)
 
 
 class Numbers:

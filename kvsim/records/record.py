@@ -16,8 +16,10 @@ import numpy as np
 #: No block, no request, no table: a place, not a reference.
 NONE = -1
 
-#: An int that compiled code keeps in 32 bits, and in 8.
+#: An int that compiled code keeps in 32 bits: one that every step uses, and another.
 Short: TypeAlias = Annotated[int, 32]
+Rare: TypeAlias = Annotated[int, 32, "rare"]
+#: And in 8 bits.
 Tiny: TypeAlias = Annotated[int, 8]
 #: A float that compiled code keeps beside the short ints.
 Hot: TypeAlias = Annotated[float, 64]
@@ -55,7 +57,9 @@ class Record:
                 end += -end % min(formats[name].itemsize, 8)
                 offsets[name] = end
                 end += formats[name].itemsize
-            end += -end % (64 if end > 128 else 8)
+            end += -end % 8
+            if end > 128:  # an odd number of cache lines: else they crowd in a part of the cache
+                end += (64 - end) % 128
             cls._dtype = np.dtype(
                 {
                     "names": list(formats),
@@ -87,8 +91,8 @@ class Record:
 
 
 def _rank(kind: Any) -> int:
-    """Order in memory: short fields, hot floats, the rest, tiny fields."""
-    return {Short: 0, Hot: 1, Tiny: 3}.get(kind, 2)
+    """Order in memory: short fields, hot floats, the rest, rare and tiny fields."""
+    return {Short: 0, Hot: 1, Rare: 3, Tiny: 4}.get(kind, 2)
 
 
 @cache
@@ -106,7 +110,7 @@ def item_of(kind: object) -> Any:
 def format_of(kind: Any) -> np.dtype[Any]:
     """Return how a field lies in memory."""
     if get_origin(kind) is Annotated:
-        base, bits = get_args(kind)
+        base, bits = get_args(kind)[:2]
         return np.dtype(f"{'f' if base is float else 'i'}{bits // 8}")
     if item_of(kind) is not None:
         return SPAN

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from kvsim.records.record import NONE, Hot, Record, Short
+from kvsim.records.record import NONE, Hot, Rare, Record, Short
 
 
 class Status(IntEnum):
@@ -47,17 +47,17 @@ class Request(Record):
     num_samples : sequences, all of the same length
     """
 
-    request_id: int = NONE
+    request_id: Rare = NONE
     arrival_time: float = 0.0
-    num_prompt_tokens: int = 0
-    max_tokens: int = 0
+    num_prompt_tokens: Rare = 0
+    max_tokens: Rare = 0
     segments: list[Segment] = field(default_factory=list)
     output_content_id: int = 0
     priority: int = 0
     cache_salt: int = 0
-    num_samples: int = 1
-    first_segment: int = 0  # of `segments`, which it may share with others
-    num_segments: int = NONE
+    num_samples: Rare = 1
+    first_segment: Rare = 0  # of `segments`, which it may share with others
+    num_segments: Rare = NONE
 
     num_tokens: Short = NONE  # prompt and generated so far
     num_computed_tokens: Short = 0  # scheduled so far, in flight or done
@@ -73,13 +73,13 @@ class Request(Record):
     previous: Short = NONE
     end: Short = NONE  # tokens at which it stops
     last_token_time: Hot = math.nan
-    num_preemptions: int = 0
-    num_cached_tokens: int = 0  # hit at first admission
-    shared_prefix_boundary: int = 0  # longer prefix that some KV-cache groups still hold
+    num_preemptions: Rare = 0
+    num_cached_tokens: Rare = 0  # hit at first admission
+    shared_prefix_boundary: Rare = 0  # longer prefix that some KV-cache groups still hold
     first_scheduled_time: float = math.nan
     first_token_time: float = math.nan
     finish_time: float = math.nan
-    place: int = NONE  # in the replica's list of requests
+    place: Rare = NONE  # in the replica's list of requests
 
     def __post_init__(self) -> None:
         if self.num_tokens == NONE:
