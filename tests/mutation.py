@@ -120,7 +120,7 @@ MUTANTS = [
     # 7. Windows.
     Mutant("7 window includes the token itself", ATTENTION, "return max(0, num_tokens - window + 1)", "return max(0, num_tokens - window)"),
     Mutant("7 chunks are forgotten whole", ATTENTION, "return num_tokens // window * window", "return max(0, num_tokens - window)"),
-    Mutant("7 dropped from the highest index", PAGED, "            free_blocks(kv.pool, group, table, table.num_null, stop)\n", "            for at in range((stop - table.num_null) // 2):\n                a, b = table.num_null + at, stop - 1 - at\n                table.blocks[a], table.blocks[b] = table.blocks[b], table.blocks[a]\n            free_blocks(kv.pool, group, table, table.num_null, stop)\n"),
+    Mutant("7 dropped from the highest index", WINDOW, "            free_blocks(kv.pool, group, table, table.num_null, stop)\n", "            for at in range((stop - table.num_null) // 2):\n                a, b = table.num_null + at, stop - 1 - at\n                table.blocks[a], table.blocks[b] = table.blocks[b], table.blocks[a]\n            free_blocks(kv.pool, group, table, table.num_null, stop)\n"),
     Mutant("7 a run of blocks ends a hit", PREFIX, "cdiv(spec.window - 1, size)", "cdiv(spec.window, size)"),
     Mutant("7 the run restarts after a miss", PREFIX, "            run = 0\n            continue\n", "            continue\n"),
     Mutant("7 hits end on aligned boundaries", PREFIX, "            continue  # a hit must end on an aligned boundary\n", "            pass\n"),
