@@ -166,11 +166,11 @@ class BlockPool:
                 if group_of[k] != group:
                     raise RuntimeError(f"invariant 4: block {k} is in a table of group {group}")
                 held[k] += 1
-        for k in np.flatnonzero(held != ref_cnt):
+        for k in np.flatnonzero(held != ref_cnt).tolist():
             raise RuntimeError(
                 f"invariant 3: block {k} has ref_cnt {ref_cnt[k]} but is in {held[k]} tables"
             )
-        for k in np.flatnonzero((held > 1) & (hashed == 0)):
+        for k in np.flatnonzero((held > 1) & (hashed == 0)).tolist():
             if not forked:
                 raise RuntimeError(f"invariant 4: block {k} is shared but has no key")
         windows = [g for g in range(self.kv.num_groups) if self.kv.groups[g].window > 0]
