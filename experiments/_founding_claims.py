@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import kvsim
 import workloads
 from experiments._verdict import Claim, between, figures, one_truth, part_of, reported
+from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu, get_model
 from kvsim.kv.manager import ALLOCATORS
-from kvsim.memory.layout import kv_dtype, kv_layout
 
 if TYPE_CHECKING:
-    from kvsim.memory.training import TrainingMemory
+    from kvsim.training.memory import TrainingMemory
 
 GB = 1e9
 CONTIGUOUS = ("contiguous-max", "contiguous-pow2", "contiguous-oracle")

@@ -8,14 +8,14 @@ import kvsim
 import workloads
 from experiments._founding_claims import GB, compared, kv, states, train, waste
 from experiments.offload import oversubscribed, tier
+from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
 from kvsim.cli import cli
+from kvsim.cost.hierarchy import PCIE_EFFICIENCY
 from kvsim.cost.host_link import FAULT_SECONDS
-from kvsim.cost.intensity import roofline
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.kv.unified import PAGE_BYTES
-from kvsim.memory.hierarchy import PCIE_EFFICIENCY
-from kvsim.memory.weights import weight_bytes
+from kvsim.roofline.intensity import roofline
 from kvsim.sched.scheduler import SCHEDULERS
 
 if TYPE_CHECKING:

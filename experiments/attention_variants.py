@@ -24,8 +24,8 @@ from typing import Any
 import kvsim
 import workloads
 from experiments._setting import Check, Figure, main, within
+from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_model
-from kvsim.memory.layout import kv_dtype, kv_layout
 
 VARIANTS = {
     "MHA": "paged",

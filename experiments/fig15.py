@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import workloads
 from experiments._setting import Check, Figure, bars, main, near
+from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.config import BEAM_SWITCH
 from kvsim.kv.forked import ForkedManager
 from kvsim.kv.manager import KVCacheConfig
-from kvsim.memory.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.records.request import Request
 from kvsim.rules.attention import cdiv
 

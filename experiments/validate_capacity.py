@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import kvsim
-from kvsim.memory.budget import GIB, engine_of
+from kvsim.budget.budget import GIB, engine_of
 
 #: Below this, KV is what little is left and overheads decide.
 TIGHT_GIB = 10.0

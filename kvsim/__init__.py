@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from kvsim.config import Config
     from kvsim.fleet.simulate import compare, simulate
     from kvsim.kv.capacity import capacity
-    from kvsim.memory.remedies import train_memory
     from kvsim.report import plot
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result, load
     from kvsim.trace import Trace
+    from kvsim.training.remedies import train_memory
 
 __all__ = [
     "Comparison",
@@ -63,7 +63,7 @@ _HOME = {
     "replay": "kvsim.cases.replay",
     "simulate": "kvsim.fleet.simulate",
     "testing": "kvsim.testing",
-    "train_memory": "kvsim.memory.remedies",
+    "train_memory": "kvsim.training.remedies",
 }
 
 _MODULES = ("plot", "testing")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.budget.planner import KVPlan
 from kvsim.kv.attention import AttentionSpec, FullAttention, group_of
 from kvsim.kv.manager import KVCacheConfig
-from kvsim.memory.layout import KVLayout, LayerKV, kv_dtype
-from kvsim.memory.planner import KVPlan
 from kvsim.records.request import Request, Status
 
 if TYPE_CHECKING:

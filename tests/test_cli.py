@@ -13,7 +13,7 @@ import pytest
 import kvsim
 import workloads
 from kvsim.cli import main
-from kvsim.cli_options import SECTIONS, join_pairs
+from kvsim.cli.options import SECTIONS, join_pairs
 from kvsim.config import Config, RunConfig
 from kvsim.report.listing import KINDS
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import kvsim
 import kvsim.testing
+from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu, get_model, gpu_names, model_names
 from kvsim.cost import aiconfigurator
 from kvsim.cost.aiconfigurator import AIConfiguratorCost
@@ -23,7 +24,6 @@ from kvsim.cost.measured import COLUMNS, MeasuredCost
 from kvsim.cost.model import CostConfig, StepCost
 from kvsim.cost.roofline import RooflineCost, StepTimes
 from kvsim.cost.work import WorkCounter, num_keys, num_pairs
-from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.records.request import Request
 from kvsim.rules.price import work_time
 from kvsim.sched.scheduler import StepPlan

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu, gpu_names
-from kvsim.cost.model import CostConfig
-from kvsim.cost.roofline import RooflineCost
-from kvsim.memory.hierarchy import (
+from kvsim.cost.hierarchy import (
     PCIE_EFFICIENCY,
     Level,
     clock_hz,
@@ -17,7 +16,8 @@ from kvsim.memory.hierarchy import (
     sm_of,
     transfer_seconds,
 )
-from kvsim.memory.layout import kv_dtype, kv_layout
+from kvsim.cost.model import CostConfig
+from kvsim.cost.roofline import RooflineCost
 
 
 def levels(gpu: str) -> dict[str, Level]:

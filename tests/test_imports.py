@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Lowest first. A module may import its own room and those before it.
 ROOMS = (
     *("records", "rules", "compiled"),
-    *("errors", "files", "registry", "trace", "catalog", "config", "memory", "kv"),
-    *("sched", "cost", "results", "engine", "fleet", "cases", "testing", "report"),
-    *("cli_options", "cli_vllm", "cli_answers", "cli_budgets", "cli", "__main__", "__init__"),
+    *("errors", "files", "registry", "trace", "catalog", "config", "budget", "kv"),
+    *("sched", "cost", "training", "roofline", "results", "engine", "fleet", "cases", "testing"),
+    *("report", "cli", "__main__", "__init__"),
 )
 
 #: Longest files, in lines.
@@ -29,13 +29,8 @@ def modules() -> list[Path]:
     return sorted((ROOT / "kvsim").rglob("*.py"))
 
 
-#: Two files of one room.
-SAME_ROOM = {"trace_io": "trace"}
-
-
 def room(path: Path) -> str:
-    name = path.relative_to(ROOT / "kvsim").parts[0].removesuffix(".py")
-    return SAME_ROOM.get(name, name)
+    return path.relative_to(ROOT / "kvsim").parts[0].removesuffix(".py")
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -51,7 +46,7 @@ def imported_rooms(path: Path) -> set[str]:
             if parts[0] == "workloads":
                 found.add("workloads")
             if parts[0] == "kvsim" and len(parts) > 1:
-                found |= {SAME_ROOM.get(parts[1], parts[1])} & set(ROOMS)
+                found |= {parts[1]} & set(ROOMS)
     return found
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 import kvsim
+from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu, get_model, gpu_names, model_names
 from kvsim.cli import main
-from kvsim.cost.intensity import Roofline, roofline
 from kvsim.cost.model import CostConfig
 from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
-from kvsim.cost.uniform import uniform_work
-from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.records.cost import Work
 from kvsim.records.request import Request
+from kvsim.roofline.intensity import Roofline, roofline
+from kvsim.roofline.uniform import uniform_work
 from kvsim.sched.scheduler import StepPlan
 
 #: Elements of Llama-3-8B's and Llama-2-7B's matrices, embedding aside.

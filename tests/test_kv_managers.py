@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from driving import kv_config
 
+from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import ChunkedLocal, FullAttention, SlidingWindow
 from kvsim.kv.block_hash import block_keys
@@ -19,7 +20,6 @@ from kvsim.kv.contiguous import (
 from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.kv.usage import Cause
-from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.records.request import Request, Status
 
 

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 import kvsim
+from kvsim.budget.budget import engine_of
+from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV, heads_per_rank, kv_dtype, kv_layout
+from kvsim.budget.planner import plan_groups
+from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
 from kvsim.kv.capacity import capacity
-from kvsim.memory.budget import engine_of
-from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV, heads_per_rank, kv_dtype, kv_layout
-from kvsim.memory.planner import plan_groups
-from kvsim.memory.weights import weight_bytes
 
 GB = 10**9
 

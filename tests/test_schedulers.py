@@ -13,11 +13,11 @@ from strategies import examples
 
 import kvsim
 import workloads
+from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.paged import PagedManager
-from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.records.request import Request, Status
 from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import Scheduler, SchedulerConfig

@@ -15,6 +15,7 @@ import kvsim
 import kvsim.testing
 import workloads
 from experiments import offload
+from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu, get_model
 from kvsim.config import Config
 from kvsim.cost.host_link import FAULT_SECONDS, lay_out_link
@@ -25,7 +26,6 @@ from kvsim.kv.eviction import lay_out_contents
 from kvsim.kv.manager import KVCacheConfig, Transfers
 from kvsim.kv.tiered import TieredManager
 from kvsim.kv.unified import PAGE_BYTES, UnifiedManager
-from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.records.contents import NO_CONTENT
 from kvsim.records.contents import HostTier as Tier
 from kvsim.records.cost import Cost

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import examples
 
 import workloads
-from kvsim.trace import MAX_TOKENS, Trace
+from kvsim.trace import MAX_TOKENS, Trace, files
 
 SUFFIXES = [".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".parquet"]
 INT64 = st.integers(0, 2**63 - 1)
@@ -162,7 +162,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
         file.write(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(__import__("kvsim.trace_io").trace_io._WRITERS, ".csv", interrupted)
+    monkeypatch.setitem(files._WRITERS, ".csv", interrupted)
     with pytest.raises(KeyboardInterrupt):
         workloads.save(workloads.fixed(num_requests=1), path)
     assert [p.name for p in tmp_path.iterdir()] == ["trace.csv"]

@@ -9,11 +9,11 @@ import pytest
 import kvsim
 from kvsim.catalog import get_gpu
 from kvsim.cli import main
-from kvsim.memory.activations import checkpoints, layer_pieces
-from kvsim.memory.hierarchy import NVME_READ, NVME_WRITE, PCIE_EFFICIENCY
-from kvsim.memory.training import TrainingMemory
-from kvsim.memory.training_config import TrainingConfig
-from kvsim.memory.training_shape import training_shape
+from kvsim.cost.hierarchy import NVME_READ, NVME_WRITE, PCIE_EFFICIENCY
+from kvsim.training.activations import checkpoints, layer_pieces
+from kvsim.training.config import TrainingConfig
+from kvsim.training.memory import TrainingMemory
+from kvsim.training.shape import training_shape
 
 GB = 10**9
 SEVEN = {"params": 7e9, "num_layers": 32, "hidden_size": 4096, "num_heads": 32}
@@ -484,7 +484,7 @@ def test_mistakes_are_one_line(
 
 
 def test_every_field_has_a_flag_in_one_section() -> None:
-    from kvsim.cli_options import TRAINING_SECTIONS
+    from kvsim.cli.options import TRAINING_SECTIONS
 
     listed = [name for names in TRAINING_SECTIONS.values() for name in names]
     assert sorted(listed) == sorted(TrainingConfig.model_fields)

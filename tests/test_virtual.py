@@ -13,10 +13,10 @@ from strategies import examples, under_pressure
 
 import kvsim
 import workloads
+from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.usage import Cause
 from kvsim.kv.virtual import PAGE_SIZES, TensorKind, VirtualManager
-from kvsim.memory.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.rules.virtual import num_needed_pages
 from kvsim.testing import check_result
 from kvsim.trace import Trace

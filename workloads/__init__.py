@@ -10,7 +10,7 @@ by their columns, and kvsim's own, which ``save`` writes.
 
 from __future__ import annotations
 
-from kvsim.trace_io import write_trace as save
+from kvsim.trace.files import write_trace as save
 from workloads.generators import (
     alpaca,
     azure_code,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.catalog.spec import AttentionKind
 from kvsim.files import write_whole
 from kvsim.kv.allocator_spec import parse_allocator
@@ -24,7 +25,6 @@ from kvsim.kv.attention import (
     plan_of,
 )
 from kvsim.kv.manager import KVCacheConfig
-from kvsim.memory.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.sched.scheduler import SchedulerConfig
 
 Count = Annotated[int, Field(ge=1)]

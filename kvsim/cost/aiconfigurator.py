@@ -12,12 +12,12 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import efficiency_of
 from kvsim.cost.host_link import lay_out_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import WorkCounter
-from kvsim.memory.layout import kv_dtype, kv_layout
 from kvsim.records.kv import Moved
 from kvsim.rules.price import swap_time, with_transfers
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.memory.hierarchy import COPY_SECONDS
+from kvsim.cost.hierarchy import COPY_SECONDS
 
 if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig

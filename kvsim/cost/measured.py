@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu
 from kvsim.cost.model import COST_MODELS, CostConfig
 from kvsim.cost.roofline import RooflineCost
-from kvsim.memory.layout import kv_dtype, kv_layout
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec

@@ -9,8 +9,8 @@ from kvsim.records.cost import PRICED_IN_PYTHON
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
+    from kvsim.budget.layout import KVLayout
     from kvsim.catalog.spec import GpuSpec, ModelSpec
-    from kvsim.memory.layout import KVLayout
     from kvsim.records.cost import Cost
     from kvsim.records.memory import Memory
     from kvsim.sched.scheduler import StepPlan

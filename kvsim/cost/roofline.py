@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
+from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.arithmetic import peak_flops
 from kvsim.cost.efficiency import Efficiency, efficiency_of, with_constants_of, with_narrow_kv
+from kvsim.cost.hierarchy import COPY_SECONDS
 from kvsim.cost.host_link import lay_out_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
 from kvsim.cost.work import WorkCounter
-from kvsim.memory.hierarchy import COPY_SECONDS
-from kvsim.memory.weights import DTYPE_BYTES
 from kvsim.records.cost import ROOFLINE, Cost, Work
 from kvsim.records.kv import Moved
 from kvsim.registry import overridden

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.arithmetic import arithmetic_of
-from kvsim.memory.weights import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import AttentionLayer, ModelSpec

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.budget.layout import ROTARY_DIM
+from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES
 from kvsim.cost.traffic import gemm_activation_bytes
-from kvsim.memory.layout import ROTARY_DIM
-from kvsim.memory.weights import DTYPE_BYTES, QUANTIZED_BYTES
 from kvsim.records.cost import ROOFLINE, Cost, Layers, Work
 from kvsim.records.memory import Objects
 from kvsim.records.paged import CHUNKED, FULL, SLIDING

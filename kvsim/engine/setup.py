@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from kvsim.budget.budget import GIB
+from kvsim.budget.capacity import Memory, resolve_memory
+from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
-from kvsim.memory.budget import GIB
-from kvsim.memory.capacity import Memory, resolve_memory
-from kvsim.memory.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.registry import parse_spec
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, scheduler_type
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from kvsim.budget.layout import KV_DTYPES
 from kvsim.errors import unknown_name
 from kvsim.kv.manager import ALLOCATORS
-from kvsim.memory.layout import KV_DTYPES
 from kvsim.registry import parse_spec
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from kvsim.memory.planner import KVGroup, KVPlan
+from kvsim.budget.planner import KVGroup, KVPlan
 from kvsim.records.paged import CHUNKED, FULL, SLIDING
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvsim.budget.capacity import Capacity, capacity_of
 from kvsim.config import Config
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.memory.capacity import Capacity, capacity_of
 
 
 def capacity(**options: Any) -> Capacity:

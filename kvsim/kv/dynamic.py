@@ -29,7 +29,7 @@ from kvsim.kv.usage import Cause, KVUsage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kvsim.memory.layout import KVLayout, LayerKV
+    from kvsim.budget.layout import KVLayout, LayerKV
     from kvsim.records.request import Request
 
 #: A sample of the layers gets at least this much memory, if there is as much. A smaller heap has

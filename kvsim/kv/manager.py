@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kvsim.memory.planner import plan_groups
+from kvsim.budget.planner import plan_groups
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.budget.layout import KVLayout
+    from kvsim.budget.planner import KVPlan
     from kvsim.kv.usage import KVUsage
-    from kvsim.memory.layout import KVLayout
-    from kvsim.memory.planner import KVPlan
     from kvsim.records.request import Request
 
 

@@ -26,7 +26,7 @@ from kvsim.records.virtual import TensorKind as Kind
 from kvsim.rules.virtual import num_needed_pages, num_rows
 
 if TYPE_CHECKING:
-    from kvsim.memory.layout import KVLayout
+    from kvsim.budget.layout import KVLayout
     from kvsim.records.memory import Memory
     from kvsim.records.request import Request
 

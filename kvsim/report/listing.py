@@ -26,8 +26,8 @@ def _table(*headings: str) -> Table:
 
 
 def _models() -> Table:
+    from kvsim.budget.layout import kv_dtype, kv_layout
     from kvsim.catalog import get_model, model_names
-    from kvsim.memory.layout import kv_dtype, kv_layout
 
     table = _table("model", "Hugging Face id", "billion params", "KV KiB/token", "max length")
     for name in model_names():

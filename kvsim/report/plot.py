@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from kvsim.memory.training import TrainingMemory
+    from kvsim.training.memory import TrainingMemory
 
     Runs: TypeAlias = Result | Comparison | Mapping[str, Result]
 

@@ -13,8 +13,8 @@ from kvsim.report.text import rate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from kvsim.cost.intensity import Roofline
-    from kvsim.memory.hierarchy import Level
+    from kvsim.cost.hierarchy import Level
+    from kvsim.roofline.intensity import Roofline
 
 TERA = 1e12
 #: Memories whose roofs are drawn.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from kvsim.cost.intensity import Roofline
+    from kvsim.roofline.intensity import Roofline
 
 
 def roofline_tables(found: Roofline) -> RenderableType:

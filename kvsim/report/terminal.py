@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from kvsim.memory.capacity import Capacity
+    from kvsim.budget.capacity import Capacity
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
 

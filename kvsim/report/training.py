@@ -14,8 +14,8 @@ from kvsim.report.text import gib, percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from kvsim.memory.remedies import Remedy
-    from kvsim.memory.training import TrainingMemory
+    from kvsim.training.memory import TrainingMemory
+    from kvsim.training.remedies import Remedy
 
 #: Characters of the longest bar.
 WIDTH = 24

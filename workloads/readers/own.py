@@ -1,11 +1,11 @@
-"""kvsim's own trace files, as ``kvsim.trace_io`` writes them."""
+"""kvsim's own trace files, as ``kvsim.trace.files`` writes them."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from kvsim.trace_io import DEFAULTS, OPTIONAL, REQUIRED
+from kvsim.trace.files import DEFAULTS, OPTIONAL, REQUIRED
 from workloads.draft import Draft, Piece
 from workloads.readers.formats import reader
 from workloads.readers.table import MIN_INT

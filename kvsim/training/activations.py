@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvsim.memory.layout import heads_per_rank
-from kvsim.memory.training_states import share
+from kvsim.budget.layout import heads_per_rank
+from kvsim.training.states import share
 
 if TYPE_CHECKING:
-    from kvsim.memory.training_config import TrainingConfig
-    from kvsim.memory.training_shape import TrainingShape
+    from kvsim.training.config import TrainingConfig
+    from kvsim.training.shape import TrainingShape
 
 #: Bytes of an activation, and of one that is kept as the input of a matrix multiplication:
 #: Transformer Engine keeps those in FP8.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kvsim.memory.training_config import TrainingConfig
+    from kvsim.training.config import TrainingConfig
 
 #: Bytes of a weight and of its gradient. FP8 as Transformer Engine's ``fp8_model_init``: FP8
 #: weights only, BF16 gradients.

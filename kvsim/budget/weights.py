@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.budget.layout import DTYPE_ALIASES
 from kvsim.errors import unknown_name
-from kvsim.memory.layout import DTYPE_ALIASES
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvsim.memory.activations import Activations, checkpoints, stage_activations
-from kvsim.memory.budget import GIB, LATEST_VLLM, engine_of
-from kvsim.memory.training_states import States, share, training_states
+from kvsim.budget.budget import GIB, LATEST_VLLM, engine_of
+from kvsim.training.activations import Activations, checkpoints, stage_activations
+from kvsim.training.states import States, share, training_states
 
 if TYPE_CHECKING:
-    from kvsim.memory.training_config import TrainingConfig
-    from kvsim.memory.training_shape import TrainingShape
+    from kvsim.training.config import TrainingConfig
+    from kvsim.training.shape import TrainingShape
 
 #: Layers whose weights are whole at once where they are gathered or fetched: the one in use and
 #: the next one (PyTorch FSDP's ``limit_all_gathers`` admits two).

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvsim.memory.budget import GIB
-from kvsim.memory.training import TrainingMemory, training_memory
-from kvsim.memory.training_config import OFFLOADED_PARTS, TrainingConfig
+from kvsim.budget.budget import GIB
+from kvsim.training.config import OFFLOADED_PARTS, TrainingConfig
+from kvsim.training.memory import TrainingMemory, training_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def train_memory(**options: Any) -> TrainingMemory:
 
     Parameters
     ----------
-    **options : fields of :class:`kvsim.memory.training_config.TrainingConfig`: model, or params,
+    **options : fields of :class:`kvsim.training.config.TrainingConfig`: model, or params,
         num_layers, hidden_size and num_heads; gpu, batch_size, seq_len, zero_stage, num_gpus, ...
 
     Returns

@@ -9,21 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvsim.budget.layout import kv_dtype, kv_layout
+from kvsim.budget.weights import check_quantization, weight_bytes, weight_dtype
 from kvsim.catalog import get_gpu, get_model
 from kvsim.config import Config
 from kvsim.cost.arithmetic import arithmetic_of
 from kvsim.cost.efficiency import basis_of
+from kvsim.cost.hierarchy import Level, hierarchy
 from kvsim.cost.model import CostConfig
-from kvsim.cost.uniform import MOST_FITTED_TOKENS, UniformSteps
 from kvsim.errors import FieldError
-from kvsim.memory.hierarchy import Level, hierarchy
-from kvsim.memory.layout import kv_dtype, kv_layout
-from kvsim.memory.weights import check_quantization, weight_bytes, weight_dtype
+from kvsim.roofline.uniform import MOST_FITTED_TOKENS, UniformSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvsim.cost.bound import Row
+    from kvsim.roofline.bound import Row
 
 #: Requests and tokens of each where nothing is said.
 BATCH_SIZE, CONTEXT_LEN = 32, 2048

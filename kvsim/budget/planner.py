@@ -10,8 +10,8 @@ from kvsim.rules.attention import admission_cap, cdiv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvsim.budget.layout import KVLayout, LayerKV
     from kvsim.catalog.spec import AttentionKind
-    from kvsim.memory.layout import KVLayout, LayerKV
 
 
 class KVGroup(NamedTuple):

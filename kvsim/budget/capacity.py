@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvsim.budget.budget import GIB, Budget, inference_budget
+from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
+from kvsim.budget.limits import Limits, limits_of
+from kvsim.budget.planner import KVPlan, plan_groups
+from kvsim.budget.weights import check_quantization, weight_bytes, weight_dtype
 from kvsim.catalog import get_gpu, get_model
-from kvsim.memory.budget import GIB, Budget, inference_budget
-from kvsim.memory.layout import KVLayout, kv_dtype, kv_layout
-from kvsim.memory.limits import Limits, limits_of
-from kvsim.memory.planner import KVPlan, plan_groups
-from kvsim.memory.weights import check_quantization, weight_bytes, weight_dtype
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
@@ -46,7 +46,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
 
     Parameters
     ----------
-    **what_if : overrides of the model's attention, as for :func:`kvsim.memory.layout.kv_layout`
+    **what_if : overrides of the model's attention, as for :func:`kvsim.budget.layout.kv_layout`
 
     Raises
     ------
@@ -173,7 +173,7 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
 
     Parameters
     ----------
-    **what_if : overrides of the model's attention, as for :func:`kvsim.memory.layout.kv_layout`
+    **what_if : overrides of the model's attention, as for :func:`kvsim.budget.layout.kv_layout`
 
     Raises
     ------

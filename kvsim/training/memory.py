@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvsim.budget.budget import GIB
 from kvsim.catalog import get_gpu
-from kvsim.memory.activations import extra_compute, layer_pieces
-from kvsim.memory.budget import GIB
-from kvsim.memory.offload import (
+from kvsim.training.activations import extra_compute, layer_pieces
+from kvsim.training.offload import (
     Traffic,
     activation_traffic,
     add,
@@ -16,14 +16,14 @@ from kvsim.memory.offload import (
     transfer_seconds,
     weight_traffic,
 )
-from kvsim.memory.training_shape import TrainingShape, training_shape
-from kvsim.memory.training_stage import Stage, stage_of
-from kvsim.memory.training_states import communication_bytes, share, trained_bytes
+from kvsim.training.shape import TrainingShape, training_shape
+from kvsim.training.stage import Stage, stage_of
+from kvsim.training.states import communication_bytes, share, trained_bytes
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec
-    from kvsim.memory.remedies import Remedy
-    from kvsim.memory.training_config import TrainingConfig
+    from kvsim.training.config import TrainingConfig
+    from kvsim.training.remedies import Remedy
 
 
 @dataclass(frozen=True)

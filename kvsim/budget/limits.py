@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvsim.memory.budget import GIB, engine_of
+from kvsim.budget.budget import GIB, engine_of
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec

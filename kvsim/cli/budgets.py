@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from kvsim.cli_answers import JSON, OUT, check_targets, print_answer
-from kvsim.cli_options import (
+from kvsim.cli.answers import JSON, OUT, check_targets, print_answer
+from kvsim.cli.options import (
     SectionedCommand,
     TrainingCommand,
     config_options,
@@ -40,8 +40,8 @@ def capacity(json_file: str | None, **options: Any) -> None:
 @JSON
 def train_memory(json_file: str | None, **options: Any) -> None:
     """Compute the memory of training by component, and what would make it fit: no simulation."""
-    from kvsim.memory.remedies import train_memory as train_memory_of
     from kvsim.report.training import training_table
+    from kvsim.training.remedies import train_memory as train_memory_of
 
     check_targets(None, json_file)
     found = train_memory_of(**options_given(options))
@@ -62,8 +62,8 @@ def roofline(
     batch_size: int, context_len: int, out: str | None, json_file: str | None, **options: Any
 ) -> None:
     """Compute what limits prefill and decode, memory or arithmetic: no simulation."""
-    from kvsim.cost.intensity import roofline as roofline_of
     from kvsim.report.roofline import roofline_tables, save_roofline
+    from kvsim.roofline.intensity import roofline as roofline_of
 
     check_targets(out, json_file)
     found = roofline_of(batch_size=batch_size, context_len=context_len, **options_given(options))

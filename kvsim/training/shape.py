@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.budget.layout import heads_per_rank
 from kvsim.catalog import get_model
 from kvsim.errors import FieldError
-from kvsim.memory.layout import heads_per_rank
 
 if TYPE_CHECKING:
-    from kvsim.memory.training_config import TrainingConfig
+    from kvsim.training.config import TrainingConfig
 
 
 class TrainingShape(NamedTuple):

@@ -174,7 +174,7 @@ def config_options(
 
 def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command with the fields of the training budget."""
-    from kvsim.memory.training_config import TrainingConfig
+    from kvsim.training.config import TrainingConfig
 
     for names in reversed(TRAINING_SECTIONS.values()):
         for name in reversed(names):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvsim import cli_vllm
-from kvsim.cli_answers import (
+from kvsim.cli import vllm_flags
+from kvsim.cli.answers import (
     JSON,
     OUT,
     check_file,
@@ -20,8 +20,8 @@ from kvsim.cli_answers import (
     say,
     show,
 )
-from kvsim.cli_budgets import capacity, roofline, train_memory
-from kvsim.cli_options import (
+from kvsim.cli.budgets import capacity, roofline, train_memory
+from kvsim.cli.options import (
     SectionedCommand,
     config_options,
     flag,
@@ -319,8 +319,8 @@ def _requests(config: RunConfig) -> tuple[Trace, Sequence[str]]:
 
 def _doubts(config: RunConfig) -> list[str]:
     """Say what vLLM would not start with."""
+    from kvsim.budget.limits import refused_by_vllm
     from kvsim.catalog import get_model
-    from kvsim.memory.limits import refused_by_vllm
 
     doubt = refused_by_vllm(config, get_model(config.model))
     return [] if doubt is None else [doubt]
@@ -395,7 +395,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: exit 0 when done, 2 for a user's mistake, 1 for anything else."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        used, unused = cli_vllm.split(join_pairs(given))
+        used, unused = vllm_flags.split(join_pairs(given))
         if unused:
             click.echo(f"note: of no effect here: {', '.join(unused)}", err=True)
         cli.main(used, prog_name="kvsim", standalone_mode=False)

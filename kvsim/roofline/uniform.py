@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.cost.arithmetic import peak_flops
-from kvsim.cost.bound import Row
 from kvsim.cost.roofline import RooflineCost
 from kvsim.cost.traffic import query_bytes
 from kvsim.cost.work import WorkCounter, num_keys, num_pairs
 from kvsim.records.cost import Work
+from kvsim.roofline.bound import Row
 
 if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvsim.memory.hierarchy import NVME_READ, NVME_WRITE, PCIE_EFFICIENCY
+from kvsim.cost.hierarchy import NVME_READ, NVME_WRITE, PCIE_EFFICIENCY
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec
-    from kvsim.memory.training_config import TrainingConfig
+    from kvsim.training.config import TrainingConfig
 
 
 class Traffic(NamedTuple):

@@ -308,7 +308,7 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write the trace; the suffix says how: .csv, .jsonl (each also .gz) or .parquet."""
-        from kvsim.trace_io import write_trace
+        from kvsim.trace.files import write_trace
 
         write_trace(self, path)
 

@@ -1,0 +1,1 @@
+"""What limits a step: arithmetic intensity, and the bounds it runs into."""

@@ -1,0 +1,1 @@
+"""Training memory in closed form: bytes on one GPU, by component."""
