@@ -251,7 +251,7 @@ class Config(Validated):
             with Path(path).open("rb") as file:
                 values = tomllib.load(file)
         except OSError as error:
-            raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+            raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not a TOML file: {error}") from None
         values = {key.replace("-", "_"): value for key, value in values.items()}

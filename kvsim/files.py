@@ -1,15 +1,32 @@
-"""Files that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, whenever the process is killed.
+
+A file is filled under another name and then renamed. What goes into a folder together is filled in
+a folder of its own inside it; renaming that one to ``.kvsim-commit`` decides, and whoever comes
+next, reader or writer, brings its entries to their places.
+"""
 
 from __future__ import annotations
 
-import os
+import json
+import secrets
 import shutil
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
+#: A complete set of entries on their way to their places, and what they make obsolete.
+COMMIT, OBSOLETE = ".kvsim-commit", ".kvsim-obsolete.json"
+#: Names of what is being written; older than so many seconds it was left behind by a kill.
+TEMPORARY, LEFT_BEHIND = ".kvsim-*.tmp", 3600.0
+
+
+def temporary_in(folder: Path) -> Path:
+    """Return a name in a folder that nobody else has."""
+    return folder / TEMPORARY.replace("*", secrets.token_hex(8))
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -27,7 +44,8 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         with path.open("wb") as device:
             write(device)
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    sweep(path.parent)
+    temporary = temporary_in(path.parent)
     file = temporary.open("xb")
     try:
         with file:
@@ -39,10 +57,11 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def whole_folder(folder: Path, owned: Iterable[str] = ()) -> Iterator[Path]:
     """Yield a folder to fill; what is in it then appears in ``folder``, or nothing at all.
 
-    Entries of the same name are replaced, others stay.
+    Entries of the same name are replaced. So are the ``owned`` ones: those that are not filled go.
+    Others stay.
 
     Raises
     ------
@@ -50,18 +69,57 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         If the folder cannot be made or written.
     """
     existed = folder.exists()
-    temporary = folder / f".{os.getpid()}.tmp"
+    settle(folder)
+    temporary = temporary_in(folder)
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        for entry in sorted(temporary.iterdir()):
-            target = folder / entry.name
-            if target.is_dir():
-                shutil.rmtree(target)
-            entry.replace(target)
-        temporary.rmdir()
+        filled = {entry.name for entry in temporary.iterdir()}
+        (temporary / OBSOLETE).write_text(json.dumps(sorted(set(owned) - filled)))
+        temporary.rename(folder / COMMIT)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         if not existed:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+    settle(folder)
+
+
+def settle(folder: Path) -> None:
+    """Bring to their places what was complete when its writer was killed; sweep what was not.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written.
+    """
+    sweep(folder)
+    commit = folder / COMMIT
+    if not commit.is_dir():
+        return
+    for name in json.loads((commit / OBSOLETE).read_text()):
+        discard(folder / name)
+    for entry in sorted(commit.iterdir()):
+        if entry.name != OBSOLETE:
+            if entry.is_dir():
+                discard(folder / entry.name)
+            entry.replace(folder / entry.name)
+    discard(commit)
+
+
+def discard(path: Path) -> None:
+    """Delete a file or a folder; a folder goes in one step."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
+        return
+    doomed = path.rename(temporary_in(path.parent))
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Delete what killed processes have left unfinished in a folder, once it is old."""
+    with suppress(OSError):
+        for path in folder.glob(TEMPORARY):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > LEFT_BEHIND:
+                    path.unlink() if path.is_file() else shutil.rmtree(path)

@@ -12,6 +12,7 @@ import re
 from contextlib import contextmanager
 from importlib import import_module
 from pkgutil import iter_modules
+from threading import RLock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hints
 
@@ -44,13 +45,25 @@ class Registry(Generic[T]):
     def __init__(self, what: str, package: str | None = None) -> None:
         self.what = what
         self._package = package
+        self._lock = RLock()
+        self._is_loading = False
         self._factories: dict[str, Callable[..., T]] = {}
 
     def _load(self) -> None:
-        """Import the package's modules, once; each registers what it holds."""
-        if self._package is not None:
-            package, self._package = self._package, None
-            import_modules(package)
+        """Import the package's modules, once; each registers what it holds.
+
+        Other threads wait until it is done.
+        """
+        if self._package is None:
+            return
+        with self._lock:
+            if self._package is not None and not self._is_loading:
+                self._is_loading = True
+                try:
+                    import_modules(self._package)
+                    self._package = None
+                finally:
+                    self._is_loading = False
 
     def register(self, name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Name a class or function; returns it unchanged.

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,6 +93,59 @@ def test_a_read_only_home_still_works(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = cache.cache_folder()
     assert folder.is_dir()
     assert os.access(folder, os.W_OK)
+
+
+@pytest.mark.parametrize("planted", ["a link", "writable by others", "of another user"])
+def test_a_cache_folder_that_somebody_else_may_have_filled_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    """What is read from it is unpickled."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("KVSIM_CACHE_DIR", str(blocked))
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    own = tmp_path / f"kvsim-{os.getuid()}"
+    folder = cache.cache_folder()
+    assert folder.is_relative_to(own)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    if planted == "a link":
+        own.rename(tmp_path / "elsewhere")
+        own.symlink_to(tmp_path / "elsewhere")
+    elif planted == "writable by others":
+        folder.chmod(0o777)
+    else:
+        uid = os.getuid() + 1
+        own.rename(tmp_path / f"kvsim-{uid}")
+        own = tmp_path / f"kvsim-{uid}"
+        monkeypatch.setattr(os, "getuid", lambda: uid)
+    assert not cache.cache_folder().is_relative_to(own)
+
+
+def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
+    from kvsim.compiled.entry import compile_or_load
+
+    class Entry:
+        stats = SimpleNamespace(cache_path=str(tmp_path))
+        py_func = SimpleNamespace(__name__="serve_plain")
+        compiled = 0
+
+        def compile(self, signature: Any) -> None:
+            if list(tmp_path.glob("*serve_plain*")):
+                raise EOFError("Ran out of input")
+            if not signature:
+                raise TypeError
+            self.compiled += 1
+
+    entry, index = Entry(), tmp_path / "entry.serve_plain-1.nbi"
+    other = tmp_path / "entry.serve_general-1.nbi"
+    for file in (index, other):
+        file.write_bytes(b"")
+    compile_or_load(entry, (int,))
+    assert entry.compiled == 1
+    assert not index.exists()
+    assert other.exists()
+    with pytest.raises(TypeError):  # an error of the compiler is no damage
+        compile_or_load(entry, ())
 
 
 def test_the_summary_is_json(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def read_case(path: str | Path) -> Case:
     try:
         content = json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a JSON file: {error}") from None
     try:
@@ -240,4 +240,4 @@ def write_case(case: Case, path: str | Path) -> None:
     try:
         write_whole(Path(path), lambda file: file.write(text.encode()))
     except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror}") from None
+        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import sys
 import tempfile
 from importlib import import_module
@@ -34,28 +35,43 @@ def cache_folder() -> Path:
     source = b"".join(path.read_bytes() for path in files)
     modes = f"{numba_config.DISABLE_JIT} {os.environ.get('KVSIM_BOUNDSCHECK')}"
     stamp = f"{numba.__version__} {sys.version} {modes}".encode()
-    digest = hashlib.sha256(source + stamp).hexdigest()[:16]
+    folder = Path("kernels") / hashlib.sha256(source + stamp).hexdigest()[:16]
     private = Path(tempfile.gettempdir()) / f"kvsim-{os.getuid() if hasattr(os, 'getuid') else 0}"
     for base in (_user_cache(), private):
-        folder = base / "kernels" / digest
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
+        if base is not None and all(_make_own(base / part) for part in ("", "kernels", folder)):
+            return base / folder
     return Path(tempfile.mkdtemp(prefix="kvsim-"))
 
 
-def _user_cache() -> Path:
+def _make_own(folder: Path) -> bool:
+    """Make a folder if need be; returns whether it is ours alone to write.
+
+    What is read from it is executed, so a folder that somebody else has planted is refused.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISDIR(found.st_mode) or not os.access(folder, os.W_OK):
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _user_cache() -> Path | None:
     given = os.environ.get(CACHE_VARIABLE)
     if given:
         return Path(given)
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "kvsim"
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "kvsim"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "kvsim"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvsim"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvsim"
+    except RuntimeError:  # no home
+        return None
 
 
 def load_entry() -> ModuleType:

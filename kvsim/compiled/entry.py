@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
@@ -162,12 +163,25 @@ def serve_general(address, command, max_steps):
     return _serve(_general(address), command, max_steps)
 
 
+def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
+    """Load what was compiled before; a damaged cache is emptied, and filled again."""
+    try:
+        entry.compile(signature)
+    except Exception:  # whatever damaged bytes unpickle to
+        damaged = list(Path(entry.stats.cache_path).glob(f"*{entry.py_func.__name__}*"))
+        if not damaged:
+            raise
+        for file in damaged:
+            file.unlink(missing_ok=True)
+        entry.compile(signature)
+
+
 def serve(state: Any) -> Callable[[int, int], int]:
     """Return what calls the compiled rules over a replica in flat memory."""
     entry, address = serve_plain if is_plain(state) else serve_general, state.address
     if hasattr(entry, "compile"):  # a plain function under NUMBA_DISABLE_JIT
         with linked_at(entry.py_func.__name__):
-            entry.compile((types.int64, types.int64, types.int64))
+            compile_or_load(entry, (types.int64, types.int64, types.int64))
 
     def call(command: int, max_steps: int) -> int:
         return int(entry(address, command, max_steps))

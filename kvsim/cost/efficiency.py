@@ -91,7 +91,7 @@ def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"constants {file}: cannot be read: {error.strerror}") from None
+        raise ValueError(f"constants {file}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"constants {file}: not TOML: no UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.files import whole_folder
+from kvsim.results.result import OWNED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +25,9 @@ def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
     from kvsim.report import plot
 
     try:
-        with whole_folder(folder) as temporary:
+        with whole_folder(folder, OWNED) as temporary:
             runs.save(temporary)
             for name, draw in plot.FIGURES.items():
                 draw(runs).savefig(temporary / f"{name}.png", dpi=130)
     except OSError as error:
-        raise ValueError(f"{folder}: cannot be written: {error.strerror}") from None
+        raise ValueError(f"{folder}: cannot be written: {error.strerror or error}") from None

@@ -127,4 +127,4 @@ def save_roofline(found: Roofline, folder: Path) -> None:
             write_json(temporary / "roofline.json", found.to_dict())
             plot.roofline(found).savefig(temporary / "roofline.png", dpi=130)
     except OSError as error:
-        raise ValueError(f"{folder}: cannot be written: {error.strerror}") from None
+        raise ValueError(f"{folder}: cannot be written: {error.strerror or error}") from None

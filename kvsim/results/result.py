@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvsim.config import Config, RunConfig
-from kvsim.files import write_whole
+from kvsim.files import settle, whole_folder, write_whole
 from kvsim.results.tables import MEMORY, REQUESTS, STEPS
 
 if TYPE_CHECKING:
@@ -19,6 +18,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TABLES = {"requests": REQUESTS, "memory": MEMORY, "steps": STEPS}
+#: What a run directory holds; figures are drawn by :mod:`kvsim.report.plot`.
+OWNED = (
+    *(f"{name}.parquet" for name in TABLES),
+    *("memory_map.npy", "config.toml", "provenance.json", "summary.json"),
+    *("waste.png", "memory.png", "memory_map.png", "latency.png"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +72,7 @@ class Result:
     def save(self, directory: str | Path) -> None:
         """Write the run into a directory: Parquet tables, JSON summary and provenance, TOML.
 
-        Each file appears whole or not at all.
+        All of it appears or nothing, in place of an older run and its figures.
 
         Raises
         ------
@@ -79,18 +84,18 @@ class Result:
 
         folder = make_directory(directory)
         try:
-            for name in TABLES:
-                array = self._table(name)
-                table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
-                write_whole(folder / f"{name}.parquet", partial(parquet.write_table, table))
-            if self.memory_map.size:
-                write_whole(folder / "memory_map.npy", lambda f: np.save(f, self.memory_map))
-            text = self.config.to_toml()
-            write_whole(folder / "config.toml", lambda f: f.write(text.encode()))
+            with whole_folder(folder, OWNED) as new:
+                for name in TABLES:
+                    array = self._table(name)
+                    table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
+                    parquet.write_table(table, new / f"{name}.parquet")
+                if self.memory_map.size:
+                    np.save(new / "memory_map.npy", self.memory_map)
+                (new / "config.toml").write_text(self.config.to_toml())
+                write_json(new / "provenance.json", self.provenance)
+                write_json(new / "summary.json", self.summary)
         except OSError as error:
-            raise ValueError(f"{directory}: cannot be written: {error.strerror}") from None
-        write_json(folder / "provenance.json", self.provenance)
-        write_json(folder / "summary.json", self.summary)  # last: it marks the run as complete
+            raise ValueError(f"{directory}: cannot be written: {error.strerror or error}") from None
 
 
 def load(directory: str | Path) -> Result:
@@ -102,6 +107,10 @@ def load(directory: str | Path) -> Result:
         If the directory does not hold a complete run.
     """
     folder = Path(directory)
+    try:
+        settle(folder)
+    except OSError as error:
+        raise ValueError(f"{directory}: half saved, and cannot be completed: {error}") from None
     if not (folder / "summary.json").is_file():
         runs = sorted(p.parent.name for p in folder.glob("*/summary.json"))
         hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
@@ -150,4 +159,4 @@ def write_json(path: Path, value: object) -> None:
     try:
         write_whole(path, lambda f: f.write(text.encode()))
     except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror}") from None
+        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -117,4 +117,4 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     try:
         write_whole(path, lambda file: _WRITERS[suffix](columns, file))
     except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror}") from None
+        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None
