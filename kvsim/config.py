@@ -160,7 +160,7 @@ class Config(Validated):
 
     allocator: str = Field("paged", description="KV-cache manager: BASE[+KEY[=VALUE]]...")
     scheduler: str | None = Field(
-        None, description="scheduler [vllm for paged and virtual, else orca]"
+        None, description="scheduler [orca for contiguous-* and dynamic, else vllm]"
     )
     router: str = Field(
         "round-robin", description="how requests choose a replica: NAME[+KEY=VALUE]..."

@@ -16,6 +16,8 @@ from strategies import ALLOCATORS, SCHEDULERS, configs, examples, models_of, tak
 
 import kvsim
 from kvsim.kv.manager import ALLOCATORS as ALLOCATOR_REGISTRY
+from kvsim.kv.paged import PagedManager
+from kvsim.records.request import Request
 from kvsim.results.tables import FinishReason
 from kvsim.sched.scheduler import SCHEDULERS as SCHEDULER_REGISTRY
 from kvsim.testing import check_result, equal_tables
@@ -89,6 +91,29 @@ def test_every_pair_in_the_registry_survives_tiny_pools(
     )
     summary = result.summary
     assert summary["completed"] + summary["num_rejected"] == len(trace)
+
+
+class Leaking(PagedManager):
+    """Forgets every fifth request that it should free."""
+
+    num_freed = 0
+
+    def free(self, request: Request) -> None:
+        self.num_freed += 1
+        if self.num_freed % 5:
+            super().free(request)
+
+
+def test_a_leak_is_found() -> None:
+    """Of a manager whose own sums agree with each other."""
+    trace = Trace.from_arrays(np.arange(12) * 10.0, [40] * 12, [8] * 12)
+    options: dict[str, Any] = {"model": "llama-3-8b", "gpu": "l4", "check_invariants": True}
+    kvsim.simulate(trace, **options)
+    with pytest.raises(RuntimeError, match="bytes are held, and no request is alive"):
+        kvsim.simulate(trace[:5], allocator=f"{__name__}:Leaking", **options)
+    crowded = trace.with_request_rate(1000.0)
+    with pytest.raises(RuntimeError, match="has an ended request kept its memory"):
+        kvsim.simulate(crowded, allocator=f"{__name__}:Leaking", **options)
 
 
 def test_the_strategies_cover_the_registries() -> None:

@@ -99,31 +99,18 @@ def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
     return table
 
 
-#: Errors to expect of simulated latencies, by card: what held-out serving runs showed (a test of
-#: `experiments.validate_serving` holds them); of the A100, only kernels were measured.
-EXPECTED = {
-    "h100": "mean latencies within 5 % on one GPU, 10 % on several, TTFT within 12 %",
-    "a100": "latencies like the H100's, which no serving run on this card has confirmed",
-}
-EXPECTED_OF_OTHERS = "mean latencies within 6 to 15 %, TTFT within 25 %"
-
-
 def card_of(gpu_name: str) -> str:
     """Return the name under which a GPU's constants stand: h100 for h100-sxm."""
     return gpu_name.partition("-")[0]
 
 
 def basis_of(gpu_name: str) -> str:
-    """Say what a card's constants rest on, and what error to expect of latencies."""
+    """Say what a card's constants rest on."""
     errors = read_table().get(card_of(gpu_name), {}).get("errors")
     if errors is None:
-        return (
-            f"no measurements of {gpu_name}: the H100's fractions of its peaks; expect "
-            f"{EXPECTED_OF_OTHERS}"
-        )
+        return f"no kernels of {gpu_name} were measured: the H100's fractions of its peaks"
     fits = "; ".join(f"{kind}: {error}" for kind, error in errors.items())
-    card = card_of(gpu_name)
-    return f"fitted on kernels of the {card} ({fits}); unsaturated, expect {EXPECTED[card]}"
+    return f"fitted on kernels of the {card_of(gpu_name)} ({fits})"
 
 
 def with_narrow_kv(rate: Efficiency) -> Efficiency:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.config import Config
+from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.contents import Contents
 from kvsim.engine.refusal import refusal
@@ -138,8 +139,31 @@ class Checker:
     def scheduled(self, replica: Replica) -> None:
         """Recount after a step was scheduled."""
         replica.check_integrity()
+        check_no_leak(replica)
 
     completed = scheduled
+
+
+def check_no_leak(replica: Replica) -> None:
+    """Compare what is held with what live requests have computed.
+
+    Raises
+    ------
+    RuntimeError
+        If more tokens are held than live requests have, or anything while there is none.
+    """
+    state, usage = replica.state, replica.kv.usage
+    live = [state.requests[state.running[place]] for place in range(state.num_running)]
+    num_tokens = sum(request.num_computed_tokens * request.num_samples for request in live)
+    most = num_tokens * replica.setup.kv_config.layout.bytes_per_token
+    held = usage.token_states + usage.reservation + usage.internal
+    if held and not (live or state.num_swapped or state.num_retired):
+        raise RuntimeError(f"{held} bytes are held, and no request is alive")
+    if usage.token_states > most:
+        raise RuntimeError(
+            f"{usage.token_states} bytes of live tokens are held, where live requests have "
+            f"{num_tokens} tokens, {most} bytes: has an ended request kept its memory?"
+        )
 
 
 def choose_backend(setup: Setup) -> str:
@@ -162,10 +186,20 @@ def _step_time_basis(setup: Setup) -> str:
     """Say what the step times rest on."""
     if setup.config.cost_model.partition("+")[0] != "roofline":
         return f"cost model {setup.config.cost_model}"
-    given = setup.config.cost_model.partition("+")[2]
-    own = f"; overridden: {given}" if given else ""
-    wide = "; FP32 arithmetic at the 16-bit peak, too fast" if setup.memory.dtype == "fp32" else ""
-    return basis_of(setup.memory.gpu.name) + wide + own
+    config, memory = setup.config, setup.memory
+    given = config.cost_model.partition("+")[2]
+    wide = "; FP32 arithmetic at the 16-bit peak, too fast" if memory.dtype == "fp32" else ""
+    if given:
+        return f"{basis_of(memory.gpu.name)}{wide}; overridden: {given}"
+    accuracy = accuracy_of(
+        memory.model,
+        memory.gpu.name,
+        config.tensor_parallel_size * config.pipeline_parallel_size,
+        memory.layout,
+        dtype=memory.dtype,
+        quantization=memory.quantization,
+    )
+    return f"{basis_of(memory.gpu.name)}{wide}; {accuracy}"
 
 
 def check_trace(trace: object) -> None:

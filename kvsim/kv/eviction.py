@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvsim.records.contents import Content
@@ -230,6 +230,9 @@ class Ranked(EvictionPolicy):
     def insert(self, block_id: int) -> None:  # noqa: D102
         rank = self._rank_of[block_id] = self.rank(block_id)
         heappush(self._heap, (rank, block_id))
+        if len(self._heap) > 2 * len(self._rank_of) + 64:  # mostly entries that count no more
+            self._heap = [(rank, block_id) for block_id, rank in self._rank_of.items()]
+            heapify(self._heap)
 
     def remove(self, block_id: int) -> None:  # noqa: D102
         del self._rank_of[block_id]

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.catalog import get_gpu
+from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.usage import HELD
 from kvsim.report.text import gib, milliseconds, number, percent
 
@@ -51,7 +52,7 @@ def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> Render
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(row["allocator"], *_cells(row))
-    notes: list[Text | None] = [_legend()]
+    notes: list[Text | None] = [_legend(), _schedulers(comparison)]
     notes += [_rejections(row["allocator"], row) for row in rows]
     notes += [_fragmentation(row["allocator"], row) for row in rows]
     notes += [_moved(row["allocator"], row) for row in rows]
@@ -113,6 +114,19 @@ def _legend() -> Text:
     )
 
 
+def _schedulers(comparison: Comparison) -> Text | None:
+    """Say which rows run under which scheduler, where it is not the same for all."""
+    rows_of: dict[str, list[str]] = {}
+    for name, result in comparison.results.items():
+        rows_of.setdefault(result.provenance["scheduler"], []).append(name)
+    if len(rows_of) < 2:
+        return None
+    parts = (f"{', '.join(names)} under {scheduler}" for scheduler, names in rows_of.items())
+    return Text(
+        f"{'; '.join(parts)}: --scheduler NAME changes the allocator alone.", style="yellow"
+    )
+
+
 def _spread(summary: Row, key: str, unit: str) -> Text | None:
     """Say how sure a mean over replications is."""
     if "replications" not in summary:
@@ -160,8 +174,9 @@ def waste(summary: Mapping[str, Any]) -> float | None:
 
 
 def _verdict(rows: Sequence[Row]) -> str | None:
-    """Compare the most with the least wasteful allocator."""
+    """Compare the most with the least wasteful allocator of those whose tokens are as large."""
     known = [row for row in rows if waste(row) is not None and row["completed"]]
+    known = [row for row in known if _what_ifs(row) == _what_ifs(known[0])]
     if len(known) < 2:
         return None
     worst = max(known, key=lambda row: waste(row) or 0.0)
@@ -175,6 +190,12 @@ def _verdict(rows: Sequence[Row]) -> str | None:
         f"{worst['allocator']} {percent(waste(worst))} %: {running:.1f}x the requests in flight, "
         f"{rate:.1f}x the output tokens per second."
     )
+
+
+def _what_ifs(row: Row) -> tuple[object, ...]:
+    """Return the modifiers of a row that change what the KV of a token is."""
+    spec = parse_allocator(row["allocator"])
+    return (spec.kv_cache_dtype, spec.num_kv_heads, spec.window, spec.kv_lora_rank)
 
 
 def run_table(
@@ -209,7 +230,10 @@ def run_table(
         f"prefix cache hit rate {percent(s['prefix_cache_hit_rate'])} %",
     ]
     if s["request_goodput"] is not None:
-        lines.append(f"goodput {number(s['request_goodput'], 2)} requests/s")
+        lines.append(
+            f"goodput {number(s['request_goodput'], 2)} requests/s over the whole run; "
+            f"{percent(s['goodput_attainment'])} % of all requests meet every target"
+        )
     extra = [_rejections("requests", s), _fragmentation(result.config.allocator, s)]
     extra.append(_moved(result.config.allocator, s))
     extra += [_spread(s, "output_throughput", "output tokens/s")]

@@ -82,7 +82,9 @@ def summarize(
     }
     tokens = summary["total_input_tokens"] + summary["total_output_tokens"]
     summary["request_throughput"] = _ratio(len(done), duration)
-    summary["request_goodput"] = _goodput(values, goodput, duration)
+    met = _num_good(values, goodput) if goodput else None
+    summary["request_goodput"] = None if met is None else _ratio(met, duration)
+    summary["goodput_attainment"] = None if met is None else _ratio(met, len(requests))
     summary["output_throughput"] = _ratio(summary["total_output_tokens"], duration)
     summary["total_token_throughput"] = _ratio(tokens, duration)
     for name in ("ttft", "tpot"):
@@ -133,11 +135,9 @@ def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
         "num_allocation_failures": total.num_allocation_failures,
     }
     for way in ("fetched", "stored", "paged_in", "paged_out"):
-        moved = getattr(total, f"{way}_bytes")
-        if moved:  # only managers with host memory behind them
-            cache[f"{way}_bytes"] = moved
-    if total.heap_reserved_seconds > 0:  # PyTorch's figure, of a caching allocator
-        cache["fragmentation"] = 1.0 - total.heap_active_seconds / total.heap_reserved_seconds
+        cache[f"{way}_bytes"] = getattr(total, f"{way}_bytes")
+    active = _ratio(total.heap_active_seconds, total.heap_reserved_seconds)
+    cache["fragmentation"] = None if active is None else 1.0 - active  # of a caching allocator
     return cache
 
 
@@ -174,16 +174,10 @@ def _gap_statistics(done: NDArray[Any], gaps: Mapping[int, int]) -> Summary:
     return stats
 
 
-def _goodput(
-    values: Mapping[str, NDArray[np.float64]],
-    goodput: Mapping[str, float] | None,
-    duration: float,
-) -> float | None:
-    """Requests per second that meet every target; a single token has no TPOT to miss."""
-    if not goodput:
-        return None
+def _num_good(values: Mapping[str, NDArray[np.float64]], goodput: Mapping[str, float]) -> int:
+    """Count the requests that meet every target; a single token has no TPOT to miss."""
     good = np.ones(len(values["e2el"]), dtype=np.bool_)
     for metric, target in goodput.items():
         seconds = values[metric]
         good &= np.isnan(seconds) | (seconds * 1000.0 <= target)
-    return _ratio(int(good.sum()), duration)
+    return int(good.sum())

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Longest prompt or output a trace may hold; today's longest contexts are 10 million tokens.
 MAX_TOKENS = 2**24
+#: Shortest trace that can be stretched to another rate, seconds; below, times lose their digits.
+MIN_DURATION = 1e-9
 #: Most sequences of one request.
 MAX_SAMPLES = 64
 
@@ -297,6 +299,10 @@ class Trace:
         """
         if not request_rate > 0:
             raise ValueError(f"request_rate must be above 0, got {request_rate}")
+        if 0 < self.duration < MIN_DURATION:
+            raise ValueError(
+                f"request_rate: the trace lasts {self.duration} s, too short to be stretched"
+            )
         shifted = self.arrival_time - self.arrival_time[0]
         if math.isinf(request_rate):
             return replace(self, arrival_time=np.zeros(len(self)))._freeze()

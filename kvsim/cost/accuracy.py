@@ -1,0 +1,86 @@
+"""How far simulated latencies were from measured ones, for configurations like one that was run.
+
+An accuracy is claimed only for what a named run shows: its card, dense layers of full attention,
+16-bit weights and KV. ``experiments.validate_serving`` compares the runs; a test holds these bands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kvsim.budget.layout import KVLayout
+    from kvsim.catalog.spec import ModelSpec
+
+
+class Compared(NamedTuple):
+    """Measured runs: on which card and up to how many of them, of what, and the errors found."""
+
+    gpu: str
+    num_gpus: int
+    runs: str
+    error: str
+
+
+#: The smallest number of GPUs comes first.
+COMPARED = (
+    Compared(
+        "h100-sxm",
+        1,
+        "Qwen3-14B (vLLM 0.23) and Llama-2-7B (0.15)",
+        "mean latencies within 5 %, TTFT within 12 %",
+    ),
+    Compared(
+        "h100-sxm",
+        8,
+        "CodeLlama-34B on 2 GPUs (vLLM 0.15), closed loops on 4 and 8",
+        "mean latencies within 10 %, TTFT within 12 %",
+    ),
+    *(
+        Compared(
+            gpu,
+            1,
+            "Llama-3.1-8B (vLLM 0.19)",
+            "mean latencies within 15 %, TTFT within 25 %",
+        )
+        for gpu in ("rtx-4090", "rtx-pro-6000")
+    ),
+)
+
+UNKNOWN = "not compared with any measured run"
+
+
+def accuracy_of(
+    model: ModelSpec,
+    gpu: str,
+    num_gpus: int,
+    layout: KVLayout,
+    *,
+    dtype: str,
+    quantization: str | None,
+) -> str:
+    """Say what error to expect of a run that is not saturated, and which runs showed it."""
+    unlike = unlike_what_was_run(model, layout, dtype, quantization)
+    if unlike:
+        return f"{UNKNOWN}: {unlike}"
+    for compared in COMPARED:
+        if compared.gpu == gpu and num_gpus <= compared.num_gpus:
+            return f"unsaturated, expect {compared.error}, as for {compared.runs}"
+    known = [compared.num_gpus for compared in COMPARED if compared.gpu == gpu]
+    return f"{UNKNOWN}: {f'more than {max(known)} GPUs' if known else f'none was on {gpu}'}"
+
+
+def unlike_what_was_run(
+    model: ModelSpec, layout: KVLayout, dtype: str, quantization: str | None
+) -> str:
+    """Name what sets a configuration apart from everything that was measured; empty if nothing."""
+    kv_dtype = layout.dtype.name
+    kinds = {
+        "mixture of experts": model.num_experts > 0,
+        "latent attention": model.kv_lora_rank > 0,
+        "sliding or chunked attention": any(layer.kind != "full" for layer in layout.layers),
+        f"{quantization} weights": quantization is not None,
+        f"{dtype} arithmetic": dtype not in ("bf16", "fp16"),
+        f"{kv_dtype} KV": kv_dtype not in ("bf16", "fp16"),
+    }
+    return ", ".join(kind for kind, is_so in kinds.items() if is_so)

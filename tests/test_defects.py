@@ -1,0 +1,121 @@
+"""What once went wrong and stands in no other file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvsim
+import workloads
+from kvsim.cli import main
+from kvsim.engine.setup import resolve
+from kvsim.kv.eviction import Ranked
+from kvsim.kv.manager import ALLOCATORS
+from kvsim.report.terminal import comparison_table
+from kvsim.trace import Trace
+
+FIRST_USE = """
+import sys, threading
+from kvsim.kv.manager import ALLOCATORS
+sys.setswitchinterval(1e-6)
+found = []
+threads = [threading.Thread(target=lambda: found.append(ALLOCATORS.names())) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(found) == 8 and all("paged" in names for names in found), found
+"""
+
+
+def test_threads_wait_for_the_first_one_to_load_a_registry() -> None:
+    subprocess.run([sys.executable, "-c", FIRST_USE], check=True)
+
+
+def test_summaries_have_one_schema() -> None:
+    """Replications are averaged key by key, so no key may come and go."""
+    trace = workloads.fixed(prompt=40, output=6, num_requests=4, request_rate=2.0)
+    schemas = set()
+    for allocator in ("paged", "tiered+host-gib=1", "unified+host-gib=0.1", "dynamic", "virtual"):
+        result = kvsim.simulate(trace, model="gpt2", gpu="l4", allocator=allocator)
+        schemas.add((tuple(result.summary), tuple(result.summary["kv_cache"])))
+    assert len(schemas) == 1
+
+
+def test_replications_of_which_only_some_move_blocks() -> None:
+    command = "run --replications 6 --workload multi-turn+turns=3 --num-requests 40 "
+    command += "--request-rate 8 --model llama-3-8b --gpu a100-80gb --max-model-len 4096 "
+    command += "--allocator tiered+host-gib=2 --num-gpu-blocks-override 600 --json -"
+    assert main(command.split()) in (0, None)
+
+
+def test_goodput_says_how_many_attain_it() -> None:
+    trace = Trace.from_arrays([0.0, 1.0, 2.0, 50.0], [30, 30, 30, 30], [5, 5, 5, 5])
+    options: dict[str, Any] = {"model": "gpt2", "gpu": "l4", "goodput": {"e2el": 10_000.0}}
+    summary = kvsim.simulate(trace, **options).summary
+    assert summary["goodput_attainment"] == 1.0  # whatever the rate, drained as it is
+    none = kvsim.simulate(trace, **options | {"goodput": {"e2el": 1e-3}}).summary
+    assert none["goodput_attainment"] == 0.0
+    assert kvsim.simulate(trace, model="gpt2", gpu="l4").summary["goodput_attainment"] is None
+
+
+def test_a_trace_without_a_duration_to_speak_of_is_not_stretched() -> None:
+    trace = Trace.from_arrays([0.0, 1e-320], [5, 5], [5, 5])
+    with pytest.raises(ValueError, match="too short to be stretched"):
+        trace.with_request_rate(4.0)
+    assert kvsim.simulate(trace, model="gpt2", gpu="l4").summary["completed"] == 2
+
+
+class ByHits(Ranked):
+    """A policy whose ranks change at every hit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = 0
+
+    def rank(self, block_id: int) -> tuple[float, ...]:
+        self.clock += 1
+        return (self.clock, block_id)
+
+
+def test_a_block_hit_again_and_again_leaves_no_heap_behind() -> None:
+    policy = ByHits()
+    policy.insert(7)
+    for _ in range(10_000):
+        policy.insert(3)
+        policy.remove(3)
+    policy.insert(3)
+    assert len(policy._heap) < 200
+    assert [policy.evict(), policy.evict()] == [7, 3]
+
+
+@pytest.mark.parametrize("name", ALLOCATORS.names())
+def test_the_scheduler_by_default_is_the_one_that_the_help_says(name: str) -> None:
+    expected = "orca" if name.startswith("contiguous-") or name == "dynamic" else "vllm"
+    setup = resolve(kvsim.Config.build(model="gpt2", gpu="l4", allocator=name))
+    assert setup.scheduler == expected
+
+
+def text_of(allocators: list[str], **options: Any) -> str:
+    from rich.console import Console
+
+    trace = workloads.fixed(prompt=40, output=60, num_requests=30, request_rate=np.inf)
+    fixed = {"model": "gpt2", "gpu": "l4", "num_gpu_blocks_override": 80, "max_model_len": 512}
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(comparison_table(kvsim.compare(trace, allocators, **fixed, **options)))
+    return " ".join(capture.get().split())
+
+
+def test_rows_under_different_schedulers_say_so() -> None:
+    said = "contiguous-max under orca; paged under vllm: --scheduler NAME changes the allocator"
+    assert said in text_of(["contiguous-max", "paged"])
+    assert "under orca" not in text_of(["contiguous-max", "paged"], scheduler="vllm")
+
+
+def test_the_verdict_compares_tokens_of_one_size() -> None:
+    text = text_of(["contiguous-max", "contiguous-pow2", "paged+int8"])
+    assert "paged+int8 wastes" not in text
+    assert "contiguous-pow2 wastes" in text
