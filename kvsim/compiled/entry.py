@@ -43,6 +43,17 @@ SMALL = frozenset(
 )
 
 
+#: Of these, what runs of steps consist of goes into its callers for any kind of replica.
+OF_RUNS = frozenset(
+    name
+    for line in (
+        "step_time work_time weigh weigh_attention gemm_time decode_time prefill_time host_time",
+        "gemms_time head_time swap_time elementwise_time all_reduce_time with_transfers pass_time",
+        "note_gap record_step is_refused num_waiting allocate_slots plan batch_at cdiv",
+    )
+    for name in line.split()
+)
+
 #: Rules with a second text below.
 UNSIGNED = (keys.fold, keys.mix, keys.draw_parent)
 
@@ -89,7 +100,9 @@ def _register(rule: Any, *, small: bool, plain: bool) -> None:
             return None
         return absent if variant == "plain" and not plain else rule
 
-    @overload(rule, jit_options={"error_model": "numpy"}, strict=False)
+    inline = rule.__name__ in OF_RUNS
+
+    @overload(rule, jit_options={"forceinline": inline, "error_model": "numpy"}, strict=False)
     def for_any(*args):
         return None if _variant(args) in ("plain", None) else rule
 

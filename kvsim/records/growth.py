@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.records.memory import head
+from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, Request
 
 if TYPE_CHECKING:
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 def more_requests(state: Replica, memory: Memory, count: int) -> None:
     """Make ``count`` more records of requests, all free; those in use keep their places."""
     n = state.num_requests
-    new: Any = memory.records(Request, n + count if memory.compiled else count)
     if memory.compiled:
-        new.array["status"] = FINISHED
-        if n:
-            new.array[:n] = state.requests.array  # type: ignore[attr-defined]
-        memory.replace(state, requests=new)
+        if n + count > len(state.requests):
+            known = state.trace.num_arrivals - state.trace.next  # what nobody touches takes no room
+            room: Any = memory.blank(Request, n + max(count, known))
+            if n:
+                room.array[:n] = state.requests[:n].array  # type: ignore[attr-defined]
+            memory.replace(state, requests=room)
+        unused: Any = state.requests[n : n + count]
+        unused.array["status"], unused.array["request_id"] = FINISHED, NONE
     else:
+        new = memory.records(Request, count)
         for request in new:
             request.status = FINISHED
         state.requests.extend(new)

@@ -35,6 +35,9 @@ class Memory(Protocol):
     def room(self, record: type[R], count: int) -> list[R]:
         """Make a long list of records of which only those that are touched take room."""
 
+    def blank(self, record: type[R], count: int) -> list[R]:
+        """Make a list of records without values; whoever takes one into use fills it."""
+
     def ints(self, count: int, value: int = 0) -> list[int]:
         """Make a list of equal ints; memory that is never touched is never really taken."""
 
@@ -99,6 +102,8 @@ class Objects:
         del count
         return Room(record)
 
+    blank = records
+
     def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
         return [value] * count if value or count <= 64 else Zeros()
 
@@ -136,6 +141,9 @@ class Flat:
     def room(self, record: type[R], count: int) -> list[R]:  # noqa: D102
         return self.records(record, count)
 
+    def blank(self, record: type[R], count: int) -> list[R]:  # noqa: D102
+        return Views(zeros(record, count).view(record.dtype()), record, self)  # type: ignore[return-value]
+
     def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
         if not value:
             return Numbers(np.zeros(count, np.int64))
@@ -169,15 +177,20 @@ class Flat:
         return Numbers(np.ascontiguousarray(array))
 
 
-def filled(record: type[Record], count: int) -> NDArray[Any]:
-    """Return the memory of new records; it begins a cache line."""
-    dtype, initial = record.dtype(), record.initial().view(np.uint8)
-    raw = np.zeros(count * dtype.itemsize + 64, np.uint8)
+def zeros(record: type[Record], count: int) -> NDArray[Any]:
+    """Return zeroed bytes of so many records, from the beginning of a cache line on."""
+    size = count * record.dtype().itemsize
+    raw = np.zeros(size + 64, np.uint8)
     first = -raw.ctypes.data % 64
-    array = raw[first : first + count * dtype.itemsize]
+    return raw[first : first + size]
+
+
+def filled(record: type[Record], count: int) -> NDArray[Any]:
+    """Return the memory of new records."""
+    array, initial = zeros(record, count), record.initial().view(np.uint8)
     if initial.any():
-        array.reshape(count, dtype.itemsize)[:] = initial
-    return array.view(dtype)
+        array.reshape(count, len(initial))[:] = initial
+    return array.view(record.dtype())
 
 
 class Numbers:

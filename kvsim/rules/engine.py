@@ -79,6 +79,8 @@ def make_request(state: Replica, request: Request, place: int) -> None:
     request.arrival_time = trace.arrival_time[trace.next]
     request.status = WAITING
     request.holding = NONE
+    request.next = NONE
+    request.previous = NONE
     request.num_computed_tokens = 0
     request.num_placeholders = 0
     request.quiet_until = 0
