@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from driving import kv_config, request
 
 from kvsim.kv.paged import PagedManager
-from kvsim.kv.usage import COLUMNS, HELD, Cause, KVUsage, paint
-from kvsim.records.engine import MemorySample
+from kvsim.kv.usage import COLUMNS, HELD, Cause, KVUsage
+from kvsim.records.engine import MemorySample, Replica
 from kvsim.records.memory import Objects
+from kvsim.rules.memory_map import paint_units
 from kvsim.rules.recorder import pass_time, sample
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.sched.vllm import VllmScheduler
@@ -71,10 +71,18 @@ def test_all_memory_has_a_cause() -> None:
 
 
 def test_a_map_shows_the_middle_of_each_range() -> None:
-    ends = np.array([[0.25, 0.0], [0.5, 0.0], [0.75, 0.0]])
-    rest = np.array([Cause.INTERNAL, Cause.CACHED], dtype=np.uint8)
+    state = Replica()
+    kv = state.kv
+    kv.dead_ends, kv.live_ends, kv.last_ends = [0.25, 0.0], [0.5, 0.0], [0.75, 0.0]
+    kv.unused = [Cause.INTERNAL, Cause.CACHED]
     internal, tokens, reserved = Cause.INTERNAL, Cause.TOKEN_STATES, Cause.RESERVATION
     first = [internal, tokens, reserved, internal]
-    assert paint(8, ends, rest).tolist() == [*first, *[Cause.CACHED] * 4]
-    assert paint(2, ends, rest).tolist() == [reserved, Cause.CACHED]
-    assert paint(3, ends[:, :0], rest[:0]).tolist() == [Cause.FREE] * 3
+
+    def painted(num_bins: int, num_units: int) -> list[int]:
+        state.num_bins, state.maps = num_bins, [255] * num_bins
+        paint_units(state, 0, num_units, 0)
+        return state.maps
+
+    assert painted(8, 2) == [*first, *[Cause.CACHED] * 4]
+    assert painted(2, 2) == [reserved, Cause.CACHED]
+    assert painted(3, 0) == [Cause.FREE] * 3

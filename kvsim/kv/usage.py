@@ -1,4 +1,4 @@
-"""What KV memory is used for or wasted on: the causes, their sums, and pictures of them.
+"""What KV memory is used for or wasted on: the causes and their sums.
 
 The causes are those of the PagedAttention paper's Fig. 2. The order of :data:`COLUMNS` is the order
 of every list of them: of :class:`KVUsage`, of the memory table, of the totals.
@@ -7,12 +7,7 @@ of every list of them: of :class:`KVUsage`, of the memory table, of the totals.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from typing import NamedTuple
 
 
 class Cause(IntEnum):
@@ -76,27 +71,3 @@ class KVUsage(NamedTuple):
         """
         if min(self) < 0 or sum(self[: len(WHOLE)]) != total_bytes:
             raise RuntimeError(f"invariant 9: {self} does not sum to {total_bytes}")
-
-
-def paint(num_bins: int, ends: NDArray[np.float64], rest: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Paint the memory map of equal units, blocks or pages, that lie side by side.
-
-    Parameters
-    ----------
-    num_bins : equal address ranges
-    ends : where a unit's dead, live and reserved slots end, as shares of the unit, shape (3, units)
-    rest : the :class:`Cause` of what follows in a unit, shape (units,)
-
-    Returns
-    -------
-    The cause at the middle of each range, uint8, shape (num_bins,).
-    """
-    if not len(rest):
-        return np.zeros(num_bins, dtype=np.uint8)
-    middles = (np.arange(num_bins) + 0.5) * (len(rest) / num_bins)
-    units = middles.astype(np.int64)
-    dead, live, later = ends[:, units] > middles % 1
-    causes = np.where(later, np.uint8(Cause.RESERVATION), rest[units])
-    causes[live] = Cause.TOKEN_STATES
-    causes[dead] = Cause.INTERNAL
-    return causes
