@@ -7,10 +7,12 @@ next, reader or writer, brings its entries to their places.
 
 from __future__ import annotations
 
+import gzip
 import json
 import secrets
 import shutil
 import time
+import zlib
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
@@ -22,6 +24,30 @@ if TYPE_CHECKING:
 COMMIT, OBSOLETE = ".kvsim-commit", ".kvsim-obsolete.json"
 #: Names of what is being written; older than so many seconds it was left behind by a kill.
 TEMPORARY, LEFT_BEHIND = ".kvsim-*.tmp", 3600.0
+
+
+#: Most bytes that a compressed file may unfold to; a small one could fill any memory.
+MAX_UNFOLDED = 2**30
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file; one that ends in ``.gz`` is unfolded.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, is damaged, or unfolds to more than 1 GiB.
+    """
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    try:
+        with gzip.open(path) as file:
+            content = file.read(MAX_UNFOLDED + 1)
+    except (EOFError, zlib.error) as error:
+        raise OSError(f"a damaged gzip file: {error}") from None
+    if len(content) > MAX_UNFOLDED:
+        raise OSError(f"unfolds to more than {MAX_UNFOLDED:,} bytes")
+    return content
 
 
 def temporary_in(folder: Path) -> Path:

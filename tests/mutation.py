@@ -188,7 +188,7 @@ def is_caught(mutant: Mutant, *, compiled: bool = False) -> str | None:
                 return True
             return done.returncode != 0
 
-        cases = sorted(str(p) for p in (copy / "tests" / "data" / "vllm_cases").glob("*.json"))
+        cases = sorted(str(p) for p in (copy / "tests" / "data" / "vllm_cases").glob("*.json.gz"))
         replay = ("-m", "kvsim", "replay-case", "--backend")
         if compiled:
             if fails(*replay, "compiled", *cases, seconds=1200):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import signal
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import kvsim
-from kvsim.files import COMMIT, OBSOLETE, settle, whole_folder, write_whole
+from kvsim import files
+from kvsim.files import COMMIT, OBSOLETE, read_bytes, settle, whole_folder, write_whole
 from kvsim.report.plot import FIGURES
 from kvsim.results.result import OWNED, TABLES
 from kvsim.testing import equal_tables
@@ -76,6 +78,18 @@ def test_what_a_kill_left_unfinished_goes_when_it_is_old(tmp_path: Path) -> None
     os.utime(old, (time.time() - 7200,) * 2)
     write_whole(tmp_path / "file", lambda file: file.write(b"whole"))
     assert names(tmp_path) == {"file", ".kvsim-1.tmp"}
+
+
+def test_compressed_files_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = tmp_path / "file.gz"
+    packed.write_bytes(gzip.compress(b"0" * 1001))
+    assert read_bytes(packed) == b"0" * 1001
+    monkeypatch.setattr(files, "MAX_UNFOLDED", 1000)
+    with pytest.raises(OSError, match="unfolds to more than 1,000 bytes"):
+        read_bytes(packed)
+    packed.write_bytes(packed.read_bytes()[:20])
+    with pytest.raises(OSError, match="a damaged gzip file"):
+        read_bytes(packed)
 
 
 SAVING = """

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.catalog.spec import AttentionKind
-from kvsim.files import write_whole
+from kvsim.files import read_bytes, write_whole
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import (
     AttentionSpec,
@@ -205,7 +205,7 @@ class Case(_Part):
 
 
 def read_case(path: str | Path) -> Case:
-    """Read and check a case file.
+    """Read and check a case file, ``.json`` or ``.json.gz``.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def read_case(path: str | Path) -> Case:
         One line: the file, the place in it and what is wrong there.
     """
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = json.loads(read_bytes(Path(path)))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
