@@ -10,7 +10,7 @@ from experiments._founding_claims import GB, compared, kv, states, train, waste
 from experiments.offload import oversubscribed, tier
 from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
-from kvsim.cli import cli
+from kvsim.cli.main import cli
 from kvsim.cost.hierarchy import PCIE_EFFICIENCY
 from kvsim.cost.host_link import FAULT_SECONDS
 from kvsim.kv.manager import ALLOCATORS

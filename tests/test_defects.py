@@ -119,3 +119,17 @@ def test_the_verdict_compares_tokens_of_one_size() -> None:
     text = text_of(["contiguous-max", "contiguous-pow2", "paged+int8"])
     assert "paged+int8 wastes" not in text
     assert "contiguous-pow2 wastes" in text
+
+
+def test_capacity_bounds_what_a_run_reaches() -> None:
+    """Windows hold the tokens of the steps in flight only while a prompt is computed."""
+    options: dict[str, Any] = {"model": "gemma-3-27b", "gpu": "h100-sxm", "max_model_len": 32768}
+    found = kvsim.capacity(**options)
+    length = "8192"
+    trace = workloads.fixed(prompt=8192 - 200, output=200, num_requests=40, request_rate=np.inf)
+    reached = kvsim.simulate(trace, **options).summary["peak_running"]
+    assert found.max_concurrency[length] < reached <= found.max_concurrency_decoding[length]
+    assert reached >= 0.75 * found.max_concurrency_decoding[length]
+    without = kvsim.capacity(disable_hybrid_kv_cache_manager=True, **options)
+    assert without.max_concurrency_decoding[length] < found.max_concurrency_decoding[length]
+    assert without.max_concurrency == without.max_concurrency_decoding

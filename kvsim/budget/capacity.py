@@ -130,7 +130,9 @@ class Capacity:
     bytes_per_token : KV of one token on one GPU, scales included
     num_gpu_blocks, bytes_per_block, block_size : the block pool, null block included
     num_tokens : as vLLM logs it; with window layers the tokens of as many longest requests as fit
-    max_concurrency : requests of a length that fit at once, by length in tokens
+    max_concurrency : requests of a length that fit at once, by length in tokens, were all at the
+        peak of their prefill, as vLLM counts: there a window holds the tokens in flight, too
+    max_concurrency_decoding : the same were all decoding, the most that a run can reach
     budget_bytes : parts of ``total`` (utilisation times memory); ``kv_cache`` may be pinned
     num_gpu_blocks_range : fewest and most over common values of max_num_seqs and
         max_num_batched_tokens, where one of them was not given; else None
@@ -151,6 +153,7 @@ class Capacity:
     num_gpu_blocks: int
     num_tokens: int
     max_concurrency: dict[str, int]
+    max_concurrency_decoding: dict[str, int]
     budget_bytes: dict[str, int]
     num_gpu_blocks_range: tuple[int, int] | None
     fits: bool
@@ -185,9 +188,10 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
     longest = limits.max_model_len
     # Asynchronous scheduling, vLLM's default, has one more step in flight.
     overlap = config.async_scheduling is not False and config.pipeline_parallel_size == 1
-    in_flight = (config.pipeline_parallel_size + overlap) * limits.max_num_batched_tokens
+    num_steps = config.pipeline_parallel_size + overlap
+    in_flight = num_steps * limits.max_num_batched_tokens
 
-    def blocks_for(num_tokens: int) -> int:
+    def blocks_for(num_tokens: int, in_flight: int = in_flight) -> int:
         return plan.blocks_for(num_tokens, in_flight, longest)
 
     lengths = [SHORTEST << i for i in range(64) if SHORTEST << i < longest] + [longest]
@@ -208,6 +212,9 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         num_gpu_blocks=blocks,
         num_tokens=num_tokens,
         max_concurrency={str(length): blocks // blocks_for(length) for length in lengths},
+        max_concurrency_decoding={
+            str(length): blocks // blocks_for(length, num_steps) for length in lengths
+        },
         budget_bytes=memory.budget._asdict(),
         num_gpu_blocks_range=_range(config, memory, what_if),
         fits=blocks_for(longest) <= blocks - 1,

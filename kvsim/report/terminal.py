@@ -257,9 +257,14 @@ def capacity_table(capacity: Capacity) -> RenderableType:
         f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",
         f"{c.num_gpu_blocks:,} blocks of {c.block_size} tokens and {c.bytes_per_block:,} bytes: "
         f"{c.num_tokens:,} tokens",
-        "requests at once, by length: "
-        + ", ".join(f"{int(n):,}: {count:,}" for n, count in c.max_concurrency.items()),
+        f"requests at once, by length: {_by_length(c.max_concurrency)}",
     ]
+    if c.max_concurrency != c.max_concurrency_decoding:
+        lines[-1] = (
+            "requests at once, by length, all at their prefill's peak (as vLLM counts): "
+            f"{_by_length(c.max_concurrency)}; all decoding, the most a run can reach: "
+            f"{_by_length(c.max_concurrency_decoding)}"
+        )
     if c.num_gpu_blocks_range is not None:
         fewest, most = c.num_gpu_blocks_range
         lines.append(
@@ -277,6 +282,10 @@ def capacity_table(capacity: Capacity) -> RenderableType:
         notes.append(Text("Assumed: " + "; ".join(c.assumptions) + ".", style="dim"))
     title = Text(f"{c.model} on {several}{c.gpu}\n", style="bold")
     return Group(title, table, Text("\n".join(lines)), *notes)
+
+
+def _by_length(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{int(length):,}: {count:,}" for length, count in counts.items())
 
 
 def _bar(share: float, width: int = 24) -> str:
