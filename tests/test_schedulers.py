@@ -19,6 +19,7 @@ from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import Request, Status
+from kvsim.rules.queue import is_id_before
 from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 from kvsim.sched.static import StaticScheduler
@@ -88,6 +89,36 @@ def test_vllm_head_of_the_queue_blocks_those_behind_it() -> None:
     log = run(scheduler, [request(0, 8, 3), request(1, 12, 1), request(2, 1, 1)])
     # The third would have fitted beside the first all along.
     assert log == ["0:8", "0:1", "0:1 .0", "1:12 2:1 .1,2"]
+
+
+def twin(index: int, prompt: int, output: int) -> Request:
+    """Make a request that arrives with all the others."""
+    segments = [(100 + index, 0, prompt)]
+    return Request(index, 0.0, prompt, output, segments, 1000 + index)
+
+
+def test_equals_wait_in_the_order_of_their_ids_as_text() -> None:
+    scheduler = VllmScheduler(pool(50), config(policy="priority"))
+    for index in range(13):
+        scheduler.add(twin(index, 1, 1))
+    order = [r.request_id for r in scheduler.waiting]
+    assert order == sorted(range(13), key=str) == [0, 1, 10, 11, 12, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**7))
+def test_ids_compare_as_text(a: int, b: int) -> None:
+    assert is_id_before(a, b) == (str(a) < str(b))
+
+
+def test_of_equals_the_first_one_running_is_preempted() -> None:
+    """As in vLLM, where the id takes no part: the victim is the first of the least urgent."""
+    scheduler = VllmScheduler(pool(6), config(policy="priority"))  # five blocks of four
+    requests = [twin(0, 8, 4), twin(1, 8, 4)]
+    for r in requests:
+        scheduler.add(r)
+    scheduler.complete(scheduler.schedule(0.0), 0.0)
+    scheduler.complete(scheduler.schedule(1.0), 1.0)
+    assert [r.num_preemptions for r in requests] == [1, 0]
 
 
 def test_vllm_priority_preempts_the_least_urgent_even_if_scheduled_already() -> None:
@@ -245,7 +276,7 @@ def test_the_priority_queue_is_always_sorted(data: st.DataObject) -> None:
         one.arrival_time = data.draw(st.sampled_from([0.0, 1.0]))
         scheduler.add(one)
         model.append(one)
-        model.sort(key=lambda r: (r.priority, r.arrival_time, r.request_id))
+        model.sort(key=lambda r: (r.priority, r.arrival_time, str(r.request_id)))
         if data.draw(st.booleans()):
             gone = data.draw(st.sampled_from(model))
             scheduler.waiting.remove(gone)

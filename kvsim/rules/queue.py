@@ -59,15 +59,34 @@ def remove(queue: Queue, rows: Sequence[Any], k: int) -> None:
 
 
 def is_before(a: Request, b: Request) -> bool:
-    """Whether a request is more urgent than another; no two are equal.
+    """Whether a request stands before another in the waiting queue; no two are equal.
 
-    The id: vLLM's clock never ties, and preempting the oldest of equals could go round for ever.
+    Among equals the ids decide, as text: vLLM's are strings.
     """
+    if is_more_urgent(a, b):
+        return True
+    if is_more_urgent(b, a):
+        return False
+    return is_id_before(a.request_id, b.request_id)
+
+
+def is_more_urgent(a: Request, b: Request) -> bool:
+    """Whether a request has a better priority than another, or the same and came earlier."""
     if a.priority != b.priority:
         return a.priority < b.priority
-    if a.arrival_time != b.arrival_time:
-        return a.arrival_time < b.arrival_time
-    return a.request_id < b.request_id
+    return a.arrival_time < b.arrival_time
+
+
+def is_id_before(a: int, b: int) -> bool:
+    """Whether an id comes before another one as text does: 10 before 9, and 1 before 10."""
+    first, second = 1, 1  # the value of each one's first digit
+    while first * 10 <= a:
+        first *= 10
+    while second * 10 <= b:
+        second *= 10
+    if a * second != b * first:
+        return a * second < b * first
+    return first < second
 
 
 def sift_up(state: Replica, place: int) -> None:
