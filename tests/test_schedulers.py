@@ -110,17 +110,6 @@ def test_ids_compare_as_text(a: int, b: int) -> None:
     assert is_id_before(a, b) == (str(a) < str(b))
 
 
-def test_of_equals_the_first_one_running_is_preempted() -> None:
-    """As in vLLM, where the id takes no part: the victim is the first of the least urgent."""
-    scheduler = VllmScheduler(pool(6), config(policy="priority"))  # five blocks of four
-    requests = [twin(0, 8, 4), twin(1, 8, 4)]
-    for r in requests:
-        scheduler.add(r)
-    scheduler.complete(scheduler.schedule(0.0), 0.0)
-    scheduler.complete(scheduler.schedule(1.0), 1.0)
-    assert [r.num_preemptions for r in requests] == [1, 0]
-
-
 def test_vllm_priority_preempts_the_least_urgent_even_if_scheduled_already() -> None:
     requests = [request(0, 8, 4, priority=2), request(1, 8, 4, priority=0)]
     log = run(VllmScheduler(pool(6), config(policy="priority")), requests)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING
 from kvsim.rules.kv import allocate_slots, free_slots
-from kvsim.rules.queue import dequeue, is_more_urgent, requeue
+from kvsim.rules.queue import dequeue, is_before, requeue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -81,18 +81,18 @@ def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> No
 
 
 def victim_place(state: Replica) -> int:
-    """Return whom to preempt, by place in the running list.
+    """Return whom to preempt, by place in the running list: the last, or the last in urgency.
 
-    The last one; by priority, the first of those than whom nobody is less urgent.
+    The id: vLLM takes the first of equals, whose clock never ties; here they could preempt each
+    other for ever.
     """
-    if not state.limits.by_priority:
-        return state.num_running - 1
-    found = 0
-    for place in range(1, state.num_running):
-        k, other = state.running[found], state.running[place]
-        if is_more_urgent(state.requests[k], state.requests[other]):
-            found = place
-    return found
+    last = state.num_running - 1
+    if state.limits.by_priority:
+        for place in range(state.num_running - 1, -1, -1):
+            k, other = state.running[last], state.running[place]
+            if is_before(state.requests[k], state.requests[other]):
+                last = place
+    return last
 
 
 def preempt_at(state: Replica, batch: Batch, place: int) -> int:
