@@ -111,7 +111,7 @@ def test_a_leak_is_found() -> None:
     kvsim.simulate(trace, **options)
     with pytest.raises(RuntimeError, match="bytes are held, and no request is alive"):
         kvsim.simulate(trace[:5], allocator=f"{__name__}:Leaking", **options)
-    crowded = trace.with_request_rate(1000.0)
+    crowded = Trace.from_arrays([0.0] * 12, [40] * 12, [8 + 4 * i for i in range(12)])
     with pytest.raises(RuntimeError, match="has an ended request kept its memory"):
         kvsim.simulate(crowded, allocator=f"{__name__}:Leaking", **options)
 

@@ -195,7 +195,7 @@ def _step_time_basis(setup: Setup) -> str:
         memory.model,
         memory.gpu.name,
         config.tensor_parallel_size * config.pipeline_parallel_size,
-        memory.layout,
+        setup.kv_config.layout,
         dtype=memory.dtype,
         quantization=memory.quantization,
     )
