@@ -13,6 +13,7 @@ from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import ChunkedLocal, FullAttention, SlidingWindow
 from kvsim.kv.block_hash import block_keys
 from kvsim.kv.contiguous import (
+    ContiguousManager,
     ContiguousMax,
     ContiguousOracle,
     ContiguousPow2,
@@ -120,6 +121,28 @@ def contiguous(num_slots: int, reserve: Any, fit: Any = "buddy", window: int | N
     kind = "full" if window is None else "sliding"
     layout = KVLayout((LayerKV(kind, window, 1),), KV_DTYPES["bf16"], 0)
     return reserve(KVCacheConfig(layout, num_slots, 4, 128), fit=fit)
+
+
+class Half(ContiguousMax):
+    """Half of what its base reserves."""
+
+    def reserve(self, request: Request) -> int:
+        return super().reserve(request) // 2
+
+
+class Silent(ContiguousManager):
+    """Says nothing of what it reserves."""
+
+
+def test_a_contiguous_manager_of_ones_own_may_ask_its_base() -> None:
+    kv = contiguous(300, Half, "first")
+    compute(kv, plain(0, 10, 25), 10)
+    assert sum(kv.usage[:3]) == 128 // 2
+
+
+def test_a_contiguous_manager_must_say_what_it_reserves() -> None:
+    with pytest.raises(ValueError, match="allocator Silent: must say what it reserves, by one of"):
+        contiguous(300, Silent)
 
 
 def test_exact_fit_hands_out_no_more_than_asked() -> None:

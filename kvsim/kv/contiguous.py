@@ -17,7 +17,7 @@ from kvsim.kv.rule_manager import ANSWERS, RuleManager
 from kvsim.records.contiguous import Pieces, Reserve
 from kvsim.records.kv import CONTIGUOUS, KV
 from kvsim.records.memory import Objects
-from kvsim.rules.contiguous import allocate_pieces, num_asked_slots
+from kvsim.rules.contiguous import allocate_pieces, num_asked_slots, num_reserved_slots
 
 if TYPE_CHECKING:
     from kvsim.records.memory import Memory
@@ -30,6 +30,11 @@ class ContiguousManager(RuleManager):
     When every layer has a sliding window, a piece is a rolling buffer of at most one window
     (Mistral 7B, arXiv 2310.06825). A subclass says how much is reserved: by one of the rules
     (``reserves``), or by a :meth:`reserve` of its own.
+
+    Raises
+    ------
+    ValueError
+        If a subclass says neither.
     """
 
     rules_of = CONTIGUOUS
@@ -41,6 +46,11 @@ class ContiguousManager(RuleManager):
 
     def __init__(self, config: KVCacheConfig, *, fit: Fit = "buddy") -> None:
         super().__init__(config)
+        if self.reserves == Reserve.PYTHON and not self._reserves_itself:
+            raise ValueError(
+                f"allocator {type(self).__name__}: must say what it reserves, by one of the rules "
+                "(reserves = Reserve.MAX, POW2 or ORACLE) or by a method reserve(request)"
+            )
         self.slot_bytes = config.layout.bytes_per_token
         self.num_slots = config.num_bytes // self.slot_bytes
         self.block_size = config.block_size
@@ -50,13 +60,16 @@ class ContiguousManager(RuleManager):
         self.fit = fit
 
     def reserve(self, request: Request) -> int:
-        """Slots that a request asks for, before any rolling window."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it reserves: {request}")
+        """Slots that a sequence of a request asks for, before any rolling window."""
+        return num_reserved_slots(self.sizes, request, int(self.reserves))
+
+    @property
+    def _reserves_itself(self) -> bool:
+        return type(self).reserve is not ContiguousManager.reserve
 
     @property
     def _reserve(self) -> Reserve:
-        own = type(self).reserve is not ContiguousManager.reserve
-        return Reserve.PYTHON if own else self.reserves
+        return Reserve.PYTHON if self._reserves_itself else self.reserves
 
     @property
     def runs_by_rules(self) -> bool:  # noqa: D102 - see RuleManager

@@ -29,14 +29,19 @@ def rolled(kv: KV, num_tokens: int) -> int:
 
 def num_asked_slots(kv: KV, request: Request) -> int:
     """Slots that a sequence of a request asks for."""
-    reserve, output = kv.contiguous.reserve, request.max_tokens
-    if reserve == RESERVE_MAX:
-        return rolled(kv, kv.max_model_len)
-    if reserve == RESERVE_PYTHON:
+    if kv.contiguous.reserve == RESERVE_PYTHON:
         return rolled(kv, python_reserve(kv, request))
+    return rolled(kv, num_reserved_slots(kv, request, kv.contiguous.reserve))
+
+
+def num_reserved_slots(kv: KV, request: Request, reserve: int) -> int:
+    """Slots that one of the rules reserves, before any rolling window."""
+    if reserve == RESERVE_MAX:
+        return kv.max_model_len
+    output = request.max_tokens
     if reserve == RESERVE_POW2:
         output = 1 << order_of(output)  # 25 -> 32
-    return rolled(kv, min(request.num_prompt_tokens + output, kv.max_model_len))
+    return min(request.num_prompt_tokens + output, kv.max_model_len)
 
 
 def allocate_pieces(space: AddressSpace, pieces: Pieces, count: int, asked: int) -> bool:
