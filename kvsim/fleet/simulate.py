@@ -138,10 +138,12 @@ class Checker:
 
     def scheduled(self, replica: Replica) -> None:
         """Recount after a step was scheduled."""
+        self.completed(replica)
+
+    def completed(self, replica: Replica) -> None:
+        """Recount after a step has ended."""
         replica.check_integrity()
         check_no_leak(replica)
-
-    completed = scheduled
 
 
 def check_no_leak(replica: Replica) -> None:
