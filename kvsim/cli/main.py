@@ -233,8 +233,7 @@ def trace() -> None:
 def trace_inspect(file: str, json_file: str | None) -> None:
     """Say what a trace file holds, and how it was read."""
     import workloads
-    from kvsim.report.terminal import facts_table
-    from kvsim.report.trace_facts import trace_facts
+    from kvsim.report.trace_facts import facts_table, trace_facts
 
     loaded = workloads.read(file)
     facts = {"file": file, "format": loaded.format, **trace_facts(loaded.trace)}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from kvsim.budget.capacity import Capacity
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
 
@@ -36,7 +35,7 @@ def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> Render
     ``rows`` replaces the comparison's own, e.g. by means over replications.
     """
     rows = rows or comparison.rows
-    table = _table()
+    table = plain_table()
     table.add_column("allocator", no_wrap=True)
     for heading in (
         "run-\nning",
@@ -63,7 +62,8 @@ def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> Render
     return Group(_title(comparison), table, *(note for note in notes if note))
 
 
-def _table() -> Table:
+def plain_table() -> Table:
+    """Return an empty table with a line under its headings and no other."""
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0), show_edge=False)
 
 
@@ -208,7 +208,7 @@ def run_table(
     title = (
         f"{result.config.allocator} under {scheduler}: {deployment(result)}\n{workload(facts)}\n"
     )
-    table = _table()
+    table = plain_table()
     for heading in ("", "mean", "p50", "p90", "p99"):
         table.add_column(heading, justify="left" if not heading else "right")
     for metric, label in {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}.items():
@@ -239,77 +239,3 @@ def run_table(
     extra += [_spread(s, "output_throughput", "output tokens/s")]
     notes = [note for note in extra if note]
     return Group(Text(title, style="bold"), table, Text("\n".join(lines)), *notes)
-
-
-def capacity_table(capacity: Capacity) -> RenderableType:
-    """Lay out a memory budget as a table and a bar, and what fits into it."""
-    c, budget = capacity, capacity.budget_bytes
-    gpus = c.tensor_parallel_size * c.pipeline_parallel_size
-    several = f"{gpus} x " if gpus > 1 else ""
-    table = _table()
-    for heading in ("memory of one GPU", "", ""):
-        table.add_column(heading, justify="right" if not heading else "left")
-    for name, size in budget.items():
-        label = "total (utilisation x memory)" if name == "total" else name.replace("_", " ")
-        share = size / budget["total"]
-        table.add_row(label, gib(size), f"{_bar(share)} {percent(share)} %")
-    lines = [
-        f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",
-        f"{c.num_gpu_blocks:,} blocks of {c.block_size} tokens and {c.bytes_per_block:,} bytes: "
-        f"{c.num_tokens:,} tokens",
-        f"requests at once, by length: {_by_length(c.max_concurrency)}",
-    ]
-    if c.max_concurrency != c.max_concurrency_decoding:
-        lines[-1] = (
-            "requests at once, by length, all at their prefill's peak (as vLLM counts): "
-            f"{_by_length(c.max_concurrency)}; all decoding, the most a run can reach: "
-            f"{_by_length(c.max_concurrency_decoding)}"
-        )
-    if c.num_gpu_blocks_range is not None:
-        fewest, most = c.num_gpu_blocks_range
-        lines.append(
-            f"{fewest:,} to {most:,} blocks over the values that max_num_seqs and "
-            "max_num_batched_tokens have by default"
-        )
-    notes = []
-    if c.scarce:
-        note = "KV is under a quarter of the budget: small errors elsewhere grow in it."
-        notes.append(Text(note, style="yellow"))
-    if not c.fits:
-        note = f"One request of max_model_len {c.max_model_len:,} does not fit: vLLM would refuse."
-        notes.append(Text(note, style="yellow"))
-    if c.assumptions:
-        notes.append(Text("Assumed: " + "; ".join(c.assumptions) + ".", style="dim"))
-    title = Text(f"{c.model} on {several}{c.gpu}\n", style="bold")
-    return Group(title, table, Text("\n".join(lines)), *notes)
-
-
-def _by_length(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{int(length):,}: {count:,}" for length, count in counts.items())
-
-
-def _bar(share: float, width: int = 24) -> str:
-    return "█" * max(round(min(max(share, 0.0), 1.0) * width), 0)
-
-
-def facts_table(facts: Mapping[str, Any]) -> RenderableType:
-    """Lay out labels and values, one note per line."""
-    table = _table()
-    table.show_header = False
-    table.add_column("", no_wrap=True)
-    table.add_column("")
-    for label, value in facts.items():
-        values = value if isinstance(value, list) else [value]
-        separator = "\n" if label == "notes" else ", "
-        table.add_row(label.replace("_", " ") + "  ", separator.join(map(_fact, values)))
-    return table
-
-
-def _fact(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else number(value)
-    return f"{value:,}" if isinstance(value, int) else str(value)
