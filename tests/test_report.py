@@ -74,6 +74,9 @@ def test_the_comparison_fits_eighty_columns(comparison: kvsim.Comparison) -> Non
     summary = comparison["contiguous-pow2"].summary
     assert "…" not in "".join(shown)
     assert percent(summary["kv_cache"]["token_states"]) in row
+    assert milliseconds(summary["mean_ttft_ms"]) in row
+    whole = lines(comparison_table(comparison), 100)
+    row = next(line for line in whole if line.startswith("contiguous-pow2"))
     assert milliseconds(summary["mean_tpot_ms"]) in row
     assert percent(summary["prefix_cache_hit_rate"]) in row
     assert any("2 replicas" in line for line in shown)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from kvsim.report.terminal import plain_table
+from kvsim.report.narrow import plain_table
 from kvsim.report.text import gib, percent
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ def capacity_table(capacity: Capacity) -> RenderableType:
     gpus = c.tensor_parallel_size * c.pipeline_parallel_size
     several = f"{gpus} x " if gpus > 1 else ""
     table = plain_table()
-    for heading in ("memory of one GPU", "", ""):
-        table.add_column(heading, justify="right" if not heading else "left")
+    for heading, side in (("memory of one GPU", "left"), ("", "right"), ("", "left")):
+        table.add_column(heading, justify=side)  # type: ignore[arg-type]
     for name, size in budget.items():
         label = "total (utilisation x memory)" if name == "total" else name.replace("_", " ")
         share = size / budget["total"]
-        table.add_row(label, gib(size), f"{_bar(share)} {percent(share)} %")
+        table.add_row(label, f" {gib(size)}", f" {_bar(share)} {percent(share)} %")
     lines = [
         f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",
         f"{c.num_gpu_blocks:,} blocks of {c.block_size} tokens and {c.bytes_per_block:,} bytes: "

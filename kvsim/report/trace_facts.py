@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.report.terminal import plain_table
+from kvsim.report.narrow import plain_table
 from kvsim.report.text import number
 
 if TYPE_CHECKING:
