@@ -140,7 +140,9 @@ def test_capacity_bounds_what_a_run_reaches() -> None:
 
 @pytest.mark.parametrize("process", ["poisson", "gamma+cv=3", "constant", "onoff"])
 def test_arrivals_come_at_the_rate_asked_for(process: str) -> None:
-    trace = workloads.generate(f"sharegpt+arrival={process}", num_requests=1000, request_rate=8.0, seed=0)
+    trace = workloads.generate(
+        f"sharegpt+arrival={process}", num_requests=1000, request_rate=8.0, seed=0
+    )
     assert trace.arrival_time[-1] == pytest.approx(125.0, abs=10.0 if process == "onoff" else 1e-9)
 
 
@@ -156,7 +158,7 @@ def test_a_workload_at_another_rate_than_asked_for_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     chat = "run --workload multi-turn --num-requests 300 --request-rate 24"
-    main([*chat.split(), *"--model llama-3-8b --gpu a10g".split()])
+    main([*chat.split(), *["--model", "llama-3-8b", "--gpu", "a10g"]])
     said = capsys.readouterr()
     assert "24 requests/s were asked for, " in said.err
     assert "later turns came before the answer they follow" in " ".join(said.out.split())

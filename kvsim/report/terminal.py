@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from kvsim.catalog import get_gpu
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.usage import HELD
 from kvsim.report.narrow import NarrowTable, plain_table
 from kvsim.report.text import gib, milliseconds, number, percent
+from kvsim.report.title import deployment, workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,30 +68,6 @@ def comparison_table(
     first = next(iter(comparison.results.values()))
     title = Text(f"{deployment(first)}\n{workload(facts or comparison.workload)}\n", style="bold")
     return Group(title, table, *(note for note in notes if note))
-
-
-def deployment(result: Result) -> str:
-    """Name model, GPU and KV memory in a line."""
-    config, cache = result.config, result.summary["kv_cache"]
-    model = config.model if isinstance(config.model, str) else config.model.name
-    gpu = get_gpu(config.gpu).name
-    gpus = config.tensor_parallel_size * config.pipeline_parallel_size
-    several = f"{gpus} x " if gpus > 1 else ""
-    replicas = config.data_parallel_size
-    times = f", {replicas} replicas" if replicas > 1 else ""
-    return f"{model} on {several}{gpu}{times}, {gib(cache['bytes'])} of KV memory per GPU"
-
-
-def workload(facts: Mapping[str, Any]) -> str:
-    """Describe a workload in a line."""
-    rate = facts["request_rate"]
-    pace = "all at once" if rate is None else f"at {rate:.3g} requests/s"
-    several = facts.get("replications", 1)
-    of = f"means of {several} replications, each of " if several > 1 else ""
-    return (
-        f"{of}{facts['num_requests']:,.0f} requests {pace}, mean prompt "
-        f"{facts['mean_prompt_tokens']:,.0f} and output {facts['mean_output_tokens']:,.0f} tokens"
-    )
 
 
 def _cells(summary: Mapping[str, Any]) -> list[str]:
