@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -465,3 +466,30 @@ def test_nothing_fits_at_once_where_not_even_one_does() -> None:
     assert not capacity.fits
     assert capacity.max_concurrency["8192"] == capacity.max_concurrency_decoding["8192"] == 0
     assert capacity.max_concurrency["4096"] == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"segments": 5}, "segments must be a list, not int"),
+        ({"segments": [5]}, "row 0: segments is 5, must be a list of triples"),
+        ({"segments": ["abc"]}, "row 0: segments is 'abc'"),
+        ({"cache_salt": 5}, "cache_salt must be a list, not int"),
+        ({"cache_salt": "a"}, "cache_salt must be a list, not str"),
+        ({"priority": {}}, "priority must be numbers"),
+        ({"session_id": ["a"]}, "session_id must be numbers"),
+        ({"num_samples": [True]}, "num_samples must be numbers"),
+    ],
+)
+def test_columns_of_a_wrong_type_are_refused(columns: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        Trace.from_arrays([0.0], [5], [5], **columns)
+
+
+def test_a_session_that_is_a_list_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"Timestamp": 0, "Session ID": [1], "Request tokens": 5, "Response tokens": 5}
+    (tmp_path / "b.json").write_text(json.dumps([row]))
+    said = refused(capsys, f"run --trace {tmp_path}/b.json")
+    assert "entry 1: Session ID is [1], must be a text or a number" in said
