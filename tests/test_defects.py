@@ -493,3 +493,25 @@ def test_a_session_that_is_a_list_is_refused(
     (tmp_path / "b.json").write_text(json.dumps([row]))
     said = refused(capsys, f"run --trace {tmp_path}/b.json")
     assert "entry 1: Session ID is [1], must be a text or a number" in said
+
+
+def test_a_saved_run_is_run_again_on_its_own_requests_or_not_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = workloads.fixed(prompt=40, output=6, num_requests=4, request_rate=2.0)
+    options: dict[str, Any] = {"model": "gpt2", "gpu": "l4", "goodput": {"ttft": 100.0}}
+    kvsim.simulate(trace, **options).save(tmp_path / "a")
+    again = f"run {tmp_path}/a/config.toml"
+    assert "the saved run served other requests than workload sharegpt" in refused(capsys, again)
+    trace.save(tmp_path / "t.csv")
+    main([*again.split(), "--trace", str(tmp_path / "t.csv"), "--json", "-"])
+    assert json.loads(capsys.readouterr().out)["completed"] == 4
+    main(f"run --num-requests 7 --model gpt2 --gpu l4 --out {tmp_path}/b".split())
+    capsys.readouterr()
+    main([*f"run {tmp_path}/b/config.toml --json -".split()])
+    assert json.loads(capsys.readouterr().out)["completed"] == 7
+    main([*f"run {tmp_path}/b/config.toml --num-requests 8 --json -".split()])
+    assert json.loads(capsys.readouterr().out)["completed"] == 8
+    loaded = kvsim.load(tmp_path / "b")
+    loaded.save(tmp_path / "c")
+    assert (tmp_path / "c/config.toml").read_text() == (tmp_path / "b/config.toml").read_text()
