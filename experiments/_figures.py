@@ -63,7 +63,10 @@ def kernels_against_measured(figure: Any, found: Sequence[Held]) -> None:
                 )
         diagonal(axes, 20)
         axes.set_title(kind, fontsize=10)
-        axes.legend(fontsize=8, markerscale=4, title="median error", title_fontsize=8)
+        # Looking for the best place among thousands of points takes seconds.
+        axes.legend(
+            fontsize=8, markerscale=4, title="median error", title_fontsize=8, loc="upper left"
+        )
     for axes in list(panels):
         axes.set_axis_off()
     figure.supxlabel("measured, µs")
@@ -243,7 +246,7 @@ def capacity_errors(figure: Any, rows: Sequence[dict[str, Any]]) -> None:
     axes.set_ylabel("model, card, version of vLLM: blocks it logged", fontsize=9)
     axes.set_xlabel("predicted over logged KV blocks, %")
     axes.legend(fontsize=8, loc="lower left")
-    axes.set_title("KV blocks at start-up, without any logged memory figure (grey: within 3 %)")
+    figure.suptitle("KV blocks at start-up, without any logged memory figure (grey: within 3 %)")
 
 
 def fit_errors(figure: Any, rows: Sequence[dict[str, Any]]) -> None:
@@ -265,5 +268,5 @@ def fit_errors(figure: Any, rows: Sequence[dict[str, Any]]) -> None:
         axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=2)
     axes.set_yticks(places, [f"{row['card']}, {row['kernels']}" for row in rows], fontsize=8)
     axes.set_xlabel("median absolute error, %")
-    axes.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=2)
     axes.set_title("Error of each fit of kernel times")

@@ -11,6 +11,7 @@ import whole
 from whole import NEEDS_THE_WHOLE, not_listed
 
 from experiments import _data, sample
+from kvsim.cli import main
 
 pytest_plugins = ["pytester"]
 
@@ -82,6 +83,33 @@ def test_what_is_left_out_is_not_there() -> None:
     _, *logs = (_data.SAMPLE / sample.LOGS).read_text().splitlines()
     assert len(logs) == 1
     assert sample.LOGS_FROM in logs[0]
+
+
+#: Public files, as docs/data.md names them; what the sample has of each, and how many requests.
+STANDS_FOR = {
+    "AzureLLMInferenceTrace_conv.csv": ("azure2023", 2000),
+    "conversation_trace.jsonl": ("mooncake", 1000),
+    "sharegpt_8k_filtered_stats_llama2_tokenizer.csv": ("sharegpt", 2000),
+    "sessions.jsonl": ("weka", 248),
+    "sharegpt-llama-3.1-8b-300-sps10.jsonl": ("llmservingsim", 30),
+}
+
+
+def test_the_one_command_that_converts_each_public_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (TESTS.parent / "docs" / "data.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("kvsim trace convert ")]
+    assert {line.split()[3] for line in lines} == set(STANDS_FOR)
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        _, *words = line.split()
+        start, count = STANDS_FOR[words[2]]
+        (path,) = (_data.SAMPLE / "traces").glob(f"{start}*")
+        words[2] = str(path)
+        main(words)
+        assert f"{words[3]}: {count:,} requests" in capsys.readouterr().out
+        assert (tmp_path / words[3]).stat().st_size > 0
 
 
 @pytest.mark.slow

@@ -241,6 +241,48 @@ def test_a_plan_that_differs_ends_with_1(tmp_path, capsys, monkeypatch) -> None:
     assert lines[2].startswith("DIFFERS: gemma3_27b")
 
 
+# -- what was last found on the whole --------------------------------------------------------------
+
+VALIDATION = Path(__file__).resolve().parents[1] / "docs" / "validation"
+
+
+def test_the_record_is_of_the_whole_and_every_picture_is_shown() -> None:
+    records = sorted(VALIDATION.glob("*.json"))
+    assert len(records) == 4
+    text = (VALIDATION / "README.md").read_text(encoding="utf-8")
+    for path in records:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert (record["data"], record["absent"]) == ("the whole", {}), path
+    for path in [*records, *VALIDATION.glob("*.png")]:
+        assert f"({path.name})" in text, path
+
+
+def test_the_record_is_of_these_constants_and_kernels(sample_data) -> None:
+    """Constants or formulas that changed want the scripts run again with ``--out``."""
+    record = json.loads((VALIDATION / "calibrate.json").read_text(encoding="utf-8"))
+    assert record["constants"] == read_table()
+    assert record["differs_from_the_package"] == []
+    record = json.loads((VALIDATION / "validate_kernels.json").read_text(encoding="utf-8"))
+    found = [validate_kernels.judged(held) for held in validate_kernels.held_out(sample_data)]
+    assert len(found) == len(record["kernels"]) == 10
+    for ours, recorded in zip(found, record["kernels"], strict=True):
+        numbers = {key for key, value in ours.items() if isinstance(value, float)}
+        assert {k: ours[k] for k in numbers} == pytest.approx(
+            {k: recorded[k] for k in numbers}, rel=1e-3
+        )
+        assert {k: v for k, v in ours.items() if k not in numbers} == {
+            k: v for k, v in recorded.items() if k not in numbers
+        }
+
+
+def test_the_record_has_the_runs_that_the_sample_has(sample_data) -> None:
+    record = json.loads((VALIDATION / "validate_serving.json").read_text(encoding="utf-8"))
+    recorded = {row["run"]: row["errors_percent"] for row in record["runs"]}
+    assert len(recorded) == 16
+    for run in validate_serving.all_runs(sample_data):
+        assert validate_serving.pair(run).errors == pytest.approx(recorded[run.name], rel=1e-3)
+
+
 # -- what no measurement is needed for -------------------------------------------------------------
 
 
