@@ -32,6 +32,17 @@ def described(lines: list[str]) -> list[str]:
     return found
 
 
+#: Longer signatures tell nobody anything; the docstring lists the parameters.
+LONGEST_SIGNATURE = 400
+
+
+def _shorten(
+    _app: Sphinx, what: str, _name: str, _obj: Any, _opts: Any, signature: str | None, result: Any
+) -> tuple[str, Any] | None:
+    is_long = what == "class" and len(signature or "") > LONGEST_SIGNATURE
+    return ("(...)", result) if is_long else None
+
+
 def _process(_app: Sphinx, _what: str, _name: str, _obj: Any, _opts: Any, lines: list[str]) -> None:
     lines[:] = described(lines)
 
@@ -39,4 +50,5 @@ def _process(_app: Sphinx, _what: str, _name: str, _obj: Any, _opts: Any, lines:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Run before napoleon, whose priority is 500."""
     app.connect("autodoc-process-docstring", _process, priority=400)
+    app.connect("autodoc-process-signature", _shorten)
     return {"parallel_read_safe": True}
