@@ -8,8 +8,6 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-from kvsim import __doc__ as _summary
-
 # Sphinx reads pages below its own folder only; a link to /notebooks/... works on GitHub, too.
 for source in sorted((HERE.parent / "notebooks").rglob("*.*")):
     target = HERE / "notebooks" / source.relative_to(HERE.parent / "notebooks")
@@ -21,7 +19,6 @@ project = "kvsim"
 author = "the authors of kvsim"
 project_copyright = "the authors of kvsim, Apache-2.0"
 html_title = "kvsim"
-html_short_title = (_summary or "").partition("\n")[0]
 
 extensions = [
     "myst_nb",
