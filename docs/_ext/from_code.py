@@ -31,6 +31,7 @@ class _Table(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the table's nodes."""
+        self.env.note_reread()  # the code may have changed, even if the page has not
         box = nodes.container()
         text = markdown(self.rows()).splitlines()
         self.state.nested_parse(StringList(text, self.env.docname), self.content_offset, box)

@@ -47,7 +47,8 @@ def _values(field: Any) -> str:
         for key, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
         if getattr(item, key, None) is not None
     ]
-    return ", ".join(dict.fromkeys([kind for kind in found if kind] + bounds))
+    kinds = ", ".join(dict.fromkeys(kind for kind in found if kind))
+    return f"{kinds} {' and '.join(dict.fromkeys(bounds))}".strip()
 
 
 def _metadata(field: Any) -> list[Any]:
@@ -99,24 +100,26 @@ def _models() -> Rows:
     from kvsim.budget.layout import kv_dtype, kv_layout
     from kvsim.catalog import get_model, model_names
 
-    rows: Rows = [
-        ("name", "Hugging Face id", "parameters, billions", "KV KiB per token", "tokens", "source")
-    ]
+    rows: Rows = [("name", "Hugging Face id", "10⁹ parameters", "KV KiB/token", "longest")]
     for name in model_names():
         model = get_model(name)
         kv = kv_layout(model, kv_dtype("bf16")).bytes_per_token / 1024
         size, longest = model.num_params / 1e9, model.max_position_embeddings
-        cells = (f"`{name}`", model.hf_id, f"{size:,.2f}", f"{kv:g}", f"{longest:,}")
-        rows.append((*cells, _prose(model.source)))
+        rows.append((f"`{name}`", model.hf_id, f"{size:,.2f}", f"{kv:g}", f"{longest:,}"))
     return rows
+
+
+def _model_sources() -> Rows:
+    from kvsim.catalog import get_model, model_names
+
+    rows: Rows = [("name", "where its numbers come from")]
+    return rows + [(f"`{name}`", _prose(get_model(name).source)) for name in model_names()]
 
 
 def _gpus() -> Rows:
     from kvsim.catalog import get_gpu, gpu_names
 
-    rows: Rows = [
-        ("name", "memory, GiB", "HBM, GB/s", "BF16, TFLOP/s", "FP8", "source", "not re-read")
-    ]
+    rows: Rows = [("name", "memory GiB", "HBM GB/s", "16-bit TFLOP/s", "FP8 TFLOP/s", "SMs")]
     for name in gpu_names():
         gpu = get_gpu(name)
         numbers = (
@@ -124,8 +127,20 @@ def _gpus() -> Rows:
             f"{gpu.memory_bandwidth_bytes_per_s / 1e9:,.0f}",
             f"{gpu.bf16_flops_per_s / 1e12:,.0f}",
             f"{gpu.fp8_flops_per_s / 1e12:,.0f}" if gpu.fp8_flops_per_s else "",
+            f"{gpu.num_sms}",
         )
-        rows.append((f"`{name}`", *numbers, _prose(gpu.source), ", ".join(gpu.unverified)))
+        rows.append((f"`{name}`", *numbers))
+    return rows
+
+
+def _gpu_sources() -> Rows:
+    from kvsim.catalog import get_gpu, gpu_names
+
+    rows: Rows = [("name", "where its numbers come from", "not read again")]
+    for name in gpu_names():
+        gpu = get_gpu(name)
+        doubtful = ", ".join(field.replace("_", " ") for field in gpu.unverified)
+        rows.append((f"`{name}`", _prose(gpu.source), doubtful))
     return rows
 
 
@@ -137,12 +152,14 @@ def _registry(registry: Registry[Any]) -> Rows:
     for name in registry.names():
         factory = registry.get(name)
         signature = inspect.signature(factory).parameters
-        parameters = [
-            f"`{key.replace('_', '-')}={signature[key].default}`"
-            for key in registry.parameters(name)
-        ]
+        parameters = [_parameter(signature[key]) for key in registry.parameters(name)]
         rows.append((f"`{name}`", _summary(factory), ", ".join(parameters)))
     return rows
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    default = "" if parameter.default is None else f"={parameter.default}"
+    return f"`{parameter.name.replace('_', '-')}{default}`"
 
 
 def _prose(text: str) -> str:
@@ -195,7 +212,7 @@ def _workloads() -> Rows:
     for name in WORKLOADS.names():
         signature = inspect.signature(WORKLOADS.get(name)).parameters
         own = [k for k in WORKLOADS.parameters(name) if k not in shared]
-        parameters = [f"`{k.replace('_', '-')}={signature[k].default}`" for k in own]
+        parameters = [_parameter(signature[key]) for key in own]
         rows.append((f"`{name}`", _summary(WORKLOADS.get(name)), ", ".join(parameters)))
     return rows
 
@@ -217,7 +234,7 @@ def _formats() -> Rows:
     for name in formats():
         form = _FORMATS[name]
         options = [
-            f"`{p.name}={p.default}`"
+            _parameter(p).replace("-", "_")
             for p in inspect.signature(form.read).parameters.values()
             if p.default is not p.empty
         ]
@@ -278,7 +295,9 @@ TABLES: dict[str, Callable[..., Rows]] = {
     "config": _config,
     "training-config": _training,
     "models": _models,
+    "model-sources": _model_sources,
     "gpus": _gpus,
+    "gpu-sources": _gpu_sources,
     "allocators": _allocators,
     "schedulers": _schedulers,
     "cost-models": _cost_models,
