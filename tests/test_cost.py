@@ -214,7 +214,7 @@ def test_a_run_says_what_its_step_times_rest_on() -> None:
             {"model": "llama-3-8b"},
             "mean latencies within 5 %, TTFT within 12 %, as for Qwen",
         ),
-        ({"model": "llama-3-70b", "tensor_parallel_size": 4}, "expect mean latencies within 10 %"),
+        ({"model": "llama-3-70b", "tensor_parallel_size": 4}, "expect mean latencies within 12 %"),
         ({"gpu": "rtx-4090", "model": "llama-3-8b"}, "within 15 %, TTFT within 25 %, as for Llama"),
         ({"model": "gpt-oss-120b"}, "mixture of experts, sliding or chunked attention, mxfp4"),
         ({"model": "deepseek-v3", "tensor_parallel_size": 16}, "experts, latent attention, fp8"),

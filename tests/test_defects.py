@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import kvsim
 import workloads
@@ -15,7 +18,7 @@ from kvsim.cli import main
 from kvsim.engine.setup import resolve
 from kvsim.kv.eviction import Ranked
 from kvsim.kv.manager import ALLOCATORS
-from kvsim.report.terminal import comparison_table
+from kvsim.report.terminal import _verdict, comparison_table
 from kvsim.trace import Trace
 
 FIRST_USE = """
@@ -133,3 +136,113 @@ def test_capacity_bounds_what_a_run_reaches() -> None:
     without = kvsim.capacity(disable_hybrid_kv_cache_manager=True, **options)
     assert without.max_concurrency_decoding[length] < found.max_concurrency_decoding[length]
     assert without.max_concurrency == without.max_concurrency_decoding
+
+
+@pytest.mark.parametrize("process", ["poisson", "gamma+cv=3", "constant", "onoff"])
+def test_arrivals_come_at_the_rate_asked_for(process: str) -> None:
+    trace = workloads.generate(
+        f"sharegpt+arrival={process}", num_requests=1000, request_rate=8.0, seed=0
+    )
+    assert trace.arrival_time[-1] == pytest.approx(125.0, abs=10.0 if process == "onoff" else 1e-9)
+
+
+def test_arrivals_may_stay_as_drawn() -> None:
+    raw = workloads.sharegpt(num_requests=1000, request_rate=8, arrival="poisson+raw=true")
+    scaled = workloads.sharegpt(num_requests=1000, request_rate=8)
+    ratio = raw.arrival_time / scaled.arrival_time
+    assert ratio == pytest.approx(ratio[0])
+    assert abs(raw.arrival_time[-1] / 125 - 1) > 0.01
+
+
+def test_a_workload_at_another_rate_than_asked_for_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chat = "run --workload multi-turn --num-requests 300 --request-rate 24"
+    main([*chat.split(), *["--model", "llama-3-8b", "--gpu", "a10g"]])
+    said = capsys.readouterr()
+    assert "24 requests/s were asked for, " in said.err
+    assert "later turns came before the answer they follow" in " ".join(said.out.split())
+    main(
+        [
+            "run",
+            "--num-requests",
+            "300",
+            "--request-rate",
+            "24",
+            "--model",
+            "llama-3-8b",
+            "--gpu",
+            "a100-80gb",
+        ]
+    )
+    said = capsys.readouterr()
+    assert "asked for" not in said.err
+    assert "later turns" not in said.out
+
+
+def test_turns_that_come_before_their_answer_are_counted() -> None:
+    contents = [[(1, 0, 20)]] * 4
+    trace = Trace.from_arrays(
+        [0.0, 0.0, 1e-6, 500.0], [20] * 4, [9] * 4, segments=contents, session_id=[7, -1, 7, 7]
+    )
+    summary = kvsim.simulate(trace, model="gpt2", gpu="l4").summary
+    assert (summary["num_early_turns"], summary["num_later_turns"]) == (1, 2)
+
+
+def test_replications_say_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    main(
+        [
+            "compare",
+            "--replications",
+            "3",
+            "--num-requests",
+            "30",
+            "--allocators",
+            "paged,virtual",
+            "--json",
+            "-",
+        ]
+    )
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["workload"]["replications"] == 3
+    assert answer["workload"]["digest"] is None
+    assert answer["rows"][0]["completed"] == 30
+    assert isinstance(answer["rows"][0]["completed"], int)
+    main(
+        ["compare", "--replications", "3", "--num-requests", "30", "--allocators", "paged,virtual"]
+    )
+    out = " ".join(capsys.readouterr().out.split())
+    assert "means of 3 replications, each of 30 requests" in out
+    assert "paged: 95 % confidence intervals: mean TTFT +- " in out
+    assert "virtual: 95 % confidence intervals: mean TTFT +- " in out
+    main(["run", "--replications", "2", "--num-requests", "30", "-dp", "2"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "means of 2 replications, each of 30 requests" in out
+    assert "router round-robin" in out
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_a_narrow_terminal_loses_columns_and_no_digits(width: int) -> None:
+    trace = workloads.sharegpt(num_requests=20)
+    comparison = kvsim.compare(trace, ["contiguous-oracle", "paged"])
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(comparison_table(comparison))
+    shown = console.file.getvalue()
+    assert "…" not in shown
+    assert ("--json has all" in " ".join(shown.split())) == (width < 99)
+    tokens = 100 * comparison.rows[1]["kv_cache"]["token_states"]
+    assert f"{tokens:.1f}" in shown
+
+
+def test_memory_that_is_never_short_gets_no_credit() -> None:
+    trace = workloads.sharegpt(num_requests=10, request_rate=0.05)
+    verdict = _verdict(kvsim.compare(trace, ["contiguous-max", "paged"]).rows)
+    assert verdict
+    assert "No request waited for memory at this rate" in verdict
+
+
+def test_list_alone_names_the_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list"])
+    assert "models, gpus, allocators" in capsys.readouterr().out
+    main(["list", "arrivals"])
+    assert "gamma" in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -9,6 +11,7 @@ from rich.console import Console
 import kvsim
 import workloads
 from kvsim.kv.usage import Cause
+from kvsim.report import plot
 from kvsim.report.terminal import comparison_table, run_table
 from kvsim.report.text import gib, milliseconds, number, percent
 
@@ -74,6 +77,9 @@ def test_the_comparison_fits_eighty_columns(comparison: kvsim.Comparison) -> Non
     summary = comparison["contiguous-pow2"].summary
     assert "…" not in "".join(shown)
     assert percent(summary["kv_cache"]["token_states"]) in row
+    assert milliseconds(summary["mean_ttft_ms"]) in row
+    whole = lines(comparison_table(comparison), 100)
+    row = next(line for line in whole if line.startswith("contiguous-pow2"))
     assert milliseconds(summary["mean_tpot_ms"]) in row
     assert percent(summary["prefix_cache_hit_rate"]) in row
     assert any("2 replicas" in line for line in shown)
@@ -103,3 +109,39 @@ def test_numbers_as_people_read_them() -> None:
         "290 s",
     ]
     assert gib(3 * 2**30) == "3.00 GiB"
+
+
+def test_every_figure_names_model_gpu_and_requests(comparison: kvsim.Comparison) -> None:
+    for draw in plot.FIGURES.values():
+        head = draw(comparison).get_suptitle()
+        config = next(iter(comparison.results.values())).config
+        assert str(config.model) in head
+        assert str(config.gpu) in head
+        assert "requests/s" in head
+
+
+def test_a_figure_of_one_replica_says_so(comparison: kvsim.Comparison) -> None:
+    for draw in (plot.memory, plot.memory_map):
+        assert "replica 0 of 2" in draw(comparison).axes[0].get_title(loc="left")
+
+
+def test_a_thinned_out_line_tells_its_peak() -> None:
+    trace = workloads.fixed(prompt=40, output=9_000, num_requests=3, request_rate=math.inf)
+    run = kvsim.simulate(trace, model="llama-3.1-8b", gpu="a100-80gb", record_steps=True)
+    assert plot.memory(run).axes[0].get_title(loc="left") == "paged"
+    run.memory["num_running"] = 1  # as if the peak lay between two samples
+    title = plot.memory(run).axes[0].get_title(loc="left")
+    assert title.startswith("paged, a sample every ")
+    assert title.endswith("; 3 run at most")
+
+
+def test_the_99th_percentile_can_be_read_off_the_latency_figure() -> None:
+    trace = workloads.sharegpt(num_requests=400)
+    run = kvsim.simulate(trace, goodput={"ttft": 500.0})
+    axes = plot.latency(run).axes[0]
+    drawn = axes.lines[0]
+    at = float(np.asarray(drawn.get_xdata())[np.asarray(drawn.get_ydata()) >= 0.01][-1])
+    assert at == pytest.approx(run.summary["p99_ttft_ms"] / 1000, rel=0.05)
+    assert axes.get_yscale() == "log"
+    assert [list(line.get_xdata()) for line in axes.lines].count([0.5, 0.5]) == 1
+    assert not set(plot.LINES) & {colour for colour, _ in plot.CAUSES.values()}

@@ -29,7 +29,7 @@ ROOFLINE_FIELDS = {
 def capacity(json_file: str | None, **options: Any) -> None:
     """Compute the memory budget, the KV blocks and the requests that fit: no simulation."""
     from kvsim.kv.capacity import capacity as capacity_of
-    from kvsim.report.terminal import capacity_table
+    from kvsim.report.capacity import capacity_table
 
     answer = capacity_of(**options_given(options))
     print_answer(answer.to_dict(), json_file, lambda: capacity_table(answer))

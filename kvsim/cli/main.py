@@ -91,7 +91,7 @@ def compare(
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import run_comparison
     from kvsim.report.terminal import comparison_table
-    from kvsim.results.replications import average
+    from kvsim.results.replications import average, average_workloads
 
     check_targets(out, json_file)
     config = RunConfig.build(**options_given(options))
@@ -117,10 +117,13 @@ def compare(
     else:
         _say_python(comparisons[0].results)
     rows = [average([c.rows[i] for c in comparisons]) for i in range(len(names))]
-    answer = {"workload": comparisons[0].workload, "rows": rows}
+    facts = average_workloads([c.workload for c in comparisons])
+    answer = {"workload": facts, "rows": rows}
     if out is not None:
         save_all(comparisons, Path(out), {"comparison.json": answer})
-    print_answer(answer, json_file, lambda: comparison_table(comparisons[0], rows), notes, out)
+    print_answer(
+        answer, json_file, lambda: comparison_table(comparisons[0], rows, facts), notes, out
+    )
 
 
 @cli.command(cls=SectionedCommand)
@@ -146,7 +149,7 @@ def run(
     from kvsim.fleet.simulate import describe
     from kvsim.fleet.simulate import run as simulate_run
     from kvsim.report.terminal import run_table
-    from kvsim.results.replications import average
+    from kvsim.results.replications import average, average_workloads
 
     check_targets(out, json_file)
     if case_file is not None:
@@ -162,9 +165,10 @@ def run(
     config = RunConfig.build(**given)
     if out is not None:
         config = config.model_copy(update={"record_memory_map": True})
-    results = []
+    results, described = [], []
     for one in _seeded(config, replications):
         trace, notes = _requests(one)
+        described.append(describe(trace))
         notes = [*_doubts(one), *notes]
         with progress_bar("simulating", len(trace), json_file) as tick:
             if case_file is None:
@@ -179,7 +183,7 @@ def run(
     summary = average([result.summary for result in results])
     if out is not None:
         save_all(results, Path(out), {"summary.json": summary})
-    facts = describe(trace)
+    facts = average_workloads(described)
     if case_file is not None and json_file != "-":
         notes = [*notes, f"{case_file} holds the schedule; kvsim replay-case plays it"]
     print_answer(summary, json_file, lambda: run_table(results[0], facts, summary), notes, out)
@@ -233,8 +237,7 @@ def trace() -> None:
 def trace_inspect(file: str, json_file: str | None) -> None:
     """Say what a trace file holds, and how it was read."""
     import workloads
-    from kvsim.report.terminal import facts_table
-    from kvsim.report.trace_facts import trace_facts
+    from kvsim.report.trace_facts import facts_table, trace_facts
 
     loaded = workloads.read(file)
     facts = {"file": file, "format": loaded.format, **trace_facts(loaded.trace)}
@@ -295,7 +298,8 @@ def list_(kind: str | None) -> None:
     from kvsim.report.listing import KINDS, listing
 
     if kind is None:
-        raise ValueError(f"list: say what, one of {', '.join(KINDS)}")
+        click.echo(f"kvsim list KIND shows what there is, of: {', '.join(KINDS)}")
+        return
     show(listing(kind))
 
 
@@ -308,13 +312,26 @@ def _requests(config: RunConfig) -> tuple[Trace, Sequence[str]]:
         return _load(config.trace, config.request_rate, config.num_requests, config.seed)
     import workloads
 
+    asked = config.request_rate or REQUEST_RATE
     made = workloads.generate(
         config.workload,
         num_requests=config.num_requests or NUM_REQUESTS,
-        request_rate=config.request_rate or REQUEST_RATE,
+        request_rate=asked,
         seed=config.seed,
     )
-    return made, ()
+    return made, _rate_note(made, asked)
+
+
+def _rate_note(trace: Trace, asked: float) -> list[str]:
+    """Say so where a workload comes at another rate than was asked for."""
+    if not abs(trace.request_rate / asked - 1) > 0.05:
+        return []
+    said = (
+        f"{asked:g} requests/s were asked for, {trace.request_rate:.3g} come over the whole trace"
+    )
+    if (trace.session_id >= 0).any():
+        said += ": sessions begin at the rate asked for, and their later turns follow them"
+    return [said]
 
 
 def _doubts(config: RunConfig) -> list[str]:

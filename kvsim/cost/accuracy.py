@@ -14,37 +14,24 @@ if TYPE_CHECKING:
 
 
 class Compared(NamedTuple):
-    """Measured runs: on which card and up to how many of them, of what, and the errors found."""
+    """Measured runs: on which card and up to how many of them, of what, and the errors found.
+
+    Errors are the worst over the runs, in percent: of mean end-to-end latencies and of mean TTFT.
+    """
 
     gpu: str
     num_gpus: int
     runs: str
-    error: str
+    e2e: int
+    ttft: int
 
 
 #: The smallest number of GPUs comes first.
 COMPARED = (
-    Compared(
-        "h100-sxm",
-        1,
-        "Qwen3-14B (vLLM 0.23) and Llama-2-7B (0.15)",
-        "mean latencies within 5 %, TTFT within 12 %",
-    ),
-    Compared(
-        "h100-sxm",
-        8,
-        "CodeLlama-34B on 2 GPUs (vLLM 0.15), closed loops on 4 and 8",
-        "mean latencies within 10 %, TTFT within 12 %",
-    ),
-    *(
-        Compared(
-            gpu,
-            1,
-            "Llama-3.1-8B (vLLM 0.19)",
-            "mean latencies within 15 %, TTFT within 25 %",
-        )
-        for gpu in ("rtx-4090", "rtx-pro-6000")
-    ),
+    Compared("h100-sxm", 1, "Qwen3-14B (vLLM 0.23) and Llama-2-7B (0.15)", 5, 12),
+    Compared("h100-sxm", 8, "CodeLlama-34B on 2 (vLLM 0.15), closed loops on 4 and 8", 12, 12),
+    Compared("rtx-4090", 1, "Llama-3.1-8B (vLLM 0.19)", 15, 25),
+    Compared("rtx-pro-6000", 1, "Llama-3.1-8B (vLLM 0.19)", 15, 25),
 )
 
 UNKNOWN = "not compared with any measured run"
@@ -65,7 +52,10 @@ def accuracy_of(
         return f"{UNKNOWN}: {unlike}"
     for compared in COMPARED:
         if compared.gpu == gpu and num_gpus <= compared.num_gpus:
-            return f"unsaturated, expect {compared.error}, as for {compared.runs}"
+            return (
+                f"unsaturated, expect mean latencies within {compared.e2e} %, TTFT within "
+                f"{compared.ttft} %, as for {compared.runs}"
+            )
     known = [compared.num_gpus for compared in COMPARED if compared.gpu == gpu]
     return f"{UNKNOWN}: {f'more than {max(known)} GPUs' if known else f'none was on {gpu}'}"
 

@@ -20,7 +20,7 @@ from kvsim.fleet.router import make_router
 from kvsim.fleet.world import Serving
 from kvsim.records.request import Request
 from kvsim.results.comparison import Comparison
-from kvsim.results.metrics import Pool, summarize
+from kvsim.results.metrics import Pool, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import MEMORY, REQUESTS, STEPS, FinishReason
 from kvsim.trace import Trace
@@ -138,10 +138,12 @@ class Checker:
 
     def scheduled(self, replica: Replica) -> None:
         """Recount after a step was scheduled."""
+        self.completed(replica)
+
+    def completed(self, replica: Replica) -> None:
+        """Recount after a step has ended."""
         replica.check_integrity()
         check_no_leak(replica)
-
-    completed = scheduled
 
 
 def check_no_leak(replica: Replica) -> None:
@@ -289,6 +291,8 @@ def _collect(
         front_end_latency=config.front_end_latency,
     )
     summary["rejections"] = _rejections(setup, trace, table)
+    early, later = num_early_turns(table, trace.session_id)
+    summary |= {"num_early_turns": early, "num_later_turns": later}
     try:
         installed = version("kvsim")
     except PackageNotFoundError:  # run from a checkout that is not installed

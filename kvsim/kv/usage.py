@@ -26,6 +26,11 @@ class Cause(IntEnum):
         return self.name.lower()
 
     @property
+    def label(self) -> str:
+        """Its name in tables and figures."""
+        return self.column.replace("_", " ")
+
+    @property
     def summary_key(self) -> str:
         """Its key in a summary's ``kv_cache``."""
         wasted = self in (Cause.INTERNAL, Cause.EXTERNAL)

@@ -57,9 +57,7 @@ class Record:
                 end += -end % min(formats[name].itemsize, 8)
                 offsets[name] = end
                 end += formats[name].itemsize
-            end += -end % 8
-            if end > 128:  # an odd number of cache lines: else they crowd in a part of the cache
-                end += (64 - end) % 128
+            end += -end % (64 if end > 128 else 8)
             cls._dtype = np.dtype(
                 {
                     "names": list(formats),

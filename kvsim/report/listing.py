@@ -51,6 +51,9 @@ def _gpus() -> Table:
             number(gpu.bf16_flops_per_s / 1e12),
             ", ".join(gpu.unverified),
         )
+    table.caption = (
+        "unverified: values that are recalled or borrowed from a like card, without a source"
+    )
     return table
 
 
@@ -106,6 +109,14 @@ def _workloads() -> Table:
     return _registry(WORKLOADS, "workload")
 
 
+def _arrivals() -> Table:
+    from workloads.arrivals import ARRIVALS
+
+    table = _registry(ARRIVALS, "arrival process")
+    table.caption = "of a workload: --workload sharegpt+arrival=gamma+cv=3"
+    return table
+
+
 def _experiments() -> Table:
     table = _table("experiment", "asks")
     for file in sorted(Path("experiments").glob("[a-z]*.py")):
@@ -124,6 +135,7 @@ KINDS: dict[str, Callable[[], Table]] = {
     "routers": _routers,
     "eviction-policies": _eviction_policies,
     "workloads": _workloads,
+    "arrivals": _arrivals,
     "experiments": _experiments,
 }
 

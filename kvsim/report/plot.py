@@ -12,10 +12,11 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from kvsim.kv.usage import HELD, WHOLE, Cause
 from kvsim.report import plot_roofline
+from kvsim.report.title import deployment, served
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import latencies
 from kvsim.results.result import Result
@@ -44,15 +45,30 @@ TRAINING_PARTS = ("weights", "gradients", "optimizer", "activations", "workspace
 #: Instants that a memory map shows, evenly spaced over the run.
 MAP_COLUMNS = 1200
 
-#: Of lines: colours that all can tell apart, then styles.
+#: Of lines: colours that all can tell apart (Tol's muted palette, none of a cause), then styles.
 STYLES = ("-", "--", ":")
-LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("#332288", "#CC6677", "#117733", "#AA4499", "#882255", "#44AA99", "#999933")
+
+#: Shares of requests that a latency figure marks, by name.
+MARKS = {"p50": 0.5, "p90": 0.1, "p99": 0.01}
 
 
 def _named(runs: Runs) -> dict[str, Result]:
     if isinstance(runs, Result):
         return {runs.config.allocator: runs}
     return dict(runs.results if isinstance(runs, Comparison) else runs)
+
+
+def _head(figure: Figure, named: Mapping[str, Result], what: str) -> None:
+    """Say what is shown, of which model, GPU and requests."""
+    first = next(iter(named.values()), None)
+    lines = [what] if first is None else [what, deployment(first), served(first)]
+    figure.suptitle("\n".join(lines), fontsize=9)
+
+
+def _replicas(result: Result) -> str:
+    several = result.config.data_parallel_size
+    return f", replica 0 of {several}" if several > 1 else ""
 
 
 def _legend(figure: Figure, causes: list[Cause]) -> None:
@@ -88,7 +104,7 @@ def waste(runs: Runs) -> Figure:
     axes.set_xticks(range(len(named)), [k.replace("+", "\n+") for k in named], fontsize=8)
     axes.set_ylabel("share of KV memory held (%)")
     axes.set_ylim(0, 100)
-    axes.set_title("What KV memory is used for")
+    _head(figure, named, "What KV memory is used for")
     _legend(figure, list(HELD))
     return figure
 
@@ -112,15 +128,27 @@ def memory(runs: Runs) -> Figure:
         axes.stackplot(table["time"], shares, colors=colors, step="post", linewidth=0)
         axes.set_ylim(0, 100)
         axes.set_ylabel("KV memory (%)")
-        axes.set_title(name, loc="left", fontsize=9)
+        axes.set_title(
+            f"{name}{_replicas(result)}{_sampled(result, table)}", loc="left", fontsize=9
+        )
         running = axes.twinx()
         running.step(table["time"], table["num_running"], where="post", color="black", lw=0.7)
         running.set_ylim(0, 1.05 * max(most, 1))
         axes.margins(x=0)
         running.set_ylabel("running (black line)")
     panels[-1].set_xlabel("time (s)")
+    _head(figure, named, "KV memory over time")
     _legend(figure, list(WHOLE))
     return figure
+
+
+def _sampled(result: Result, table: NDArray[Any]) -> str:
+    """Say how far samples lie apart, and the peak that may lie between them."""
+    peak = result.summary["peak_running"]
+    if not len(table) or int(table["num_running"].max()) == peak:
+        return ""
+    every = np.median(np.diff(table["time"])) if len(table) > 1 else 0.0
+    return f", a sample every {every:.2g} s; {peak:,} run at most"
 
 
 def memory_map(runs: Runs) -> Figure:
@@ -158,8 +186,9 @@ def memory_map(runs: Runs) -> Figure:
         )
         axes.set_xlim(float(time[0]), max(ends.values()))
         axes.set_ylabel("address (GiB)")
-        axes.set_title(name, loc="left", fontsize=9)
+        axes.set_title(f"{name}{_replicas(result)}", loc="left", fontsize=9)
     panels[-1].set_xlabel("time (s)")
+    _head(figure, named, "Where KV memory goes, by address")
     _legend(figure, list(CAUSES))
     return figure
 
@@ -169,37 +198,58 @@ def _end_time(result: Result) -> float:
 
 
 def latency(runs: Runs) -> Figure:
-    """Draw the distributions of TTFT, TPOT and end-to-end latency over requests."""
+    """Draw the share of requests that take longer, for TTFT, TPOT and end-to-end latency.
+
+    The share falls on a logarithmic axis, so that the 99th percentile is as easy to read as the
+    median; targets of ``goodput`` stand as vertical lines.
+    """
     named = _named(runs)
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     titles = {"ttft": "TTFT (s)", "tpot": "TPOT (ms/token)", "e2el": "end to end (s)"}
+    lowest = MARKS["p99"] / 3
     for axes, (metric, title) in zip(panels, titles.items(), strict=True):
         unit = 1000.0 if metric == "tpot" else 1.0
         for index, (name, result) in enumerate(named.items()):
             seconds = latencies(result.requests, result.config.front_end_latency)[metric]
             style = STYLES[index // len(LINES) % len(STYLES)]
-            _cdf(axes, unit * seconds, name, color=LINES[index % len(LINES)], linestyle=style)
+            _survival(axes, unit * seconds, name, color=LINES[index % len(LINES)], linestyle=style)
+            lowest = min(lowest, 1 / max(len(seconds), 1))
+        for target in {(r.config.goodput or {}).get(metric) for r in named.values()} - {None}:
+            axes.axvline(unit * float(target or 0) / 1000, color="0.3", linestyle="-.", linewidth=1)
         axes.set_xlabel(title)
         if metric != "tpot":
-            axes.set_xscale("log")
-            low, high = axes.get_xlim()
-            subs = (1, 2, 5) if high < 300 * low else (1,)  # else their labels run into each other
-            axes.xaxis.set_major_locator(LogLocator(subs=subs))
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_formatter(NullFormatter())
+            _log_seconds(axes)
+        for mark, share in MARKS.items():
+            axes.axhline(share, color="0.6", linewidth=0.6)
+            place = axes.get_yaxis_transform()
+            axes.text(0.01, share, mark, transform=place, fontsize=7, color="0.4", va="bottom")
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("share of requests")
-    panels[0].set_ylim(0, 1)
+    panels[0].set_yscale("log")
+    panels[0].set_ylim(lowest, 1)
+    panels[0].yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    panels[0].set_ylabel("share of requests that take longer")
+    goals = any(r.config.goodput for r in named.values())
+    _head(figure, named, f"Latencies{' (dash-dotted: goodput targets)' if goals else ''}")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure
 
 
-def _cdf(axes: Axes, values: NDArray[np.float64], name: str, **look: Any) -> None:
+def _log_seconds(axes: Axes) -> None:
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    subs = (1, 2, 5) if high < 300 * low else (1,)  # else their labels run into each other
+    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _survival(axes: Axes, values: NDArray[np.float64], name: str, **look: Any) -> None:
     known = np.sort(values[~np.isnan(values)])
     if len(known):
-        axes.step(known, np.arange(1, len(known) + 1) / len(known), label=name, **look)
+        longer = 1 - np.arange(len(known)) / len(known)
+        axes.step(known, longer, where="pre", label=name, **look)
 
 
 def training_memory(budgets: Mapping[str, TrainingMemory]) -> Figure:

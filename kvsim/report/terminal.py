@@ -4,94 +4,70 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from kvsim.catalog import get_gpu
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.usage import HELD
+from kvsim.report.narrow import NarrowTable, plain_table
 from kvsim.report.text import gib, milliseconds, number, percent
+from kvsim.report.title import deployment, workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
-    from kvsim.budget.capacity import Capacity
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
 
 Row = dict[str, Any]
 
-#: Columns of the comparison: heading, then how to read it off a summary.
-HEADINGS = ("tokens", "reserved", "internal", "external")
-WASTE = {heading: cause.summary_key for heading, cause in zip(HEADINGS, HELD, strict=True)}
+#: The causes of held memory, by the words of tables, figures and summaries alike.
+WASTE = {cause.label: cause.summary_key for cause in HELD}
+
+#: Columns of the comparison after the allocator's name, in the order shown.
+HEADINGS = (
+    "running",
+    *(f"{label.replace(' ', chr(10))}\n%" for label in WASTE),
+    "hit\n%",
+    "preempted",
+    "output\ntok/s",
+    "mean\nTTFT",
+    "mean\nTPOT",
+)
+#: What a narrow terminal does without, the first before the others.
+DROPPED = (
+    *("preempted", "mean\nTPOT", "hit\n%", "mean\nTTFT", "output\ntok/s"),
+    *reversed(HEADINGS[2:5]),
+)
 
 
-def comparison_table(comparison: Comparison, rows: Sequence[Row] = ()) -> RenderableType:
+def comparison_table(
+    comparison: Comparison, rows: Sequence[Row] = (), facts: Mapping[str, Any] | None = None
+) -> RenderableType:
     """Lay out one row per allocator, and what the most and least wasteful say about each other.
 
-    ``rows`` replaces the comparison's own, e.g. by means over replications.
+    ``rows`` and ``facts`` replace the comparison's own, e.g. by means over replications.
     """
     rows = rows or comparison.rows
-    table = _table()
-    table.add_column("allocator", no_wrap=True)
-    for heading in (
-        "run-\nning",
-        "live\n%",
-        "re-\nserved",
-        "inter-\nnal",
-        "exter-\nnal",
-        "hit\n%",
-        "pre-\nempt",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("output\ntok/s", "mean\nTTFT", "mean\nTPOT"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row["allocator"], *_cells(row))
+    table = NarrowTable(
+        ("allocator", *HEADINGS),
+        [[row["allocator"], *_cells(row)] for row in rows],
+        dropped=DROPPED,
+    )
     notes: list[Text | None] = [_legend(), _schedulers(comparison)]
     notes += [_rejections(row["allocator"], row) for row in rows]
+    notes += [_early_turns(row["allocator"], row) for row in rows]
     notes += [_fragmentation(row["allocator"], row) for row in rows]
     notes += [_moved(row["allocator"], row) for row in rows]
-    notes += [_spread(rows[0], "output_throughput", "output tokens/s")]
+    notes += [_spread(row["allocator"], row) for row in rows]
     verdict = _verdict(rows)
     if verdict:
         notes.append(Text(verdict, style="bold"))
-    return Group(_title(comparison), table, *(note for note in notes if note))
-
-
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0), show_edge=False)
-
-
-def _title(comparison: Comparison) -> Text:
-    result = next(iter(comparison.results.values()))
-    return Text(f"{deployment(result)}\n{workload(comparison.workload)}\n", style="bold")
-
-
-def deployment(result: Result) -> str:
-    """Name model, GPU and KV memory in a line."""
-    config, cache = result.config, result.summary["kv_cache"]
-    model = config.model if isinstance(config.model, str) else config.model.name
-    gpu = get_gpu(config.gpu).name
-    gpus = config.tensor_parallel_size * config.pipeline_parallel_size
-    several = f"{gpus} x " if gpus > 1 else ""
-    replicas = config.data_parallel_size
-    times = f", {replicas} replicas" if replicas > 1 else ""
-    return f"{model} on {several}{gpu}{times}, {gib(cache['bytes'])} of KV memory per GPU"
-
-
-def workload(facts: Mapping[str, Any]) -> str:
-    """Describe a workload in a line."""
-    rate = facts["request_rate"]
-    pace = "all at once" if rate is None else f"{rate:.3g} requests/s"
-    return (
-        f"{facts['num_requests']:,} requests at {pace}, mean prompt "
-        f"{facts['mean_prompt_tokens']:,.0f} and output {facts['mean_output_tokens']:,.0f} tokens"
-    )
+    first = next(iter(comparison.results.values()))
+    title = Text(f"{deployment(first)}\n{workload(facts or comparison.workload)}\n", style="bold")
+    return Group(title, table, *(note for note in notes if note))
 
 
 def _cells(summary: Mapping[str, Any]) -> list[str]:
@@ -107,9 +83,10 @@ def _cells(summary: Mapping[str, Any]) -> list[str]:
 
 def _legend() -> Text:
     return Text(
-        "% of the KV memory held: live tokens; reserved, used later; internal, asked for and never "
-        "used; external, rounding and whatever is free while the queue's head is refused. hit: % "
-        "of the prompt tokens found in the prefix cache.",
+        "running: requests, on average. % of the KV memory held: token states, KV of live tokens; "
+        "reservation, used later; internal, asked for and never used; external, rounding and "
+        "whatever is free while the queue's head is refused. hit: % of the prompt tokens found in "
+        "the prefix cache. preempted: how often.",
         style="dim",
     )
 
@@ -127,16 +104,18 @@ def _schedulers(comparison: Comparison) -> Text | None:
     )
 
 
-def _spread(summary: Row, key: str, unit: str) -> Text | None:
-    """Say how sure a mean over replications is."""
+def _spread(name: str, summary: Row) -> Text | None:
+    """Say how sure the means over replications are."""
     if "replications" not in summary:
         return None
-    width = summary["ci95"].get(key)
-    return Text(
-        f"Means of {summary['replications']} replications; 95 % confidence interval of the first "
-        f"row's {unit}: +- {number(width, 1)}.",
-        style="dim",
+    width = summary["ci95"]
+    parts = (
+        f"mean TTFT +- {milliseconds(width.get('mean_ttft_ms'))}",
+        f"mean TPOT +- {milliseconds(width.get('mean_tpot_ms'))}",
+        f"output tokens/s +- {number(width.get('output_throughput'), 1)}",
+        f"running +- {number(width.get('mean_running'), 1)}",
     )
+    return Text(f"{name}: 95 % confidence intervals: {', '.join(parts)}.", style="dim")
 
 
 def _rejections(name: str, summary: Row) -> Text | None:
@@ -145,6 +124,18 @@ def _rejections(name: str, summary: Row) -> Text | None:
         return None
     parts = ", ".join(f"{number(count)} ({reason})" for reason, count in reasons.items())
     return Text(f"{name}: rejected {parts}", style="yellow")
+
+
+def _early_turns(name: str, summary: Row) -> Text | None:
+    """Say how far a session's planned arrivals are from what a user could do."""
+    early = summary.get("num_early_turns")
+    if not early:
+        return None
+    return Text(
+        f"{name}: {number(early)} of {number(summary['num_later_turns'])} later turns came before "
+        "the answer they follow: arrivals are planned, and no session waits.",
+        style="yellow",
+    )
 
 
 def _moved(name: str, summary: Row) -> Text | None:
@@ -185,9 +176,17 @@ def _verdict(rows: Sequence[Row]) -> str | None:
         return None
     running = best["mean_running"] / worst["mean_running"]
     rate = best["output_throughput"] / worst["output_throughput"]
-    return (
+    wasted = (
         f"{best['allocator']} wastes {percent(waste(best))} % of the KV memory it holds, "
-        f"{worst['allocator']} {percent(waste(worst))} %: {running:.1f}x the requests in flight, "
+        f"{worst['allocator']} {percent(waste(worst))} %"
+    )
+    if not any(row["kv_cache"]["num_allocation_failures"] for row in known):
+        return (
+            f"{wasted}. No request waited for memory at this rate, so waste costs nothing here and "
+            "times differ by scheduling alone; a higher --request-rate shows what it costs."
+        )
+    return (
+        f"{wasted}: {running:.1f}x the requests in flight, "
         f"{rate:.1f}x the output tokens per second."
     )
 
@@ -208,7 +207,7 @@ def run_table(
     title = (
         f"{result.config.allocator} under {scheduler}: {deployment(result)}\n{workload(facts)}\n"
     )
-    table = _table()
+    table = plain_table()
     for heading in ("", "mean", "p50", "p90", "p99"):
         table.add_column(heading, justify="left" if not heading else "right")
     for metric, label in {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}.items():
@@ -217,6 +216,7 @@ def run_table(
     peak = number(s["peak_running"])
     if result.config.data_parallel_size > 1:
         peak += " on one replica"
+        title = f"{title}router {result.config.router}\n"
     lines = [
         f"completed {number(s['completed'])} in {number(s['duration'], 1)} s: "
         f"{number(s['request_throughput'], 2)} requests/s, "
@@ -234,82 +234,12 @@ def run_table(
             f"goodput {number(s['request_goodput'], 2)} requests/s over the whole run; "
             f"{percent(s['goodput_attainment'])} % of all requests meet every target"
         )
-    extra = [_rejections("requests", s), _fragmentation(result.config.allocator, s)]
+    extra = [
+        _rejections("requests", s),
+        _early_turns("requests", s),
+        _fragmentation(result.config.allocator, s),
+    ]
     extra.append(_moved(result.config.allocator, s))
-    extra += [_spread(s, "output_throughput", "output tokens/s")]
+    extra += [_spread(result.config.allocator, s)]
     notes = [note for note in extra if note]
     return Group(Text(title, style="bold"), table, Text("\n".join(lines)), *notes)
-
-
-def capacity_table(capacity: Capacity) -> RenderableType:
-    """Lay out a memory budget as a table and a bar, and what fits into it."""
-    c, budget = capacity, capacity.budget_bytes
-    gpus = c.tensor_parallel_size * c.pipeline_parallel_size
-    several = f"{gpus} x " if gpus > 1 else ""
-    table = _table()
-    for heading in ("memory of one GPU", "", ""):
-        table.add_column(heading, justify="right" if not heading else "left")
-    for name, size in budget.items():
-        label = "total (utilisation x memory)" if name == "total" else name.replace("_", " ")
-        share = size / budget["total"]
-        table.add_row(label, gib(size), f"{_bar(share)} {percent(share)} %")
-    lines = [
-        f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",
-        f"{c.num_gpu_blocks:,} blocks of {c.block_size} tokens and {c.bytes_per_block:,} bytes: "
-        f"{c.num_tokens:,} tokens",
-        f"requests at once, by length: {_by_length(c.max_concurrency)}",
-    ]
-    if c.max_concurrency != c.max_concurrency_decoding:
-        lines[-1] = (
-            "requests at once, by length, all at their prefill's peak (as vLLM counts): "
-            f"{_by_length(c.max_concurrency)}; all decoding, the most a run can reach: "
-            f"{_by_length(c.max_concurrency_decoding)}"
-        )
-    if c.num_gpu_blocks_range is not None:
-        fewest, most = c.num_gpu_blocks_range
-        lines.append(
-            f"{fewest:,} to {most:,} blocks over the values that max_num_seqs and "
-            "max_num_batched_tokens have by default"
-        )
-    notes = []
-    if c.scarce:
-        note = "KV is under a quarter of the budget: small errors elsewhere grow in it."
-        notes.append(Text(note, style="yellow"))
-    if not c.fits:
-        note = f"One request of max_model_len {c.max_model_len:,} does not fit: vLLM would refuse."
-        notes.append(Text(note, style="yellow"))
-    if c.assumptions:
-        notes.append(Text("Assumed: " + "; ".join(c.assumptions) + ".", style="dim"))
-    title = Text(f"{c.model} on {several}{c.gpu}\n", style="bold")
-    return Group(title, table, Text("\n".join(lines)), *notes)
-
-
-def _by_length(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{int(length):,}: {count:,}" for length, count in counts.items())
-
-
-def _bar(share: float, width: int = 24) -> str:
-    return "█" * max(round(min(max(share, 0.0), 1.0) * width), 0)
-
-
-def facts_table(facts: Mapping[str, Any]) -> RenderableType:
-    """Lay out labels and values, one note per line."""
-    table = _table()
-    table.show_header = False
-    table.add_column("", no_wrap=True)
-    table.add_column("")
-    for label, value in facts.items():
-        values = value if isinstance(value, list) else [value]
-        separator = "\n" if label == "notes" else ", "
-        table.add_row(label.replace("_", " ") + "  ", separator.join(map(_fact, values)))
-    return table
-
-
-def _fact(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else number(value)
-    return f"{value:,}" if isinstance(value, int) else str(value)

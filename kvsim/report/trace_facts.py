@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.report.narrow import plain_table
+from kvsim.report.text import number
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
     from kvsim.trace import Trace
 
 
@@ -36,3 +43,26 @@ def trace_facts(trace: Trace) -> dict[str, Any]:
     facts["has_segments"] = trace.has_segments
     facts["digest"] = trace.digest
     return facts
+
+
+def facts_table(facts: Mapping[str, Any]) -> RenderableType:
+    """Lay out labels and values, one note per line."""
+    table = plain_table()
+    table.show_header = False
+    table.add_column("", no_wrap=True)
+    table.add_column("")
+    for label, value in facts.items():
+        values = value if isinstance(value, list) else [value]
+        separator = "\n" if label == "notes" else ", "
+        table.add_row(label.replace("_", " ") + "  ", separator.join(map(_fact, values)))
+    return table
+
+
+def _fact(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else number(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

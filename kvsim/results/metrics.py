@@ -106,6 +106,27 @@ def summarize(
     return summary
 
 
+def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tuple[int, int]:
+    """Count the turns that came before the answer to the turn before them, and all later turns.
+
+    Parameters
+    ----------
+    requests : the requests table
+    session_id : of each row, -1 for a request without a session
+
+    Returns
+    -------
+    Turns that could not be asked yet, and turns that are not the first of their session.
+    """
+    order = np.argsort(session_id, kind="stable")
+    order = order[session_id[order] >= 0]
+    is_later = session_id[order][1:] == session_id[order][:-1]
+    later, before = order[1:][is_later], order[:-1][is_later]
+    answered = requests["finish_time"][before] <= requests["arrival_time"][later]
+    ended = requests["finish_reason"][before] == FinishReason.REJECTED
+    return int((~answered & ~ended).sum()), len(later)
+
+
 def _counts(requests: NDArray[Any], total: Totals) -> Summary:
     admitted = requests[~np.isnan(requests["first_scheduled_time"])]
     return {

@@ -20,12 +20,21 @@ def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Average summaries key by key; one summary is returned as it is.
 
     With several, ``replications`` tells how many, and ``ci95`` the half-width of the 95 %
-    confidence interval of each mean. A value that is None in some run is None.
+    confidence interval of each mean. A value that is None in some run is None. A mean of counts is
+    an integer only where it is one.
     """
     if len(summaries) == 1:
         return summaries[0]
     means, widths = _average(summaries)
     return {**means, "replications": len(summaries), "ci95": widths}
+
+
+def average_workloads(workloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Average what is said of the requests of several runs; no digest names them all."""
+    if len(workloads) == 1:
+        return workloads[0]
+    means, _ = _average(workloads)
+    return {**means, "digest": None, "replications": len(workloads)}
 
 
 def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -48,6 +57,8 @@ def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[
 def _mean_and_width(values: Sequence[float]) -> tuple[float, float]:
     n = len(values)
     mean = math.fsum(values) / n
+    if mean.is_integer() and all(isinstance(value, int) for value in values):
+        mean = int(mean)
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
     t = T95[n - 2] if n - 2 < len(T95) else 1.96
     return mean, t * math.sqrt(variance / n)

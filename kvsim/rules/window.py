@@ -119,11 +119,9 @@ def out_of_window(kv: KV, group: KVGroup) -> int:
     for h in range(kv.num_holdings):
         if kv.holdings[h].request == NONE:
             continue
-        block = dead_block(group, kv.holdings[h])
-        if block in (NONE, NULL_BLOCK):
+        dead, block = num_dead(group, kv.holdings[h]), dead_block(group, kv.holdings[h])
+        if dead == 0:
             continue
-        skipped = num_skipped(group.kind, group.window, kv.holdings[h].num_processed_tokens)
-        dead = skipped % group.block_size
         if pool.blocks[block].ref_cnt == 1:
             total += dead
             continue

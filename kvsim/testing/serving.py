@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
-from kvsim.fleet.simulate import serve
+from kvsim.fleet.simulate import Checker, serve
 from kvsim.results.tables import FinishReason
 from kvsim.testing.results import check_result, equal_tables
 from kvsim.trace import Trace
@@ -70,7 +70,7 @@ def told(what: str) -> Iterator[None]:
         raise
 
 
-class Watch:
+class Watch(Checker):
     """Recounts all memory after every step, and stops a run that gets nowhere."""
 
     def __init__(self, num_steps: int) -> None:
@@ -88,7 +88,7 @@ class Watch:
 
     def completed(self, replica: Replica) -> None:
         """Look at a replica after a step has ended."""
-        replica.check_integrity()
+        super().completed(replica)
         replica.kv.usage.check(replica.kv.total_bytes)
 
 

@@ -1,0 +1,69 @@
+"""A memory budget for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+from kvsim.report.narrow import plain_table
+from kvsim.report.text import gib, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+    from kvsim.budget.capacity import Capacity
+
+
+def capacity_table(capacity: Capacity) -> RenderableType:
+    """Lay out a memory budget as a table and a bar, and what fits into it."""
+    c, budget = capacity, capacity.budget_bytes
+    gpus = c.tensor_parallel_size * c.pipeline_parallel_size
+    several = f"{gpus} x " if gpus > 1 else ""
+    table = plain_table()
+    for heading, side in (("memory of one GPU", "left"), ("", "right"), ("", "left")):
+        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    for name, size in budget.items():
+        label = "total (utilisation x memory)" if name == "total" else name.replace("_", " ")
+        share = size / budget["total"]
+        table.add_row(label, f" {gib(size)}", f" {_bar(share)} {percent(share)} %")
+    lines = [
+        f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",
+        f"{c.num_gpu_blocks:,} blocks of {c.block_size} tokens and {c.bytes_per_block:,} bytes: "
+        f"{c.num_tokens:,} tokens",
+        f"requests at once, by length: {_by_length(c.max_concurrency)}",
+    ]
+    if c.max_concurrency != c.max_concurrency_decoding:
+        lines[-1] = (
+            "requests at once, by length, all at their prefill's peak (as vLLM counts): "
+            f"{_by_length(c.max_concurrency)}; all decoding, the most a run can reach: "
+            f"{_by_length(c.max_concurrency_decoding)}"
+        )
+    if c.num_gpu_blocks_range is not None:
+        fewest, most = c.num_gpu_blocks_range
+        lines.append(
+            f"{fewest:,} to {most:,} blocks over the values that max_num_seqs and "
+            "max_num_batched_tokens have by default"
+        )
+    notes = []
+    if c.scarce:
+        note = "KV is under a quarter of the budget: small errors elsewhere grow in it."
+        notes.append(Text(note, style="yellow"))
+    if not c.fits:
+        note = f"One request of max_model_len {c.max_model_len:,} does not fit: vLLM would refuse."
+        notes.append(Text(note, style="yellow"))
+    if c.assumptions:
+        notes.append(Text("Assumed: " + "; ".join(c.assumptions) + ".", style="dim"))
+    title = Text(f"{c.model} on {several}{c.gpu}\n", style="bold")
+    return Group(title, table, Text("\n".join(lines)), *notes)
+
+
+def _by_length(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{int(length):,}: {count:,}" for length, count in counts.items())
+
+
+def _bar(share: float, width: int = 24) -> str:
+    return "█" * max(round(min(max(share, 0.0), 1.0) * width), 0)
