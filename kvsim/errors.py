@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Choices that an error still spells out.
+#: Choices that an error still spells out, and where longer lists can be seen.
 MOST_SHOWN = 24
+SHOWN_BY = {
+    "option": "kvsim run --help",
+    "model": "kvsim list models",
+    "GPU": "kvsim list gpus",
+    "workload": "kvsim list workloads",
+}
 
 
 class FieldError(ValueError):
@@ -21,8 +27,12 @@ class FieldError(ValueError):
         self.problem = problem
 
 
-def unknown_name(what: str, name: str, choices: Iterable[str]) -> ValueError:
+def unknown_name(
+    what: str, name: str, choices: Iterable[str], *, likeness: float = 0.5
+) -> ValueError:
     """Build the error for a name that is not in a registry or catalogue, with near ones.
+
+    ``likeness`` is how near a name must be to be suggested, 1 being the same.
 
     Examples
     --------
@@ -30,9 +40,8 @@ def unknown_name(what: str, name: str, choices: Iterable[str]) -> ValueError:
     ValueError("unknown eviction policy 'lur'; did you mean lru? (one of: fifo, lru)")
     """
     options = sorted(choices)
-    near = get_close_matches(name.lower(), options, n=3, cutoff=0.5)
+    near = get_close_matches(name.lower(), options, n=3, cutoff=likeness)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    if len(options) > MOST_SHOWN:
-        where = "kvsim run --help" if what == "option" else f"kvsim list {what.lower()}s"
-        return ValueError(f"unknown {what} {name!r}{hint} ({where} shows all)")
+    if what in SHOWN_BY and len(options) > MOST_SHOWN:
+        return ValueError(f"unknown {what} {name!r}{hint} ({SHOWN_BY[what]} shows all)")
     return ValueError(f"unknown {what} {name!r}{hint} (one of: {', '.join(options)})")

@@ -8,6 +8,7 @@ next, reader or writer, brings its entries to their places.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import secrets
 import shutil
@@ -26,28 +27,31 @@ COMMIT, OBSOLETE = ".kvsim-commit", ".kvsim-obsolete.json"
 TEMPORARY, LEFT_BEHIND = ".kvsim-*.tmp", 3600.0
 
 
+#: How a gzipped file begins.
+GZIP = b"\x1f\x8b"
 #: Most bytes that a compressed file may unfold to; a small one could fill any memory.
 MAX_UNFOLDED = 2**30
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file; one that ends in ``.gz`` is unfolded.
+    """Read a file; a gzipped one, whatever its name, is unfolded.
 
     Raises
     ------
     OSError
         If it cannot be read, is damaged, or unfolds to more than 1 GiB.
     """
-    if path.suffix != ".gz":
-        return path.read_bytes()
+    content = path.read_bytes()
+    if content[:2] != GZIP:
+        return content
     try:
-        with gzip.open(path) as file:
-            content = file.read(MAX_UNFOLDED + 1)
-    except (EOFError, zlib.error) as error:
-        raise OSError(f"a damaged gzip file: {error}") from None
-    if len(content) > MAX_UNFOLDED:
-        raise OSError(f"unfolds to more than {MAX_UNFOLDED:,} bytes")
-    return content
+        with gzip.open(io.BytesIO(content)) as file:
+            unfolded = file.read(MAX_UNFOLDED + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise OSError("is a damaged or truncated gzip file") from error
+    if len(unfolded) > MAX_UNFOLDED:
+        raise OSError(f"unfolds to more than {MAX_UNFOLDED:,} bytes; unpack it first")
+    return unfolded
 
 
 def temporary_in(folder: Path) -> Path:

@@ -40,10 +40,12 @@ class Registry(Generic[T]):
     what : how errors call the kind, e.g. ``"scheduler"``
     package : whose modules are imported before the first look-up, so that a new component is one
         new file there
+    kind : what every factory must make; a class that is none of it is refused by its name alone
     """
 
-    def __init__(self, what: str, package: str | None = None) -> None:
+    def __init__(self, what: str, package: str | None = None, kind: type[object] = object) -> None:
         self.what = what
+        self.kind = kind
         self._package = package
         self._lock = RLock()
         self._is_loading = False
@@ -123,6 +125,9 @@ class Registry(Generic[T]):
             raise ValueError(f"cannot import {self.what} {path!r}: {error}") from None
         if not callable(factory):
             raise ValueError(f"{self.what} {path!r} is no class or function")
+        found: object = factory
+        if isinstance(found, type) and not issubclass(found, self.kind):
+            raise ValueError(f"{self.what} {path!r} is no {self.kind.__name__}")
         return factory
 
     def parameters(self, name: str) -> list[str]:
@@ -136,10 +141,22 @@ class Registry(Generic[T]):
         Raises
         ------
         ValueError
-            For an unknown name, an unknown parameter, or a value of the wrong type.
+            For an unknown name, an unknown parameter, a value of the wrong type, or a factory that
+            makes something else.
         """
         factory = self.get(name)
-        return factory(*args, **self.check_params(name, params))
+        given = self.check_params(name, params)
+        try:
+            made = factory(*args, **given)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # from inside the factory: its author wants to see where
+            raise ValueError(f"{self.what} {name!r} cannot be made: {error}") from None
+        if not isinstance(made, self.kind):
+            raise ValueError(
+                f"{self.what} {name!r} makes a {type(made).__name__}, no {self.kind.__name__}"
+            )
+        return made
 
     def check_params(self, name: str, params: Mapping[str, object]) -> dict[str, object]:
         """Convert and check parameters without calling the factory."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +20,14 @@ from rich.console import Console
 
 import kvsim
 import workloads
+from kvsim import files
 from kvsim.cli import main
 from kvsim.engine.setup import resolve
 from kvsim.kv.eviction import Ranked
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.report.terminal import _verdict, comparison_table
 from kvsim.trace import Trace
+from workloads.readers import source
 
 FIRST_USE = """
 import sys, threading
@@ -246,3 +254,242 @@ def test_list_alone_names_the_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     assert "models, gpus, allocators" in capsys.readouterr().out
     main(["list", "arrivals"])
     assert "gamma" in capsys.readouterr().out
+
+
+# -- wrong input is one line and exit code 2 ------------------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
+    """Run a command that must fail for its user's mistake; return the one line it says."""
+    with pytest.raises(SystemExit) as end:
+        main(shlex.split(line))
+    assert end.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    return said
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("--allocator os:system", "allocator 'os:system' cannot be made"),
+        ("--router builtins:list", "router 'builtins:list' is no Router"),
+        ("--scheduler builtins:dict", "scheduler 'builtins:dict' is no Scheduler"),
+        ("--scheduler os:getpid", "scheduler 'os:getpid' cannot be made"),
+        ("--cost-model builtins:dict", "cost model 'builtins:dict' is no CostModel"),
+        ("--allocator paged+eviction=builtins:dict", "'builtins:dict' is no EvictionPolicy"),
+        ("--json loop", "--json loop: cannot be written: "),
+        ("--record loop", "--record loop: cannot be written: "),
+        ("--out loop", "--out loop: cannot make this directory: "),
+        ("--out r.html", ".html names a file, and --out a directory"),
+        (f"--out {'a' * 300}", "File name too long"),
+        (f"--json {'a' * 300}", "File name too long"),
+        ("--model moonshotai/Kimi-K2-Instruct", "any other model: give the path of its config"),
+    ],
+)
+def test_what_once_ended_in_a_traceback_is_one_line(
+    option: str,
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    assert problem in refused(capsys, f"run --num-requests 5 {option}")
+    assert [path.name for path in tmp_path.iterdir()] == ["loop"]
+
+
+def test_no_model_is_suggested_for_its_organisation(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "run --model moonshotai/Kimi-K2-Instruct")
+    assert "did you mean" not in said
+    assert "did you mean llama-3-8b" in refused(capsys, "run --model meta/lama-3-8b")
+
+
+def test_misspelt_constants_hint_at_no_listing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    constants = tmp_path / "c.toml"
+    constants.write_text("[a100]\ngem = 0.5\n")
+    said = refused(capsys, f"run --cost-model roofline+constants={constants}")
+    assert "did you mean gemm" in said
+    assert "kvsim list" not in said
+
+
+def test_a_benchmark_result_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps({"date": "1", "ttfts": [0.1], "itls": [[0.1]], "completed": 1}))
+    said = refused(capsys, f"run --trace {file}")
+    assert "is a result of vllm bench serve" in said
+    assert len(said) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("arrival_time,num_prompt_tokens,num_prompt_tokens,num_output_tokens\n0,1,1,1\n", "twice"),
+        ("arrival_time,num_prompt_tokens,num_output_tokens\n0,1_000,5\n", "is '1_000', must be"),
+        ("arrival_time,num_prompt_tokens,num_output_tokens\n0,١٢,5\n", "line 2: num_prompt"),
+        ("arrival_time,num_prompt_tokens,num_output_tokens\n1_0,12,5\n", "line 2: arrival_time"),
+    ],
+)
+def test_tables_are_read_as_they_stand(
+    text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text(text, encoding="utf-8")
+    assert problem in refused(capsys, f"run --trace {file}")
+
+
+def test_a_small_file_of_endless_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(source, "MAX_REQUESTS", 1000)
+    monkeypatch.setattr(files, "MAX_UNFOLDED", 100_000)
+    head = "arrival_time,num_prompt_tokens,num_output_tokens\n"
+    (tmp_path / "t.csv").write_text(head + "0,1,1\n" * 1001)
+    assert "holds more than 1,000 requests" in refused(capsys, f"run --trace {tmp_path}/t.csv")
+    (tmp_path / "t.jsonl").write_text('{"arrival_time": 0}\n' * 1001)
+    assert "holds more than 1,000 requests" in refused(capsys, f"run --trace {tmp_path}/t.jsonl")
+    (tmp_path / "t.csv").write_bytes(gzip.compress((head + "0,1,1\n" * 100_000).encode()))
+    assert "unfolds to more than 100,000" in refused(capsys, f"run --trace {tmp_path}/t.csv")
+
+
+def test_a_whole_vllm_line_may_begin_with_its_program() -> None:
+    main(["run", "vllm", "serve", "llama-3-8b", "--gpu", "a100-80gb", "--num-requests", "5"])
+
+
+def run_whole(*arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kvsim", *arguments],
+        check=False,
+        text=True,
+        stderr=subprocess.PIPE,
+        **how,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        for arguments in (["list", "gpus"], ["capacity", "--json", "-"]):
+            done = run_whole(*arguments, stdout=full)
+            assert done.returncode == 1
+            assert done.stderr == "kvsim: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [["list", "models"], ["capacity", "--json", "-"]])
+def test_a_reader_may_go(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run_whole(*arguments, stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_is_130_and_an_end_of_file_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvsim.report.listing.listing", interrupted)
+    with pytest.raises(SystemExit) as end:
+        main(["list", "gpus"])
+    assert end.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
+
+    def ended(*_: object, **__: object) -> None:
+        raise EOFError("damaged")
+
+    monkeypatch.setattr("kvsim.report.listing.listing", ended)
+    with pytest.raises(EOFError, match="damaged"):
+        main(["list", "gpus"])
+
+
+def test_a_part_of_ones_own_may_stand_in_the_current_folder(tmp_path: Path) -> None:
+    (tmp_path / "own_allocator.py").write_text(
+        "from kvsim.kv.paged import PagedManager\nclass Mine(PagedManager): pass\n"
+    )
+    kvsim_command = shutil.which("kvsim", path=str(Path(sys.executable).parent))
+    assert kvsim_command
+    command = [
+        "compare",
+        "--allocators",
+        "own_allocator:Mine,paged",
+        "--num-requests",
+        "5",
+        "--json",
+        "-",
+    ]
+    done = subprocess.run(
+        [kvsim_command, *command], cwd=tmp_path, text=True, check=True, capture_output=True
+    )
+    one, other = json.loads(done.stdout)["rows"]
+    assert one["duration"] == other["duration"]
+
+
+# -- what a reader of the numbers should know -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--allocator contiguous-max --enable-prefix-caching", "it keeps no prefixes"),
+        ("--allocator contiguous-max", ""),
+        ("--allocator dynamic --enable-prefix-caching", "it keeps no prefixes"),
+        ("--allocator virtual --enable-prefix-caching", "it keeps no prefixes"),
+        ("--allocator virtual --block-size 64", "its blocks are pages"),
+        ("--allocator paged --enable-prefix-caching --block-size 32", ""),
+        ("--logged kv_cache:4.68 weights:34.99", "more than its total"),
+        ("--logged weights:24.99", ""),
+        ("--gpu a100-80gb --kv-cache-dtype fp8", "never measured on a100-80gb"),
+        ("--gpu h100-sxm --kv-cache-dtype fp8", ""),
+        ("--gpu h100-sxm --kv-cache-dtype int4", "attention over int4 KV was never measured"),
+        ("--gpu h100-sxm --model llama-3-70b -tp 16", "is more than the 8 GPUs of one server"),
+        ("--gpu h100-sxm --model llama-3-70b -tp 8", ""),
+    ],
+)
+def test_notes_say_what_has_no_effect_and_what_rests_on_nothing(
+    options: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--num-requests", "3", *options.split()])
+    notes = [line for line in capsys.readouterr().err.splitlines() if "plain Python" not in line]
+    if not said:
+        assert notes == []
+    else:
+        (note,) = notes
+        assert said in note
+
+
+def test_nothing_fits_at_once_where_not_even_one_does() -> None:
+    capacity = kvsim.capacity(model="llama-3-8b", gpu="a100-80gb", num_gpu_blocks_override=512)
+    assert not capacity.fits
+    assert capacity.max_concurrency["8192"] == capacity.max_concurrency_decoding["8192"] == 0
+    assert capacity.max_concurrency["4096"] == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"segments": 5}, "segments must be a list, not int"),
+        ({"segments": [5]}, "row 0: segments is 5, must be a list of triples"),
+        ({"segments": ["abc"]}, "row 0: segments is 'abc'"),
+        ({"cache_salt": 5}, "cache_salt must be a list, not int"),
+        ({"cache_salt": "a"}, "cache_salt must be a list, not str"),
+        ({"priority": {}}, "priority must be numbers"),
+        ({"session_id": ["a"]}, "session_id must be numbers"),
+        ({"num_samples": [True]}, "num_samples must be numbers"),
+    ],
+)
+def test_columns_of_a_wrong_type_are_refused(columns: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        Trace.from_arrays([0.0], [5], [5], **columns)
+
+
+def test_a_session_that_is_a_list_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"Timestamp": 0, "Session ID": [1], "Request tokens": 5, "Response tokens": 5}
+    (tmp_path / "b.json").write_text(json.dumps([row]))
+    said = refused(capsys, f"run --trace {tmp_path}/b.json")
+    assert "entry 1: Session ID is [1], must be a text or a number" in said

@@ -405,7 +405,7 @@ def test_an_interrupted_figure_leaves_nothing(
     monkeypatch.setattr("kvsim.report.plot.roofline", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["roofline", "--out", str(tmp_path / "out")])
-    assert stopped.value.code == 1
+    assert stopped.value.code == 130
     assert not list(tmp_path.iterdir())
 
 

@@ -220,7 +220,7 @@ def test_overrides_and_fit() -> None:
         False,
     )  # block 0 is the null block
     assert capacity(model="llama-3-8b", gpu="l4", num_gpu_blocks_override=513).fits
-    assert c.max_concurrency["8192"] == 1
+    assert c.max_concurrency["8192"] == 0  # what does not fit once is not said to fit
     with pytest.raises(ValueError, match="at least one block of 2097152 bytes"):
         capacity(model="llama-3-8b", gpu="l4", kv_cache_memory_bytes=1000)
 

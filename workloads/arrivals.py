@@ -17,7 +17,7 @@ from kvsim.registry import Registry, parse_spec
 
 Floats = NDArray[np.float64]
 
-ARRIVALS: Registry[Floats] = Registry("arrival process")
+ARRIVALS: Registry[Floats] = Registry("arrival process", kind=np.ndarray)
 
 
 def draw_arrivals(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvsim.registry import Registry, parse_spec
+from kvsim.trace import Trace
 from workloads.arrivals import ARRIVALS
 
-if TYPE_CHECKING:
-    from kvsim.trace import Trace
-
-
 #: Generators by their command-line names. Each takes num_requests, request_rate, seed and arrival.
-WORKLOADS: Registry[Trace] = Registry("workload", "workloads")
+WORKLOADS: Registry[Trace] = Registry("workload", "workloads", Trace)
 
 
 def generate(spec: str, *, num_requests: int, request_rate: float, seed: int) -> Trace:

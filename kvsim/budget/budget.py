@@ -68,6 +68,11 @@ class Budget(NamedTuple):
     cuda_graphs: int
     kv_cache: int
 
+    @property
+    def excess(self) -> int:
+        """Bytes by which the parts exceed the total, as parts taken from a log may."""
+        return sum(self[1:]) - self.total
+
 
 def activation_bytes(
     model: ModelSpec,

@@ -194,6 +194,10 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
     def blocks_for(num_tokens: int, in_flight: int = in_flight) -> int:
         return plan.blocks_for(num_tokens, in_flight, longest)
 
+    def at_once(num_blocks: int) -> int:
+        """Return vLLM's quotient; its null block is counted, but holds nobody's tokens."""
+        return blocks // num_blocks if num_blocks < blocks else 0
+
     lengths = [SHORTEST << i for i in range(64) if SHORTEST << i < longest] + [longest]
     num_tokens = blocks * config.block_size
     if any(group.window is not None for group in plan.groups):
@@ -211,9 +215,9 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         bytes_per_block=plan.bytes_per_block,
         num_gpu_blocks=blocks,
         num_tokens=num_tokens,
-        max_concurrency={str(length): blocks // blocks_for(length) for length in lengths},
+        max_concurrency={str(length): at_once(blocks_for(length)) for length in lengths},
         max_concurrency_decoding={
-            str(length): blocks // blocks_for(length, num_steps) for length in lengths
+            str(length): at_once(blocks_for(length, num_steps)) for length in lengths
         },
         budget_bytes=memory.budget._asdict(),
         num_gpu_blocks_range=_range(config, memory, what_if),

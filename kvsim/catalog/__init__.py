@@ -101,7 +101,10 @@ def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
         rest = pattern.sub("", name)
         if rest != name and (short := _find_shape(rest, catalogue.model_index)):
             return replace(catalogue.models[short], quantization=quantization)
-    raise errors.unknown_name("model", model, _known(catalogue.models))
+    key = _model_key(model)  # an organisation is no likeness
+    near = errors.unknown_name("model", key, _known(catalogue.models), likeness=0.75)
+    unknown = str(near).replace(repr(key), repr(model), 1)
+    raise ValueError(f"{unknown}; any other model: give the path of its config.json")
 
 
 def get_gpu(gpu: str | GpuSpec) -> GpuSpec:

@@ -263,6 +263,8 @@ class GpuSpec:
         0 where the card has no such unit.
     nvlink_bytes_per_s, pcie_bytes_per_s
         One direction; ``nvlink_bytes_per_s`` is 0 where GPUs talk over PCIe.
+    num_linked_gpus
+        Most GPUs that one fabric joins: the 8 of a server unless the entry says otherwise.
     unverified
         Fields whose value nobody has re-read at its source.
     """
@@ -279,5 +281,6 @@ class GpuSpec:
     pcie_bytes_per_s: float
     l2_bytes: int
     num_sms: int
+    num_linked_gpus: int = 8
     aliases: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()

@@ -1,5 +1,11 @@
 """The command line: one file per group of commands."""
 
-from kvsim.cli.main import main
+import sys
+
+try:
+    from kvsim.cli.main import main
+except KeyboardInterrupt:
+    sys.stderr.write("kvsim: interrupted; nothing is half written\n")
+    sys.exit(130)
 
 __all__ = ["main"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
+
+#: Endings that name a file; a directory called so is a mistake.
+FILE_SUFFIXES = {".html", ".json", ".png", ".pdf", ".csv", ".parquet", ".toml", ".gz"}
 
 OUT = click.option("--out", type=click.Path(), metavar="DIR", help="write tables and figures here")
 JSON = click.option("--json", "json_file", metavar="FILE", help="write JSON; - prints only JSON")
@@ -29,19 +33,48 @@ def check_targets(out: str | None, json_file: str | None) -> None:
             f"{'--out' if not out and out is not None else '--json'} is empty: name a place"
         )
     if out is not None:
-        existing = next(p for p in (Path(out), *Path(out).absolute().parents) if p.exists())
-        if not existing.is_dir():
-            raise ValueError(f"--out {out}: cannot make this directory: {existing} is a file")
+        with _told(f"--out {out}: cannot make this directory"):
+            _check_directory(out)
     if json_file not in (None, "-"):
         check_file("--json", str(json_file))
 
 
+def _check_directory(out: str) -> None:
+    suffix = Path(out).suffix.lower()
+    if suffix in FILE_SUFFIXES and not Path(out).is_dir():
+        raise ValueError(f"{suffix} names a file, and --out a directory")
+    Path(out).exists()  # or OSError, for a name that is too long
+    existing = next(p for p in (Path(out), *Path(out).absolute().parents) if os.path.lexists(p))
+    existing.stat()  # or OSError, for a link that leads nowhere
+    if not existing.is_dir():
+        raise ValueError(f"{existing} is a file")
+    if not os.access(existing, os.W_OK):
+        raise ValueError(f"{existing} is not writable")
+
+
 def check_file(option: str, file: str) -> None:
     """Refuse a file that cannot be written."""
-    if not Path(file).absolute().parent.is_dir():
-        raise ValueError(f"{option} {file}: cannot be written: no such directory")
-    if Path(file).is_dir():
-        raise ValueError(f"{option} {file}: cannot be written: it is a directory")
+    with _told(f"{option} {file}: cannot be written"):
+        if not Path(file).absolute().parent.is_dir():
+            raise ValueError("no such directory")
+        if Path(file).is_dir():
+            raise ValueError("it is a directory")
+        target = Path(file).resolve(strict=False)
+        if target.is_symlink():
+            raise ValueError("it is a link that leads back to itself")
+        if not os.access(target if target.exists() else target.parent, os.W_OK):
+            raise ValueError("permission denied")
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Turn what the file system or a check says into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{what}: {error.strerror or error}") from None
+    except (RuntimeError, ValueError) as error:  # pathlib finds loops of links a RuntimeError
+        raise ValueError(f"{what}: {error}") from None
 
 
 def show(renderable: RenderableType) -> None:
@@ -49,9 +82,14 @@ def show(renderable: RenderableType) -> None:
     from rich.console import Console
 
     console = Console(soft_wrap=False)
+    console.on_broken_pipe = _reader_has_gone  # type: ignore[method-assign]
     if not console.is_terminal and console.width < 100:
         console.width = 100  # a pipe has no width of its own
     console.print(renderable, highlight=False)
+
+
+def _reader_has_gone() -> NoReturn:
+    raise BrokenPipeError  # rich would exit with 1
 
 
 def say(text: str, notes: Sequence[str] = ()) -> None:
@@ -105,7 +143,7 @@ def save_all(runs: Sequence[Result | Comparison], folder: Path, answers: Mapping
 @contextmanager
 def progress_bar(what: str, total: int, json_file: str | None) -> Iterator[Callable[[int], object]]:
     """Show a progress bar on a terminal, nothing in a pipe."""
-    if json_file == "-" or not sys.stderr.isatty():
+    if json_file == "-" or sys.stderr is None or not sys.stderr.isatty():
         yield lambda count: None
         return
     from rich.console import Console

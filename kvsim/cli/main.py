@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +34,7 @@ from kvsim.cli.options import (
 from kvsim.errors import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kvsim.config import RunConfig
     from kvsim.results.result import Result
@@ -42,7 +45,24 @@ NUM_REQUESTS = 1000
 REQUEST_RATE = 2.0
 
 
+#: Exit code of a command that was stopped by Ctrl-C, as shells have it.
+INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """The commands; a reader of their output may go before its end, as ``| head`` does."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would exit with 1
+            _drop_output()
+            raise click.exceptions.Exit(0) from None
+
+
 @click.group(
+    cls=Commands,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
@@ -101,7 +121,6 @@ def compare(
     comparisons = []
     for one in _seeded(config, replications):
         trace, notes = _requests(one)
-        notes = [*_doubts(one), *notes]
         total = len(names) * len(trace)
         with progress_bar("simulating", total, json_file) as tick:
             done = dict.fromkeys(names, 0)
@@ -116,6 +135,7 @@ def compare(
         _say_backends(comparisons[0].results)
     else:
         _say_python(comparisons[0].results)
+    notes = [*_notes(comparisons[0].results.values()), *notes]
     rows = [average([c.rows[i] for c in comparisons]) for i in range(len(names))]
     facts = average_workloads([c.workload for c in comparisons])
     answer = {"workload": facts, "rows": rows}
@@ -169,7 +189,6 @@ def run(
     for one in _seeded(config, replications):
         trace, notes = _requests(one)
         described.append(describe(trace))
-        notes = [*_doubts(one), *notes]
         with progress_bar("simulating", len(trace), json_file) as tick:
             if case_file is None:
                 results.append(simulate_run(one, trace, on_progress=tick))
@@ -180,6 +199,7 @@ def run(
         _say_backends({config.allocator: results[0]})
     else:
         _say_python({config.allocator: results[0]})
+    notes = [*_notes(results), *notes]
     summary = average([result.summary for result in results])
     if out is not None:
         save_all(results, Path(out), {"summary.json": summary})
@@ -324,23 +344,13 @@ def _requests(config: RunConfig) -> tuple[Trace, Sequence[str]]:
 
 def _rate_note(trace: Trace, asked: float) -> list[str]:
     """Say so where a workload comes at another rate than was asked for."""
-    if not abs(trace.request_rate / asked - 1) > 0.05:
+    last = float(trace.arrival_time[-1])
+    if math.isinf(asked) or not last or abs(len(trace) / last / asked - 1) <= 0.05:
         return []
-    said = (
-        f"{asked:g} requests/s were asked for, {trace.request_rate:.3g} come over the whole trace"
-    )
+    said = f"{asked:g} requests/s were asked for, {len(trace) / last:.3g} come over the whole trace"
     if (trace.session_id >= 0).any():
         said += ": sessions begin at the rate asked for, and their later turns follow them"
     return [said]
-
-
-def _doubts(config: RunConfig) -> list[str]:
-    """Say what vLLM would not start with."""
-    from kvsim.budget.limits import refused_by_vllm
-    from kvsim.catalog import get_model
-
-    doubt = refused_by_vllm(config, get_model(config.model))
-    return [] if doubt is None else [doubt]
 
 
 def _load(
@@ -369,6 +379,11 @@ def _seeded(config: RunConfig, replications: int) -> list[RunConfig]:
         config.model_copy(update={"seed": config.seed + i}) if i else config
         for i in range(replications)
     ]
+
+
+def _notes(results: Iterable[Result]) -> list[str]:
+    """Return what is to be known of the configurations, once each."""
+    return list(dict.fromkeys(note for r in results for note in r.provenance["notes"]))
 
 
 def _say_python(results: Mapping[str, Result]) -> None:
@@ -415,22 +430,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
         used, unused = vllm_flags.split(join_pairs(given))
         if unused:
             click.echo(f"note: of no effect here: {', '.join(unused)}", err=True)
+        _import_from_here()
         cli.main(used, prog_name="kvsim", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         _fail(f"{error.ctx.command.name} needs one of: {', '.join(_commands(error.ctx))}", 2)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
-    except click.Abort:
-        _fail("interrupted; nothing was written", 1)
+    except click.Abort as error:
+        if isinstance(error.__cause__, EOFError):
+            raise error.__cause__ from None
+        _fail("interrupted; nothing is half written", INTERRUPTED)
+    except KeyboardInterrupt:
+        _fail("interrupted; nothing is half written", INTERRUPTED)
     except FieldError as error:
         _fail(f"{flag(error.field)} {error.problem}", 2)
     except ValueError as error:
         _fail(" ".join(str(error).split()), 2)
     except (MemoryError, OverflowError):
         _fail("the configuration is too large for this machine's memory or numbers", 2)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone, e.g. `| head`
+    except BrokenPipeError:  # met by the last flush
+        _drop_output()
         sys.exit(0)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _drop_output()
+        _fail(f"cannot write the output: {error.strerror or error}", 1)
+
+
+def _import_from_here() -> None:
+    """Let ``my_module:Thing`` name a module of the current folder, as ``python -m kvsim`` does."""
+    with suppress(OSError):  # the folder may be gone
+        here = str(Path.cwd())
+        if not {"", here} & set(sys.path):
+            sys.path.append(here)
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere; Python would fail over it once more at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
 
 
 def _commands(context: click.Context) -> list[str]:

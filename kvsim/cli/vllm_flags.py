@@ -79,6 +79,8 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     if not arguments or arguments[0] not in COMMANDS:
         return list(arguments), []
     rest, taken = [], []
+    if tuple(arguments[1:3]) == ("vllm", "serve"):  # the line was pasted from its beginning
+        arguments = [arguments[0], *arguments[3:]]
     items = iter(arguments)
     for item in items:
         flag, equals, _ = item.replace("_", "-").partition("=")

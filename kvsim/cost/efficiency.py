@@ -113,6 +113,12 @@ def basis_of(gpu_name: str) -> str:
     return f"fitted on kernels of the {card_of(gpu_name)} ({fits})"
 
 
+def measured_narrow_kv(gpu_name: str, kv_dtype: str) -> bool:
+    """Whether attention over such KV was measured on such a card: FP8 on H100, nothing else."""
+    errors = read_table().get(card_of(gpu_name), {}).get("errors", {})
+    return any(f"{kv_dtype.upper()} KV" in kind for kind in errors)
+
+
 def with_narrow_kv(rate: Efficiency) -> Efficiency:
     """Take the constants of KV of one byte or less for those of 16-bit KV."""
     narrow = [f.name for f in fields(Efficiency) if f.name.endswith("_8bit")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from kvsim.records.cost import PRICED_IN_PYTHON
 from kvsim.registry import Registry
@@ -24,6 +24,7 @@ class StepCost(NamedTuple):
     bytes: float
 
 
+@runtime_checkable
 class CostModel(Protocol):
     """Prices steps."""
 
@@ -74,4 +75,4 @@ def lay_out_cost(
 
 
 #: Factories take a :class:`CostConfig` and keyword parameters.
-COST_MODELS: Registry[CostModel] = Registry("cost model", "kvsim.cost")
+COST_MODELS: Registry[CostModel] = Registry("cost model", "kvsim.cost", CostModel)

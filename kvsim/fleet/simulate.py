@@ -13,6 +13,7 @@ from kvsim.config import Config
 from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.contents import Contents
+from kvsim.engine.notes import notes
 from kvsim.engine.refusal import refusal
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Setup, resolve
@@ -314,6 +315,7 @@ def _collect(
             "backend_reason": backend_reason,
             "scheduler": setup.scheduler,
             "step_time": _step_time_basis(setup),
+            "notes": notes(setup),
         },
     )
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from kvsim.kv.address_space import AddressSpace, Fit, holes, largest, lay_out_space
-from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
+from kvsim.kv.manager import ALLOCATORS, KEEPS_NO_PREFIXES, KVCacheConfig
 from kvsim.kv.rule_manager import ANSWERS, RuleManager
 from kvsim.records.contiguous import Pieces, Reserve
 from kvsim.records.kv import CONTIGUOUS, KV
@@ -41,6 +41,7 @@ class ContiguousManager(RuleManager):
     default_scheduler = "orca"
     has_block_table = False
     serves_samples = True
+    ignores = KEEPS_NO_PREFIXES
     answers = (*ANSWERS, "reserve")
     reserves: ClassVar[Reserve] = Reserve.PYTHON
 

@@ -19,6 +19,7 @@ from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotat
 from kvsim.kv.caching_allocator import MIN_LARGE_ALLOC, Block, CachingAllocator
 from kvsim.kv.manager import (
     ALLOCATORS,
+    KEEPS_NO_PREFIXES,
     NO_HIT,
     Hit,
     KVCacheConfig,
@@ -115,6 +116,7 @@ class DynamicManager(KVCacheManager):
     default_scheduler = "orca"
     has_block_table = False
     can_swap = True
+    ignores = KEEPS_NO_PREFIXES
 
     def __init__(self, config: KVCacheConfig, *, layers: PositiveInt | None = None) -> None:
         sample, self._num_layers = sample_layers(config.layout, config.num_bytes, layers)

@@ -106,7 +106,9 @@ class EvictionPolicy(ABC):
 
 
 #: Factories take keyword parameters only.
-EVICTION_POLICIES: Registry[EvictionPolicy] = Registry("eviction policy", "kvsim.kv")
+EVICTION_POLICIES: Registry[EvictionPolicy] = Registry(
+    "eviction policy", "kvsim.kv", EvictionPolicy
+)
 
 
 def eviction_policy(text: str) -> EvictionPolicy:

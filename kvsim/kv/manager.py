@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from kvsim.budget.planner import plan_groups
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -53,6 +54,10 @@ class Transfers(NamedTuple):
 
 
 NO_TRANSFERS = Transfers()
+
+
+#: What a manager of contiguous pieces ignores.
+KEEPS_NO_PREFIXES = MappingProxyType({"enable_prefix_caching": "it keeps no prefixes"})
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,7 @@ class KVCacheManager(ABC):
     serves_samples : serves requests of several sequences
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
+    ignores : configuration fields that change nothing here, each with the reason
     piece_bytes : bytes of all layers that are copied to the host at once, in a copy per tensor;
         None if pieces are so long that a copy's fixed time does not matter
     """
@@ -137,6 +143,7 @@ class KVCacheManager(ABC):
     serves_samples = False
     can_swap = False
     foresees = False
+    ignores: Mapping[str, str] = MappingProxyType({})
     piece_bytes: int | None = None
     total_bytes: int
     num_gpu_blocks: int
@@ -255,4 +262,4 @@ class KVCacheManager(ABC):
 
 
 #: Factories take a :class:`KVCacheConfig` and keyword parameters.
-ALLOCATORS: Registry[KVCacheManager] = Registry("allocator", "kvsim.kv")
+ALLOCATORS: Registry[KVCacheManager] = Registry("allocator", "kvsim.kv", KVCacheManager)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
+from kvsim.kv.manager import ALLOCATORS, KEEPS_NO_PREFIXES, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, VIRTUAL
 from kvsim.records.memory import Objects, head
@@ -66,6 +66,7 @@ class VirtualManager(RuleManager):
     rules_of = VIRTUAL
     has_block_table = False
     can_swap = True
+    ignores = KEEPS_NO_PREFIXES | {"block_size": "its blocks are pages; give +page-size"}
 
     def __init__(self, config: KVCacheConfig, *, page_size: PageSize = "2MiB") -> None:
         super().__init__(config)

@@ -52,6 +52,10 @@ def capacity_table(capacity: Capacity) -> RenderableType:
     if c.scarce:
         note = "KV is under a quarter of the budget: small errors elsewhere grow in it."
         notes.append(Text(note, style="yellow"))
+    excess = sum(size for name, size in budget.items() if name != "total") - budget["total"]
+    if excess > 0:
+        note = f"The parts, logged and estimated, are {gib(excess)} more than the total."
+        notes.append(Text(note, style="yellow"))
     if not c.fits:
         note = f"One request of max_model_len {c.max_model_len:,} does not fit: vLLM would refuse."
         notes.append(Text(note, style="yellow"))

@@ -370,7 +370,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
 
 
 #: Factories take a KVCacheManager and a :class:`SchedulerConfig`.
-SCHEDULERS: Registry[Scheduler] = Registry("scheduler", "kvsim.sched")
+SCHEDULERS: Registry[Scheduler] = Registry("scheduler", "kvsim.sched", Scheduler)
 
 
 def scheduler_type(
@@ -388,4 +388,4 @@ def scheduler_type(
     factory = SCHEDULERS.get(name)
     if isinstance(factory, type):
         return factory
-    return type(factory(make_kv(), config))
+    return type(SCHEDULERS.create(name, make_kv(), config))

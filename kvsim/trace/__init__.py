@@ -331,7 +331,9 @@ def _floats(name: str, values: ArrayLike) -> Floats:
 
 def _ints(name: str, values: ArrayLike, n: int) -> Ints:
     array = np.asarray(values)
-    if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
+    if array.dtype == np.bool_:
+        raise ValueError(f"{name} must be numbers")
+    if not np.issubdtype(array.dtype, np.integer):
         numbers = _floats(name, values)
         whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (abs(numbers) < 2**53)
         _check_rows(name, numbers, whole, "a whole number")
@@ -351,12 +353,18 @@ def _check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed:
         raise RowError(row, name, f"is {shown}, must be {allowed}")
 
 
+def _check_length(name: str, values: object, n: int, what: str) -> None:
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        raise ValueError(f"{name} must be a list, not {type(values).__name__}")
+    if len(values) != n:
+        raise ValueError(f"{name} must have one {what} per request ({n}), got {len(values)}")
+
+
 def _salts(salts: Sequence[int | str | None] | NDArray[Any] | None, n: int) -> Ints:
     """Integers stay; texts become small distinct integers, in order of first appearance."""
     if salts is None:
         return np.zeros(n, dtype=np.int64)
-    if len(salts) != n:
-        raise ValueError(f"cache_salt must have one entry per request ({n}), got {len(salts)}")
+    _check_length("cache_salt", salts, n, "entry")
     if any(isinstance(s, str) for s in salts):
         codes: dict[str, int] = {}
         texts = [str(s) if s else "" for s in salts]
@@ -373,10 +381,11 @@ def _segment_arrays(
     if segments is None:
         empty = np.zeros(0, dtype=np.int64)
         return offsets, empty, empty.copy(), empty.copy()
-    if len(segments) != n:
-        raise ValueError(f"segments must have one list per request ({n}), got {len(segments)}")
+    _check_length("segments", segments, n, "list")
     pieces: list[tuple[int, int, int]] = []
     for i, request in enumerate(segments):
+        if isinstance(request, str) or not hasattr(request, "__iter__"):
+            raise RowError(i, "segments", f"is {request!r}, must be a list of triples")
         pieces.extend(request)
         offsets[i + 1] = len(pieces)
         if offsets[i + 1] == offsets[i]:

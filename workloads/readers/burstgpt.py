@@ -28,9 +28,16 @@ def read_burstgpt(table: Table, *, drop_failed: bool = True) -> Draft:
     table, notes = without_failed(table, "Response tokens", drop_failed)
     session_id = None
     if "Session ID" in table:
-        numbers: dict[object, int] = {}
-        cells = table.columns["Session ID"]
-        session_id = [numbers.setdefault(c, len(numbers)) if c else -1 for c in cells]
+        numbers: dict[str | int | float, int] = {}
+
+        def number(cell: object) -> int:
+            if cell in ("", None):
+                return -1
+            if not isinstance(cell, str | int | float):
+                raise TypeError
+            return numbers.setdefault(cell, len(numbers))
+
+        session_id = table.convert("Session ID", number, "a text or a number")
     return Draft(
         table.tokens("Request tokens"),
         table.tokens("Response tokens"),

@@ -89,6 +89,12 @@ def recognise(path: object, fields: Iterable[str]) -> Format:
     fitting = [f for f in known if set(f.required) <= set(found)]
     if fitting:
         return max(fitting, key=lambda f: len(f.required))
+    if {"ttfts", "itls"} & set(found) or {"mean_ttft_ms", "request_throughput"} <= set(found):
+        raise ValueError(
+            f"{path}: is a result of vllm bench serve, which says how fast requests were and not "
+            "what they asked for; give the dataset it was run on, or any trace with arrival times "
+            "and lengths"
+        )
     shown = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in found[:12])
     shown += ", ..." if len(found) > 12 else ""
     listed = "; ".join(f"{f.name}: {', '.join(f.required)}" for f in known)

@@ -7,19 +7,22 @@ JSON lines, ``[`` for one JSON array, anything else is CSV with a header.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import sys
-import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kvsim.files import read_bytes
 from workloads.readers.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+#: Most requests of a file: their cells fill memory before the trace exists.
+MAX_REQUESTS = 10_000_000
 
 
 class Source(Protocol):
@@ -62,15 +65,15 @@ def open_source(path: str | Path) -> Source:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    if data[:2] != b"\x1f\x8b":
-        return data
-    try:
-        return gzip.decompress(data)
-    except (EOFError, OSError, zlib.error):
-        raise ValueError(f"{path}: is a damaged or truncated gzip file") from None
+        what = f"cannot be read: {error.strerror}" if error.strerror else str(error)
+        raise ValueError(f"{path}: {what}") from None
+
+
+def _refuse_too_many(path: str, num_requests: int) -> None:
+    if num_requests > MAX_REQUESTS:
+        raise ValueError(f"{path}: holds more than {MAX_REQUESTS:,} requests; split it")
 
 
 class _CsvSource:
@@ -79,11 +82,15 @@ class _CsvSource:
         self._rows = csv.reader(io.StringIO(text, newline=""))
         with self._errors_named():
             self.fields = [name.strip() for name in next(self._rows)]
+        twice = [name for name in self.fields if name and self.fields.count(name) > 1]
+        if twice:
+            raise ValueError(f"{path}, line 1: the column {twice[0]!r} is there twice")
 
     def table(self, names: Sequence[str]) -> Table:
         wanted = {name: self.fields.index(name) for name in names if name in self.fields}
         positions = list(wanted.values())
-        rows, lines = [], []
+        columns: list[list[str]] = [[] for _ in wanted]
+        lines: list[int] = []
         with self._errors_named():
             for row in self._rows:
                 if not row:
@@ -91,11 +98,13 @@ class _CsvSource:
                 if len(row) != len(self.fields):
                     cells = f"{len(row)} cells where the header has {len(self.fields)}"
                     raise ValueError(f"{self.path}, line {self._rows.line_num}: {cells}")
-                rows.append([row[i] for i in positions])
+                for column, i in zip(columns, positions, strict=True):
+                    column.append(row[i])
                 lines.append(self._rows.line_num)
-        if not rows:
+                _refuse_too_many(self.path, len(lines))
+        if not lines:
             raise ValueError(f"{self.path}: has a header and no requests")
-        return Table(self.path, dict(zip(wanted, zip(*rows, strict=True), strict=True)), lines)
+        return Table(self.path, dict(zip(wanted, columns, strict=True)), lines)
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
@@ -126,10 +135,12 @@ class _RecordSource:
 
 def _json_lines(path: str, text: str) -> tuple[list[Any], list[int]]:
     records, lines = [], []
-    for number, line in enumerate(text.split("\n"), 1):  # splitlines would cut at U+2028 too
+    whole = io.StringIO(text, newline="\n")  # splitlines would cut at U+2028 too
+    for number, line in enumerate(whole, 1):
         if line and not line.isspace():
             records.append(_json(line, f"{path}, line {number}"))
             lines.append(number)
+            _refuse_too_many(path, len(lines))
     return records, lines
 
 

@@ -128,6 +128,7 @@ def whole(cell: Any) -> int:
     if type(cell) is int:
         return cell
     if isinstance(cell, str):
+        _refuse_python_digits(cell)
         try:
             return int(cell)
         except ValueError:
@@ -135,6 +136,12 @@ def whole(cell: Any) -> int:
     if isinstance(cell, float) and cell.is_integer():
         return int(cell)
     raise ValueError
+
+
+def _refuse_python_digits(cell: str) -> None:
+    """Refuse what Python alone takes for a number: 1_000 and the digits of other scripts."""
+    if "_" in cell or not cell.isascii():
+        raise ValueError
 
 
 def _is_zero(cell: Any) -> bool:
@@ -147,6 +154,8 @@ def _is_zero(cell: Any) -> bool:
 def _at_least_zero(cell: Any) -> float:
     if isinstance(cell, bool):
         raise TypeError
+    if isinstance(cell, str):
+        _refuse_python_digits(cell)
     number = float(cell)
     if not (math.isfinite(number) and number >= 0):
         raise ValueError

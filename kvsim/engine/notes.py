@@ -1,0 +1,44 @@
+"""What somebody who reads a run's numbers should know of its configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.budget.limits import refused_by_vllm
+from kvsim.cost.efficiency import measured_narrow_kv
+
+if TYPE_CHECKING:
+    from kvsim.engine.setup import Setup
+
+
+def notes(setup: Setup) -> list[str]:
+    """Say what has no effect, what vLLM would refuse, and what rests on no measurement."""
+    config, memory = setup.config, setup.memory
+    said = []
+    doubt = refused_by_vllm(config, memory.model)
+    if doubt is not None:
+        said.append(doubt)
+    for field, reason in setup.kv.ignores.items():
+        if field in config.model_fields_set and getattr(config, field) is not None:
+            said.append(
+                f"{config.allocator}: {field} = {getattr(config, field)} has no effect: {reason}"
+            )
+    excess = memory.budget.excess
+    if excess > 0 and config.logged:
+        said.append(
+            f"the parts of the memory budget, logged and estimated, are {excess / 2**30:.2f} GiB "
+            "more than its total"
+        )
+    if config.tensor_parallel_size > memory.gpu.num_linked_gpus:
+        said.append(
+            f"tensor_parallel_size {config.tensor_parallel_size} is more than the "
+            f"{memory.gpu.num_linked_gpus} GPUs of one server: all-reduces are priced as if they "
+            "shared its links, too fast"
+        )
+    dtype = setup.kv_config.layout.dtype
+    if dtype.bits <= 8 and not measured_narrow_kv(memory.gpu.name, dtype.name):
+        said.append(
+            f"attention over {dtype.name} KV was never measured on {memory.gpu.name}: its times "
+            "are the roofline's, with the fractions of other kernels"
+        )
+    return said
