@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,21 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         assert found.exists(), f"{name(path)}: {file}"
         if anchor:
             assert anchor in anchors(found), f"{name(path)}: {file}#{anchor}"
+
+
+def test_the_reference_explains_every_name_that_the_code_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    from names import NAMES, meanings  # type: ignore[import-not-found]
+
+    text = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
+    explained = re.findall(r"^```\{fields\} (\S+)\n(.*?)^```", text, re.M | re.S)
+    assert {kind for kind, _ in explained} == NAMES.keys()
+    for kind, lines in explained:
+        told, known = meanings(lines.splitlines()), NAMES[kind]()
+        assert all(told.values()), kind
+        assert told.keys() == known.keys(), kind
 
 
 def page(path: Path) -> Any:

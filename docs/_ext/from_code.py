@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from docutils import nodes
 from docutils.statemachine import StringList
-from names import NAMES
+from names import NAMES, meanings
 from sphinx.util.docutils import SphinxDirective
 from tables import TABLES, Rows, markdown
 
@@ -62,12 +62,7 @@ class Fields(_Table):
         if name not in NAMES:
             raise self.error(f"no names {name!r}; there are {', '.join(NAMES)}")
         known = NAMES[name]()
-        told: dict[str, str] = {}
-        for line in self.content:
-            names, colon, meaning = line.partition(": ")
-            if not colon:
-                raise self.error(f"{line!r} is not `name: meaning`")
-            told |= dict.fromkeys(names.replace(",", " ").split(), meaning)
+        told = meanings(self.content)
         if told.keys() != known.keys():
             missing, unknown = known.keys() - told.keys(), told.keys() - known.keys()
             raise self.error(f"{name}: not told {sorted(missing)}, unknown {sorted(unknown)}")

@@ -7,11 +7,20 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import numpy as np
 
     Names = dict[str, str]
+
+
+def meanings(lines: Iterable[str]) -> Names:
+    """Read lines ``name, name: meaning``."""
+    told: Names = {}
+    for line in lines:
+        names, _, meaning = line.partition(": ")
+        told |= dict.fromkeys(names.replace(",", " ").split(), meaning)
+    return told
 
 
 def _columns(dtype: np.dtype[Any]) -> Names:
