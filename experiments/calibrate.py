@@ -1,26 +1,32 @@
-"""Fit the roofline's constants per card on measured kernel times, and write them with their errors.
+"""Fit the roofline's constants per card on measured kernel times, and say with which errors.
 
 The fit minimises absolute logarithmic errors over the training half of each table; the other half
 is for `experiments.validate_kernels`. What no kernel shows comes from serving runs on H100s and
 holds for every card: `elementwise` and `layer_launch` from the mean TTFT and TPOT of a lightly
 loaded run and the TPOT of a densely loaded one, `sync_step` and `sync_request` from the whole times
 of 15 closed loops under synchronous scheduling. `step`, `request` and `mixed_decode` are kept as
-they stand in the file.
+they stand in the file, and so is what the data lack the runs for: on the sample in tests/data,
+`elementwise` and `layer_launch`.
 
-    python -m experiments.calibrate [--data ../shared/data] [--write]
+Prints the table, and whether it is the one in the package. `--write` replaces that one, and wants
+the whole data for it.
+
+    python -m experiments.calibrate [--data FOLDER] [--out DIR] [--write]
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tomli_w
 
+from experiments._data import absent, add_arguments, opening
+from experiments._figures import fit_errors
 from experiments._kernels import GPUS, KINDS, errors, measured
+from experiments._record import write
 from experiments._serving import (
     FITTED,
     Run,
@@ -32,6 +38,14 @@ from experiments._serving import (
 )
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import TABLE, read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KERNELS = tuple(dict.fromkeys(f"kernels/{kind.file}.csv.gz" for kind in KINDS.values()))
+LIGHT, DENSE = "serving/qwen3-14b_h100_vllm0.23", "serving/h100_vllm0.15"
+LOOPS = "serving/measured_serving_points.csv"
+SETS = (*KERNELS, LIGHT, DENSE, LOOPS)
 
 
 def fit(
@@ -87,23 +101,29 @@ def ratios_of(targets: list[tuple[Run, str]], card: dict[str, Any]) -> list[floa
     return [1 + error / 100 for error in found]
 
 
-def run_targets(serving: Path) -> dict[tuple[str, ...], list[tuple[Run, str]]]:
-    """Return the constants that no kernel shows, with the figures of runs they are fitted on."""
-    light = qwen(serving / "qwen3-14b_h100_vllm0.23")[0]
-    (dense,) = (run for run in constant_rates(serving / "h100_vllm0.15") if run.name in FITTED)
-    loops = closed_loops(serving / "measured_serving_points.csv")
-    loops = [run for run in loops if run.name.startswith("qwen3-32b 2 x H100 1024+")]
-    return {
-        ("elementwise", "layer_launch"): [(light, "TTFT"), (light, "TPOT"), (dense, "TPOT")],
-        ("sync_step", "sync_request"): [(run, "E2E") for run in loops],
-    }
+def run_targets(data: Path) -> dict[tuple[str, ...], list[tuple[Run, str]]]:
+    """Return the constants that no kernel shows, with the figures of runs they are fitted on.
+
+    Those whose runs a folder lacks are left out.
+    """
+    targets: dict[tuple[str, ...], list[tuple[Run, str]]] = {}
+    if not absent(data, (LIGHT, DENSE)):
+        light = qwen(data / LIGHT)[0]
+        (dense,) = (run for run in constant_rates(data / DENSE) if run.name in FITTED)
+        of_runs = [(light, "TTFT"), (light, "TPOT"), (dense, "TPOT")]
+        targets["elementwise", "layer_launch"] = of_runs
+    if not absent(data, (LOOPS,)):
+        loops = closed_loops(data / LOOPS)
+        loops = [run for run in loops if run.name.startswith("qwen3-32b 2 x H100 1024+")]
+        targets["sync_step", "sync_request"] = [(run, "E2E") for run in loops]
+    return targets
 
 
 def calibrate(data: Path) -> dict[str, dict[str, Any]]:
     """Return the table of constants with the fitted ones replaced."""
     table = calibrate_kernels(data)
     shared: dict[str, float] = {}
-    for names, targets in run_targets(data / "serving").items():
+    for names, targets in run_targets(data).items():
         shared |= fit_on_runs(names, targets, table)
         table["h100"] |= shared
     return {card: constants | shared for card, constants in table.items()}
@@ -126,9 +146,11 @@ def calibrate_kernels(data: Path) -> dict[str, dict[str, Any]]:
                 return how.seconds(p, train, spec)
 
             found = fit(seconds, how.start, train.seconds.to_numpy())
-            rounded = [float(f"{max(value, 1e-9):.3g}") for value in found]
-            table[card] |= dict(zip(how.constants, rounded, strict=True))
-            median = [float(np.median(errors(kind, rounded, part, gpu))) for part in (train, test)]
+            few_digits = [float(f"{max(value, 1e-9):.3g}") for value in found]
+            table[card] |= dict(zip(how.constants, few_digits, strict=True))
+            median = [
+                float(np.median(errors(kind, few_digits, part, gpu))) for part in (train, test)
+            ]
             table[card]["errors"][kind] = (
                 f"median {median[0]:.1f} % fitted on {len(train)} kernels, "
                 f"{median[1]:.1f} % on {len(test)} others"
@@ -145,23 +167,66 @@ def scaled(
     return {n: float(f"{own[wide] * h100[n] / h100[wide]:.3g}") for n, wide in names.items()}
 
 
+def fits(data: Path, table: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the median absolute errors of a table's constants on both halves, percent."""
+    rows = []
+    for gpu, name in GPUS.items():
+        for kind, how in KINDS.items():
+            kernels = measured(data, kind, gpu)
+            if kernels.empty:
+                continue
+            constants = [table[name.partition("-")[0]][constant] for constant in how.constants]
+            halves = {"fitted": kernels[~kernels.test], "held_out": kernels[kernels.test]}
+            row: dict[str, Any] = {"card": name, "kernels": kind}
+            for half, part in halves.items():
+                row[f"{half}_on"] = len(part)
+                row[f"{half}_percent"] = float(np.median(errors(kind, constants, part, gpu)))
+            rows.append(row)
+    return rows
+
+
+def differences(table: dict[str, dict[str, Any]]) -> list[str]:
+    """Return where a table departs from the one in the package."""
+    shipped = read_table()
+    return [
+        f"{card}.{name}: {value}, in the package {shipped[card].get(name)}"
+        for card, constants in table.items()
+        for name, value in constants.items()
+        if shipped[card].get(name) != value
+    ]
+
+
 def main() -> None:
     """Print the table, or put it in its place."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.calibrate")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser = argparse.ArgumentParser(prog="python -m experiments.calibrate", description=__doc__)
+    add_arguments(parser)
     parser.add_argument("--write", action="store_true", help=f"replace {TABLE.name}")
     options = parser.parse_args()
-    if not (options.data / "kernels").is_dir():
-        parser.error(f"{options.data}/kernels: no such folder; --data names the measured tables")
+    lacking = absent(options.data, SETS)
+    if any(name in lacking for name in KERNELS):
+        parser.error(f"{options.data} lacks kernel tables; --data names the measurements")
+    if options.write and lacking:
+        parser.error(f"--write wants the whole data; absent: {', '.join(lacking)}")
+    print(f"# {opening(options.data, SETS)}", flush=True)
+    table = calibrate(options.data)
+    changed = differences(table)
     lines = TABLE.read_text(encoding="utf-8").splitlines(keepends=True)
     comment = "".join(line for line in lines if line.startswith("#"))
-    text = f"{comment}\n{tomli_w.dumps(calibrate(options.data))}"
-    if not options.write:
-        print(text)
-        return
-    scratch = TABLE.with_suffix(".tmp")
-    scratch.write_text(text)
-    scratch.replace(TABLE)
+    text = f"{comment}\n{tomli_w.dumps(table)}"
+    print(text)
+    for difference in changed:
+        print(f"# differs: {difference}")
+    if not changed:
+        print("# The same as in the package.")
+    if options.out is not None:
+        rows = fits(options.data, table)
+        found = {"fits": rows, "differs_from_the_package": changed, "constants": table}
+        pictures = {"calibrate": lambda figure: fit_errors(figure, rows)}
+        write(options.out, "calibrate", found, pictures, data=options.data, sets=SETS)
+    if options.write:
+        scratch = TABLE.with_suffix(".tmp")
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(TABLE)
 
 
 if __name__ == "__main__":

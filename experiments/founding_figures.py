@@ -90,7 +90,9 @@ def _print(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 def main() -> None:
     """Print both tables; --out writes them as CSV."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.founding_figures")
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.founding_figures", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true", help="fewer requests")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write two CSV files there")
     options = parser.parse_args()

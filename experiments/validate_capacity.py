@@ -1,23 +1,25 @@
 """KV blocks that real vLLM servers logged at start-up, beside what `kvsim capacity` predicts.
 
-No logged memory figure is used. A row is scored if its log tells model, GPU, utilisation, TP,
-version, max_num_batched_tokens and max_num_seqs (or leaves them at a default of its version);
-the others are listed with what is missing. The form of the overheads and its factors for
-activations come from a trial fit on 24 rows of this same file. So that the table is not all in
-sample, the base overhead of every row is taken anew from the other rows of its engine generation
-(the only ROCm row keeps the shipped one).
+First the plans: from given memory, vLLM's own planner recorded blocks and groups of layers, and
+kvsim's must be the same. Then the logs; no logged memory figure is used. A log is scored if it
+tells model, GPU, utilisation, TP, version, max_num_batched_tokens and max_num_seqs (or leaves them
+at a default of its version); the others are listed with what is missing. The form of the overheads
+and its factors for activations come from a trial fit on 24 rows of this same file. So that the
+table is not all in sample, the base overhead of every row is taken anew from the other rows of its
+engine generation (the only ROCm row keeps the shipped one).
 
 Bands: blocks within 3 % at the median and 8 % at the 90th percentile; overhead within 0.25 and
-0.6 GiB.
+0.6 GiB. They are stated over all scored logs: the sample in tests/data has one, whose base overhead
+is the shipped one and which is therefore listed and not judged. Exits 1 if a plan differs or a band
+is missed.
 
-    python -m experiments.validate_capacity [--data ../shared/data]
+    python -m experiments.validate_capacity [--data FOLDER] [--out DIR]
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,8 +27,17 @@ from rich.console import Console
 from rich.table import Table
 
 import kvsim
+from experiments._data import absent, add_arguments, opening, require
+from experiments._figures import capacity_errors
+from experiments._planner import difference, recorded_plans
+from experiments._record import write
 from kvsim.budget.budget import GIB, engine_of
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLANS, LOGS = "vllm_planner.json", "vllm_startup_blocks.csv"
+SETS = (PLANS, LOGS)
 #: Below this, KV is what little is left and overheads decide.
 TIGHT_GIB = 10.0
 
@@ -127,54 +138,123 @@ def leave_one_out(rows: list[Row]) -> list[Row]:
     return replaced
 
 
-def main() -> None:
-    """Print the scored rows, the bands, and why the others are not scored."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.validate_capacity")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    options = parser.parse_args()
-    file = options.data / "vllm_startup_blocks.csv"
-    if not file.is_file():
-        parser.error(f"{file}: no such file; --data names the folder with the start-up logs")
-    logs = pd.read_csv(file)
-    in_sample = [score(index, logs.iloc[index]) for index in SCORED]
-    rows = leave_one_out(in_sample)
+#: What is judged: its unit, and the bands of median and 90th percentile.
+BANDS = {"blocks": ("%", 3.0, 8.0), "overhead": ("GiB", 0.25, 0.6)}
+
+
+def start_ups(data: Path) -> Any:
+    """Return the logs by their line in the whole file; maybe none."""
+    if not (data / LOGS).exists():
+        return pd.DataFrame()
+    logs = pd.read_csv(data / LOGS)
+    return logs.set_index("line") if "line" in logs else logs
+
+
+def scored(logs: Any) -> list[dict[str, Any]]:
+    """Predict the logs that say enough, as shipped and with their own row left out."""
+    shipped = [score(index, logs.loc[index]) for index in SCORED if index in logs.index]
+    return [
+        {
+            "log": row.name,
+            "logged_blocks": row.logged,
+            "as_shipped_percent": 100 * (before.ours / row.logged - 1),
+            "left_out_percent": 100 * (row.ours / row.logged - 1),
+            "overhead_off_by_gib": row.overhead - row.logged_overhead,
+            "logged_overhead_gib": row.logged_overhead,
+            "kv_gib": row.kv,
+        }
+        for before, row in zip(shipped, leave_one_out(shipped), strict=True)
+    ]
+
+
+def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Hold the errors of all scored logs against the bands; fewer logs are no judgement."""
+    if len(rows) < len(SCORED):
+        return []
+    verdicts = []
+    for name, column in (("blocks", "left_out_percent"), ("overhead", "overhead_off_by_gib")):
+        unit, median_band, p90_band = BANDS[name]
+        median, p90 = np.quantile(np.abs([row[column] for row in rows]), [0.5, 0.9])
+        verdicts.append(
+            {
+                "of": f"{name}, {unit}",
+                "median": float(median),
+                "median_band": median_band,
+                "p90": float(p90),
+                "p90_band": p90_band,
+                "holds": bool(median <= median_band and p90 <= p90_band),
+            }
+        )
+    return verdicts
+
+
+def table_of(rows: list[dict[str, Any]]) -> Table:
+    """Lay out the scored logs."""
     table = Table(title="KV blocks at start-up", title_justify="left")
     for column in ("log", "logged", "as shipped, %", "left out, %", "overhead off by, GiB"):
         table.add_column(column, justify="left" if column == "log" else "right")
-    shipped, errors, overheads = [], [], []
-    for before, row in zip(in_sample, rows, strict=True):
-        shipped.append(100 * (before.ours / row.logged - 1))
-        errors.append(100 * (row.ours / row.logged - 1))
-        overheads.append(row.overhead - row.logged_overhead)
-        figures = (f"{row.logged:,}", f"{shipped[-1]:+.2f}", f"{errors[-1]:+.2f}")
-        table.add_row(row.name, *figures, f"{overheads[-1]:+.2f}")
-    console = Console(width=110)
-    console.print(table)
-    held = True
-    for name, values, median, p90 in (
-        ("blocks, %", errors, 3.0, 8.0),
-        ("overhead, GiB", overheads, 0.25, 0.6),
-    ):
-        found = np.quantile(np.abs(values), [0.5, 0.9])
-        ok = found[0] <= median and found[1] <= p90
-        held &= bool(ok)
-        verdict = "holds" if ok else "MISSED"
-        console.print(
-            f"{name}: median {found[0]:.2f} (band {median}), 90th percentile {found[1]:.2f} "
-            f"(band {p90}): {verdict}"
-        )
-    tight = [i for i, row in enumerate(rows) if row.kv < TIGHT_GIB]
-    constant = float(np.median([row.logged_overhead for row in rows]))
-    ours = np.mean([abs(overheads[i]) for i in tight])
-    flat = np.mean([abs(constant - rows[i].logged_overhead) for i in tight])
-    console.print(
-        f"{len(tight)} rows with KV under {TIGHT_GIB:.0f} GiB: overhead off by {ours:.2f} GiB, by "
+    for row in rows:
+        signed = (row[f"{name}_percent"] for name in ("as_shipped", "left_out"))
+        figures = (f"{row['logged_blocks']:,}", *(f"{x:+.2f}" for x in signed))
+        table.add_row(row["log"], *figures, f"{row['overhead_off_by_gib']:+.2f}")
+    return table
+
+
+def tight(rows: list[dict[str, Any]]) -> str:
+    """Say what a single constant for all overheads would give where they decide."""
+    constant = float(np.median([row["logged_overhead_gib"] for row in rows]))
+    few = [row for row in rows if row["kv_gib"] < TIGHT_GIB]
+    ours = np.mean([abs(row["overhead_off_by_gib"]) for row in few])
+    flat = np.mean([abs(constant - row["logged_overhead_gib"]) for row in few])
+    return (
+        f"{len(few)} rows with KV under {TIGHT_GIB:.0f} GiB: overhead off by {ours:.2f} GiB, by "
         f"{flat:.2f} with one constant for all ({constant:.2f})"
     )
-    for index, log in logs.iterrows():
-        if index not in SCORED:
-            reason = NOT_SCORED.get(index, WHY_HYBRID)
-            console.print(f"not scored: line {index}, {log.model}: {reason}", style="dim")
+
+
+def main() -> None:
+    """Print plans, scored rows, bands, and why the others are not scored."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.validate_capacity", description=__doc__
+    )
+    add_arguments(parser)
+    options = parser.parse_args()
+    require(parser, options.data, SETS)
+    print(opening(options.data, SETS))
+    console = Console(width=110)
+    plans = recorded_plans(options.data) if PLANS not in absent(options.data, SETS) else []
+    differing = [f"{p['model']}, {p['layout']}: {difference(p)}" for p in plans if difference(p)]
+    same = len(plans) - len(differing)
+    console.print(f"plans of vLLM's own planner: {same} of {len(plans)} come out identical")
+    for text in differing:
+        console.print(f"DIFFERS: {text}")
+    logs = start_ups(options.data)
+    rows = scored(logs)
+    verdicts = judged(rows)
+    if rows:
+        console.print(table_of(rows))
+    for v in verdicts:
+        console.print(
+            f"{v['of']}: median {v['median']:.2f} (band {v['median_band']}), 90th percentile "
+            f"{v['p90']:.2f} (band {v['p90_band']}): {'holds' if v['holds'] else 'MISSED'}"
+        )
+    if verdicts:
+        console.print(tight(rows))
+    else:
+        console.print(f"{len(rows)} of {len(SCORED)} logs: too few to judge the bands")
+    others = {i: NOT_SCORED.get(i, WHY_HYBRID) for i in logs.index if i not in SCORED}
+    for index, reason in others.items():
+        console.print(f"not scored: line {index}, {logs.model[index]}: {reason}", style="dim")
+    if options.out is not None:
+        found = {
+            "plans": {"recorded": len(plans), "identical": same},
+            "logs": rows,
+            "bands": verdicts,
+            "not_scored": {f"line {index}": reason for index, reason in others.items()},
+        }
+        pictures = {"validate_capacity": lambda figure: capacity_errors(figure, rows)}
+        write(options.out, "validate_capacity", found, pictures, data=options.data, sets=SETS)
+    held = not differing and all(v["holds"] for v in verdicts)
     raise SystemExit(0 if held else 1)
 
 

@@ -284,6 +284,9 @@ class RunConfig(Config):
         None, description="requests per second; rescales a trace; inf sends all at once"
     )
     num_requests: Count | None = Field(None, description="how many requests, or rows of the trace")
+    trace_digest: str | None = Field(
+        None, description="digest of the requests that a saved run served; no others are taken"
+    )
 
     def _check(self) -> None:
         super()._check()

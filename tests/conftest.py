@@ -1,4 +1,4 @@
-"""Where the tests find what only some machines have, and how long Hypothesis searches."""
+"""Where the tests find measurements, and how long Hypothesis searches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from whole import NEEDS_THE_WHOLE, WHOLE, name_of, not_listed
 
 #: Examples of a test that names no number; one that does (``strategies.examples``) runs that many
 #: per hundred. HYPOTHESIS_PROFILE chooses.
@@ -19,9 +20,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The measurements and traces beside the checkout; tests that need them skip without."""
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("shared data not present")
-    return folder
+def sample_data() -> Path:
+    """The measurements that every clone has."""
+    return Path(__file__).parent / "data"
+
+
+@pytest.fixture
+def whole_data(request: pytest.FixtureRequest) -> Path:
+    """All measurements; a test that asks for them stands in the list of those that skip."""
+    wrong = not_listed(request.node.nodeid)
+    if wrong:
+        pytest.fail(wrong, pytrace=False)
+    if not WHOLE.is_dir():
+        pytest.skip(f"not in a clone: {NEEDS_THE_WHOLE[name_of(request.node.nodeid)]}")
+    return WHOLE

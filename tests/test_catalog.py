@@ -13,7 +13,6 @@ import pytest
 from kvsim.catalog import GpuSpec, ModelSpec, get_gpu, get_model, gpu_names, model_names
 from kvsim.catalog.spec import LAYER_KINDS
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 TABLES = {
     name: tomllib.loads(resources.files("kvsim.catalog").joinpath(f"{name}.toml").read_text())
     for name in ("models", "gpus")
@@ -27,10 +26,8 @@ def kv_bytes(spec: ModelSpec, kind: str | None = None) -> int:
     return sum(layer.num_vectors * layer.num_kv_heads * layer.head_dim * 2 for layer in layers)
 
 
-def shared_rows(name: str) -> list[dict[str, str]]:
-    if not (SHARED / name).exists():
-        pytest.skip("shared data not present")
-    with (SHARED / name).open(newline="") as file:
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -98,8 +95,8 @@ def test_gemma_4_layers_differ_in_kv_shape() -> None:
     assert shapes == {"sliding": (8, 256, 2), "full": (2, 512, 2)}
 
 
-def test_models_agree_with_the_shared_table() -> None:
-    for row in shared_rows("models.csv"):
+def test_models_agree_with_the_shared_table(whole_data: Path) -> None:
+    for row in rows(whole_data / "models.csv"):
         spec = get_model(row["model"].removesuffix("/R1"))
         assert kv_bytes(spec) == int(row["kv_bytes_per_token_bf16"]), row["model"]
         full = row["kv_bytes_per_token_full_layers_only"] or row["kv_bytes_per_token_bf16"]
@@ -388,8 +385,8 @@ def test_figures_that_are_often_wrong_elsewhere() -> None:
     assert get_gpu("a100-40gb").memory_bytes == round(39.445 * GIB)
 
 
-def test_gpus_agree_with_the_shared_table() -> None:
-    for row in shared_rows("gpus.csv"):
+def test_gpus_agree_with_the_shared_table(whole_data: Path) -> None:
+    for row in rows(whole_data / "gpus.csv"):
         gpu = get_gpu(row["gpu"].split(" (")[0])
         given = {key: float(value) for key, value in row.items() if _is_number(value)}
         assert gpu.memory_bandwidth_bytes_per_s == given["mem_bw_gbps"] * 1e9

@@ -462,9 +462,9 @@ def test_more_requests_and_steps_than_fit_at_first() -> None:
     ],
 )
 def test_both_engines_agree_on_real_traces(
-    shared_data: Path, pattern: str, options: dict[str, Any]
+    sample_data: Path, pattern: str, options: dict[str, Any]
 ) -> None:
-    trace = workloads.load(next((shared_data / "traces").glob(pattern)))[:400]
+    trace = workloads.load(next((sample_data / "traces").glob(pattern)))[:400]
     assert_equal(*both(trace, **options))
 
 

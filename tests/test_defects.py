@@ -493,3 +493,58 @@ def test_a_session_that_is_a_list_is_refused(
     (tmp_path / "b.json").write_text(json.dumps([row]))
     said = refused(capsys, f"run --trace {tmp_path}/b.json")
     assert "entry 1: Session ID is [1], must be a text or a number" in said
+
+
+def test_a_saved_run_is_run_again_on_its_own_requests_or_not_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = workloads.fixed(prompt=40, output=6, num_requests=4, request_rate=2.0)
+    options: dict[str, Any] = {"model": "gpt2", "gpu": "l4", "goodput": {"ttft": 100.0}}
+    kvsim.simulate(trace, **options).save(tmp_path / "a")
+    again = f"run {tmp_path}/a/config.toml"
+    assert "the saved run served other requests than workload sharegpt" in refused(capsys, again)
+    trace.save(tmp_path / "t.csv")
+    main([*again.split(), "--trace", str(tmp_path / "t.csv"), "--json", "-"])
+    assert json.loads(capsys.readouterr().out)["completed"] == 4
+    main(f"run --num-requests 7 --model gpt2 --gpu l4 --out {tmp_path}/b".split())
+    capsys.readouterr()
+    main([*f"run {tmp_path}/b/config.toml --json -".split()])
+    assert json.loads(capsys.readouterr().out)["completed"] == 7
+    main([*f"run {tmp_path}/b/config.toml --num-requests 8 --json -".split()])
+    assert json.loads(capsys.readouterr().out)["completed"] == 8
+    loaded = kvsim.load(tmp_path / "b")
+    loaded.save(tmp_path / "c")
+    assert (tmp_path / "c/config.toml").read_text() == (tmp_path / "b/config.toml").read_text()
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize("concurrency", [None, 1, 3])
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_a_run_cut_at_its_horizon_counts_what_a_shorter_trace_would(
+    backend: str, concurrency: int | None, num_replicas: int
+) -> None:
+    """Who was not sent by then is nobody: not in flight, not rejected, not in a denominator."""
+    trace = workloads.fixed(prompt=60, output=300, num_requests=40, request_rate=4.0)
+    lengths = trace.num_prompt_tokens.copy()
+    lengths[[1, 30]] = 9000  # never fit, one of them sent
+    trace = Trace.from_arrays(trace.arrival_time, lengths, trace.num_output_tokens)
+    options: dict[str, Any] = {"model": "llama-3-8b", "gpu": "a100-80gb", "backend": backend}
+    options |= {"horizon": 5.0, "max_concurrency": concurrency, "goodput": {"ttft": 1e9}}
+    cut = kvsim.simulate(trace, data_parallel_size=num_replicas, **options)
+    num_sent = 40 - cut.summary["num_unsent"]
+    assert 1 < num_sent < 30
+    assert cut.summary["num_rejected"] == 1
+    running = concurrency or num_sent
+    assert 0 < cut.summary["num_in_flight"] <= running
+    ended = cut.summary["completed"] + cut.summary["num_rejected"]
+    assert cut.summary["num_in_flight"] + ended == num_sent
+    short = kvsim.simulate(trace[:num_sent], data_parallel_size=num_replicas, **options).summary
+    assert short | {"num_unsent": 0} == cut.summary | {"num_unsent": 0}
+
+
+def test_the_mean_gap_counts_the_tokens_that_its_percentiles_count() -> None:
+    trace = Trace.from_arrays([0.0, 0.0], [50, 50], [3, 5000])
+    summary = kvsim.simulate(trace, model="gpt2", gpu="l4", horizon=2.0).summary
+    assert summary["num_in_flight"] == 1
+    assert summary["mean_itl_ms"] == pytest.approx(summary["median_itl_ms"], rel=0.05)
+    assert summary["mean_itl_ms"] > 1.0  # not the two gaps of the first

@@ -234,18 +234,18 @@ LRU_CURVE = {1827: 0.052, 9139: 0.195, 18279: 0.278, 45697: 0.353, 91395: 0.363,
 LRU_CURVE |= {1000: 0.0445, 10_000: 0.2112, 30_000: 0.3257, 50_000: 0.3546, 100_000: 0.3637}
 
 
-@pytest.fixture(scope="session")
-def mooncake_prompts(shared_data) -> list[list[int]]:
-    trace = workloads.load(next((shared_data / "traces").glob("mooncake*conv*")))
+def mooncake_prompts(data) -> list[list[int]]:
+    trace = workloads.load(next((data / "traces").glob("mooncake*conv*")))
     return [[piece[0] for piece in trace.segments_of(i)] for i in range(len(trace))]
 
 
 @pytest.mark.slow
-def test_lru_hit_rates_on_the_mooncake_trace(mooncake_prompts):
+def test_lru_hit_rates_on_the_mooncake_trace(whole_data):
     """Each request alone: its blocks, one more for its last token; the curve is within .001."""
-    total = sum(map(len, mooncake_prompts))
+    prompts = mooncake_prompts(whole_data)
+    total = sum(map(len, prompts))
     for num_blocks, expected in LRU_CURVE.items():
-        rate = rate_of(mooncake_prompts, num_blocks, "lru", total)
+        rate = rate_of(prompts, num_blocks, "lru", total)
         assert rate == pytest.approx(expected, abs=0.001)
 
 
@@ -262,14 +262,15 @@ def rate_of(prompts, num_blocks, policy, total):
     return hits / total
 
 
-def test_one_point_of_the_mooncake_curve_and_its_bound(mooncake_prompts):
-    prompts = mooncake_prompts[:3000]
+def test_one_point_of_the_mooncake_curve_and_its_bound(sample_data):
+    prompts = mooncake_prompts(sample_data)
     total = sum(map(len, prompts))
-    rates = {policy: rate_of(prompts, 5000, policy, total) for policy in ("lru", "belady")}
+    rates = {policy: rate_of(prompts, 2000, policy, total) for policy in ("lru", "belady")}
     assert rates["lru"] < rates["belady"]
 
 
-def test_one_point_of_the_lru_curve(mooncake_prompts):
-    total = sum(map(len, mooncake_prompts))
-    rate = rate_of(mooncake_prompts, 10_000, "lru", total)
+def test_one_point_of_the_lru_curve(whole_data):
+    prompts = mooncake_prompts(whole_data)
+    total = sum(map(len, prompts))
+    rate = rate_of(prompts, 10_000, "lru", total)
     assert rate == pytest.approx(LRU_CURVE[10_000], abs=0.001)

@@ -138,7 +138,8 @@ def test_requests_left_at_the_horizon_are_in_flight() -> None:
         trace, model="llama-3-8b", gpu="a100-80gb", horizon=1.0, check_invariants=True
     )
     reasons = result.requests["finish_reason"].tolist()
-    assert reasons == [FinishReason.IN_FLIGHT, FinishReason.FINISHED, FinishReason.IN_FLIGHT]
+    assert reasons == [FinishReason.IN_FLIGHT, FinishReason.FINISHED, FinishReason.UNSENT]
     assert 0 < result.requests["num_output_tokens"][0] < 1000
     assert math.isnan(result.requests["first_scheduled_time"][2])
-    assert result.summary["num_in_flight"] == 2
+    assert result.summary["num_in_flight"] == 1
+    assert result.summary["num_unsent"] == 1

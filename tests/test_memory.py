@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +10,9 @@ import pandas as pd
 import pytest
 
 import kvsim
+from experiments._planner import difference, layout_of, recorded_plans
 from kvsim.budget.budget import engine_of
-from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV, heads_per_rank, kv_dtype, kv_layout
+from kvsim.budget.layout import KV_DTYPES, heads_per_rank, kv_dtype, kv_layout
 from kvsim.budget.planner import plan_groups
 from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
@@ -127,51 +127,27 @@ def test_pipeline_stages_hold_their_layers() -> None:
 
 # -- the planner ----------------------------------------------------------------------------------
 
-#: Layers (kind, window, bytes per token) behind the recorded plans.
-SHAPES = {
-    "llama3_8b": [("full", None, 4096)] * 32,
-    "llama3_70b": [("full", None, 4096)] * 80,
-    "mistral7b": [("sliding", 4096, 4096)] * 32,
-    "gemma3_27b": [
-        ("full", None, 8192) if i % 6 == 5 else ("sliding", 1024, 8192) for i in range(62)
-    ],
-    "gpt_oss_20b": [("full", None, 2048) if i % 2 else ("sliding", 128, 2048) for i in range(24)],
-    "13full+12swa": [("sliding", 128, 2048) if i % 2 else ("full", None, 2048) for i in range(25)],
-    "mixed heads": [("sliding", 512, 4096) if i % 4 else ("full", None, 2048) for i in range(16)],
-}
 
-
-def layout_of(layers: list[tuple[str, int | None, int]]) -> KVLayout:
-    return KVLayout(tuple(LayerKV(*layer) for layer in layers), KV_DTYPES["bf16"], 0)
-
-
-def test_planner_agrees_with_vllm(shared_data: Path) -> None:
+def test_planner_agrees_with_vllm(sample_data: Path) -> None:
     """Both layouts; the block-outermost one differs only where page sizes do."""
-    plans = json.loads((shared_data / "vllm_planner.json").read_text())
-    compared = 0
-    for recorded in plans:
-        name = next(name for name in SHAPES if recorded["model"].startswith(name))
-        plan = plan_groups(layout_of(SHAPES[name]), 16, packed=recorded["layout"] != "LBNHC")
-        assert plan.bytes_per_block == recorded["bytes_per_block"], name
-        assert recorded["available_bytes"] // plan.bytes_per_block == recorded["num_blocks"]
-        packed = any(g["kind"] == "UniformTypeKVCacheSpecs" for g in recorded["groups"])
-        expected = [(g["n_layers"], g["block_size"], g["window"]) for g in recorded["groups"]]
-        ours = [(g.num_layers, g.block_size, None if packed else g.window) for g in plan.groups]
-        assert ours == expected  # packed groups are recorded without their window
-        longest = recorded["max_model_len"]
-        blocks = plan.blocks_for(longest, recorded["max_in_flight_tokens"], longest)
-        concurrency = recorded["num_blocks"] / blocks
-        assert concurrency == pytest.approx(recorded["max_concurrency"], abs=1e-4), name
-        compared += 1
-    assert compared == 14
+    plans = recorded_plans(sample_data)
+    assert len(plans) == 14
+    assert {name: difference(plan) for name, plan in enumerate(plans)} == dict.fromkeys(range(14))
+
+
+def test_a_plan_that_differs_is_told(sample_data: Path) -> None:
+    plan = recorded_plans(sample_data)[0]
+    assert difference(plan | {"num_blocks": 10239}) == "num_blocks: 10240, recorded 10239"
+    assert "max_concurrency" in str(difference(plan | {"max_concurrency": 20.001}))
+    assert "groups" in str(difference(plan | {"groups": plan["groups"] * 2}))
 
 
 def test_planner_examples() -> None:
     """From the rules alone: Gemma-3-27B has 6 sliding groups of 8 or 9 layers and a full one."""
-    plan = plan_groups(layout_of(SHAPES["gemma3_27b"]), 16)
+    plan = plan_groups(layout_of("gemma3_27b"), 16)
     assert [g.num_layers for g in plan.groups] == [9, 9, 9, 9, 8, 8, 10]
     assert 20 * 2**30 // plan.bytes_per_block == 16_384
-    plan = plan_groups(layout_of(SHAPES["mixed heads"]), 16)
+    plan = plan_groups(layout_of("mixed heads"), 16)
     assert [(g.block_size, g.num_layers) for g in plan.groups] == [
         (32, 4),
         (16, 4),
@@ -278,8 +254,8 @@ LOGGED = {
 }
 
 
-def test_logged_block_counts_come_out_within_three_percent(shared_data: Path) -> None:
-    with (shared_data / "vllm_startup_blocks.csv").open() as file:
+def test_logged_block_counts_come_out_within_three_percent(whole_data: Path) -> None:
+    with (whole_data / "vllm_startup_blocks.csv").open() as file:
         rows = {(r["model"], r["gpu"]): r for r in csv.DictReader(file)}
     for key, options in LOGGED.items():
         row = rows[key]
@@ -360,9 +336,9 @@ def test_logged_parts_take_the_place_of_estimates() -> None:
     assert kvsim.capacity(logged={"kv_cache": 3.81}, **options).num_gpu_blocks == 1950
 
 
-def test_logged_budgets_give_the_logged_blocks(shared_data) -> None:
+def test_logged_budgets_give_the_logged_blocks(whole_data) -> None:
     """Every start-up log with a full breakdown and a known card: blocks within 0.3 %."""
-    logs = pd.read_csv(shared_data / "vllm_startup_blocks.csv")
+    logs = pd.read_csv(whole_data / "vllm_startup_blocks.csv")
     columns = ["total_gpu_mem_gib", "weights_gib", "non_torch_gib", "act_peak_gib"]
     logs = logs[logs[[*columns, "num_gpu_blocks", "kv_cache_gib_per_gpu"]].notna().all(axis=1)]
     errors = []

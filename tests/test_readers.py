@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 import workloads
 from kvsim.trace import Segment, Trace
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces"
 AZURE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     "2023-11-16 18:15:46.6805900,374,44\n"
@@ -34,12 +32,6 @@ def write(tmp_path):
 def lines_of(*columns, **more):
     """Return the digest of the trace with these columns, to compare a reader's result with."""
     return Trace.from_arrays(*columns, **more).digest
-
-
-def shared(name):
-    if not SHARED.exists():
-        pytest.skip("shared data not present")
-    return SHARED / name
 
 
 # -- each format -------------------------------------------------------------------------------
@@ -311,49 +303,106 @@ def test_formats_are_listed():
 # -- the real ones -----------------------------------------------------------------------------
 
 
-def test_the_azure_trace():
-    trace = workloads.load(shared("azure2023_conv.csv.gz"))
-    assert len(trace) == 19366
-    assert round(trace.num_prompt_tokens.mean()) == 1155
-    assert round(trace.num_output_tokens.mean()) == 211
-    assert trace.request_rate == pytest.approx(5.53, abs=0.005)
+def raw_lines(path):
+    return gzip.decompress(path.read_bytes()).decode().splitlines()
 
 
-def test_the_mooncake_trace():
-    trace = workloads.load(shared("mooncake_fast25_conversation.jsonl.gz"))
-    assert len(trace) == 12031
-    assert len(np.unique(trace.segment_content_id)) == 182790
-    assert round(trace.num_prompt_tokens.mean()) == 12035
-    assert round(trace.num_output_tokens.mean()) == 343
+def raw_columns(path):
+    """Return a CSV's columns as arrays, without any reader."""
+    names, *rows = [line.split(",") for line in raw_lines(path)]
+    return dict(zip(names, np.array(rows).T, strict=True))
 
 
-def test_the_sharegpt_lengths():
-    path = shared("sharegpt_8k_llama2tok.csv.gz")
-    trace = workloads.load(path)
-    assert len(trace) == 30731
-    assert len(np.unique(trace.session_id)) == 5678
-    assert workloads.load(path, request_rate=5.0).request_rate == pytest.approx(5.0, rel=0.2)
+def test_the_azure_trace(sample_data):
+    path = sample_data / "traces" / "azure2023_conv_2000.csv.gz"
+    trace, raw = workloads.load(path), raw_columns(path)
+    assert trace.num_prompt_tokens.tolist() == raw["ContextTokens"].astype(int).tolist()
+    assert trace.num_output_tokens.tolist() == raw["GeneratedTokens"].astype(int).tolist()
+    first, last = raw["TIMESTAMP"][[0, -1]].astype("datetime64[ns]")
+    span = (last - first) / np.timedelta64(1, "s")
+    assert trace.arrival_time[-1] - trace.arrival_time[0] == pytest.approx(span, abs=1e-6)
 
 
-def test_the_weka_sessions_reuse_95_percent():
-    loaded = workloads.read(shared("weka_claudecode_48sessions.jsonl.gz"))
-    trace = loaded.trace
-    assert len(np.unique(trace.session_id)) == 48
-    assert len(trace) == 2197
+def test_the_mooncake_trace(sample_data):
+    path = sample_data / "traces" / "mooncake_fast25_conversation_1000.jsonl.gz"
+    trace, raw = workloads.load(path), [json.loads(line) for line in raw_lines(path)]
+    assert trace.num_prompt_tokens.tolist() == [row["input_length"] for row in raw]
+    assert trace.num_output_tokens.tolist() == [row["output_length"] for row in raw]
+    unique = {i for row in raw for i in row["hash_ids"]}
+    assert len(np.unique(trace.segment_content_id)) == len(unique) == 21514
+
+
+def test_the_sharegpt_lengths(sample_data):
+    path = sample_data / "traces" / "sharegpt_8k_llama2tok_2000.csv.gz"
+    trace, raw = workloads.load(path), raw_columns(path)
+    prompt, total = (raw[f"num_{name}_tokens"].astype(int) for name in ("prefill", "total"))
+    assert trace.num_prompt_tokens.tolist() == prompt.tolist()
+    assert len(np.unique(trace.session_id)) == 1 + (prompt[1:] < total[:-1]).sum()
+
+
+def reuse_of(trace, num_sessions):
+    """Return the share of prompt tokens in blocks of 64 that the same session has sent before."""
     reused, seen = 0, {}
     for i in range(len(trace)):
         blocks = seen.setdefault(int(trace.session_id[i]), set())
         hit = True
         for content, start, length in trace.segments_of(i):
-            for block in range(start, start + length, 64) if content < 48 else ():
+            for block in range(start, start + length, 64) if content < num_sessions else ():
                 hit = hit and block in blocks
                 reused += 64 * hit
                 blocks.add(block)
-    assert reused / trace.num_prompt_tokens.sum() == pytest.approx(0.949, abs=0.001)
+    return reused / trace.num_prompt_tokens.sum()
 
 
-def test_the_llmservingsim_requests():
-    trace = workloads.load(shared("llmservingsim_sharegpt300_llama-3.1-8b.jsonl.gz"))
-    assert len(trace) == 300
-    assert round(trace.num_prompt_tokens.mean()) == 857
-    assert trace.request_rate == pytest.approx(10.3, abs=0.05)
+def test_the_weka_sessions_reuse_what_their_ids_say(sample_data):
+    path = sample_data / "traces" / "weka_claudecode_4sessions.jsonl.gz"
+    trace, raw = workloads.load(path), [json.loads(line) for line in raw_lines(path)]
+    assert len(np.unique(trace.session_id)) == len(raw) == 4
+    assert len(trace) == sum(len(session["requests"]) for session in raw)
+    reused = 0
+    for session in raw:
+        seen = set()
+        for request in session["requests"]:
+            known = [i in seen for i in request["hash_ids"]]
+            reused += 64 * (known.index(False) if False in known else len(known))
+            seen.update(request["hash_ids"])
+    assert reuse_of(trace, 4) == pytest.approx(reused / trace.num_prompt_tokens.sum(), abs=0.001)
+
+
+def test_the_llmservingsim_requests(sample_data):
+    path = sample_data / "traces" / "llmservingsim_sharegpt30_llama-3.1-8b.jsonl.gz"
+    trace, raw = workloads.load(path), [json.loads(line) for line in raw_lines(path)]
+    assert trace.num_prompt_tokens.tolist() == [row["input_toks"] for row in raw]
+    assert trace.num_output_tokens.tolist() == [row["output_toks"] for row in raw]
+    arrivals = [row["arrival_time_ns"] / 1e9 for row in raw]
+    assert trace.arrival_time.tolist() == pytest.approx(arrivals)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "num_requests", "prompt", "output", "rate", "sessions"),
+    [
+        ("azure2023_conv.csv.gz", 19366, 1155, 211, 5.53, None),
+        ("mooncake_fast25_conversation.jsonl.gz", 12031, 12035, 343, 3.40, None),
+        ("sharegpt_8k_llama2tok.csv.gz", 30731, 2340, 439, math.inf, 5678),
+        ("weka_claudecode_48sessions.jsonl.gz", 2197, None, None, None, 48),
+        ("llmservingsim_sharegpt300_llama-3.1-8b.jsonl.gz", 300, 857, 653, 10.3, None),
+    ],
+)
+def test_whole_traces(whole_data, name, num_requests, prompt, output, rate, sessions):
+    """Sizes, means and rates as their sources state them."""
+    trace = workloads.load(whole_data / "traces" / name)
+    assert len(trace) == num_requests
+    if prompt is not None:
+        assert round(trace.num_prompt_tokens.mean()) == prompt
+        assert round(trace.num_output_tokens.mean()) == output
+        assert trace.request_rate == pytest.approx(rate, abs=0.05)
+    if sessions is not None:
+        assert len(np.unique(trace.session_id)) == sessions
+    if name.startswith("sharegpt"):
+        trace = workloads.load(whole_data / "traces" / name, request_rate=5.0)
+        assert trace.request_rate == pytest.approx(5.0, rel=0.2)
+    if name.startswith("mooncake"):
+        assert len(np.unique(trace.segment_content_id)) == 182790
+    if name.startswith("weka"):
+        assert reuse_of(trace, sessions) == pytest.approx(0.949, abs=0.001)

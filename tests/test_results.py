@@ -165,7 +165,7 @@ def test_save_and_load_give_the_same_run(result: kvsim.Result, tmp_path: Path) -
     assert again.provenance == result.provenance
     assert again.config.model_dump() == result.config.model_dump() | {
         name: getattr(again.config, name)
-        for name in ("workload", "trace", "request_rate", "num_requests")
+        for name in ("workload", "trace", "request_rate", "num_requests", "trace_digest")
     }
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         "config.toml",

@@ -14,6 +14,9 @@ from documents import DOCS, PAGES, README, ROOT, anchors, blocks, links, run_pag
 WHOLE = [README, *PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md"))]
 NOTES = [ROOT / "DECISIONS.md", ROOT / "CHANGELOG.md"]
 SHOWN = [path for path in PAGES if any(b.language in ("bash", "python") for b in blocks(path))]
+SHOWN.remove(
+    DOCS / "data.md"
+)  # its commands want public files; test_sample.py runs them on samples
 #: Pages that take more than two seconds: plain Python, figures, both engines.
 SLOW = ("own-allocator", "own-parts", "results", "record-and-replay", "tutorial", "waste", "index")
 #: Few are enough to see that a command runs; plain Python serves some of them.

@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from kvsim.trace import Trace
 from workloads.arrivals import draw_arrivals
 from workloads.lengths import LogNormal, clipped_mean, fitted_mu
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces"
 NAMES = [name for name in workloads.WORKLOADS.names() if name != "empirical"]
 
 
@@ -91,10 +89,8 @@ def test_widths_are_those_their_sources_give():
     assert np.median(code.num_output_tokens) == pytest.approx(13, abs=0.5)
 
 
-def test_azure_conv_is_as_near_the_trace_as_stated():
-    if not SHARED.exists():
-        pytest.skip("shared data not present")
-    real = workloads.load(SHARED / "azure2023_conv.csv.gz")
+def test_azure_conv_is_as_near_the_trace_as_stated(whole_data):
+    real = workloads.load(whole_data / "traces" / "azure2023_conv.csv.gz")
     ours = generate("azure-conv", num_requests=100_000)
 
     def ratios(name):

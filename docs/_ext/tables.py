@@ -86,6 +86,14 @@ def _config(section: str) -> Rows:
     return _fields(RunConfig, SECTIONS[section.replace("-", " ")])
 
 
+def _config_rest() -> Rows:
+    from kvsim.cli.options import SECTIONS
+    from kvsim.config import RunConfig
+
+    told = {name for names in SECTIONS.values() for name in names}
+    return _fields(RunConfig, [name for name in RunConfig.model_fields if name not in told])
+
+
 def _training(section: str) -> Rows:
     from kvsim.cli.options import TRAINING_SECTIONS
     from kvsim.training.config import TrainingConfig
@@ -293,6 +301,7 @@ def _causes() -> Rows:
 #: By the name that a page uses.
 TABLES: dict[str, Callable[..., Rows]] = {
     "config": _config,
+    "config-rest": _config_rest,
     "training-config": _training,
     "models": _models,
     "model-sources": _model_sources,

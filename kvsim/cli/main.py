@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from contextlib import suppress
@@ -20,7 +19,6 @@ from kvsim.cli.answers import (
     print_answer,
     progress_bar,
     save_all,
-    say,
     show,
 )
 from kvsim.cli.budgets import capacity, roofline, train_memory
@@ -31,19 +29,14 @@ from kvsim.cli.options import (
     join_pairs,
     options_given,
 )
+from kvsim.cli.requests import REQUESTS, requests_of, seeded
+from kvsim.cli.traces import trace
 from kvsim.errors import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from kvsim.config import RunConfig
     from kvsim.results.result import Result
-    from kvsim.trace import Trace
-
-#: Requests of a generated workload, and their rate, when nothing else is said.
-NUM_REQUESTS = 1000
-REQUEST_RATE = 2.0
-
 
 #: Exit code of a command that was stopped by Ctrl-C, as shells have it.
 INTERRUPTED = 130
@@ -119,9 +112,9 @@ def compare(
     if out is not None:
         config = config.model_copy(update={"record_memory_map": True})
     comparisons = []
-    for one in _seeded(config, replications):
-        trace, notes = _requests(one)
-        total = len(names) * len(trace)
+    for one in seeded(config, replications):
+        requests, notes = requests_of(one)
+        total = len(names) * len(requests)
         with progress_bar("simulating", total, json_file) as tick:
             done = dict.fromkeys(names, 0)
 
@@ -129,7 +122,7 @@ def compare(
                 done[name] = count
                 tick(sum(done.values()))
 
-            comparisons.append(run_comparison(one, trace, names, on_progress=on_progress))
+            comparisons.append(run_comparison(one, requests, names, on_progress=on_progress))
     _refuse_if_nothing_ran([r for c in comparisons for r in c.results.values()])
     if verbose:
         _say_backends(comparisons[0].results)
@@ -179,21 +172,24 @@ def run(
     given = options_given(options)
     if what is not None and what.lower().endswith(".toml"):
         RunConfig.from_toml(what)  # its mistakes are told with its name
-        given = RunConfig.read_toml(what) | given
+        saved = RunConfig.read_toml(what)
+        if REQUESTS & given.keys():  # others are asked for
+            saved.pop("trace_digest", None)
+        given = saved | given
     elif what is not None and given.setdefault("model", what) != what:
         raise ValueError(f"{what}: a second model beside --model {given['model']}")
     config = RunConfig.build(**given)
     if out is not None:
         config = config.model_copy(update={"record_memory_map": True})
     results, described = [], []
-    for one in _seeded(config, replications):
-        trace, notes = _requests(one)
-        described.append(describe(trace))
-        with progress_bar("simulating", len(trace), json_file) as tick:
+    for one in seeded(config, replications):
+        requests, notes = requests_of(one)
+        described.append(describe(requests))
+        with progress_bar("simulating", len(requests), json_file) as tick:
             if case_file is None:
-                results.append(simulate_run(one, trace, on_progress=tick))
+                results.append(simulate_run(one, requests, on_progress=tick))
             else:
-                results.append(record_run(one, trace, case_file, on_progress=tick))
+                results.append(record_run(one, requests, case_file, on_progress=tick))
     _refuse_if_nothing_ran(results)
     if verbose:
         _say_backends({config.allocator: results[0]})
@@ -246,69 +242,7 @@ def replay_case(files: Sequence[str], backend: str | None) -> None:
     sys.exit(int(any_different))
 
 
-@cli.group()
-def trace() -> None:
-    """Look at, convert and make traces."""
-
-
-@trace.command("inspect")
-@click.argument("file")
-@JSON
-def trace_inspect(file: str, json_file: str | None) -> None:
-    """Say what a trace file holds, and how it was read."""
-    import workloads
-    from kvsim.report.trace_facts import facts_table, trace_facts
-
-    loaded = workloads.read(file)
-    facts = {"file": file, "format": loaded.format, **trace_facts(loaded.trace)}
-    facts["notes"] = list(loaded.notes)
-    print_answer(facts, json_file, lambda: facts_table(facts))
-
-
-_RESHAPE = [
-    click.option("--request-rate", type=float, help="requests per second; inf sends all at once"),
-    click.option("--num-requests", type=click.IntRange(1), help="how many"),
-    click.option("--seed", type=click.IntRange(0), default=0, help="of what has to be drawn"),
-]
-
-
-def _reshape(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_RESHAPE):
-        command = option(command)
-    return command
-
-
-@trace.command("convert")
-@click.argument("source")
-@click.argument("target")
-@_reshape
-def trace_convert(
-    source: str, target: str, request_rate: float | None, num_requests: int | None, seed: int
-) -> None:
-    """Write a trace file as kvsim's own CSV, JSONL (each also .gz) or Parquet."""
-    requests, notes = _load(source, request_rate, num_requests, seed)
-    requests.save(target)
-    say(f"{target}: {len(requests):,} requests", notes)
-
-
-@trace.command("generate")
-@click.argument("target")
-@click.option("--workload", default="sharegpt", show_default=True, help="NAME[+KEY=VALUE]...")
-@_reshape
-def trace_generate(
-    target: str, workload: str, request_rate: float | None, num_requests: int | None, seed: int
-) -> None:
-    """Draw requests from a workload; see `kvsim list workloads`."""
-    import workloads
-
-    made = workloads.generate(
-        workload,
-        num_requests=num_requests or NUM_REQUESTS,
-        request_rate=REQUEST_RATE if request_rate is None else request_rate,
-        seed=seed,
-    )
-    made.save(target)
-    say(f"{target}: {len(made):,} requests")
+cli.add_command(trace)
 
 
 @cli.command("list")
@@ -321,64 +255,6 @@ def list_(kind: str | None) -> None:
         click.echo(f"kvsim list KIND shows what there is, of: {', '.join(KINDS)}")
         return
     show(listing(kind))
-
-
-# -- requests -------------------------------------------------------------------------------------
-
-
-def _requests(config: RunConfig) -> tuple[Trace, Sequence[str]]:
-    """Load or generate what a configuration serves, with notes on how."""
-    if config.trace is not None:
-        return _load(config.trace, config.request_rate, config.num_requests, config.seed)
-    import workloads
-
-    asked = config.request_rate or REQUEST_RATE
-    made = workloads.generate(
-        config.workload,
-        num_requests=config.num_requests or NUM_REQUESTS,
-        request_rate=asked,
-        seed=config.seed,
-    )
-    return made, _rate_note(made, asked)
-
-
-def _rate_note(trace: Trace, asked: float) -> list[str]:
-    """Say so where a workload comes at another rate than was asked for."""
-    last = float(trace.arrival_time[-1])
-    if math.isinf(asked) or not last or abs(len(trace) / last / asked - 1) <= 0.05:
-        return []
-    said = f"{asked:g} requests/s were asked for, {len(trace) / last:.3g} come over the whole trace"
-    if (trace.session_id >= 0).any():
-        said += ": sessions begin at the rate asked for, and their later turns follow them"
-    return [said]
-
-
-def _load(
-    file: str, request_rate: float | None, num_requests: int | None, seed: int
-) -> tuple[Trace, Sequence[str]]:
-    """Read a trace, take its first requests, then scale those to a rate."""
-    import workloads
-
-    loaded = workloads.read(file)
-    requests = loaded.trace[:num_requests]
-    if request_rate is not None and not loaded.has_times:
-        drawn = workloads.read(file, request_rate=request_rate, seed=seed)
-        loaded, requests = drawn, drawn.trace[:num_requests]
-        if len(requests) < len(drawn.trace):  # the beginning of a session trace is a ramp
-            requests = requests.with_request_rate(request_rate)
-    elif request_rate is not None:
-        requests = requests.with_request_rate(request_rate)
-    return requests, [note for note in loaded.notes if not note.startswith("not used")]
-
-
-def _seeded(config: RunConfig, replications: int) -> list[RunConfig]:
-    """Return the configuration once per replication, each with its own seed."""
-    if replications > 1 and config.trace is not None:
-        raise ValueError("replications: a trace has no seed; replicate a generated workload")
-    return [
-        config.model_copy(update={"seed": config.seed + i}) if i else config
-        for i in range(replications)
-    ]
 
 
 def _notes(results: Iterable[Result]) -> list[str]:

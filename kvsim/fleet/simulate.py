@@ -127,10 +127,13 @@ def serve(
             on_start(replica)
     admissible = _admissible(setup, trace)
     arrival_time = table["arrival_time"].copy()
-    Serving(trace, arrival_time, admissible, replicas, router, config.max_concurrency).run()
+    serving = Serving(trace, arrival_time, admissible, replicas, router, config.max_concurrency)
+    serving.run()
     rejected = ~admissible
     table["arrival_time"][rejected] = arrival_time[rejected]
     table["finish_reason"][rejected] = FinishReason.REJECTED
+    sent = (table["request_id"] < serving.num_sent) & (arrival_time < end)
+    table["finish_reason"][~sent] = FinishReason.UNSENT
     return _collect(setup, trace, table, replicas, reason)
 
 

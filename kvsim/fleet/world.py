@@ -85,6 +85,11 @@ class Serving:
         self._work_arrived = [self._world.event() for _ in replicas]
         self._release_time = [math.inf for _ in replicas]  # of places not given back yet
 
+    @property
+    def num_sent(self) -> int:
+        """How many requests have left their clients, the first ones of the trace."""
+        return self._num_sent
+
     def run(self) -> None:
         """Serve everything. Mutates the replicas."""
         looks = self._router.looks_at_replicas or self._router.needs_prefix_cache
@@ -108,6 +113,7 @@ class Serving:
         for index, replica in enumerate(self._replicas):
             mine = ids[choices == index]
             replica.submit(mine, self.arrival_time[mine])
+        self._num_sent = len(self.arrival_time)
 
     def _choose(self, request_id: int, arrival_time: float) -> int:
         request = IncomingRequest(self._trace, request_id, arrival_time)

@@ -61,7 +61,7 @@ def summarize(
 
     Parameters
     ----------
-    requests : the requests table
+    requests : the requests table; rows that were not sent by the horizon do not count
     totals : one per replica
     pool : KV memory of one replica
     end_time : when the last event happened, seconds
@@ -71,6 +71,8 @@ def summarize(
     total = Totals()
     for one in totals:
         total.add(one)
+    num_unsent = int((requests["finish_reason"] == FinishReason.UNSENT).sum())
+    requests = requests[requests["finish_reason"] != FinishReason.UNSENT]
     done = requests[requests["finish_reason"] == FinishReason.FINISHED]
     duration = float(end_time - requests["arrival_time"].min())
     values = latencies(requests, front_end_latency)
@@ -89,11 +91,11 @@ def summarize(
     summary["total_token_throughput"] = _ratio(tokens, duration)
     for name in ("ttft", "tpot"):
         summary |= _statistics(name, values[name])
-    summary |= _gap_statistics(done, total.token_gaps)
+    summary |= _gap_statistics(done, total.token_gaps, all_ended=_all_ended(requests))
     summary |= _statistics("e2el", values["e2el"])
     normalized = values["e2el"] / np.maximum(done["num_output_tokens"], 1)
     summary["mean_normalized_latency_ms"] = _ms(normalized.mean()) if len(done) else None
-    summary |= _counts(requests, total)
+    summary |= _counts(requests, total) | {"num_unsent": num_unsent}
     summary |= {
         "mean_running": _ratio(total.running_seconds, duration),
         "mean_waiting": _ratio(total.waiting_seconds, duration),
@@ -180,15 +182,28 @@ def _statistics(name: str, seconds: NDArray[np.float64]) -> Summary:
     return stats
 
 
-def _gap_statistics(done: NDArray[Any], gaps: Mapping[int, int]) -> Summary:
-    """Inter-token latency: the mean from the requests, percentiles from the binned gaps."""
+def _all_ended(requests: NDArray[Any]) -> bool:
+    return not (requests["finish_reason"] == FinishReason.IN_FLIGHT).any()
+
+
+def _gap_statistics(done: NDArray[Any], gaps: Mapping[int, int], *, all_ended: bool) -> Summary:
+    """Inter-token latency of all tokens, those of requests in flight included.
+
+    Percentiles come from the binned gaps; so does the mean where the requests that have ended do
+    not hold all of them, else it is exact.
+    """
     num_gaps = int((done["num_output_tokens"] - 1).sum())
-    if not gaps or not num_gaps:
+    if not gaps or (all_ended and not num_gaps):
         return {f"{kind}_itl_ms": None for kind in ("mean", *PERCENTILES)}
-    span = float((done["finish_time"] - done["first_token_time"]).sum())
-    stats = {"mean_itl_ms": _ms(span / num_gaps)}
     keys = np.array(sorted(gaps))
-    cumulative = np.cumsum([gaps[key] for key in keys.tolist()])
+    counts = np.array([gaps[key] for key in keys.tolist()])
+    if all_ended:
+        mean = float((done["finish_time"] - done["first_token_time"]).sum()) / num_gaps
+    else:
+        middles = np.array([bin_middle(int(key)) for key in keys])
+        mean = float((middles * counts).sum() / counts.sum())
+    stats = {"mean_itl_ms": _ms(mean)}
+    cumulative = np.cumsum(counts)
     for kind, rank in PERCENTILES.items():
         at = int(np.searchsorted(cumulative, rank / 100 * cumulative[-1]))
         stats[f"{kind}_itl_ms"] = _ms(bin_middle(int(keys[min(at, len(keys) - 1)])))

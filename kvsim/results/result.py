@@ -91,11 +91,17 @@ class Result:
                     parquet.write_table(table, new / f"{name}.parquet")
                 if self.memory_map.size:
                     np.save(new / "memory_map.npy", self.memory_map)
-                (new / "config.toml").write_text(self.config.to_toml())
+                (new / "config.toml").write_text(self._to_toml())
                 write_json(new / "provenance.json", self.provenance)
                 write_json(new / "summary.json", self.summary)
         except OSError as error:
             raise ValueError(f"{directory}: cannot be written: {error.strerror or error}") from None
+
+    def _to_toml(self) -> str:
+        """Write down the configuration, and which requests it was run on."""
+        digest = self.provenance.get("trace_digest")
+        said = f'trace_digest = "{digest}"\n' if digest else ""
+        return said + self.config.to_toml()
 
 
 def load(directory: str | Path) -> Result:
@@ -124,6 +130,7 @@ def load(directory: str | Path) -> Result:
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{directory}: cannot be read: {error}") from None
     config = RunConfig.from_toml(folder / "config.toml")
+    config = config.model_copy(update={"trace_digest": None})  # the provenance keeps it
     return Result(summary, **tables, memory_map=memory_map, config=config, provenance=provenance)
 
 

@@ -9,11 +9,15 @@ from kvsim.rules.recorder import MAX_MEMORY_SAMPLES
 
 
 class FinishReason(IntEnum):
-    """How a request ended: all its tokens out, refused for good, or still there at the horizon."""
+    """How a request ended: all its tokens out, refused for good, or neither by the horizon.
+
+    In flight is who had been sent by then, unsent who had not; metrics know nothing of the latter.
+    """
 
     FINISHED = 0
     REJECTED = 1
     IN_FLIGHT = 2
+    UNSENT = 3
 
 
 #: One row per request of the trace, in its order. Times are NaN until they happen.

@@ -1,0 +1,87 @@
+"""The requests that a command serves: read or generated, with notes on how."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.config import RunConfig
+    from kvsim.trace import Trace
+
+#: Requests of a generated workload, and their rate, when nothing else is said.
+NUM_REQUESTS = 1000
+REQUEST_RATE = 2.0
+
+#: Options that say which requests are served.
+REQUESTS = {"workload", "trace", "request_rate", "num_requests", "seed"}
+
+
+def requests_of(config: RunConfig) -> tuple[Trace, Sequence[str]]:
+    """Load or generate what a configuration serves, with notes on how."""
+    if config.trace is not None:
+        requests, notes = load(config.trace, config.request_rate, config.num_requests, config.seed)
+        _check_digest(config, requests)
+        return requests, notes
+    import workloads
+
+    asked = config.request_rate or REQUEST_RATE
+    made = workloads.generate(
+        config.workload,
+        num_requests=config.num_requests or NUM_REQUESTS,
+        request_rate=asked,
+        seed=config.seed,
+    )
+    _check_digest(config, made)
+    return made, _rate_note(made, asked)
+
+
+def _check_digest(config: RunConfig, requests: Trace) -> None:
+    """Refuse to serve other requests than a saved run did."""
+    if config.trace_digest not in (None, requests.digest):
+        where = f"trace {config.trace}" if config.trace else f"workload {config.workload}"
+        raise ValueError(
+            f"trace_digest {config.trace_digest}: the saved run served other requests than "
+            f"{where} gives; name them by --trace or --workload, or save its trace"
+        )
+
+
+def _rate_note(trace: Trace, asked: float) -> list[str]:
+    """Say so where a workload comes at another rate than was asked for."""
+    last = float(trace.arrival_time[-1])
+    if math.isinf(asked) or not last or abs(len(trace) / last / asked - 1) <= 0.05:
+        return []
+    said = f"{asked:g} requests/s were asked for, {len(trace) / last:.3g} come over the whole trace"
+    if (trace.session_id >= 0).any():
+        said += ": sessions begin at the rate asked for, and their later turns follow them"
+    return [said]
+
+
+def load(
+    file: str, request_rate: float | None, num_requests: int | None, seed: int
+) -> tuple[Trace, Sequence[str]]:
+    """Read a trace, take its first requests, then scale those to a rate."""
+    import workloads
+
+    loaded = workloads.read(file)
+    requests = loaded.trace[:num_requests]
+    if request_rate is not None and not loaded.has_times:
+        drawn = workloads.read(file, request_rate=request_rate, seed=seed)
+        loaded, requests = drawn, drawn.trace[:num_requests]
+        if len(requests) < len(drawn.trace):  # the beginning of a session trace is a ramp
+            requests = requests.with_request_rate(request_rate)
+    elif request_rate is not None:
+        requests = requests.with_request_rate(request_rate)
+    return requests, [note for note in loaded.notes if not note.startswith("not used")]
+
+
+def seeded(config: RunConfig, replications: int) -> list[RunConfig]:
+    """Return the configuration once per replication, each with its own seed."""
+    if replications > 1 and config.trace is not None:
+        raise ValueError("replications: a trace has no seed; replicate a generated workload")
+    return [
+        config.model_copy(update={"seed": config.seed + i, "trace_digest": None}) if i else config
+        for i in range(replications)
+    ]

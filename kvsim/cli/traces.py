@@ -1,0 +1,78 @@
+"""The commands about traces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kvsim.cli.answers import JSON, print_answer, say
+from kvsim.cli.requests import NUM_REQUESTS, REQUEST_RATE, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@click.group()
+def trace() -> None:
+    """Look at, convert and make traces."""
+
+
+@trace.command("inspect")
+@click.argument("file")
+@JSON
+def trace_inspect(file: str, json_file: str | None) -> None:
+    """Say what a trace file holds, and how it was read."""
+    import workloads
+    from kvsim.report.trace_facts import facts_table, trace_facts
+
+    loaded = workloads.read(file)
+    facts = {"file": file, "format": loaded.format, **trace_facts(loaded.trace)}
+    facts["notes"] = list(loaded.notes)
+    print_answer(facts, json_file, lambda: facts_table(facts))
+
+
+_RESHAPE = [
+    click.option("--request-rate", type=float, help="requests per second; inf sends all at once"),
+    click.option("--num-requests", type=click.IntRange(1), help="how many"),
+    click.option("--seed", type=click.IntRange(0), default=0, help="of what has to be drawn"),
+]
+
+
+def _reshape(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_RESHAPE):
+        command = option(command)
+    return command
+
+
+@trace.command("convert")
+@click.argument("source")
+@click.argument("target")
+@_reshape
+def trace_convert(
+    source: str, target: str, request_rate: float | None, num_requests: int | None, seed: int
+) -> None:
+    """Write a trace file as kvsim's own CSV, JSONL (each also .gz) or Parquet."""
+    requests, notes = load(source, request_rate, num_requests, seed)
+    requests.save(target)
+    say(f"{target}: {len(requests):,} requests", notes)
+
+
+@trace.command("generate")
+@click.argument("target")
+@click.option("--workload", default="sharegpt", show_default=True, help="NAME[+KEY=VALUE]...")
+@_reshape
+def trace_generate(
+    target: str, workload: str, request_rate: float | None, num_requests: int | None, seed: int
+) -> None:
+    """Draw requests from a workload; see `kvsim list workloads`."""
+    import workloads
+
+    made = workloads.generate(
+        workload,
+        num_requests=num_requests or NUM_REQUESTS,
+        request_rate=REQUEST_RATE if request_rate is None else request_rate,
+        seed=seed,
+    )
+    made.save(target)
+    say(f"{target}: {len(made):,} requests")

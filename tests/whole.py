@@ -1,0 +1,49 @@
+"""Tests that need measurements which a clone does not have: the one list of them.
+
+`tests/data` holds what may be carried. All of it, laid out alike, is looked for in the folder that
+``KVSIM_DATA`` names, else in ``shared/data`` beside the checkout; without it these tests skip.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+WHOLE = Path(os.environ.get("KVSIM_DATA", CHECKOUT.parent / "shared" / "data"))
+
+UNLICENSED = "serving runs whose source states no licence"
+LOGS = "start-up logs from threads and repositories whose licence is not stated"
+TABLE = "a table that states no licence"
+ORIGIN = "what the sample was made of"
+LONG = "the whole trace; its beginning is in the sample"
+
+#: Test, by file and name: what it needs that the sample lacks.
+NEEDS_THE_WHOLE = {
+    "test_catalog.py::test_gpus_agree_with_the_shared_table": TABLE,
+    "test_catalog.py::test_models_agree_with_the_shared_table": TABLE,
+    "test_eviction.py::test_lru_hit_rates_on_the_mooncake_trace": LONG,
+    "test_eviction.py::test_one_point_of_the_lru_curve": LONG,
+    "test_memory.py::test_logged_block_counts_come_out_within_three_percent": LOGS,
+    "test_memory.py::test_logged_budgets_give_the_logged_blocks": LOGS,
+    "test_readers.py::test_whole_traces": LONG,
+    "test_sample.py::test_the_sample_is_what_the_script_takes_from_the_whole": ORIGIN,
+    "test_validation.py::test_blocks_at_start_up": LOGS,
+    "test_validation.py::test_no_constant_near_by_serves_the_light_runs_better": UNLICENSED,
+    "test_validation.py::test_runs_of_h100s_hold_their_bands": UNLICENSED,
+    "test_validation.py::test_the_constants_are_what_calibration_finds": UNLICENSED,
+    "test_workloads.py::test_azure_conv_is_as_near_the_trace_as_stated": LONG,
+}
+
+
+def name_of(nodeid: str) -> str:
+    """Return a test's file and name, without folder and parameters."""
+    return nodeid.partition("[")[0].rpartition("/")[2]
+
+
+def not_listed(nodeid: str) -> str | None:
+    """Return what is wrong if a test asks for the whole without standing in the list."""
+    name = name_of(nodeid)
+    if name in NEEDS_THE_WHOLE:
+        return None
+    return f"{name} asks for the whole data and is not in NEEDS_THE_WHOLE (tests/whole.py)"
