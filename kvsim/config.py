@@ -277,7 +277,7 @@ class Config(Validated):
 
     @property
     def digest(self) -> str:
-        """A name for the configuration: 16 hex digits."""
+        """Sixteen hex digits that name the configuration."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:16]
 
 

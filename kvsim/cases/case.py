@@ -215,7 +215,7 @@ class Workload(_Part):
 
 
 class Case(_Part):
-    """A workload, its configuration and its recorded steps; see ARCHITECTURE for the fields."""
+    """A workload, its configuration and its steps; docs/reference/files.md lists the fields."""
 
     name: str = "case"
     config: CaseConfig

@@ -41,7 +41,7 @@ class Result:
     summary : metrics by the names of ``vllm bench serve --save-result``, latencies in ms
     requests, memory, steps : structured arrays; see :mod:`kvsim.results.tables` for the columns.
         ``steps`` is empty unless ``record_steps`` was set
-    memory_map : uint8, (memory samples, address bins) of :class:`kvsim.kv.manager.Cause` codes;
+    memory_map : uint8, (memory samples, address bins) of :class:`kvsim.kv.usage.Cause` codes;
         empty unless ``record_memory_map`` was set
     config, provenance : what was run; version, seed, trace digest, backend
     """

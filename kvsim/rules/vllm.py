@@ -1,4 +1,7 @@
-"""The scheduler of vLLM 0.33: chunked prefill under a token budget, recompute preemption."""
+"""The scheduler of vLLM 0.33: chunked prefill under a token budget, recompute preemption.
+
+docs/vllm-rules.md tells the rules in words, section 3.
+"""
 
 from __future__ import annotations
 
