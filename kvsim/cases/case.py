@@ -26,6 +26,7 @@ from kvsim.kv.attention import (
 )
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.sched.scheduler import SchedulerConfig
+from kvsim.sched.speculation import Method, SpeculativeConfig
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -33,7 +34,7 @@ Whole = Annotated[int, Field(ge=0)]
 
 #: What vLLM has recorded schedules of, and kvsim has no rules for.
 NOT_MODELLED = {
-    *("spec", "connector", "kv_events", "encoder", "mamba_cache_mode", "prefix_match_unit"),
+    *("connector", "kv_events", "encoder", "mamba_cache_mode", "prefix_match_unit"),
     "mamba_shared_prefix_checkpoint",
 }
 
@@ -50,6 +51,7 @@ class Group(_Part):
     block_size: Count
     window: Count | None = None
     chunk: Count | None = None
+    eagle: bool = False
 
     @model_validator(mode="after")
     def _has_length(self) -> Self:
@@ -84,6 +86,31 @@ class Lora(_Part):
     """Adapters: the most of one batch."""
 
     max_loras: Count
+
+
+class Spec(_Part):
+    """Speculative decoding, in the words of the recorded cases."""
+
+    method: Method
+    k: Count
+    disable_lookahead_block_hashes: bool = False
+    disable_eagle_block_drop: bool = False
+    mtp_modules: Count = 1
+    parallel_drafting: bool = False
+    per_batch_size: list[tuple[Count, Count, Whole]] | None = None
+
+    @property
+    def config(self) -> SpeculativeConfig:
+        """The same as vLLM has it."""
+        return SpeculativeConfig(
+            self.method,
+            self.k,
+            tuple(self.per_batch_size or ()),
+            mtp_modules=self.mtp_modules,
+            parallel_drafting=self.parallel_drafting,
+            disable_lookahead_block_hashes=self.disable_lookahead_block_hashes,
+            disable_eagle_block_drop=self.disable_eagle_block_drop,
+        )
 
 
 class CaseConfig(_Part):
@@ -125,6 +152,7 @@ class CaseConfig(_Part):
     max_num_scheduled_tokens: Count | None = None
     prefill_schedule_interval: Whole = 0
     lora: Lora | None = None
+    spec: Spec | None = None
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
@@ -155,9 +183,27 @@ class CaseConfig(_Part):
         return 0 if self.lora is None else self.lora.max_loras
 
     @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """Speculative decoding, None without."""
+        return None if self.spec is None else self.spec.config
+
+    @property
     def scheduler_config(self) -> SchedulerConfig:
         """What the scheduler is told: the fields of the same names."""
         return SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
+
+    def _lookahead(self) -> dict[str, Any]:
+        """Return what the KV cache is told of speculation."""
+        spec = self.speculation
+        if spec is None:
+            return {"num_lookahead_tokens": self.num_lookahead_tokens}
+        return {
+            "num_lookahead_tokens": spec.num_lookahead_tokens,
+            "num_hash_lookahead_tokens": spec.num_hash_lookahead_tokens,
+            "num_unnamed_tokens": max(spec.num_prefill_lookahead_tokens - 1, 0),
+            "drops_last_block": spec.drops_last_block,
+            "draft_groups": tuple(g for g, group in enumerate(self.groups or ()) if group.eagle),
+        }
 
     @property
     def kv_config(self) -> KVCacheConfig:
@@ -181,7 +227,7 @@ class CaseConfig(_Part):
             enable_prefix_caching=self.enable_prefix_caching,
             watermark=self.watermark,
             reserve_full_isl=self.scheduler_reserve_full_isl,
-            num_lookahead_tokens=self.num_lookahead_tokens,
+            **self._lookahead(),
             prefix_cache_retention_interval=self.retention_interval,
             swap_space_bytes=swap_space_bytes,
             plan=plan,
@@ -193,7 +239,8 @@ class CaseRequest(_Part):
 
     ``segments`` are [segment, num_tokens] or [segment, start, num_tokens]; output token j is token
     j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``. ``lora`` names
-    its adapter; its grammar is compiled ``grammar_steps`` later.
+    its adapter; its grammar is compiled ``grammar_steps`` later. ``accept`` are the drafts accepted
+    verification by verification, and ``drafts`` those proposed time by time, each over and over.
     """
 
     id: str | int
@@ -206,6 +253,8 @@ class CaseRequest(_Part):
     out_seg: int | None = None
     lora: str | int | None = None
     grammar_steps: Whole | None = None
+    accept: list[Whole] | None = None
+    drafts: list[Whole] | None = None
 
 
 class Workload(_Part):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kvsim.engine.replica import Replica
+    from kvsim.records.engine import Batch
     from kvsim.records.request import Request
 
 #: A waiting queue longer than this is logged by its length.
@@ -88,7 +89,34 @@ class StepLog:
             blocks = self._new_blocks(rows)
             if blocks:
                 entry["nb"] = blocks
+        self._drafts(entry)
         entry["free"] = self._replica.kv.num_free
+
+    def _drafts(self, entry: Entry) -> None:
+        """Add the drafts of the step just scheduled, and how many come after it."""
+        state = self._state
+        if not state.limits.num_drafts:
+            return
+        if state.limits.num_draft_rows:
+            entry["ks"] = state.num_next_drafts
+        if state.num_batches:
+            batch = batch_at(state, state.num_batches - 1)
+            entry["sd"] = self._counts(batch, "num_drafts")
+
+    def _counts(self, batch: Batch, field: str) -> dict[str | int, int]:
+        entries = [batch.entries[at] for at in range(batch.size)]
+        return {
+            self._name(self._state.requests[one.request]): getattr(one, field)
+            for one in entries
+            if one.num_drafts
+        }
+
+    def accepted(self, entry: Entry) -> None:
+        """Add how many drafts of the step just taken in were accepted."""
+        state = self._state
+        if state.limits.num_drafts:
+            batch = state.batches[(state.first_batch - 1) % (state.limits.depth + 1)]
+            entry["acc"] = self._counts(batch, "num_accepted")
 
     def finished(self) -> list[str | int]:
         """Return who ended with the step whose output was taken in just now, in its order."""

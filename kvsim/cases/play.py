@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,6 +85,8 @@ def _contents_of(workload: Workload) -> Contents:
         "id_rank": text_ranks(str(request.id) for request in given),
         "lora": [_lora(request, loras) for request in given],
         "ready_time": [_ready_step(request) for request in given],
+        **_counts("accept", [request.accept or [0] for request in given]),
+        **_counts("draft", [request.drafts or [] for request in given]),
     }
     arrays = {name: np.array(rows) for name, rows in lists.items()}
     flat = [segment for one in segments for segment in one]
@@ -105,6 +107,15 @@ def _salt(given: CaseRequest, salts: dict[tuple[object, object], int]) -> int:
 
 def _lora(given: CaseRequest, loras: dict[str | int, int]) -> int:
     return 0 if given.lora is None else loras.setdefault(given.lora, len(loras) + 1)
+
+
+def _counts(name: str, given: list[list[int]]) -> dict[str, Any]:
+    """Return counts of each request, time by time, one list behind the other."""
+    return {
+        f"{name}s": [count for counts in given for count in counts] or [0],
+        f"{name}_offsets": np.cumsum([0, *map(len, given)]),
+        f"next_{name}": np.zeros(len(given)),
+    }
 
 
 def _ready_step(given: CaseRequest) -> int:
@@ -177,8 +188,10 @@ def play(
             if state.must_complete:
                 _next(stops)
                 finished = log.finished()
+                log.accepted(entry)
         else:
             finished = log.finished()
+            log.accepted(entry)
         log.processed(entry, finished)
         if check:
             replica.check_integrity()

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from kvsim.cases.log import Entry
 
 #: Fields that stand in the log only when there is something to say.
-EVENTS = ("sch", "new", "res", "pre", "nb", "fin")
+EVENTS = ("sch", "sd", "new", "res", "pre", "nb", "acc", "fin")
 #: Fields of every step, where the allocator has them.
-STATES = ("s", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "bt", "addr")
+STATES = ("s", "ks", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "bt", "addr")
 #: Longest value that is shown whole.
 MOST_SHOWN = 160
 

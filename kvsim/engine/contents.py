@@ -70,7 +70,7 @@ class Contents:
         """Point a replica's record of the trace here."""
         for name, values in self.lists.items():
             setattr(record, name, memory.list_of(values))
-        record.has_ranks = "id_rank" in self.lists
+        record.has_ranks, record.has_drafts = "id_rank" in self.lists, "drafts" in self.lists
         segments: Any = Views(self._segments, Segment, Flat())
         record.segments = segments if memory.compiled else list(map(_segment, self._segments))
 

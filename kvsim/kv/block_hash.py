@@ -20,5 +20,5 @@ def block_keys(request: Request, num_blocks: int, block_size: int) -> list[int]:
     See :mod:`kvsim.rules.keys`.
     """
     keys: Any = Zeros()
-    extend_keys(Holding(keys=keys), request, num_blocks, block_size)
+    extend_keys(Holding(keys=keys), request, num_blocks, block_size, 0)
     return [keys[place] for place in range(num_blocks)]

@@ -77,6 +77,10 @@ class KVCacheConfig:
     reserve_output : take the whole output's slots at admission, because the scheduler never
         preempts
     num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
+    num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
+    num_unnamed_tokens : at the end of what is computed, whose blocks are not named yet
+    drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
+    draft_groups : groups that hold layers of the drafter, which alone drop; none: all drop
     prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
     swap_space_bytes : host memory for swapped-out KV
     max_num_samples : most sequences of a request
@@ -97,6 +101,10 @@ class KVCacheConfig:
     reserve_full_isl: bool = True
     reserve_output: bool = False
     num_lookahead_tokens: int = 0
+    num_hash_lookahead_tokens: int = 0
+    num_unnamed_tokens: int = 0
+    drops_last_block: bool = False
+    draft_groups: tuple[int, ...] = ()
     prefix_cache_retention_interval: int | None = 0
     swap_space_bytes: int = 0
     max_num_samples: int = 1

@@ -93,6 +93,11 @@ class PagedManager(RuleManager):
         kv.max_model_len = config.max_model_len
         kv.watermark_blocks = int(config.watermark * self.num_gpu_blocks)
         kv.num_lookahead_tokens = config.num_lookahead_tokens
+        kv.num_hash_lookahead_tokens = config.num_hash_lookahead_tokens
+        kv.num_unnamed_tokens = config.num_unnamed_tokens
+        kv.drops_last_block = config.drops_last_block
+        if len(self.groups) > 1 and not config.drops_last_block:
+            kv.num_unnamed_tokens = 0
         retention = config.prefix_cache_retention_interval
         kv.segment = kv.alignment if retention is None else retention
         kv.keeps_boundaries = retention is not None
@@ -106,6 +111,7 @@ class PagedManager(RuleManager):
         self.add_holdings(kv, memory, num_holdings)
 
     def _lay_out_groups(self, kv: KV, memory: Memory) -> None:
+        config = self.config
         kv.num_groups = len(self.groups)
         kv.groups = memory.records(KVGroup, kv.num_groups)
         members: dict[AttentionSpec, list[int]] = {}
@@ -114,6 +120,8 @@ class PagedManager(RuleManager):
             group.index, group.kind, group.window = g, spec.kind, spec.window
             group.block_size, group.slot_bytes = spec.block_size, self.slot_bytes[g]
             group.admission_cap = self.admission_caps[g]
+            flagged = g in config.draft_groups or not config.draft_groups
+            group.drops_last_block = config.drops_last_block and flagged
             group.keys_per_block = spec.block_size // kv.hash_block_size
             members.setdefault(spec, []).append(g)
         full_first = sorted(members.items(), key=lambda m: m[0].kind != FULL)
@@ -123,6 +131,9 @@ class PagedManager(RuleManager):
             found = kv.specs[place]
             found.kind, found.window, found.block_size = spec.kind, spec.window, spec.block_size
             found.num_groups, found.groups = len(groups), memory.list_of(groups)
+            found.drops_last_block = any(kv.groups[g].drops_last_block for g in groups)
+            for g in groups:
+                kv.groups[g].drops_last_block = found.drops_last_block
 
     def num_tables(self) -> int:
         """Block tables of one request."""

@@ -48,7 +48,9 @@ class Entry(Record):
     request: Short = 0
     num_tokens: Short = 0
     end: Short = 0
-    unfinished: Short = 0  # the step does not complete its known tokens: nothing is sampled
+    unfinished: Tiny = 0  # the step does not complete its known tokens: nothing is sampled
+    num_drafts: Tiny = 0  # of its tokens, those that are only proposed
+    num_accepted: Tiny = 0  # of those, once the step is done
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class Batch(Record):
 
     end: float = 0.0
     size: int = 0
+    num_drafts: int = 0  # to propose after the step, per request
     entries: list[Entry] = field(default_factory=list)
     python: object = None  # the plan of a scheduler that is no rule
 
@@ -90,6 +93,10 @@ class Limits(Record):
     prefill_schedule_interval: int = 0  # executed steps between those that carry prefill
     max_loras: int = 0  # adapters of one batch, 0 if requests have none
     has_grammars: bool = False
+    num_drafts: int = 0  # vLLM's num_speculative_tokens, 0 without speculation
+    num_draft_slots: int = 0  # of a step's input, per request
+    num_prefill_lookahead_tokens: int = 0  # that the drafter reads beyond a chunk
+    num_draft_rows: int = 0
     clock_ties: bool = False  # arrival times may be equal, as in records of steps
     depth: int = 1  # steps that may be under way at once
     num_stages: int = 1
@@ -196,6 +203,15 @@ class Trace(Record):
     has_ranks: bool = False
     id_rank: list[int] = field(default_factory=list)  # of ids as text, if requests have priorities
     lora: list[int] = field(default_factory=list)  # with adapters only
+    accepts: list[int] = field(
+        default_factory=list
+    )  # drafts accepted, verification by verification
+    accept_offsets: list[int] = field(default_factory=list)
+    next_accept: list[int] = field(default_factory=list)  # by row
+    has_drafts: bool = False
+    drafts: list[int] = field(default_factory=list)  # drafts proposed, time by time
+    draft_offsets: list[int] = field(default_factory=list)
+    next_draft: list[int] = field(default_factory=list)
     ready_time: list[float] = field(default_factory=list)  # of grammars
     ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
     arrival_time: list[float] = field(default_factory=list)
@@ -254,11 +270,17 @@ class Replica(Record):
     num_calls: int = 0  # of schedule
     num_executed: int = 0  # steps with at least one token
     last_prefill: int = 0  # of the executed steps, the last that carried prefill
+    budget: int = 0  # tokens that the step being decided may still schedule
+    input_budget: int = 0  # and slots of its input
     carries_prefill: bool = False  # the step being decided
+    carries_chunk: bool = False  # of a request that was running already
+    has_scheduled_running: bool = False
     is_prefill_full: bool = False  # requests that could be admitted had to wait
     num_deferred: int = 0  # waiting requests that were set aside
     loras: list[int] = field(default_factory=list)  # adapters of the step being decided
     num_loras: int = 0
+    num_next_drafts: int = 0  # to propose after the step scheduled last
+    draft_rows: list[int] = field(default_factory=list)  # first, last, drafts by requests of a step
     ready_clock: float = 0.0  # grammars are compiled up to this time
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)

@@ -82,6 +82,7 @@ class KVGroup(Record):
     slot_bytes: int = 0
     admission_cap: int = 0  # most blocks a request ever holds at once, 0 for no limit
     keys_per_block: int = 1
+    drops_last_block: bool = False  # of a hit, for a drafter that needs what follows it
     num_used: int = 0  # blocks with a reference
     num_table_blocks: int = 0  # entries of the tables of live requests
     num_internal: int = 0  # slots past a request's last token
@@ -98,6 +99,8 @@ class LookupSpec(Record):
     groups: list[int] = field(default_factory=list)
     num_groups: int = 0
     length: int = 0  # found by the lookup under way
+    drops_last_block: bool = False  # some of them do
+    has_dropped: bool = False  # at the length under look-up
 
 
 @dataclass(slots=True)
@@ -107,6 +110,7 @@ class BlockTable(Record):
     blocks: list[int] = field(default_factory=list)
     length: int = 0
     num_null: int = 0
+    num_offered: int = 0  # blocks that were offered to the cache, where groups differ in that
 
 
 @dataclass(slots=True)

@@ -73,6 +73,7 @@ class Request(Record):
     previous: Short = NONE
     end: Short = NONE  # tokens at which it stops
     is_chunk: Tiny = 0  # its last scheduled tokens left known ones to compute
+    num_drafts: Tiny = 0  # tokens proposed, to be verified with its next step
     is_deferred: Tiny = 0  # was set aside in the queue, and has not been admitted since
     last_token_time: Hot = math.nan
     num_preemptions: Rare = 0

@@ -41,26 +41,43 @@ def admission_cap(
     return cdiv(longest, block_size) + 1  # the window may start inside a block
 
 
+def run_length(group: KVGroup) -> int:
+    """Blocks in a row that a hit needs in a sliding window, with the one that it drops."""
+    return cdiv(group.window - 1, group.block_size) + group.drops_last_block
+
+
 def keeps_all(kv: KV, group: KVGroup) -> bool:
     """Whether a later hit could need any block, wherever it stands."""
     if group.kind != SLIDING:
         return True
-    run = cdiv(group.window - 1, group.block_size)
-    return kv.segment > 0 and run >= kv.segment // group.block_size
+    return kv.segment > 0 and run_length(group) >= kv.segment // group.block_size
 
 
 def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
     """Whether a later hit could end such that it needs the block of a window at that place."""
-    run = cdiv(group.window - 1, group.block_size)
+    run, ahead = run_length(group), int(group.drops_last_block)
     if kv.segment > 0:
         blocks = kv.segment // group.block_size
-        if place % blocks >= blocks - run:
+        if place >= ahead and (place - ahead) % blocks >= blocks - run:
             return True
     if not kv.keeps_boundaries:
         return False
     # Only the window before the last aligned boundary is kept.
-    for boundary in (request.num_prompt_tokens - 1, request.shared_prefix_boundary):
-        end = boundary // kv.alignment * kv.alignment // group.block_size
-        if end - run <= place < end:
+    prompt, shared = request.num_prompt_tokens, request.shared_prefix_boundary
+    if not kv.drops_last_block:
+        return is_before(kv, group, prompt - 1, place) or is_before(kv, group, shared, place)
+    for tokens in (prompt - 1, prompt):
+        boundary = max(tokens // kv.alignment * kv.alignment - kv.alignment, 0)
+        if is_before(kv, group, boundary, place):
             return True
-    return False
+    if shared == 0:
+        return False
+    if is_before(kv, group, shared, place):
+        return True
+    return group.drops_last_block and is_before(kv, group, shared - group.block_size, place)
+
+
+def is_before(kv: KV, group: KVGroup, boundary: int, place: int) -> bool:
+    """Whether a block stands in the run that a hit up to a boundary needs."""
+    end = boundary // kv.alignment * kv.alignment // group.block_size + group.drops_last_block
+    return end - run_length(group) <= place < end

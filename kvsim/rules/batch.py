@@ -23,6 +23,7 @@ def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
     entry.request = k
     entry.num_tokens = num_tokens
     entry.end = end
+    entry.num_drafts = 0
     entry.unfinished = int(end < request.num_tokens + request.num_placeholders)
     request.is_chunk = entry.unfinished
     if entry.unfinished == 0:
@@ -45,7 +46,7 @@ def drop(state: Replica, batch: Batch, k: int) -> int:
     request, entry = state.requests[k], batch.entries[at]
     num_tokens, end = entry.num_tokens, request.num_computed_tokens
     if entry.unfinished == 0:
-        request.num_placeholders -= int(state.limits.asynchronous)
+        request.num_placeholders -= int(state.limits.asynchronous) * (1 + entry.num_drafts)
     computed = end - num_tokens
     if computed < request.max_computed_tokens:
         recomputed = min(end, request.max_computed_tokens) - computed
@@ -59,6 +60,7 @@ def drop(state: Replica, batch: Batch, k: int) -> int:
         new.num_tokens = old.num_tokens
         new.end = old.end
         new.unfinished = old.unfinished
+        new.num_drafts = old.num_drafts
     return num_tokens
 
 
@@ -123,6 +125,7 @@ def preempt(state: Replica, k: int) -> None:
     victim.num_computed_tokens = 0
     victim.num_stale_tokens = victim.num_in_flight_tokens
     victim.num_placeholders = 0
+    victim.num_drafts = 0
     note_preemption(state, k)
     requeue(state, k)
 

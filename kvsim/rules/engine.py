@@ -33,6 +33,7 @@ from kvsim.rules.python import python_add, python_complete, python_has_work, pyt
 from kvsim.rules.queue import defer, dequeue, enqueue, head_of
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import batch_at, run_of_steps
+from kvsim.rules.speculation import hand_back_drafts, take_back, verify
 from kvsim.rules.static import end_batch, retire_request, schedule_static
 from kvsim.rules.vllm import schedule_vllm
 from kvsim.rules.vllm_v0 import schedule_v0
@@ -80,6 +81,7 @@ def make_request(state: Replica, request: Request, place: int) -> None:
     request.place = place
     request.is_chunk = 0
     request.is_deferred = 0
+    request.num_drafts = 0
     request.next_call = 0
     request.arrival_time = trace.arrival_time[trace.next]
     request.status = WAITING
@@ -220,6 +222,7 @@ def take_in(state: Replica, batch: Batch) -> None:
     """Give every request of a finished step its token, in schedule order."""
     before, now = state.last_token_time, batch.end
     num_regular, num_sampled, num_finished = 0, 0, 0
+    speculates = state.limits.num_drafts > 0
     for at in range(batch.size):
         entry = batch.entries[at]
         k = entry.request
@@ -228,26 +231,42 @@ def take_in(state: Replica, batch: Batch) -> None:
         stale = request.num_stale_tokens > 0
         if stale:
             request.num_stale_tokens -= entry.num_tokens
+        accepted = 0
+        if entry.num_drafts > 0 and entry.unfinished == 0:
+            accepted = verify(state, entry, request.request_id)
         if request.status == FINISHED:
             recycle(state, k)
             continue
         if entry.unfinished > 0:
             continue
-        request.num_tokens += 1  # also when stale: the token was delivered and is kept
+        if entry.num_drafts > accepted and not stale:
+            rejected = entry.num_drafts - accepted
+            take_back(state, request, rejected)
+            if request.num_placeholders > 0:
+                request.num_placeholders -= rejected
+        known = min(accepted + 1, request.end - request.num_tokens)
+        request.num_tokens += known  # also when stale: the token was delivered and is kept
+        if known <= accepted and not stale:
+            take_back(state, request, accepted + 1 - known)
         num_sampled += 1
         if request.last_token_time == before:
             num_regular += 1
         else:
             note_token(state, request, now)
         request.last_token_time = now
-        if not stale and request.num_placeholders > 0:
-            request.num_placeholders -= 1
-            if state.limits.asynchronous and request.status == RUNNING:
-                known = request.num_computed_tokens - request.num_in_flight_tokens
-                cache_computed(state.kv, request, known)
+        if known > 1:
+            note_gap(state, 0.0, known - 1)
+        if not stale and (request.num_placeholders > 0 or speculates):
+            if request.num_placeholders > 0:
+                request.num_placeholders -= accepted + 1
+            if request.status == RUNNING and (state.limits.asynchronous or speculates):
+                computed = request.num_computed_tokens - request.num_in_flight_tokens
+                cache_computed(state.kv, request, computed)
         if request.num_tokens >= request.end:
             finish(state, k, now)
             num_finished += 1
+    if speculates and not state.limits.asynchronous:
+        hand_back_drafts(state, batch)
     if num_finished > 0:
         forget_finished(state)
         if state.limits.scheduler == STATIC:
@@ -271,6 +290,7 @@ def finish(state: Replica, k: int, now: float) -> None:
     request = state.requests[k]
     if request.status != RUNNING:  # preempted while its last token was in flight
         dequeue(state, k)
+        state.num_deferred -= request.is_deferred
         recycle(state, k)
     elif state.limits.scheduler == STATIC:
         retire_request(state, k)

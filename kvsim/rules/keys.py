@@ -56,8 +56,23 @@ def piece_of(request: Request, segment: int) -> tuple[int, int, int]:
     return given.content_id, given.start, given.num_tokens
 
 
-def extend_keys(holding: Holding, request: Request, num_keys: int, block_size: int) -> None:
-    """Compute a request's first keys.
+def look_ahead(key: int, holding: Holding, request: Request, num_tokens: int) -> int:
+    """Fold the tokens after a block into its key, one by one."""
+    segment, offset = holding.segment, holding.offset
+    for _ in range(num_tokens):
+        content, start, length = piece_of(request, segment)
+        key = mix(mix(key, content), start + offset)
+        offset += 1
+        if offset == length:
+            segment += 1
+            offset = 0
+    return key
+
+
+def extend_keys(
+    holding: Holding, request: Request, num_keys: int, block_size: int, lookahead: int
+) -> None:
+    """Compute a request's first keys; each also covers ``lookahead`` tokens after its block.
 
     Adjacent pieces of one content are merged, so that the same tokens have the same key however
     the trace cut them into segments.
@@ -84,5 +99,8 @@ def extend_keys(holding: Holding, request: Request, num_keys: int, block_size: i
             if holding.offset == length:
                 holding.segment += 1
                 holding.offset = 0
-        holding.keys[k] = mix(mix(mix(key, piece), piece_start), piece_length)
+        key = mix(mix(mix(key, piece), piece_start), piece_length)
+        if lookahead > 0:
+            key = look_ahead(key, holding, request, lookahead)
+        holding.keys[k] = key
     holding.num_keys = max(holding.num_keys, num_keys)

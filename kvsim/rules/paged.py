@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import NULL_BLOCK
+from kvsim.records.paged import FULL, NULL_BLOCK
 from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
 from kvsim.rules.eviction import note_arrival
 from kvsim.rules.keys import extend_keys
-from kvsim.rules.pool import append_blocks, cache, free_blocks, touch
+from kvsim.rules.pool import append_blocks, cache, forget, free_blocks, touch
 from kvsim.rules.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
 
 if TYPE_CHECKING:
@@ -86,11 +86,12 @@ def admit_paged(
         group, table = kv.groups[g], holding.tables[g]
         append_blocks(kv.pool, group, table, num_missing(group, table, slots))
         group.num_internal += past_the_end(request, group, table)
+        table.num_offered = (hit + num_fetched) // group.block_size
     holding.num_cached_tokens = hit + num_fetched
     holding.num_processed_tokens = hit + num_fetched
     holding.dead_bytes = 0
-    request.num_filled = end
-    kv.num_filled += end
+    request.num_filled = min(end, request.max_slots)
+    kv.num_filled += request.num_filled
     if kv.enable_prefix_caching:
         cache_blocks(kv, request, holding, min(end, request.num_tokens))
     set_quiet(kv, request, holding)
@@ -123,8 +124,9 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
             return False
     elif kv.has_windows:
         move_windows(kv, request, kv.holdings[request.holding])
-    kv.num_filled += end - request.num_filled
-    request.num_filled = end
+    filled = min(end, request.max_slots)  # drafts may reach beyond the end
+    kv.num_filled += filled - request.num_filled
+    request.num_filled = filled
     return True
 
 
@@ -156,7 +158,9 @@ def grow(kv: KV, request: Request, end: int) -> bool:
 def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
     """Note until when growing fills last blocks, and moves windows within a block, and no more."""
     quiet = kv.max_model_len
-    if kv.enable_prefix_caching:
+    if kv.drops_last_block and kv.num_groups > 1:
+        quiet = 0  # every group names its blocks at a pace of its own
+    elif kv.enable_prefix_caching:
         quiet = holding.num_cached_tokens + kv.alignment - 1
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
@@ -171,20 +175,67 @@ def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
 
 def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
     """Give keys to the blocks that are full once ``num_tokens`` tokens are computed."""
+    ahead = kv.num_hash_lookahead_tokens
+    if ahead > 0:
+        num_tokens = min(num_tokens, request.num_tokens - ahead)
+    if kv.drops_last_block and kv.num_groups > 1:
+        cache_unevenly(kv, request, holding, num_tokens)
+        return
+    num_tokens -= kv.num_unnamed_tokens
     if num_tokens < holding.num_cached_tokens + kv.alignment:
         return
     num_tokens -= num_tokens % kv.alignment
-    extend_keys(holding, request, num_tokens // kv.hash_block_size, kv.hash_block_size)
+    extend_keys(holding, request, num_tokens // kv.hash_block_size, kv.hash_block_size, ahead)
+    for g in range(kv.num_groups):
+        size = kv.groups[g].block_size
+        name_blocks(kv, request, holding, g, holding.num_cached_tokens // size, num_tokens // size)
+    holding.num_cached_tokens = num_tokens
+    set_quiet(kv, request, holding)
+
+
+def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, stop: int) -> None:
+    """Give keys to blocks of one group that a later hit could need."""
+    group, table = kv.groups[g], holding.tables[g]
+    all_places = keeps_all(kv, group)
+    for place in range(max(first, table.num_null), stop):
+        if all_places or worth_caching(kv, group, request, place):
+            if kv.pool.blocks[table.blocks[place]].hashed:  # by the end of a prompt in it
+                forget(kv.pool, table.blocks[place])
+            key = holding.keys[(place + 1) * group.keys_per_block - 1]
+            cache(kv.pool, table.blocks[place], key)
+
+
+def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
+    """Name the block in which a prompt ends, by the last whole hash unit of the prompt.
+
+    No look-up finds it, but the block counts as one with content.
+    """
+    group, table, unit = kv.groups[g], holding.tables[g], kv.hash_block_size
+    units = (request.num_prompt_tokens - 1 + group.drops_last_block) // unit
+    if units % group.keys_per_block == 0 or units * unit > num_tokens:
+        return
+    block = table.blocks[units // group.keys_per_block]
+    if not kv.pool.blocks[block].hashed:
+        cache(kv.pool, block, holding.keys[units - 1])
+
+
+def cache_unevenly(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+    """Name the blocks of several groups, where those that drop a hit's last one keep one more."""
+    whole = max(num_tokens, 0) // kv.alignment * kv.alignment
+    named = max(num_tokens - kv.num_unnamed_tokens, 0)
+    extend_keys(holding, request, max(num_tokens, 0) // kv.hash_block_size, kv.hash_block_size, 0)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
-        size = group.block_size
-        first = max(holding.num_cached_tokens // size, table.num_null)
-        all_places = keeps_all(kv, group)
-        for place in range(first, num_tokens // size):
-            if all_places or worth_caching(kv, group, request, place):
-                key = holding.keys[(place + 1) * group.keys_per_block - 1]
-                cache(kv.pool, table.blocks[place], key)
-    holding.num_cached_tokens = num_tokens
+        end = whole
+        if group.drops_last_block and whole > 0:
+            end = min(named, named // kv.alignment * kv.alignment + group.block_size)
+        stop = end // group.block_size
+        if stop > table.num_offered:
+            name_blocks(kv, request, holding, g, table.num_offered, stop)
+            table.num_offered = stop
+        if group.kind == FULL and group.keys_per_block > 1:
+            name_tail(kv, request, holding, g, end)
+    holding.num_cached_tokens = max(whole, holding.num_cached_tokens)
     set_quiet(kv, request, holding)
 
 

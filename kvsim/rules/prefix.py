@@ -38,10 +38,11 @@ def aligned(kv: KV, num_tokens: int) -> int:
     return num_tokens // kv.alignment * kv.alignment
 
 
-def find_prefix(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
+def find_prefix(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: bool) -> int:
     """Find the longest prefix of at most ``limit`` tokens that full or chunked layers can reuse.
 
-    Blocks of chunks that nobody sees any more count as hit. Returns its tokens.
+    Blocks of chunks that nobody sees any more count as hit. With ``drops`` the last block is found
+    and given up. Returns its tokens.
     """
     place = 0
     if spec.kind == CHUNKED:
@@ -51,30 +52,45 @@ def find_prefix(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
                 holding.tables[spec.groups[k]].blocks[unseen] = NULL_BLOCK
     while place < limit // spec.block_size and find_all(kv, holding, spec, place):
         place += 1
-    return aligned(kv, place * spec.block_size)
+    found = place * spec.block_size
+    if drops and found > 0:
+        found -= min(kv.alignment, spec.block_size)
+    return aligned(kv, found)
 
 
-def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
+def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: bool) -> int:
     """Do as :func:`find_prefix` for a sliding window: the last run of blocks that fills it."""
     size = spec.block_size
-    run, needed = 0, cdiv(spec.window - 1, size)
+    run, needed = 0, cdiv(spec.window - 1, size) + drops
     for place in range(limit // size - 1, -1, -1):
         if not find_all(kv, holding, spec, place):
             run = 0
             continue
-        if run == 0 and (place + 1) * size % kv.alignment != 0:
+        if run == 0 and (place + 1 - drops) * size % kv.alignment != 0:
             continue  # a hit must end on an aligned boundary
         run += 1
         if run >= needed:
-            return (place + run) * size
-    return aligned(kv, run * size)
+            if not drops:
+                return (place + run) * size
+            found = aligned(kv, (place + run - 1) * size)
+            forget_blocks(holding, spec, found, place)
+            return found
+    found = aligned(kv, run * size)
+    return aligned(kv, found - size) if drops and found > 0 else found
 
 
-def find_spec(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
+def forget_blocks(holding: Holding, spec: LookupSpec, found: int, first: int) -> None:
+    """Leave out the blocks of a window before its run, where the hit was shortened."""
+    for place in range(num_skipped(spec.kind, spec.window, found) // spec.block_size, first):
+        for k in range(spec.num_groups):
+            holding.tables[spec.groups[k]].blocks[place] = NULL_BLOCK
+
+
+def find_spec(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: bool) -> int:
     """Return the tokens that the groups of one spec can reuse."""
     if spec.kind == SLIDING:
-        return find_window(kv, holding, spec, limit)
-    return find_prefix(kv, holding, spec, limit)
+        return find_window(kv, holding, spec, limit, drops)
+    return find_prefix(kv, holding, spec, limit, drops)
 
 
 def find_hit(kv: KV, request: Request, holding: Holding) -> int:
@@ -84,22 +100,41 @@ def find_hit(kv: KV, request: Request, holding: Holding) -> int:
     whole blocks, a block-aligned full hit computes its whole last block again.
     """
     request.shared_prefix_boundary = 0
-    limit = request.num_tokens - 1
+    ahead, size = kv.num_hash_lookahead_tokens, kv.hash_block_size
+    limit = request.num_tokens - max(ahead, 1)
     if not kv.enable_prefix_caching or limit < kv.alignment:
         return 0
-    extend_keys(holding, request, limit // kv.hash_block_size, kv.hash_block_size)
-    if kv.num_specs == 1:
-        return find_spec(kv, holding, kv.specs[0], limit)
+    hashed = (request.num_tokens if kv.drops_last_block else limit) // size
+    extend_keys(holding, request, hashed, size, ahead)
+    if kv.num_groups == 1:
+        return find_spec(kv, holding, kv.specs[0], limit, kv.drops_last_block)
+    return find_together(kv, request, holding, limit, hashed * size)
+
+
+def find_together(kv: KV, request: Request, holding: Holding, limit: int, hashed: int) -> int:
+    """Shrink a hit until every spec can resume at its end.
+
+    A spec that drops its last block looks one block further, once at each length.
+    """
     hit, longest = limit, 0
     one_pass = kv.num_specs == 2 and kv.specs[0].kind == FULL
     for s in range(kv.num_specs):
         kv.specs[s].length = NONE
+        kv.specs[s].has_dropped = False
     while True:
         length = hit
         for s in range(kv.num_specs):
             spec = kv.specs[s]
             if spec.kind != FULL or spec.length == NONE:
-                length = find_spec(kv, holding, spec, length)
+                drops = spec.drops_last_block and not spec.has_dropped
+                most = min(length + spec.block_size, hashed) if drops else length
+                found = find_spec(kv, holding, spec, most, drops)
+                if drops:
+                    spec.has_dropped = True
+                elif found < length:
+                    for other in range(kv.num_specs):
+                        kv.specs[other].has_dropped = False
+                length = found
                 spec.length = length
             else:
                 length = min(length, spec.length)

@@ -140,7 +140,7 @@ def python_arrived(pool: BlockPool, request: Request, holding: Holding, block_si
     policy: Any = pool.python
     if policy.foresees:
         num_keys = (request.num_prompt_tokens - 1) // block_size
-        extend_keys(holding, request, num_keys, block_size)
+        extend_keys(holding, request, num_keys, block_size, 0)
         policy.arrived([holding.keys[place] for place in range(num_keys)])
 
 

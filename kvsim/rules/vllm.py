@@ -13,6 +13,7 @@ from kvsim.rules.cadence import is_prefill_held, note_cadence
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras
 from kvsim.rules.queue import defer, dequeue, head_of, requeue
+from kvsim.rules.speculation import add_drafts, expect_drafts, is_padded, without_lookahead
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -22,32 +23,56 @@ if TYPE_CHECKING:
 def schedule_vllm(state: Replica, batch: Batch) -> None:
     """Decide a step: running requests first, in order, then the queue, within one token budget."""
     limits, num_unfinished = state.limits, state.num_running + state.waiting.length
-    budget = limits.max_num_scheduled_tokens
+    state.budget = limits.max_num_scheduled_tokens
+    state.input_budget = limits.max_num_batched_tokens
     held = is_prefill_held(state)
     state.num_calls += 1
     state.carries_prefill = False
+    state.carries_chunk = False
     # Most tokens of one request in this step, 0 for no limit; a lone request has none.
     threshold = limits.long_prefill_token_threshold if num_unfinished > 1 else 0
     if threshold > 0 and limits.adaptive:
         threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)
-    budget = schedule_running(state, batch, budget, threshold, held)
+    schedule_running(state, batch, threshold, held)
     if limits.max_loras > 0:
         note_loras(state)
     if state.num_preempted == 0:
-        schedule_waiting(state, batch, budget, threshold, held)
+        state.has_scheduled_running = batch.size > 0
+        schedule_waiting(state, batch, threshold, held)
     if limits.prefill_schedule_interval > 1:
         note_cadence(state, batch, held)
+    if limits.num_drafts > 0:
+        expect_drafts(state, batch)
 
 
-def schedule_running(state: Replica, batch: Batch, budget: int, threshold: int, held: bool) -> int:
-    """Give every running request its next tokens; returns the budget left.
+def room(state: Replica) -> int:
+    """Tokens that one more request may have in this step."""
+    return min(state.budget, state.input_budget - state.limits.num_draft_slots)
+
+
+def take(state: Replica, num_tokens: int) -> None:
+    """Take a request's tokens, and the input slots of its drafts, out of the step's budgets."""
+    state.budget -= num_tokens
+    state.input_budget -= num_tokens + state.limits.num_draft_slots
+
+
+def give_back(state: Replica, num_tokens: int) -> None:
+    """Put back what a request took that is dropped from the step; 0 if it was not in it."""
+    if num_tokens > 0:
+        state.budget += num_tokens
+        state.input_budget += num_tokens + state.limits.num_draft_slots
+
+
+def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
+    """Give every running request its next tokens, drafts included.
 
     A request that finds no block preempts: under FCFS the latest admitted one, under priority the
     least urgent one, possibly itself. ``held``: prompts are not computed in this step.
     """
     longest, index = state.limits.max_model_len - 1, 0
     staged = state.limits.asynchronous and state.limits.num_stages > 1
-    while index < state.num_running and budget > 0:
+    speculates = state.limits.num_drafts > 0
+    while index < state.num_running and room(state) > 0:
         k = state.running[index]
         request = state.requests[k]
         computed, placeholders = request.num_computed_tokens, request.num_placeholders
@@ -57,10 +82,12 @@ def schedule_running(state: Replica, batch: Batch, budget: int, threshold: int, 
         if (staged and request.next_call > state.num_calls) or (held and request.is_chunk > 0):
             index += 1
             continue
-        num_tokens = request.num_tokens + placeholders - computed
+        num_tokens = request.num_tokens + request.num_drafts + placeholders - computed
         if 0 < threshold < num_tokens:
             num_tokens = threshold
-        num_tokens = min(num_tokens, budget, longest - computed)
+        num_tokens = min(num_tokens, room(state), longest - computed)
+        if speculates and num_tokens > 0:
+            num_tokens = without_lookahead(state, request, computed, num_tokens)
         if num_tokens <= 0:
             index += 1
             continue
@@ -69,18 +96,23 @@ def schedule_running(state: Replica, batch: Batch, budget: int, threshold: int, 
             state.totals.num_allocation_failures += 1
             place = victim_place(state)
             victim = state.running[place]
-            budget += preempt_at(state, batch, place)
+            give_back(state, preempt_at(state, batch, place))
             if place < index:
                 index -= 1
         if victim == k:
             if not state.limits.by_priority:
-                return budget
+                return
             continue
         state.carries_prefill |= request.is_chunk > 0
+        state.carries_chunk |= request.is_chunk > 0
+        num_drafts = min(
+            request.num_drafts, num_tokens + computed - request.num_tokens - placeholders
+        )
         plan(state, batch, k, num_tokens)
-        budget -= num_tokens
+        if speculates:
+            add_drafts(state, batch, max(num_drafts, 0))
+        take(state, num_tokens)
         index += 1
-    return budget
 
 
 def must_wait(state: Replica, request: Request) -> bool:
@@ -93,19 +125,24 @@ def must_wait(state: Replica, request: Request) -> bool:
     return state.limits.max_loras > 0 and not has_room_for_lora(state, request)
 
 
-def schedule_waiting(state: Replica, batch: Batch, budget: int, threshold: int, held: bool) -> None:
+def set_aside(state: Replica, k: int, num_aside: int) -> None:
+    """Take a request out of the queue for the rest of this step."""
+    dequeue(state, k)
+    defer(state, state.requests[k])
+    state.aside[num_aside] = k
+
+
+def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
     """Admit from the head of the queue while budget, places and memory last.
 
     The head blocks those behind it, but for requests that must wait for something else.
     """
-    num_aside, kv = 0, state.kv
-    while budget > 0 and state.waiting.length > 0 and state.num_running < state.limits.max_active:
+    num_aside, kv, limits = 0, state.kv, state.limits
+    while room(state) > 0 and state.waiting.length > 0 and state.num_running < limits.max_active:
         k = head_of(state)
         request = state.requests[k]
         if must_wait(state, request):
-            dequeue(state, k)
-            defer(state, request)
-            state.aside[num_aside] = k
+            set_aside(state, k, num_aside)
             num_aside += 1
             continue
         hit = look_up(kv, request)
@@ -113,12 +150,25 @@ def schedule_waiting(state: Replica, batch: Batch, budget: int, threshold: int, 
         if held and num_tokens > 1:
             state.refused = False
             break
+        num_drafts = 0
+        if is_padded(state, request, hit):
+            num_drafts = limits.num_drafts
+            num_tokens += num_drafts
+            if num_tokens > room(state):
+                state.refused = False
+                break
         if 0 < threshold < num_tokens:
             num_tokens = threshold
-        if num_tokens > budget and not state.limits.enable_chunked_prefill:
+        if num_tokens > room(state) and not limits.enable_chunked_prefill:
             state.refused = False
             break
-        num_tokens = min(num_tokens, budget)
+        num_tokens = min(num_tokens, room(state))
+        if limits.num_drafts > 0:
+            num_tokens = without_lookahead(state, request, hit, num_tokens)
+            if num_tokens == 0:
+                set_aside(state, k, num_aside)
+                num_aside += 1
+                continue
         state.refused = not admit_slots(kv, request, num_tokens, hit)
         if state.refused:
             state.tried = True
@@ -126,8 +176,10 @@ def schedule_waiting(state: Replica, batch: Batch, budget: int, threshold: int, 
             break
         state.carries_prefill |= request.num_tokens - hit > 1
         admit(state, batch, k, num_tokens, hit)
-        budget -= num_tokens
-        if state.limits.max_loras > 0:
+        if limits.num_drafts > 0:
+            add_drafts(state, batch, num_drafts)
+        take(state, num_tokens)
+        if limits.max_loras > 0:
             add_lora(state, request)
     for place in range(num_aside - 1, -1, -1):
         requeue(state, state.aside[place])

@@ -22,6 +22,7 @@ from kvsim.rules.kv import take_transfers
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
 from kvsim.sched.queue import WaitingQueue
+from kvsim.sched.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ class SchedulerConfig:
     max_num_scheduled_tokens: int | None = None
     prefill_schedule_interval: int = 0
     max_loras: int = 0
+    speculation: SpeculativeConfig | None = None
 
     @property
     def max_active(self) -> int:
@@ -163,6 +165,8 @@ def lay_out_scheduler(
     state.running, state.preempted = memory.ints(active), memory.ints(active)
     state.ended, state.swapped = memory.ints(active), memory.ints(active)
     state.loras = memory.ints(max(config.max_loras, 1))
+    rows = config.speculation.num_speculative_tokens_per_batch_size if config.speculation else ()
+    state.draft_rows = memory.list_of([number for row in rows for number in row] or [0])
     state.last_prefill = -config.prefill_schedule_interval
     state.admissions = memory.records(records.Admission, active)
 
@@ -185,6 +189,12 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
     )
     limits.prefill_schedule_interval = config.prefill_schedule_interval
     limits.max_loras = config.max_loras
+    spec = config.speculation
+    if spec is not None:
+        limits.num_drafts = spec.num_speculative_tokens
+        limits.num_draft_slots = spec.num_draft_slots
+        limits.num_prefill_lookahead_tokens = spec.num_prefill_lookahead_tokens
+        limits.num_draft_rows = len(spec.num_speculative_tokens_per_batch_size)
 
 
 def lay_out_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig) -> None:
