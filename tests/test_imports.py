@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Lowest first. A module may import its own room and those before it.
 ROOMS = (
     *("records", "rules", "compiled"),
-    *("errors", "files", "registry", "trace", "catalog", "config", "budget", "kv"),
+    *("errors", "files", "entry_points", "registry", "trace", "catalog", "config", "budget", "kv"),
     *("sched", "cost", "training", "roofline", "results", "engine", "fleet", "cases", "testing"),
-    *("report", "cli", "__main__", "__init__"),
+    *("plugins", "report", "cli", "__main__", "__init__"),
 )
 
 #: Longest files, in lines.
@@ -132,6 +132,7 @@ HEAVY = {"numba", "matplotlib", "pandas", "pyarrow"}
     [
         "import kvsim",
         "import workloads",
+        "from kvsim.plugins import *",
         "import kvsim; kvsim.capacity(model='llama-3-8b', gpu='l4')",
         "import kvsim as k, workloads as w; k.simulate(w.fixed(num_requests=2), backend='python')",
         "import kvsim.rules.engine, kvsim.records.engine, kvsim.compiled.cache",
