@@ -108,6 +108,12 @@ class Config(Validated):
     )
     kv_cache_dtype: str = Field("auto", description="auto, bf16, fp16, fp32, fp8, int8, int4")
     enable_prefix_caching: bool | None = Field(None, description="reuse KV blocks [on when paged]")
+    max_num_scheduled_tokens: Count | None = Field(
+        None, description="tokens of a step that are scheduled [max-num-batched-tokens]"
+    )
+    prefill_schedule_interval: Annotated[int, Field(ge=0)] = Field(
+        0, description="while requests decode, compute prompts in every N-th step; 0: in any"
+    )
     enable_chunked_prefill: bool = Field(True, description="split prompts over steps")
     async_scheduling: bool | None = Field(
         None, description="schedule a step while the last one runs [on under vllm]"
@@ -271,7 +277,7 @@ class Config(Validated):
 
     @property
     def digest(self) -> str:
-        """A name for the configuration: 16 hex digits."""
+        """Sixteen hex digits that name the configuration."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:16]
 
 

@@ -42,6 +42,7 @@ class Mutant(NamedTuple):
 VLLM, BATCH, ENGINE, QUEUE = (f"rules/{name}.py" for name in ("vllm", "batch", "engine", "queue"))
 PAGED, POOL, PREFIX = "rules/paged.py", "rules/pool.py", "rules/prefix.py"
 WINDOW = "rules/window.py"
+CADENCE, LORA = "rules/cadence.py", "rules/lora.py"
 ATTENTION, KEYS, EVICTION = "rules/attention.py", "rules/keys.py", "rules/eviction.py"
 LAYOUT, POOL_LAYOUT = "kv/paged.py", "kv/block_pool.py"  # the constants that the rules read
 
@@ -51,14 +52,35 @@ LAYOUT, POOL_LAYOUT = "kv/paged.py", "kv/block_pool.py"  # the constants that th
 MUTANTS = [
     # 2. One step.
     Mutant("2 threshold ignored when alone", VLLM, "if num_unfinished > 1 else 0", "if num_unfinished > 0 else 0"),
-    Mutant("2 adaptive threshold", VLLM, "threshold = max(threshold, budget // num_unfinished)", "pass"),
-    Mutant("2 adaptive threshold counts all", VLLM, "budget // num_unfinished", "budget // (num_unfinished + 1)"),
-    Mutant("2a running first", VLLM, "    budget = schedule_running(state, batch, budget, threshold)\n    if state.num_preempted == 0:\n        schedule_waiting(state, batch, budget, threshold)\n", "    schedule_waiting(state, batch, budget // 2, threshold)\n    budget = schedule_running(state, batch, budget, threshold)\n"),
+    Mutant("2 adaptive threshold", VLLM, "threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)", "pass"),
+    Mutant("2 adaptive threshold counts all", VLLM, "max_num_batched_tokens // num_unfinished", "max_num_batched_tokens // (num_unfinished + 1)"),
+    Mutant("2a running first", VLLM, "    budget = schedule_running(state, batch, budget, threshold, held)\n", "    schedule_waiting(state, batch, budget // 2, threshold, held)\n    budget = schedule_running(state, batch, budget, threshold, held)\n"),
     Mutant("2a.1 certain to end", VLLM, "if placeholders > 0 and computed + 2 - placeholders >= request.end:", "if placeholders > 0 and computed + 1 - placeholders >= request.end:"),
     Mutant("2a.2 threshold on running", VLLM, "        if 0 < threshold < num_tokens:\n            num_tokens = threshold\n        num_tokens = min(num_tokens, budget, longest - computed)", "        num_tokens = min(num_tokens, budget, longest - computed)"),
-    Mutant("2a.3 FCFS victim is the last", BATCH, "last = state.num_running - 1", "last = 0"),
+    Mutant("2a.3 FCFS victim is the last", BATCH, "return state.num_running - 1", "return 0"),
     Mutant("2a.3 priority victim by arrival", QUEUE, "    return a.arrival_time < b.arrival_time\n", "    return a.arrival_time > b.arrival_time\n"),
-    Mutant("20 ids are compared as text", QUEUE, "    return is_id_before(a.request_id, b.request_id)\n", "    return a.request_id < b.request_id\n"),
+    Mutant("20 victim: the first of equals", BATCH, "            if is_more_urgent(state.requests[k], state.requests[other]):", "            if not is_more_urgent(state.requests[other], state.requests[k]):"),
+    Mutant("20 ties of a trace's clock", BATCH, "        elif is_before(state.requests[k], state.requests[other]):", "        elif is_more_urgent(state.requests[k], state.requests[other]):"),
+    Mutant("20 pipeline stages wait for a request's output", BATCH, "state.num_calls + state.limits.num_stages", "state.num_calls"),
+    Mutant("20 tokens scheduled in a step", VLLM, "budget = limits.max_num_scheduled_tokens", "budget = limits.max_num_batched_tokens"),
+    Mutant("20 prefill interval", CADENCE, "if state.num_executed + 1 - state.last_prefill >= interval:", "if state.num_executed - state.last_prefill >= interval:"),
+    Mutant("20 prefill is held for decodes alone", CADENCE, "is_chunk == 0", "is_chunk >= 0"),
+    Mutant("20 full: who waits for room", CADENCE, "state.waiting.length > state.num_deferred", "state.waiting.length > 0"),
+    Mutant("20 full: not after preemptions", CADENCE, "if state.num_preempted == 0 and not held:", "if not held:"),
+    Mutant("20 full: not while held", CADENCE, "if state.num_preempted == 0 and not held:", "if state.num_preempted == 0:"),
+    Mutant("20 empty steps are not executed", CADENCE, "    if batch.size > 0:\n", "    if batch.size >= 0:\n"),
+    Mutant("20 held chunks", VLLM, "(held and request.is_chunk > 0)", "False"),
+    Mutant("20 held admissions", VLLM, "if held and num_tokens > 1:", "if held:"),
+    Mutant("20 carried by a chunk", VLLM, "        state.carries_prefill |= request.is_chunk > 0\n", ""),
+    Mutant("20 carried by an admission", VLLM, "state.carries_prefill |= request.num_tokens - hit > 1", "state.carries_prefill = True"),
+    Mutant("20 deferred no more", BATCH, "    state.num_deferred -= request.is_deferred\n    request.is_deferred = 0\n", ""),
+    Mutant("25 adapters of running requests", VLLM, "        note_loras(state)\n", "        state.num_loras = 0\n"),
+    Mutant("25 an adapter in use joins", LORA, "    return has_lora(state, request.lora)\n", "    return False\n"),
+    Mutant("25 admissions add theirs", VLLM, "            add_lora(state, request)\n", "            pass\n"),
+    Mutant("25 as many adapters as may be", LORA, "state.num_loras < state.limits.max_loras", "state.num_loras <= state.limits.max_loras"),
+    Mutant("26 a grammar that is not compiled", VLLM, "> state.ready_clock", "> state.ready_clock + 1"),
+    Mutant("26 deferred although it is ready", ENGINE, "        defer(state, state.requests[k])  # also if it is ready at once\n", "        pass\n"),
+    Mutant("20 ids are compared as text", QUEUE, "    return a.id_rank < b.id_rank\n", "    return a.request_id < b.request_id\n"),
     Mutant("2a.3 index follows a victim before it", VLLM, "            if place < index:\n                index -= 1\n", ""),
     Mutant("2a.3 budget of a dropped victim", VLLM, "budget += preempt_at(state, batch, place)", "preempt_at(state, batch, place)"),
     Mutant("2a.3 priority self-preemption goes on", VLLM, "if not state.limits.by_priority:\n                return budget", "if True:\n                return budget"),
@@ -189,7 +211,7 @@ def is_caught(mutant: Mutant, *, compiled: bool = False) -> str | None:
                 return True
             return done.returncode != 0
 
-        cases = sorted(str(p) for p in (copy / "tests" / "data" / "vllm_cases").glob("*.json.gz"))
+        cases = sorted(str(p) for p in (copy / "tests" / "data").glob("vllm_cases*/**/*.json.gz"))
         replay = ("-m", "kvsim", "replay-case", "--backend")
         if compiled:
             if fails(*replay, "compiled", *cases, seconds=1200):

@@ -14,6 +14,7 @@ from kvsim.cli import main
 from kvsim.files import read_bytes
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "vllm_cases").glob("*.json.gz"))
+FEATURES = sorted((Path(__file__).parent / "data" / "vllm_cases2").glob("*/*.json.gz"))
 #: Shorter files, in bytes, have all memory recounted after every step.
 SHORT = 10_000
 
@@ -35,6 +36,28 @@ def played(path):
 @pytest.mark.parametrize("path", [played(path) for path in GOLDEN])
 def test_recorded_vllm_schedules_come_out_identical_and_keep_the_invariants(path):
     assert kvsim.replay(path, check_invariants=path.stat().st_size < SHORT) is None
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize("path", FEATURES, ids=lambda p: f"{p.parent.name}-{name_of(p)}")
+def test_schedules_of_later_features_come_out_identical(path, backend):
+    assert kvsim.replay(path, check_invariants=True, backend=backend) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feature", sorted({path.parent.name for path in FEATURES}))
+def test_all_recorded_schedules_of_a_feature_come_out_identical(feature, whole_data):
+    paths = sorted((whole_data / "vllm_cases2" / feature).glob("*.json"))
+    assert len(paths) >= 12
+    for path in paths:
+        for backend in ("python", "compiled"):
+            assert kvsim.replay(path, backend=backend) is None, path
+
+
+def test_a_feature_without_rules_is_refused_and_not_passed_over(tmp_path):
+    path = edited(tmp_path, lambda case: case["config"].update(connector={"kind": "fake"}))
+    with pytest.raises(ValueError, match="not modelled: connector"):
+        kvsim.replay(path)
 
 
 def edited(tmp_path, edit, name="08_multi_turn"):

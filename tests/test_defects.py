@@ -11,16 +11,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 from rich.console import Console
 
 import kvsim
 import workloads
 from kvsim import files
+from kvsim.catalog import get_model
 from kvsim.cli import main
 from kvsim.engine.setup import resolve
 from kvsim.kv.eviction import Ranked
@@ -544,7 +547,62 @@ def test_a_run_cut_at_its_horizon_counts_what_a_shorter_trace_would(
 
 def test_the_mean_gap_counts_the_tokens_that_its_percentiles_count() -> None:
     trace = Trace.from_arrays([0.0, 0.0], [50, 50], [3, 5000])
-    summary = kvsim.simulate(trace, model="gpt2", gpu="l4", horizon=2.0).summary
+    summary = kvsim.simulate(trace, model="llama-3-8b", gpu="h100-sxm", horizon=2.0).summary
     assert summary["num_in_flight"] == 1
     assert summary["mean_itl_ms"] == pytest.approx(summary["median_itl_ms"], rel=0.05)
     assert summary["mean_itl_ms"] > 1.0  # not the two gaps of the first
+
+
+def test_a_config_of_endless_layers_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
+    shape |= {"intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 2048}
+    file = tmp_path / "config.json"
+    for key, size in {"num_hidden_layers": 10**12, "intermediate_size": 10**30}.items():
+        file.write_text(json.dumps(shape | {"num_hidden_layers": 2, key: size}))
+        assert f"{key} must be at most" in refused(capsys, f"capacity --model {file}")
+    spec = get_model("gpt2")
+    with pytest.raises(ValueError, match="num_layers must be at most 10,000"):
+        replace(spec, num_layers=10_001)
+
+
+def test_steps_that_were_not_recorded_leave_no_file(tmp_path: Path) -> None:
+    trace = workloads.fixed(prompt=40, output=6, num_requests=4, request_rate=2.0)
+    for record in (True, False):
+        run = kvsim.simulate(trace, model="gpt2", gpu="l4", record_steps=record)
+        run.save(tmp_path)
+        assert (tmp_path / "steps.parquet").exists() is record
+        assert len(kvsim.load(tmp_path).steps) == len(run.steps)
+    kvsim.simulate(trace, model="gpt2", gpu="l4", record_steps=True).save(tmp_path)
+    (tmp_path / "steps.parquet").unlink()
+    with pytest.raises(ValueError, match="cannot be read"):
+        kvsim.load(tmp_path)
+
+
+def test_codes_have_a_legend_in_their_file(tmp_path: Path) -> None:
+    trace = workloads.fixed(prompt=40, output=6, num_requests=4, request_rate=2.0)
+    kvsim.simulate(trace, model="gpt2", gpu="l4").save(tmp_path)
+    legend = parquet.read_schema(tmp_path / "requests.parquet").metadata[b"finish_reason"]
+    assert legend == b"0 finished, 1 rejected, 2 in_flight, 3 unsent"
+
+
+@pytest.mark.parametrize("command", ["capacity", "train-memory", "roofline"])
+def test_what_simulates_nothing_can_be_written_too(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([command, "--model", "llama-3-8b", "--out", str(tmp_path / "a")])
+    assert "Tables and figures are in" in capsys.readouterr().out
+    main([command, "--model", "llama-3-8b", "--json", "-"])
+    (answer,) = (tmp_path / "a").glob("*.json")
+    assert json.loads(answer.read_text()) == json.loads(capsys.readouterr().out)
+    assert answer.with_suffix(".png").stat().st_size > 5000
+
+
+def test_a_trace_is_told_with_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workloads.sharegpt(num_requests=30).save(tmp_path / "t.csv")
+    main(["trace", "inspect", str(tmp_path / "t.csv")])
+    said = capsys.readouterr().out
+    assert re.search(r"^duration +[\d.,]+ s *$", said, re.MULTILINE)
+    assert re.search(r"^request rate +[\d.]+ requests/s *$", said, re.MULTILINE)
+    assert re.search(r"^mean prompt +[\d.]+ tokens *$", said, re.MULTILINE)

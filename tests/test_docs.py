@@ -5,31 +5,24 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
-import re
-import shlex
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from documents import README as PAGE
+from documents import ROOT, blocks, commands, run_page
 
 import kvsim
 import workloads
 from kvsim.cli import main
 
-ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+if TYPE_CHECKING:
+    from pathlib import Path
 
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
-
-
-def commands() -> list[str]:
-    return [line for block in blocks("bash") for line in block.splitlines() if line.strip()]
+README = PAGE.read_text(encoding="utf-8")
 
 
 def test_the_first_screen_has_two_set_up_commands_and_ci_runs_the_second() -> None:
-    install, test = commands()[:2]
+    install, test = commands(PAGE)[:2]
     assert README.index(test) < 1500
     assert install.endswith("kvsim compare --out results")
     assert test.endswith(".venv/bin/python -m pytest")
@@ -37,30 +30,15 @@ def test_the_first_screen_has_two_set_up_commands_and_ci_runs_the_second() -> No
 
 
 def test_the_table_in_readme_is_what_compare_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    (shown,) = blocks("text")
+    (shown,) = [block.text for block in blocks(PAGE) if block.language == "text"]
     main(["compare"])
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert shown.strip().splitlines() == printed[: len(shown.strip().splitlines())]
 
 
-def test_the_commands_in_readme_run_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    lines = [line for line in commands()[2:] if line.startswith("kvsim ")]
-    assert len(lines) >= 8
-    for whole in lines:
-        line = re.sub(r"--num-requests \d+", "--num-requests 50", whole)  # not all are compiled
-        main(shlex.split(line)[1:])
-        assert capsys.readouterr().out, line
-
-
-def test_the_python_in_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "python_in_readme.py").write_text("\n".join(blocks("python")), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("python_in_readme")
-    monkeypatch.delitem(sys.modules, "python_in_readme")
+def test_what_readme_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len([line for line in commands(PAGE) if "kvsim " in line]) >= 6
+    run_page(PAGE, tmp_path, monkeypatch, num_requests=50)  # not all are compiled
     assert (tmp_path / "waste.png").stat().st_size > 10_000
 
 

@@ -1,4 +1,4 @@
-"""Invariants 1 to 10 (see ARCHITECTURE) after every step, on random traces and configurations.
+"""Invariants 1 to 10 (see ARCHITECTURE.md) after every step, on random traces and configurations.
 
 ``check_invariants`` recounts all memory after every step (2, 3, 4, 9); ``check_result`` looks at
 the tables (1, 5, 9, 10); the rest is checked here.

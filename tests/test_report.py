@@ -12,6 +12,7 @@ import kvsim
 import workloads
 from kvsim.kv.usage import Cause
 from kvsim.report import plot
+from kvsim.report.colours import LINES
 from kvsim.report.terminal import comparison_table, run_table
 from kvsim.report.text import gib, milliseconds, number, percent
 
@@ -144,4 +145,4 @@ def test_the_99th_percentile_can_be_read_off_the_latency_figure() -> None:
     assert at == pytest.approx(run.summary["p99_ttft_ms"] / 1000, rel=0.05)
     assert axes.get_yscale() == "log"
     assert [list(line.get_xdata()) for line in axes.lines].count([0.5, 0.5]) == 1
-    assert not set(plot.LINES) & {colour for colour, _ in plot.CAUSES.values()}
+    assert not set(LINES) & {colour for colour, _ in plot.CAUSES.values()}

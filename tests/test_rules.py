@@ -36,7 +36,7 @@ def scheduler(num_gpu_blocks: int, **options: object) -> VllmScheduler:
 
 
 def test_a_dropped_victim_gives_its_tokens_back_to_the_budget():
-    """Priority preemption of a request that this very step had scheduled (section 2a.3)."""
+    """Priority preemption of a request that this very step had scheduled (vllm-rules.md, 3.1)."""
     sched = scheduler(6, policy="priority")  # five blocks of four
     for one in (request(0, 3, 8, 2), request(1, 8, 8, 0), request(2, 7, 8, 1)):
         sched.add(one)

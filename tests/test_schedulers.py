@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from strategies import examples
 import kvsim
 import workloads
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
+from kvsim.engine.contents import text_ranks
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import Request, Status
-from kvsim.rules.queue import is_id_before
 from kvsim.sched.orca import OrcaScheduler
 from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 from kvsim.sched.static import StaticScheduler
@@ -105,9 +106,18 @@ def test_equals_wait_in_the_order_of_their_ids_as_text() -> None:
     assert order == sorted(range(13), key=str) == [0, 1, 10, 11, 12, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
-@given(st.integers(0, 10**7), st.integers(0, 10**7))
-def test_ids_compare_as_text(a: int, b: int) -> None:
-    assert is_id_before(a, b) == (str(a) < str(b))
+@given(st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=20, unique=True))
+def test_ids_are_ranked_as_text(ids: list[str]) -> None:
+    assert text_ranks(ids).tolist() == [sorted(ids).index(one) for one in ids]
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_of_equally_urgent_requests_the_first_as_text_is_served_first(backend: str) -> None:
+    trace = Trace.from_arrays([0.0] * 12, [10] * 12, [3] * 12, priority=[1] * 11 + [0])
+    options: dict[str, Any] = {"model": "gpt2", "gpu": "l4", "backend": backend}
+    run = kvsim.simulate(trace, scheduling_policy="priority", max_num_seqs=1, **options)
+    order = np.argsort(run.requests["first_scheduled_time"]).tolist()
+    assert order == [11, 0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_vllm_priority_preempts_the_least_urgent_even_if_scheduled_already() -> None:
@@ -260,9 +270,11 @@ def test_the_priority_queue_is_always_sorted(data: st.DataObject) -> None:
     """The heap against a sorted list, requests taken out from anywhere."""
     scheduler = VllmScheduler(pool(50), config(policy="priority"))
     model: list[Request] = []
+    ranks = text_ranks(map(str, range(12))).tolist()
     for index in range(data.draw(st.integers(1, 12))):
         one = request(index, 1, 1, priority=data.draw(st.integers(0, 2)))
         one.arrival_time = data.draw(st.sampled_from([0.0, 1.0]))
+        one.id_rank = ranks[index]
         scheduler.add(one)
         model.append(one)
         model.sort(key=lambda r: (r.priority, r.arrival_time, str(r.request_id)))

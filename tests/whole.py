@@ -20,6 +20,7 @@ LONG = "the whole trace; its beginning is in the sample"
 
 #: Test, by file and name: what it needs that the sample lacks.
 NEEDS_THE_WHOLE = {
+    "test_cases.py::test_all_recorded_schedules_of_a_feature_come_out_identical": LONG,
     "test_catalog.py::test_gpus_agree_with_the_shared_table": TABLE,
     "test_catalog.py::test_models_agree_with_the_shared_table": TABLE,
     "test_eviction.py::test_lru_hit_rates_on_the_mooncake_trace": LONG,

@@ -1,4 +1,7 @@
-"""From a model's layers to KV-cache groups that share one pool of equal blocks (vLLM 0.33)."""
+"""From a model's layers to KV-cache groups that share one pool of equal blocks (vLLM 0.33).
+
+docs/vllm-rules.md tells the rules in words, section 9.
+"""
 
 from __future__ import annotations
 

@@ -31,6 +31,13 @@ Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 
 
+#: What vLLM has recorded schedules of, and kvsim has no rules for.
+NOT_MODELLED = {
+    *("spec", "connector", "kv_events", "encoder", "mamba_cache_mode", "prefix_match_unit"),
+    "mamba_shared_prefix_checkpoint",
+}
+
+
 class _Part(BaseModel):
     # What a later vLLM adds and kvsim does not know shows as a difference, if it matters.
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -73,15 +80,21 @@ class Group(_Part):
 Layer = tuple[AttentionKind, Count | None, Count] | tuple[AttentionKind, Count | None, Count, Count]
 
 
+class Lora(_Part):
+    """Adapters: the most of one batch."""
+
+    max_loras: Count
+
+
 class CaseConfig(_Part):
     """What the schedule depends on; names and defaults are vLLM's.
 
     ``num_gpu_blocks`` includes the null block; ``groups`` None is one full-attention group. With
     ``summary`` the log keeps counts and checksums instead of names. kvsim's own: ``allocator`` and
-    ``scheduler`` as on the command line, ``eviction`` policy, ``pipeline_parallel_size``,
-    ``preemption_mode`` with ``num_cpu_blocks`` to swap to; and, for
-    allocators other than ``paged``, their memory: ``kv_cache_bytes``, ``layers`` as (kind, window,
-    bytes per token[, tensors: 1 for MLA's latent, else 2]), and ``swap_space_bytes``.
+    ``scheduler`` as on the command line, ``clock_ties`` False where equal arrival times are told
+    apart by the ids, ``eviction`` policy, ``preemption_mode`` with ``num_cpu_blocks`` to swap to;
+    and, for allocators other than ``paged``, their memory: ``kv_cache_bytes``, ``layers`` as (kind,
+    window, bytes per token[, tensors: 1 for MLA's latent, else 2]), and ``swap_space_bytes``.
     """
 
     num_gpu_blocks: Whole
@@ -102,15 +115,28 @@ class CaseConfig(_Part):
     retention_interval: Whole | None = 0
     num_lookahead_tokens: Whole = 0
     summary: bool = False
+    clock_ties: bool = True
     allocator: str = "paged"
     scheduler: str = "vllm"
     eviction: str = "lru"
     preemption_mode: Literal["recompute", "swap"] = "recompute"
     num_cpu_blocks: Whole = 0
     pipeline_parallel_size: Count = 1
+    max_num_scheduled_tokens: Count | None = None
+    prefill_schedule_interval: Whole = 0
+    lora: Lora | None = None
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_modelled(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            unknown = sorted(given.keys() & NOT_MODELLED)
+            if any(given[name] for name in unknown):
+                raise ValueError(f"not modelled: {', '.join(n for n in unknown if given[n])}")
+        return given
 
     @model_validator(mode="after")
     def _has_memory(self) -> Self:
@@ -122,6 +148,11 @@ class CaseConfig(_Part):
     def num_steps_in_flight(self) -> int:
         """Steps that may be under way at once."""
         return self.pipeline_parallel_size + self.async_scheduling
+
+    @property
+    def max_loras(self) -> int:
+        """Most adapters of one batch, 0 if requests have none."""
+        return 0 if self.lora is None else self.lora.max_loras
 
     @property
     def scheduler_config(self) -> SchedulerConfig:
@@ -161,7 +192,8 @@ class CaseRequest(_Part):
     """One request. Token i of a segment is a function of (segment, i) alone.
 
     ``segments`` are [segment, num_tokens] or [segment, start, num_tokens]; output token j is token
-    j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``.
+    j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``. ``lora`` names
+    its adapter; its grammar is compiled ``grammar_steps`` later.
     """
 
     id: str | int
@@ -172,6 +204,8 @@ class CaseRequest(_Part):
     arrival_time: float | None = None
     cache_salt: str | int | None = None
     out_seg: int | None = None
+    lora: str | int | None = None
+    grammar_steps: Whole | None = None
 
 
 class Workload(_Part):
@@ -181,7 +215,7 @@ class Workload(_Part):
 
 
 class Case(_Part):
-    """A workload, its configuration and its recorded steps; see ARCHITECTURE for the fields."""
+    """A workload, its configuration and its steps; docs/reference/files.md lists the fields."""
 
     name: str = "case"
     config: CaseConfig

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.cases.log import StepLog
 from kvsim.cost.constant import ConstantCost
-from kvsim.engine.contents import Contents, segment_rows
+from kvsim.engine.contents import Contents, segment_rows, text_ranks
 from kvsim.engine.refusal import refusal
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Parts, make_kv
@@ -68,7 +68,8 @@ def _contents_of(workload: Workload) -> Contents:
     """Return the requests of a case by row."""
     given = workload.requests
     segments = [[_segment(*segment) for segment in request.segments] for request in given]
-    salts: dict[str | int, int] = {}
+    salts: dict[tuple[object, object], int] = {}
+    loras: dict[str | int, int] = {}
     outputs = [
         FIRST_OUTPUT_SEGMENT + index if request.out_seg is None else request.out_seg
         for index, request in enumerate(given)
@@ -81,8 +82,11 @@ def _contents_of(workload: Workload) -> Contents:
         "priority": [request.priority for request in given],
         "cache_salt": [_salt(request, salts) for request in given],
         "num_samples": np.ones(len(given)),
+        "id_rank": text_ranks(str(request.id) for request in given),
+        "lora": [_lora(request, loras) for request in given],
+        "ready_time": [_ready_step(request) for request in given],
     }
-    arrays = {name: np.array(rows, np.int64) for name, rows in lists.items()}
+    arrays = {name: np.array(rows) for name, rows in lists.items()}
     flat = [segment for one in segments for segment in one]
     return Contents(arrays, segment_rows(*zip(*flat, strict=True)))
 
@@ -92,10 +96,20 @@ def _segment(content: int, *span: int) -> tuple[int, int, int]:
     return content, start, num_tokens
 
 
-def _salt(given: CaseRequest, salts: dict[str | int, int]) -> int:
-    if not given.cache_salt:
+def _salt(given: CaseRequest, salts: dict[tuple[object, object], int]) -> int:
+    """Return a number for what keeps a request's blocks apart: salt and adapter."""
+    if not given.cache_salt and given.lora is None:
         return 0
-    return salts.setdefault(given.cache_salt, len(salts) + 1)
+    return salts.setdefault((given.cache_salt or None, given.lora), len(salts) + 1)
+
+
+def _lora(given: CaseRequest, loras: dict[str | int, int]) -> int:
+    return 0 if given.lora is None else loras.setdefault(given.lora, len(loras) + 1)
+
+
+def _ready_step(given: CaseRequest) -> int:
+    """Return the step at which a request's grammar is compiled, -1 without one."""
+    return -1 if given.grammar_steps is None else given.arrival_step + given.grammar_steps
 
 
 def _arrivals(workload: Workload) -> list[tuple[int, int, float]]:
@@ -138,7 +152,8 @@ def play(
         0, parts, contents, table, start_time=AFTER_ALL_ARRIVALS, watched=True, compiled=compiled
     )
     state = replica.state
-    state.patient = True
+    state.patient, state.limits.clock_ties = True, config.clock_ties
+    state.limits.has_grammars = any(r.grammar_steps is not None for r in workload.requests)
     names = {index: request.id for index, request in enumerate(workload.requests)}
     log = StepLog(replica, names, summary=config.summary)
     arrivals, stops, step = _arrivals(workload), iter(replica.stops()), 0
@@ -150,6 +165,7 @@ def play(
             step = arrivals[0][0]
             continue
         entry: Entry = {"s": step}
+        state.ready_clock = step
         finished: list[str | int] = []
         log.before()
         stop = _next(stops)

@@ -171,6 +171,7 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
         )
     kv, limits, memory = setup.kv, setup.scheduler_config, setup.kv_config
     own: dict[str, Any] = vars(limits).copy()
+    own.pop("max_loras")
     if type(kv) is PagedManager:
         own["groups"] = [Group.of(spec) for spec in kv.groups]
         own["eviction"] = setup.allocator.params.get("eviction", "lru")
@@ -193,6 +194,7 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
         pipeline_parallel_size=setup.config.pipeline_parallel_size,
         summary=summary,
         scheduler=setup.scheduler,
+        clock_ties=False,
         **own,
     )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvsim.catalog.spec import MAX_LAYERS, MAX_SIZE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
@@ -51,6 +53,9 @@ class Config:
                 raise self.error(f"{key} must be an integer, not {value!r}")
             if value < minimum:
                 raise self.error(f"{key} must be at least {minimum}, not {value}")
+            most = MAX_LAYERS if "layer" in key else MAX_SIZE
+            if value > most:
+                raise self.error(f"{key} must be at most {most:,}, not {value:,}")
             return value
         if default is None:
             raise self.error(f"missing key {' or '.join(keys)}")

@@ -25,6 +25,10 @@ POSITIVE_FIELDS = (
 )
 
 
+#: Far beyond any model; what is larger is a mistake, and would be counted layer by layer.
+MAX_LAYERS, MAX_SIZE = 10_000, 2**40
+
+
 class AttentionLayer(NamedTuple):
     """The KV shape of one layer: what it keeps per token, and for how many tokens."""
 
@@ -128,6 +132,12 @@ class ModelSpec:
             if getattr(self, name) <= 0:
                 raise ValueError(
                     f"model {self.name!r}: {name} must be positive, not {getattr(self, name)}"
+                )
+        for name, value in vars(self).items():
+            most = MAX_LAYERS if name == "num_layers" else MAX_SIZE
+            if isinstance(value, int) and value > most:
+                raise ValueError(
+                    f"model {self.name!r}: {name} must be at most {most:,}, not {value:,}"
                 )
         if self.num_heads % self.num_kv_heads:
             raise ValueError(

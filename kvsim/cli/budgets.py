@@ -23,29 +23,44 @@ ROOFLINE_FIELDS = {
 }
 
 
+def _save(answer: Any, out: str | None, name: str, drawn: Any) -> None:
+    """Write an answer and its figure, the one of the same name in kvsim.plot."""
+    if out is None:
+        return
+    from kvsim.report import plot
+    from kvsim.report.files import save_answer
+
+    save_answer(answer.to_dict(), lambda: getattr(plot, name)(drawn), Path(out), name)
+
+
 @click.command(cls=SectionedCommand)
 @config_options(only=("Model and GPU", "KV memory", "Scheduler limits"))
+@OUT
 @JSON
-def capacity(json_file: str | None, **options: Any) -> None:
+def capacity(out: str | None, json_file: str | None, **options: Any) -> None:
     """Compute the memory budget, the KV blocks and the requests that fit: no simulation."""
     from kvsim.kv.capacity import capacity as capacity_of
     from kvsim.report.capacity import capacity_table
 
+    check_targets(out, json_file)
     answer = capacity_of(**options_given(options))
-    print_answer(answer.to_dict(), json_file, lambda: capacity_table(answer))
+    _save(answer, out, "capacity", answer)
+    print_answer(answer.to_dict(), json_file, lambda: capacity_table(answer), out=out)
 
 
 @click.command("train-memory", cls=TrainingCommand)
 @training_options
+@OUT
 @JSON
-def train_memory(json_file: str | None, **options: Any) -> None:
+def train_memory(out: str | None, json_file: str | None, **options: Any) -> None:
     """Compute the memory of training by component, and what would make it fit: no simulation."""
     from kvsim.report.training import training_table
     from kvsim.training.remedies import train_memory as train_memory_of
 
-    check_targets(None, json_file)
+    check_targets(out, json_file)
     found = train_memory_of(**options_given(options))
-    print_answer(found.to_dict(), json_file, lambda: training_table(found))
+    _save(found, out, "training_memory", {found.model: found})
+    print_answer(found.to_dict(), json_file, lambda: training_table(found), out=out)
 
 
 @click.command(cls=SectionedCommand)
@@ -62,11 +77,10 @@ def roofline(
     batch_size: int, context_len: int, out: str | None, json_file: str | None, **options: Any
 ) -> None:
     """Compute what limits prefill and decode, memory or arithmetic: no simulation."""
-    from kvsim.report.roofline import roofline_tables, save_roofline
+    from kvsim.report.roofline import roofline_tables
     from kvsim.roofline.intensity import roofline as roofline_of
 
     check_targets(out, json_file)
     found = roofline_of(batch_size=batch_size, context_len=context_len, **options_given(options))
-    if out is not None:
-        save_roofline(found, Path(out))
+    _save(found, out, "roofline", found)
     print_answer(found.to_dict(), json_file, lambda: roofline_tables(found), out=out)

@@ -50,6 +50,8 @@ SECTIONS = {
         "max_model_len",
         "max_num_seqs",
         "max_num_batched_tokens",
+        "max_num_scheduled_tokens",
+        "prefill_schedule_interval",
         "enable_chunked_prefill",
         "async_scheduling",
     ),

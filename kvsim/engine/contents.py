@@ -11,6 +11,8 @@ from kvsim.records.memory import Flat, Views
 from kvsim.records.request import Request, Segment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from kvsim.records.engine import Trace as TraceRecord
@@ -20,18 +22,26 @@ if TYPE_CHECKING:
 _contents: WeakKeyDictionary[Trace, Contents] = WeakKeyDictionary()
 
 
+#: Lists of times; all others are integers.
+SECONDS = ("ready_time",)
+
+
 class Contents:
     """Requests by row: shared, read-only memory.
 
     Parameters
     ----------
     lists : num_prompt_tokens, max_tokens, output_content_id, priority, cache_salt and num_samples,
-        int64, one per request, and segment_offsets, one more
+        int64, one per request, and segment_offsets, one more; with priorities id_rank, with
+        adapters lora, with grammars ready_time, seconds
     segments : the prompts' segments, shape (segments,)
     """
 
     def __init__(self, lists: dict[str, NDArray[np.int64]], segments: NDArray[Any]) -> None:
-        self.lists = {name: np.ascontiguousarray(rows, np.int64) for name, rows in lists.items()}
+        self.lists = {
+            name: np.ascontiguousarray(rows, np.float64 if name in SECONDS else np.int64)
+            for name, rows in lists.items()
+        }
         self._segments = segments
 
     def __len__(self) -> int:
@@ -50,6 +60,8 @@ class Contents:
                 "cache_salt": trace.cache_salt,
                 "num_samples": trace.num_samples,
             }
+            if trace.priority.any():
+                lists["id_rank"] = text_ranks(map(str, range(len(trace))))
             columns = (trace.segment_content_id, trace.segment_start, trace.segment_num_tokens)
             _contents[trace] = cls(lists, segment_rows(*columns))
         return _contents[trace]
@@ -58,12 +70,21 @@ class Contents:
         """Point a replica's record of the trace here."""
         for name, values in self.lists.items():
             setattr(record, name, memory.list_of(values))
+        record.has_ranks = "id_rank" in self.lists
         segments: Any = Views(self._segments, Segment, Flat())
         record.segments = segments if memory.compiled else list(map(_segment, self._segments))
 
     def request(self, index: int, arrival_time: float, max_model_len: int) -> Request:
         """Make one request of the trace; its output is cut at ``max_model_len``."""
         return request_of(self.lists, self._segments, index, arrival_time, max_model_len)
+
+
+def text_ranks(ids: Iterable[str]) -> NDArray[np.int64]:
+    """Return the place of each id among all in the order of texts: 10 before 9."""
+    order = np.argsort(np.array(list(ids)), kind="stable")
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
 
 
 def segment_rows(content_id: Any, start: Any, num_tokens: Any) -> NDArray[Any]:

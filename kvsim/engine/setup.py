@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import Memory, resolve_memory
@@ -12,6 +12,7 @@ from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
+from kvsim.records.engine import VLLM
 from kvsim.registry import parse_spec
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, scheduler_type
 
@@ -276,7 +277,19 @@ def _scheduler_config(
         policy=config.scheduling_policy,
         preemption_mode=preemption_mode,
         async_scheduling=asynchronous,
+        max_num_scheduled_tokens=_own(config, kind, scheduler, "max_num_scheduled_tokens", None),
+        prefill_schedule_interval=_own(config, kind, scheduler, "prefill_schedule_interval", 0),
     )
+
+
+def _own(
+    config: Config, kind: type[Scheduler], scheduler: str, field: str, default: int | None
+) -> Any:
+    """Return a setting of vLLM's own scheduler; others refuse it."""
+    value = getattr(config, field)
+    if value != default and kind.rules_of != VLLM:
+        raise ValueError(f"{field}: scheduler {scheduler!r} has no such limit; vllm has")
+    return value
 
 
 def _make_cost_model(config: Config, cost_config: CostConfig) -> CostModel:
@@ -305,8 +318,6 @@ def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> 
     supported = kind.supports_async
     if config.async_scheduling and not supported:
         raise ValueError(f"async_scheduling: scheduler {scheduler!r} decides one step at a time")
-    if config.async_scheduling and config.pipeline_parallel_size > 1:
-        raise ValueError("async_scheduling with pipeline_parallel_size above 1 is not modelled")
     if config.async_scheduling is None:
         return supported and config.pipeline_parallel_size == 1
     return config.async_scheduling

@@ -23,7 +23,7 @@ class Router(ABC):
     ----------
     looks_at_replicas : a choice depends on the replicas' state; if not, the choices are made
         before the run, and the replicas need not wait for each other
-    needs_prefix_cache : it calls :meth:`Backend.num_cached_tokens`; then it looks at the replicas,
+    needs_prefix_cache : it calls ``num_cached_tokens`` of a replica; then it looks at the replicas,
         too, and need not say so. Where prefix caching is off, the answer is 0
     """
 

@@ -86,6 +86,11 @@ class Limits(Record):
     by_priority: bool = False
     swaps: bool = False
     asynchronous: bool = False
+    max_num_scheduled_tokens: int = 0
+    prefill_schedule_interval: int = 0  # executed steps between those that carry prefill
+    max_loras: int = 0  # adapters of one batch, 0 if requests have none
+    has_grammars: bool = False
+    clock_ties: bool = False  # arrival times may be equal, as in records of steps
     depth: int = 1  # steps that may be under way at once
     num_stages: int = 1
 
@@ -188,6 +193,10 @@ class Trace(Record):
     priority: list[int] = field(default_factory=list)
     cache_salt: list[int] = field(default_factory=list)
     num_samples: list[int] = field(default_factory=list)
+    has_ranks: bool = False
+    id_rank: list[int] = field(default_factory=list)  # of ids as text, if requests have priorities
+    lora: list[int] = field(default_factory=list)  # with adapters only
+    ready_time: list[float] = field(default_factory=list)  # of grammars
     ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
     arrival_time: list[float] = field(default_factory=list)
     num_arrivals: int = 0
@@ -242,6 +251,15 @@ class Replica(Record):
     tried: bool = False
     steady: bool = False  # nothing but decodes went on in the last step
     num_empty_steps: int = 0  # in a row
+    num_calls: int = 0  # of schedule
+    num_executed: int = 0  # steps with at least one token
+    last_prefill: int = 0  # of the executed steps, the last that carried prefill
+    carries_prefill: bool = False  # the step being decided
+    is_prefill_full: bool = False  # requests that could be admitted had to wait
+    num_deferred: int = 0  # waiting requests that were set aside
+    loras: list[int] = field(default_factory=list)  # adapters of the step being decided
+    num_loras: int = 0
+    ready_clock: float = 0.0  # grammars are compiled up to this time
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)

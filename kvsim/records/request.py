@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from kvsim.records.record import NONE, Hot, Rare, Record, Short
+from kvsim.records.record import NONE, Hot, Rare, Record, Short, Tiny
 
 
 class Status(IntEnum):
@@ -72,6 +72,8 @@ class Request(Record):
     next: Short = NONE  # in the waiting queue
     previous: Short = NONE
     end: Short = NONE  # tokens at which it stops
+    is_chunk: Tiny = 0  # its last scheduled tokens left known ones to compute
+    is_deferred: Tiny = 0  # was set aside in the queue, and has not been admitted since
     last_token_time: Hot = math.nan
     num_preemptions: Rare = 0
     num_cached_tokens: Rare = 0  # hit at first admission
@@ -80,10 +82,15 @@ class Request(Record):
     first_token_time: float = math.nan
     finish_time: float = math.nan
     place: Rare = NONE  # in the replica's list of requests
+    id_rank: Rare = NONE  # of its id among all, as text
+    lora: Rare = 0  # its adapter, 0 for none
+    next_call: Rare = 0  # pipeline stages: not scheduled again before this call of schedule
 
     def __post_init__(self) -> None:
         if self.num_tokens == NONE:
             self.num_tokens = self.num_prompt_tokens
+        if self.id_rank == NONE:
+            self.id_rank = self.request_id
         if self.end == NONE:
             self.end = self.num_prompt_tokens + self.max_tokens
         if self.num_segments == NONE:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.files import whole_folder
-from kvsim.results.result import OWNED
+from kvsim.results.result import OWNED, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from matplotlib.figure import Figure
 
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
@@ -29,5 +32,23 @@ def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
             runs.save(temporary)
             for name, draw in plot.FIGURES.items():
                 draw(runs).savefig(temporary / f"{name}.png", dpi=130)
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def save_answer(
+    answer: Mapping[str, Any], draw: Callable[[], Figure], folder: Path, name: str
+) -> None:
+    """Write ``NAME.json`` and ``NAME.png`` of a command that simulates nothing, both or nothing.
+
+    Raises
+    ------
+    ValueError
+        If the folder cannot be written.
+    """
+    try:
+        with whole_folder(folder) as temporary:
+            write_json(temporary / f"{name}.json", answer)
+            draw().savefig(temporary / f"{name}.png", dpi=130)
     except OSError as error:
         raise ValueError(f"{folder}: cannot be written: {error.strerror or error}") from None

@@ -15,7 +15,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from kvsim.kv.usage import HELD, WHOLE, Cause
-from kvsim.report import plot_roofline
+from kvsim.report import plot_budget, plot_roofline
+from kvsim.report.colours import LINES, STYLES
 from kvsim.report.title import deployment, served
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import latencies
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
-
-    from kvsim.training.memory import TrainingMemory
 
     Runs: TypeAlias = Result | Comparison | Mapping[str, Result]
 
@@ -40,14 +39,9 @@ CAUSES = {
     Cause.CACHED: ("#009E73", "cached prefixes (free)"),
     Cause.FREE: ("#F2F2F2", "free"),
 }
-TRAINING_PARTS = ("weights", "gradients", "optimizer", "activations", "workspace")
 
 #: Instants that a memory map shows, evenly spaced over the run.
 MAP_COLUMNS = 1200
-
-#: Of lines: colours that all can tell apart (Tol's muted palette, none of a cause), then styles.
-STYLES = ("-", "--", ":")
-LINES = ("#332288", "#CC6677", "#117733", "#AA4499", "#882255", "#44AA99", "#999933")
 
 #: Shares of requests that a latency figure marks, by name.
 MARKS = {"p50": 0.5, "p90": 0.1, "p99": 0.01}
@@ -252,25 +246,8 @@ def _survival(axes: Axes, values: NDArray[np.float64], name: str, **look: Any) -
         axes.step(known, longer, where="pre", label=name, **look)
 
 
-def training_memory(budgets: Mapping[str, TrainingMemory]) -> Figure:
-    """Draw one bar per training budget, by component, and the memory of the GPU as a line."""
-    figure = Figure(figsize=(7, 1.6 + 0.4 * len(budgets)), layout="constrained")
-    axes = figure.subplots()
-    names, found = list(budgets), list(budgets.values())
-    left = np.zeros(len(found))
-    for part, colour in zip(TRAINING_PARTS, LINES, strict=False):
-        widths = np.array([getattr(one, f"{part}_bytes") / 2**30 for one in found])
-        axes.barh(range(len(found)), widths, left=left, color=colour, height=0.7, label=part)
-        left += widths
-    for memory_bytes in {one.gpu_memory_bytes for one in found}:
-        axes.axvline(memory_bytes / 2**30, color="0.2", linestyle="--", linewidth=1)
-    axes.set_yticks(range(len(found)), names, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel("GiB on one GPU (dashed: its memory)")
-    figure.legend(loc="outside lower center", ncols=len(TRAINING_PARTS), frameon=False, fontsize=8)
-    return figure
-
-
+training_memory = plot_budget.training_memory
+capacity = plot_budget.capacity
 roofline = plot_roofline.roofline
 
 #: What ``kvsim compare --out`` and ``kvsim run --out`` draw, by file name.

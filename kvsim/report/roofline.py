@@ -9,12 +9,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.files import whole_folder
 from kvsim.report.text import gib, milliseconds, percent, rate
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import RenderableType
 
     from kvsim.roofline.intensity import Roofline
@@ -109,22 +106,3 @@ def _levels(found: Roofline) -> Table:
 
 def _latency(seconds: float) -> str:
     return f"{seconds * 1e9:,.0f} ns" if seconds < 1e-6 else f"{seconds * 1e6:,.0f} us"
-
-
-def save_roofline(found: Roofline, folder: Path) -> None:
-    """Write ``roofline.json`` and ``roofline.png``, both or nothing.
-
-    Raises
-    ------
-    ValueError
-        If the folder cannot be written.
-    """
-    from kvsim.report import plot
-    from kvsim.results.result import write_json
-
-    try:
-        with whole_folder(folder) as temporary:
-            write_json(temporary / "roofline.json", found.to_dict())
-            plot.roofline(found).savefig(temporary / "roofline.png", dpi=130)
-    except OSError as error:
-        raise ValueError(f"{folder}: cannot be written: {error.strerror or error}") from None

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from kvsim.trace import Trace
 
 
+#: Units of what is not a count, a name or tokens.
+UNITS = {"duration": "s", "request_rate": "requests/s"}
+
+
 def trace_facts(trace: Trace) -> dict[str, Any]:
     """Return counts, rate, variation of the gaps between arrivals, and length statistics."""
     gaps = np.diff(trace.arrival_time)
@@ -54,7 +58,9 @@ def facts_table(facts: Mapping[str, Any]) -> RenderableType:
     for label, value in facts.items():
         values = value if isinstance(value, list) else [value]
         separator = "\n" if label == "notes" else ", "
-        table.add_row(label.replace("_", " ") + "  ", separator.join(map(_fact, values)))
+        unit = UNITS.get(label, "tokens" if label.endswith("_tokens") else "")
+        words = label.removesuffix("_tokens").replace("_", " ")
+        table.add_row(f"{words}  ", f"{separator.join(map(_fact, values))} {unit}".rstrip())
     return table
 
 

@@ -11,13 +11,19 @@ import numpy as np
 
 from kvsim.config import Config, RunConfig
 from kvsim.files import settle, whole_folder, write_whole
-from kvsim.results.tables import MEMORY, REQUESTS, STEPS
+from kvsim.results.tables import MEMORY, REQUESTS, STEPS, FinishReason
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
 TABLES = {"requests": REQUESTS, "memory": MEMORY, "steps": STEPS}
+#: What codes mean, in the metadata of their Parquet file.
+LEGENDS = {
+    "requests": {
+        "finish_reason": ", ".join(f"{int(r)} {r.name.lower()}" for r in FinishReason),
+    }
+}
 #: What a run directory holds; figures are drawn by :mod:`kvsim.report.plot`.
 OWNED = (
     *(f"{name}.parquet" for name in TABLES),
@@ -35,7 +41,7 @@ class Result:
     summary : metrics by the names of ``vllm bench serve --save-result``, latencies in ms
     requests, memory, steps : structured arrays; see :mod:`kvsim.results.tables` for the columns.
         ``steps`` is empty unless ``record_steps`` was set
-    memory_map : uint8, (memory samples, address bins) of :class:`kvsim.kv.manager.Cause` codes;
+    memory_map : uint8, (memory samples, address bins) of :class:`kvsim.kv.usage.Cause` codes;
         empty unless ``record_memory_map`` was set
     config, provenance : what was run; version, seed, trace digest, backend
     """
@@ -87,7 +93,10 @@ class Result:
             with whole_folder(folder, OWNED) as new:
                 for name in TABLES:
                     array = self._table(name)
+                    if name == "steps" and not self.config.record_steps:
+                        continue  # not recorded is not the same as none
                     table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
+                    table = table.replace_schema_metadata(LEGENDS.get(name))
                     parquet.write_table(table, new / f"{name}.parquet")
                 if self.memory_map.size:
                     np.save(new / "memory_map.npy", self.memory_map)
@@ -121,16 +130,18 @@ def load(directory: str | Path) -> Result:
         runs = sorted(p.parent.name for p in folder.glob("*/summary.json"))
         hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
         raise ValueError(f"{directory}: not a run directory (no summary.json){hint}")
+    config = RunConfig.from_toml(folder / "config.toml")
+    config = config.model_copy(update={"trace_digest": None})  # the provenance keeps it
+    tables = {name: np.zeros(0, dtype) for name, dtype in TABLES.items()}
+    written = [name for name in TABLES if name != "steps" or config.record_steps]
     try:
-        tables = {name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in TABLES}
+        tables |= {name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in written}
         summary = json.loads((folder / "summary.json").read_text())
         provenance = json.loads((folder / "provenance.json").read_text())
         map_file = folder / "memory_map.npy"
         memory_map = np.load(map_file) if map_file.is_file() else np.zeros((0, 0), np.uint8)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{directory}: cannot be read: {error}") from None
-    config = RunConfig.from_toml(folder / "config.toml")
-    config = config.model_copy(update={"trace_digest": None})  # the provenance keeps it
     return Result(summary, **tables, memory_map=memory_map, config=config, provenance=provenance)
 
 

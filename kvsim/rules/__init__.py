@@ -2,5 +2,5 @@
 
 A rule reads and writes the fields of records (:mod:`kvsim.records`) and calls other rules. Both
 engines run these very functions, so a rule keeps to what both understand: loops, branches, integers
-that stay below 2**63, floats, and tuples. ARCHITECTURE says more under "How a rule runs both ways".
+that stay below 2**63, floats, and tuples. ARCHITECTURE.md says more ("How a rule runs both ways").
 """

@@ -1,4 +1,7 @@
-"""What each kind of attention lets the KV cache drop, keep and find again. vLLM 0.33's rules."""
+"""What each kind of attention lets the KV cache drop, keep and find again. vLLM 0.33's rules.
+
+docs/vllm-rules.md tells the rules in words, section 8.
+"""
 
 from __future__ import annotations
 

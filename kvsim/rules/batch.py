@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING
 from kvsim.rules.kv import allocate_slots, free_slots
-from kvsim.rules.queue import dequeue, is_before, requeue
+from kvsim.rules.queue import dequeue, is_before, is_more_urgent, requeue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -24,8 +24,10 @@ def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
     entry.num_tokens = num_tokens
     entry.end = end
     entry.unfinished = int(end < request.num_tokens + request.num_placeholders)
+    request.is_chunk = entry.unfinished
     if entry.unfinished == 0:
         request.num_placeholders += int(state.limits.asynchronous)
+        request.next_call = state.num_calls + state.limits.num_stages
     if computed < request.max_computed_tokens:
         recomputed = min(end, request.max_computed_tokens) - computed
         state.totals.num_recomputed_tokens += recomputed
@@ -66,6 +68,8 @@ def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> No
     dequeue(state, k)
     state.tried = False
     state.steady = False
+    state.num_deferred -= request.is_deferred
+    request.is_deferred = 0
     admission.request = k
     admission.hit = hit
     admission.resumed = request.status == PREEMPTED
@@ -81,18 +85,22 @@ def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> No
 
 
 def victim_place(state: Replica) -> int:
-    """Return whom to preempt, by place in the running list: the last, or the last in urgency.
+    """Return whom to preempt, by place in the running list: the last, or the least urgent.
 
-    The id: vLLM takes the first of equals, whose clock never ties; here they could preempt each
-    other for ever.
+    Of equally urgent ones vLLM takes the first. Its clock does not tie; where a trace's does, the
+    order of ids goes on, or requests could preempt each other for ever.
     """
-    last = state.num_running - 1
-    if state.limits.by_priority:
-        for place in range(state.num_running - 1, -1, -1):
-            k, other = state.running[last], state.running[place]
-            if is_before(state.requests[k], state.requests[other]):
-                last = place
-    return last
+    if not state.limits.by_priority:
+        return state.num_running - 1
+    least = 0
+    for place in range(1, state.num_running):
+        k, other = state.running[least], state.running[place]
+        if state.limits.clock_ties:
+            if is_more_urgent(state.requests[k], state.requests[other]):
+                least = place
+        elif is_before(state.requests[k], state.requests[other]):
+            least = place
+    return least
 
 
 def preempt_at(state: Replica, batch: Batch, place: int) -> int:

@@ -30,7 +30,7 @@ from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
-from kvsim.rules.queue import dequeue, enqueue, head_of
+from kvsim.rules.queue import defer, dequeue, enqueue, head_of
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import batch_at, run_of_steps
 from kvsim.rules.static import end_batch, retire_request, schedule_static
@@ -67,6 +67,8 @@ def see_arrivals(state: Replica) -> bool:
 
 def add_request(state: Replica, k: int) -> None:
     """Queue a new arrival by the rules."""
+    if state.limits.has_grammars and state.trace.ready_time[state.requests[k].request_id] >= 0:
+        defer(state, state.requests[k])  # also if it is ready at once
     enqueue(state, k)
     state.tried = False
 
@@ -76,6 +78,9 @@ def make_request(state: Replica, request: Request, place: int) -> None:
     trace = state.trace
     describe(state, request, trace.ids[trace.next])
     request.place = place
+    request.is_chunk = 0
+    request.is_deferred = 0
+    request.next_call = 0
     request.arrival_time = trace.arrival_time[trace.next]
     request.status = WAITING
     request.holding = NONE
@@ -113,6 +118,10 @@ def describe(state: Replica, request: Request, row: int) -> None:
     request.priority = trace.priority[row]
     request.cache_salt = trace.cache_salt[row]
     request.num_samples = trace.num_samples[row]
+    if state.limits.by_priority:
+        request.id_rank = trace.id_rank[row] if trace.has_ranks else row
+    if state.limits.max_loras > 0:
+        request.lora = trace.lora[row]
 
 
 def begin_step(state: Replica, batch: Batch) -> None:

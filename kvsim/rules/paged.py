@@ -1,4 +1,7 @@
-"""The paged KV cache: block tables over a shared pool, one per group, as vLLM 0.33 keeps them."""
+"""The paged KV cache: block tables over a shared pool, one per group, as vLLM 0.33 keeps them.
+
+docs/vllm-rules.md tells the rules in words, section 6.
+"""
 
 from __future__ import annotations
 

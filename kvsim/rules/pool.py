@@ -5,6 +5,8 @@ blocks queue up in two parts: those without content in front, last freed first o
 those whose content may be hit again, in the order of the eviction policy. A block keeps its content
 until it is handed out (lazy eviction), and a block in a table never changes its id: block tables
 are append-only. The price is that one content may sit in several blocks.
+
+docs/vllm-rules.md tells the rules in words, section 5.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Groups with the same spec hit together or not at all. Different specs limit each other: the hit
 shrinks until every one of them can resume at its end (vLLM's hybrid coordinator).
+
+docs/vllm-rules.md tells the rules in words, sections 7 and 8.
 """
 
 from __future__ import annotations

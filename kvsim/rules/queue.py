@@ -67,7 +67,7 @@ def is_before(a: Request, b: Request) -> bool:
         return True
     if is_more_urgent(b, a):
         return False
-    return is_id_before(a.request_id, b.request_id)
+    return a.id_rank < b.id_rank
 
 
 def is_more_urgent(a: Request, b: Request) -> bool:
@@ -75,18 +75,6 @@ def is_more_urgent(a: Request, b: Request) -> bool:
     if a.priority != b.priority:
         return a.priority < b.priority
     return a.arrival_time < b.arrival_time
-
-
-def is_id_before(a: int, b: int) -> bool:
-    """Whether an id comes before another one as text does: 10 before 9, and 1 before 10."""
-    first, second = 1, 1  # the value of each one's first digit
-    while first * 10 <= a:
-        first *= 10
-    while second * 10 <= b:
-        second *= 10
-    if a * second != b * first:
-        return a * second < b * first
-    return first < second
 
 
 def sift_up(state: Replica, place: int) -> None:
@@ -134,6 +122,12 @@ def requeue(state: Replica, k: int) -> None:
         enqueue(state, k)
     else:
         push_front(state.waiting, state.requests, k)
+
+
+def defer(state: Replica, request: Request) -> None:
+    """Note that a waiting request is set aside: others are admitted past it."""
+    state.num_deferred += 1 - request.is_deferred
+    request.is_deferred = 1
 
 
 def head_of(state: Replica) -> int:

@@ -52,6 +52,8 @@ def can_run(state: Replica) -> bool:
         return False
     if limits.in_python or limits.scheduler == SCHEDULED_IN_PYTHON:
         return False  # a user's class sees every step
+    if limits.prefill_schedule_interval > 1 or state.num_deferred > 0:
+        return False
     if limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):
         return False
     if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL) or kv.has_windows or kv.num_groups > 1:

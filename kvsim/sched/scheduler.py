@@ -44,6 +44,9 @@ class SchedulerConfig:
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
     preemption_mode: Literal["recompute", "swap"] = "recompute"
+    max_num_scheduled_tokens: int | None = None
+    prefill_schedule_interval: int = 0
+    max_loras: int = 0
 
     @property
     def max_active(self) -> int:
@@ -159,6 +162,8 @@ def lay_out_scheduler(
     active = config.max_running + 1
     state.running, state.preempted = memory.ints(active), memory.ints(active)
     state.ended, state.swapped = memory.ints(active), memory.ints(active)
+    state.loras = memory.ints(max(config.max_loras, 1))
+    state.last_prefill = -config.prefill_schedule_interval
     state.admissions = memory.records(records.Admission, active)
 
 
@@ -175,6 +180,11 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
     limits.by_priority = config.policy == "priority"
     limits.swaps = config.preemption_mode == "swap"
     limits.asynchronous = config.async_scheduling
+    limits.max_num_scheduled_tokens = (
+        config.max_num_scheduled_tokens or config.max_num_batched_tokens
+    )
+    limits.prefill_schedule_interval = config.prefill_schedule_interval
+    limits.max_loras = config.max_loras
 
 
 def lay_out_batch(memory: Memory, batch: records.Batch, config: SchedulerConfig) -> None:

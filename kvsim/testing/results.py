@@ -32,7 +32,7 @@ def equal_tables(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def check_result(result: Result) -> None:
-    """Check what must hold of every finished run; see ARCHITECTURE for the numbered invariants.
+    """Check what must hold of every finished run; see ARCHITECTURE.md for the numbered invariants.
 
     Raises
     ------

@@ -249,7 +249,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """A name for the trace's content: sha256 over every array, 16 hex digits."""
+        """Sixteen hex digits of a sha256 over every array, which name the content."""
         h = hashlib.sha256()
         for f in fields(self):
             h.update(f.name.encode())

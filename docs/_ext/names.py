@@ -1,0 +1,118 @@
+"""Names that a page explains in words of its own, by kind: name to type, in the code's order."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import numpy as np
+
+    Names = dict[str, str]
+
+
+def meanings(lines: Iterable[str]) -> Names:
+    """Read lines ``name, name: meaning``."""
+    told: Names = {}
+    for line in lines:
+        names, _, meaning = line.partition(": ")
+        told |= dict.fromkeys(names.replace(",", " ").split(), meaning)
+    return told
+
+
+def _columns(dtype: np.dtype[Any]) -> Names:
+    return {name: str(dtype[name]) for name in dtype.names or ()}
+
+
+def _requests() -> Names:
+    from kvsim.results.tables import REQUESTS
+
+    return _columns(REQUESTS)
+
+
+def _memory() -> Names:
+    from kvsim.results.tables import MEMORY
+
+    return _columns(MEMORY)
+
+
+def _steps() -> Names:
+    from kvsim.results.tables import STEPS
+
+    return _columns(STEPS)
+
+
+@cache
+def _result() -> Any:
+    """Run something tiny, to see what a summary holds."""
+    import kvsim
+    import workloads
+
+    trace = workloads.fixed(prompt=20, output=4, num_requests=3, request_rate=1.0)
+    return kvsim.simulate(trace, model="llama-3-8b", gpu="l4", backend="python")
+
+
+def _summary() -> Names:
+    return {name: "" for name in _result().summary if name != "kv_cache"}
+
+
+def _kv_cache() -> Names:
+    return dict.fromkeys(_result().summary["kv_cache"], "")
+
+
+def _provenance() -> Names:
+    return dict.fromkeys(_result().provenance, "")
+
+
+def _capacity() -> Names:
+    import kvsim
+
+    answer = kvsim.capacity(model="llama-3-8b", gpu="a100-80gb").to_dict()
+    return dict.fromkeys(json.loads(json.dumps(answer)), "")
+
+
+def _train_memory() -> Names:
+    import kvsim
+
+    return dict.fromkeys(kvsim.train_memory(model="llama-3-8b").to_dict(), "")
+
+
+def _trace() -> Names:
+    from kvsim.trace.files import OPTIONAL, REQUIRED
+
+    return dict.fromkeys((*REQUIRED, *OPTIONAL), "")
+
+
+def _case() -> Names:
+    from kvsim.cases.case import CaseConfig
+
+    return {name: _default(field) for name, field in CaseConfig.model_fields.items()}
+
+
+def _case_request() -> Names:
+    from kvsim.cases.case import CaseRequest
+
+    return {name: _default(field) for name, field in CaseRequest.model_fields.items()}
+
+
+def _default(field: Any) -> str:
+    return "required" if field.is_required() else f"`{json.dumps(field.default)}`"
+
+
+#: By the name that a page uses.
+NAMES: dict[str, Callable[[], Names]] = {
+    "requests": _requests,
+    "memory": _memory,
+    "steps": _steps,
+    "summary": _summary,
+    "kv_cache": _kv_cache,
+    "provenance": _provenance,
+    "capacity": _capacity,
+    "train-memory": _train_memory,
+    "trace": _trace,
+    "case-config": _case,
+    "case-request": _case_request,
+}

@@ -1,0 +1,322 @@
+"""Tables of the reference, made from the configuration, the registries and the catalogue."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pydantic import BaseModel
+
+    from kvsim.registry import Registry
+
+Rows = list[tuple[str, ...]]
+GIB = 2**30
+
+
+def markdown(rows: Rows) -> str:
+    """Write rows, the heading first, as a Markdown table."""
+    head, *body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# -- configuration --------------------------------------------------------------------------------
+
+
+def _fields(model: type[BaseModel], names: Sequence[str]) -> Rows:
+    rows: Rows = [("field", "values", "default", "meaning")]
+    for name in names:
+        field = model.model_fields[name]
+        default = "" if field.default is None else f"`{field.default}`"
+        rows.append((f"`{name}`", _values(field), default, _prose(field.description or "")))
+    return rows
+
+
+def _values(field: Any) -> str:
+    """Say in words what a field takes: the types in its annotation, and their bounds."""
+    found = [_kind(part) for part in _parts(field.annotation)]
+    bounds = [
+        f"{sign} {getattr(item, key):g}"
+        for item in _metadata(field)
+        for key, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
+        if getattr(item, key, None) is not None
+    ]
+    kinds = ", ".join(dict.fromkeys(kind for kind in found if kind))
+    return f"{kinds} {' and '.join(dict.fromkeys(bounds))}".strip()
+
+
+def _metadata(field: Any) -> list[Any]:
+    """Return the constraints on a field, which stand in it or in a part of its annotation."""
+    parts: list[Any] = list(field.metadata)
+    for part in (field.annotation, *typing.get_args(field.annotation)):
+        if typing.get_origin(part) is typing.Annotated:
+            parts += typing.get_args(part)[1:]
+    return [inner for part in parts for inner in (part, *getattr(part, "metadata", ()))]
+
+
+def _parts(annotation: Any) -> list[Any]:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _parts(typing.get_args(annotation)[0])
+    if origin is Literal or origin is dict:
+        return [annotation]
+    inner = typing.get_args(annotation)
+    return [one for part in inner for one in _parts(part)] if inner else [annotation]
+
+
+def _kind(annotation: Any) -> str:
+    if typing.get_origin(annotation) is Literal:
+        return " \\| ".join(f"`{choice}`" for choice in typing.get_args(annotation))
+    if typing.get_origin(annotation) is dict:
+        return "names with numbers"
+    words = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+    return words.get(annotation, "" if annotation is type(None) else annotation.__name__)
+
+
+def _config(section: str) -> Rows:
+    from kvsim.cli.options import SECTIONS
+    from kvsim.config import RunConfig
+
+    return _fields(RunConfig, SECTIONS[section.replace("-", " ")])
+
+
+def _config_rest() -> Rows:
+    from kvsim.cli.options import SECTIONS
+    from kvsim.config import RunConfig
+
+    told = {name for names in SECTIONS.values() for name in names}
+    return _fields(RunConfig, [name for name in RunConfig.model_fields if name not in told])
+
+
+def _training(section: str) -> Rows:
+    from kvsim.cli.options import TRAINING_SECTIONS
+    from kvsim.training.config import TrainingConfig
+
+    return _fields(TrainingConfig, TRAINING_SECTIONS[section.replace("-", " ")])
+
+
+# -- the catalogue --------------------------------------------------------------------------------
+
+
+def _models() -> Rows:
+    from kvsim.budget.layout import kv_dtype, kv_layout
+    from kvsim.catalog import get_model, model_names
+
+    rows: Rows = [("name", "Hugging Face id", "10⁹ parameters", "KV KiB/token", "longest")]
+    for name in model_names():
+        model = get_model(name)
+        kv = kv_layout(model, kv_dtype("bf16")).bytes_per_token / 1024
+        size, longest = model.num_params / 1e9, model.max_position_embeddings
+        rows.append((f"`{name}`", model.hf_id, f"{size:,.2f}", f"{kv:g}", f"{longest:,}"))
+    return rows
+
+
+def _model_sources() -> Rows:
+    from kvsim.catalog import get_model, model_names
+
+    rows: Rows = [("name", "where its numbers come from")]
+    return rows + [(f"`{name}`", _prose(get_model(name).source)) for name in model_names()]
+
+
+def _gpus() -> Rows:
+    from kvsim.catalog import get_gpu, gpu_names
+
+    rows: Rows = [("name", "memory GiB", "HBM GB/s", "16-bit TFLOP/s", "FP8 TFLOP/s", "SMs")]
+    for name in gpu_names():
+        gpu = get_gpu(name)
+        numbers = (
+            f"{gpu.memory_bytes / GIB:.1f}",
+            f"{gpu.memory_bandwidth_bytes_per_s / 1e9:,.0f}",
+            f"{gpu.bf16_flops_per_s / 1e12:,.0f}",
+            f"{gpu.fp8_flops_per_s / 1e12:,.0f}" if gpu.fp8_flops_per_s else "",
+            f"{gpu.num_sms}",
+        )
+        rows.append((f"`{name}`", *numbers))
+    return rows
+
+
+def _gpu_sources() -> Rows:
+    from kvsim.catalog import get_gpu, gpu_names
+
+    rows: Rows = [("name", "where its numbers come from", "not read again")]
+    for name in gpu_names():
+        gpu = get_gpu(name)
+        doubtful = ", ".join(field.replace("_", " ") for field in gpu.unverified)
+        rows.append((f"`{name}`", _prose(gpu.source), doubtful))
+    return rows
+
+
+# -- the registries -------------------------------------------------------------------------------
+
+
+def _registry(registry: Registry[Any]) -> Rows:
+    rows: Rows = [("name", "does", "parameters and defaults")]
+    for name in registry.names():
+        factory = registry.get(name)
+        signature = inspect.signature(factory).parameters
+        parameters = [_parameter(signature[key]) for key in registry.parameters(name)]
+        rows.append((f"`{name}`", _summary(factory), ", ".join(parameters)))
+    return rows
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    default = "" if parameter.default is None else f"={parameter.default}"
+    return f"`{parameter.name.replace('_', '-')}{default}`"
+
+
+def _prose(text: str) -> str:
+    """Return text whose characters mean themselves in Markdown."""
+    return text.replace("[", "\\[").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+
+
+def _summary(part: Any) -> str:
+    """Return the first paragraph of a docstring, as Markdown."""
+    text = (inspect.getdoc(part) or "").split("\n\n")[0]
+    pieces = text.split("``")  # every second piece is code
+    return "".join(f"`{p}`" if i % 2 else _prose(p) for i, p in enumerate(pieces))
+
+
+def _allocators() -> Rows:
+    from kvsim.kv.manager import ALLOCATORS
+
+    return _registry(ALLOCATORS)
+
+
+def _schedulers() -> Rows:
+    from kvsim.sched.scheduler import SCHEDULERS
+
+    return _registry(SCHEDULERS)
+
+
+def _cost_models() -> Rows:
+    from kvsim.cost.model import COST_MODELS
+
+    return _registry(COST_MODELS)
+
+
+def _routers() -> Rows:
+    from kvsim.fleet.router import ROUTERS
+
+    return _registry(ROUTERS)
+
+
+def _eviction_policies() -> Rows:
+    from kvsim.kv.eviction import EVICTION_POLICIES
+
+    return _registry(EVICTION_POLICIES)
+
+
+def _workloads() -> Rows:
+    from workloads import WORKLOADS
+
+    rows: Rows = [("name", "does", "parameters and defaults")]
+    shared = ("num_requests", "request_rate", "seed", "arrival")
+    for name in WORKLOADS.names():
+        signature = inspect.signature(WORKLOADS.get(name)).parameters
+        own = [k for k in WORKLOADS.parameters(name) if k not in shared]
+        parameters = [_parameter(signature[key]) for key in own]
+        rows.append((f"`{name}`", _summary(WORKLOADS.get(name)), ", ".join(parameters)))
+    return rows
+
+
+def _arrivals() -> Rows:
+    from workloads.arrivals import ARRIVALS
+
+    return _registry(ARRIVALS)
+
+
+# -- the rest -------------------------------------------------------------------------------------
+
+
+def _formats() -> Rows:
+    from workloads.readers import formats
+    from workloads.readers.formats import _FORMATS
+
+    rows: Rows = [("format", "columns it is known by", "further columns", "options")]
+    for name in formats():
+        form = _FORMATS[name]
+        options = [
+            _parameter(p).replace("-", "_")
+            for p in inspect.signature(form.read).parameters.values()
+            if p.default is not p.empty
+        ]
+        columns = [", ".join(f"`{c}`" for c in cs) for cs in (form.required, form.optional)]
+        rows.append((f"`{name}`", *columns, ", ".join(options)))
+    return rows
+
+
+def _unused_flags() -> Rows:
+    from kvsim.cli.vllm_flags import ALONE, WITH_VALUE
+
+    return [
+        ("", "flags"),
+        ("with a value", ", ".join(f"`{f}`" for f in sorted(WITH_VALUE))),
+        ("alone, or as `--no-...`", ", ".join(f"`{f}`" for f in sorted(ALONE))),
+    ]
+
+
+def _refused_flags() -> Rows:
+    from kvsim.cli.vllm_flags import NOT_MODELLED
+
+    rows: Rows = [("flag", "would need")]
+    return rows + [(f"`{flag}`", _prose(reason)) for flag, reason in sorted(NOT_MODELLED.items())]
+
+
+def _experiments() -> Rows:
+    rows: Rows = [("module", "asks")]
+    for file in sorted((Path(__file__).parents[2] / "experiments").glob("[a-z]*.py")):
+        text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        first = text.split("\n\n")[0].replace("\n", " ")
+        rows.append((f"`experiments.{file.stem}`", _prose(first.replace("``", ""))))
+    return rows
+
+
+def _causes() -> Rows:
+    from kvsim.kv.usage import Cause
+    from kvsim.report.plot import CAUSES
+
+    colours: Mapping[str, str] = {
+        "#0072B2": "dark blue",
+        "#56B4E9": "light blue",
+        "#E69F00": "orange",
+        "#D55E00": "red",
+        "#009E73": "green",
+        "#F2F2F2": "light grey",
+    }
+    rows: Rows = [("code", "colour", "cause", "column", "key of a summary")]
+    for cause in Cause:
+        colour, label = CAUSES[cause]
+        in_summary = "" if cause is Cause.FREE else f"`kv_cache.{cause.summary_key}`"
+        cells = (str(int(cause)), colours[colour], label, f"`{cause.column}`")
+        rows.append((*cells, in_summary))
+    return rows
+
+
+#: By the name that a page uses.
+TABLES: dict[str, Callable[..., Rows]] = {
+    "config": _config,
+    "config-rest": _config_rest,
+    "training-config": _training,
+    "models": _models,
+    "model-sources": _model_sources,
+    "gpus": _gpus,
+    "gpu-sources": _gpu_sources,
+    "allocators": _allocators,
+    "schedulers": _schedulers,
+    "cost-models": _cost_models,
+    "routers": _routers,
+    "eviction-policies": _eviction_policies,
+    "workloads": _workloads,
+    "arrivals": _arrivals,
+    "trace-formats": _formats,
+    "unused-flags": _unused_flags,
+    "refused-flags": _refused_flags,
+    "experiments": _experiments,
+    "causes": _causes,
+}

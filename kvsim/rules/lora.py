@@ -1,0 +1,38 @@
+"""Which LoRA adapters a batch may hold: at most max_loras different ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+
+def note_loras(state: Replica) -> None:
+    """Collect the adapters of all running requests, scheduled in this step or not."""
+    state.num_loras = 0
+    for place in range(state.num_running):
+        add_lora(state, state.requests[state.running[place]])
+
+
+def add_lora(state: Replica, request: Request) -> None:
+    """Count a request's adapter among those of the batch."""
+    if request.lora > 0 and not has_lora(state, request.lora):
+        state.loras[state.num_loras] = request.lora
+        state.num_loras += 1
+
+
+def has_lora(state: Replica, lora: int) -> bool:
+    """Whether the batch holds an adapter already."""
+    found = False
+    for place in range(state.num_loras):
+        found |= state.loras[place] == lora
+    return found
+
+
+def has_room_for_lora(state: Replica, request: Request) -> bool:
+    """Whether a request's adapter is in the batch, or may join it."""
+    if request.lora == 0 or state.num_loras < state.limits.max_loras:
+        return True
+    return has_lora(state, request.lora)
