@@ -132,7 +132,6 @@ HEAVY = {"numba", "matplotlib", "pandas", "pyarrow"}
     [
         "import kvsim",
         "import workloads",
-        "from kvsim.plugins import *",
         "import kvsim; kvsim.capacity(model='llama-3-8b', gpu='l4')",
         "import kvsim as k, workloads as w; k.simulate(w.fixed(num_requests=2), backend='python')",
         "import kvsim.rules.engine, kvsim.records.engine, kvsim.compiled.cache",

@@ -142,6 +142,12 @@ def test_type_checkers_see_the_names_that_are_imported_late(module: object) -> N
         assert getattr(module, name) is not None
 
 
+def test_the_author_of_a_part_waits_for_nothing_heavy() -> None:
+    code = "from kvsim.plugins import *; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"numba", "matplotlib", "pandas", "pyarrow"}
+
+
 def test_a_name_that_no_plug_in_needs_is_an_error() -> None:
     with pytest.raises(AttributeError, match=r"'kvsim\.plugins' has no attribute 'nothing'"):
         kvsim.plugins.nothing  # noqa: B018
