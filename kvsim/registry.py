@@ -1,8 +1,9 @@
 """The one plug-in mechanism: names for allocators, schedulers, cost models, workloads and more.
 
 A component is a class or function registered under a name by a decorator, in the one file that
-holds it. A name of the form ``package.module:object`` is imported, so that a user's own component
-runs without an edit to any file of kvsim.
+holds it. Installed packages add names by entry points (:mod:`kvsim.entry_points`). A name of the
+form ``package.module:object`` is imported, so that a user's own component runs without an edit to
+any file of kvsim.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from threading import RLock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hints
 
+from kvsim.entry_points import offers
 from kvsim.errors import unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kvsim.entry_points import Offer
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -41,29 +45,44 @@ class Registry(Generic[T]):
     package : whose modules are imported before the first look-up, so that a new component is one
         new file there
     kind : what every factory must make; a class that is none of it is refused by its name alone
+    group : of the entry points by which installed packages add names; a part of theirs is imported
+        when its name is used
     """
 
-    def __init__(self, what: str, package: str | None = None, kind: type[object] = object) -> None:
+    def __init__(
+        self,
+        what: str,
+        package: str | None = None,
+        kind: type[object] = object,
+        group: str | None = None,
+    ) -> None:
         self.what = what
         self.kind = kind
         self._package = package
+        self._group = group
         self._lock = RLock()
         self._is_loading = False
+        self._is_loaded = package is None and group is None
         self._factories: dict[str, Callable[..., T]] = {}
+        self._offers: dict[str, list[Offer]] = {}
+        self._installed: dict[str, Callable[..., T]] = {}
 
     def _load(self) -> None:
-        """Import the package's modules, once; each registers what it holds.
+        """Import the package's modules, once, and see what installed packages offer.
 
-        Other threads wait until it is done.
+        Each module registers what it holds. Other threads wait until it is done.
         """
-        if self._package is None:
+        if self._is_loaded:
             return
         with self._lock:
-            if self._package is not None and not self._is_loading:
+            if not self._is_loaded and not self._is_loading:
                 self._is_loading = True
                 try:
-                    import_modules(self._package)
-                    self._package = None
+                    if self._package is not None:
+                        import_modules(self._package)
+                    if self._group is not None:
+                        self._offers = offers(self._group)
+                    self._is_loaded = True
                 finally:
                     self._is_loading = False
 
@@ -89,7 +108,7 @@ class Registry(Generic[T]):
         """Give a class or function a name for a while: that of its own, or one like it."""
         self._load()
         name = re.sub(r"\W", "", getattr(factory, "__name__", "")) or "own"
-        while name in self._factories:
+        while name in self._factories or name in self._offers:
             name += "-own"
         self._factories[name] = factory
         try:
@@ -98,9 +117,20 @@ class Registry(Generic[T]):
             del self._factories[name]
 
     def names(self) -> list[str]:
-        """All registered names, sorted."""
+        """All names that can be used, sorted; those in :meth:`problems` are left out."""
         self._load()
-        return sorted(self._factories)
+        return sorted({*self._factories, *self._offers} - set(self.problems()))
+
+    def problems(self) -> dict[str, str]:
+        """Names that installed packages offer and that cannot be used, each with the reason."""
+        self._load()
+        found = {}
+        for name in sorted(self._offers):
+            try:
+                self.get(name)
+            except ValueError as error:
+                found[name] = str(error)
+        return found
 
     def get(self, name: str) -> Callable[..., T]:
         """Return the factory of a name, or of ``package.module:object``.
@@ -108,26 +138,46 @@ class Registry(Generic[T]):
         Raises
         ------
         ValueError
-            Naming the nearest registered names.
+            Naming the nearest registered names; or the package, if what an installed one offers
+            cannot be imported or has a name that is taken.
         """
         self._load()
+        if name in self._offers:
+            return self._get_installed(name)
         if name in self._factories:
             return self._factories[name]
         if ":" in name:
             return self._import(name)
-        raise unknown_name(self.what, name, self._factories)
+        raise unknown_name(self.what, name, {*self._factories, *self._offers})
+
+    def _get_installed(self, name: str) -> Callable[..., T]:
+        """Import what a package offers, once; a name must stand for one part."""
+        if name not in self._installed:
+            own, (offer, *others) = self._factories.get(name), self._offers[name]
+            # A package may register its part by the decorator as well; that is one part.
+            if own is not None and not offer.is_imported_as(own):
+                ours = f"{own.__module__}:{getattr(own, '__qualname__', name)}"
+                raise ValueError(f"{self.what} {name!r} is taken: {ours}, and {offer}")
+            if others:
+                raise ValueError(f"{self.what} {name!r} is offered twice: {offer}, and {others[0]}")
+            self._installed[name] = self._checked(offer.load(self.what), f"{name!r} ({offer})")
+        return self._installed[name]
 
     def _import(self, path: str) -> Callable[..., T]:
         module, _, attribute = path.partition(":")
         try:
-            factory: Callable[..., T] = getattr(import_module(module), attribute)
+            found = getattr(import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"cannot import {self.what} {path!r}: {error}") from None
-        if not callable(factory):
-            raise ValueError(f"{self.what} {path!r} is no class or function")
-        found: object = factory
+        return self._checked(found, repr(path))
+
+    def _checked(self, found: Any, label: str) -> Callable[..., T]:
+        """Check that a user's object can make parts; classes of another kind are refused."""
+        if not callable(found):
+            raise ValueError(f"{self.what} {label} is no class or function")
         if isinstance(found, type) and not issubclass(found, self.kind):
-            raise ValueError(f"{self.what} {path!r} is no {self.kind.__name__}")
+            raise ValueError(f"{self.what} {label} is no {self.kind.__name__}")
+        factory: Callable[..., T] = found
         return factory
 
     def parameters(self, name: str) -> list[str]:

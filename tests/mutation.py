@@ -171,8 +171,8 @@ MUTANTS = [
     Mutant("7 leading run", PREFIX, "    found = aligned(kv, run * size)\n", "    found = 0\n"),
     Mutant("7 chunked hit starts at its chunk", PREFIX, "place = num_skipped(spec.kind, spec.window, limit) // spec.block_size", "place = 0"),
     Mutant("7 retention 0 keeps the last window", ATTENTION, "    return end - run_length(group) <= place < end\n", "    return place < end\n"),
-    Mutant("7 prompt boundary", ATTENTION, "return is_before(kv, group, prompt - 1, place) or is_before(kv, group, shared, place)", "return is_before(kv, group, shared, place)"),
-    Mutant("7 shared prefix boundary", ATTENTION, "return is_before(kv, group, prompt - 1, place) or is_before(kv, group, shared, place)", "return is_before(kv, group, prompt - 1, place)"),
+    Mutant("7 prompt boundary", ATTENTION, "return is_in_run(kv, group, prompt - 1, place) or is_in_run(kv, group, shared, place)", "return is_in_run(kv, group, shared, place)"),
+    Mutant("7 shared prefix boundary", ATTENTION, "return is_in_run(kv, group, prompt - 1, place) or is_in_run(kv, group, shared, place)", "return is_in_run(kv, group, prompt - 1, place)"),
     Mutant("7 retention interval", ATTENTION, "(place - ahead) % blocks >= blocks - run", "(place - ahead) % blocks >= blocks - run - 1"),
     Mutant("7 dense retention", LAYOUT, "kv.segment = kv.alignment if retention is None else retention", "kv.segment = retention or 0"),
     # 8. Hybrid groups.

@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Lowest first. A module may import its own room and those before it.
 ROOMS = (
     *("records", "rules", "compiled"),
-    *("errors", "files", "registry", "trace", "catalog", "config", "budget", "kv"),
+    *("errors", "files", "entry_points", "registry", "trace", "catalog", "config", "budget", "kv"),
     *("sched", "cost", "training", "roofline", "results", "engine", "fleet", "cases", "testing"),
-    *("report", "cli", "__main__", "__init__"),
+    *("plugins", "report", "cli", "__main__", "__init__"),
 )
 
 #: Longest files, in lines.

@@ -7,7 +7,7 @@ from kvsim.trace import Trace
 from workloads.arrivals import ARRIVALS
 
 #: Generators by their command-line names. Each takes num_requests, request_rate, seed and arrival.
-WORKLOADS: Registry[Trace] = Registry("workload", "workloads", Trace)
+WORKLOADS: Registry[Trace] = Registry("workload", "workloads", Trace, "kvsim.workloads")
 
 
 def generate(spec: str, *, num_requests: int, request_rate: float, seed: int) -> Trace:

@@ -1,4 +1,4 @@
-"""Flags made from the configuration's fields, so that both can never differ."""
+"""Flags made from the configuration's fields, so that both can never differ (D1)."""
 
 from __future__ import annotations
 

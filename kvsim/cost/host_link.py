@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig
     from kvsim.records.cost import Cost
 
-#: Of one page fault of the GPU's, served by the driver: 20 to 50 us (Zheng et al., HPCA 2016).
+#: Of one page fault of the GPU's, served by the driver: 20 to 50 us (Zheng et al., HPCA 2016; D34).
 FAULT_SECONDS = 3e-5
 
 

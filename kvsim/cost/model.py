@@ -75,4 +75,6 @@ def lay_out_cost(
 
 
 #: Factories take a :class:`CostConfig` and keyword parameters.
-COST_MODELS: Registry[CostModel] = Registry("cost model", "kvsim.cost", CostModel)
+COST_MODELS: Registry[CostModel] = Registry(
+    "cost model", "kvsim.cost", CostModel, "kvsim.cost_models"
+)

@@ -121,7 +121,7 @@ class RooflineCost:
         record.step_time = host_seconds + rate.step
         record.step_time += layers * (rate.layer_launch + self.gemm_launches)
         record.request_time = rate.request
-        if config.host_waits:
+        if config.host_waits:  # for reasons of no kernel (D31)
             record.step_time += rate.sync_step
             record.request_time += rate.sync_request
         record.token_time = layers * _elementwise_io(config) / (bandwidth * rate.elementwise)

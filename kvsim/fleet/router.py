@@ -48,7 +48,7 @@ class Router(ABC):
 
 
 #: Factories take keyword parameters only.
-ROUTERS: Registry[Router] = Registry("router", "kvsim.fleet.routers", Router)
+ROUTERS: Registry[Router] = Registry("router", "kvsim.fleet.routers", Router, "kvsim.routers")
 
 
 def make_router(text: str) -> Router:

@@ -1,6 +1,6 @@
 """The block pool: fixed-size blocks with reference counts, a free queue and a hash map.
 
-A thin class over :mod:`kvsim.rules.pool`, where the rules are.
+A thin class over :mod:`kvsim.rules.pool`, where the rules are. The free queue has two parts (D3).
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 #: A sample of the layers gets at least this much memory, if there is as much. A smaller heap has
-#: fewer holes, so that the best fit of them is worse. On a saturated OPT-13B, 4 GiB of 11.4 give
-#: the throughput and requests in flight of all layers within 1 %, fragmentation within 3 points;
-#: half of an A10G's 5 GiB, 5 % less throughput.
+#: fewer holes, so that the best fit of them is worse (D42). On a saturated OPT-13B, 4 GiB of 11.4
+#: give the throughput and requests in flight of all layers within 1 %, fragmentation within 3
+#: points; half of an A10G's 5 GiB, 5 % less throughput.
 SAMPLE_BYTES = 2**32
 
 

@@ -107,7 +107,7 @@ class EvictionPolicy(ABC):
 
 #: Factories take keyword parameters only.
 EVICTION_POLICIES: Registry[EvictionPolicy] = Registry(
-    "eviction policy", "kvsim.kv", EvictionPolicy
+    "eviction policy", "kvsim.kv", EvictionPolicy, "kvsim.eviction_policies"
 )
 
 

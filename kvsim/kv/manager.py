@@ -270,4 +270,6 @@ class KVCacheManager(ABC):
 
 
 #: Factories take a :class:`KVCacheConfig` and keyword parameters.
-ALLOCATORS: Registry[KVCacheManager] = Registry("allocator", "kvsim.kv", KVCacheManager)
+ALLOCATORS: Registry[KVCacheManager] = Registry(
+    "allocator", "kvsim.kv", KVCacheManager, "kvsim.allocators"
+)

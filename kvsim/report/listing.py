@@ -63,6 +63,8 @@ def _registry(registry: Registry[Any], what: str) -> Table:
         doc = inspect.getdoc(registry.get(name)) or ""
         parameters = ", ".join(p.replace("_", "-") for p in registry.parameters(name))
         table.add_row(name, doc.split("\n\n")[0].replace("\n", " ").strip("."), parameters)
+    for name, reason in registry.problems().items():
+        table.add_row(name, reason, "")
     return table
 
 

@@ -65,19 +65,19 @@ def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
     # Only the window before the last aligned boundary is kept.
     prompt, shared = request.num_prompt_tokens, request.shared_prefix_boundary
     if not kv.drops_last_block:
-        return is_before(kv, group, prompt - 1, place) or is_before(kv, group, shared, place)
+        return is_in_run(kv, group, prompt - 1, place) or is_in_run(kv, group, shared, place)
     for tokens in (prompt - 1, prompt):
         boundary = max(tokens // kv.alignment * kv.alignment - kv.alignment, 0)
-        if is_before(kv, group, boundary, place):
+        if is_in_run(kv, group, boundary, place):
             return True
     if shared == 0:
         return False
-    if is_before(kv, group, shared, place):
+    if is_in_run(kv, group, shared, place):
         return True
-    return group.drops_last_block and is_before(kv, group, shared - group.block_size, place)
+    return group.drops_last_block and is_in_run(kv, group, shared - group.block_size, place)
 
 
-def is_before(kv: KV, group: KVGroup, boundary: int, place: int) -> bool:
+def is_in_run(kv: KV, group: KVGroup, boundary: int, place: int) -> bool:
     """Whether a block stands in the run that a hit up to a boundary needs."""
     end = boundary // kv.alignment * kv.alignment // group.block_size + group.drops_last_block
     return end - run_length(group) <= place < end

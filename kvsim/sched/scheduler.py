@@ -390,7 +390,9 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
 
 
 #: Factories take a KVCacheManager and a :class:`SchedulerConfig`.
-SCHEDULERS: Registry[Scheduler] = Registry("scheduler", "kvsim.sched", Scheduler)
+SCHEDULERS: Registry[Scheduler] = Registry(
+    "scheduler", "kvsim.sched", Scheduler, "kvsim.schedulers"
+)
 
 
 def scheduler_type(

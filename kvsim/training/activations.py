@@ -8,7 +8,7 @@ Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Mode
     s b h / t (34 + 5 a s / h)                      with sequence parallelism, too,
 
 of s tokens, b sequences, width h, a heads and t GPUs. Its pieces are counted one by one, so that
-fewer KV heads, more norms, a gated MLP, FP32 and FP8 follow from the same list.
+fewer KV heads, more norms, a gated MLP, FP32 and FP8 follow from the same list (D35).
 """
 
 from __future__ import annotations

@@ -1,0 +1,66 @@
+"""Parts that installed packages offer, as entry points in the groups ``kvsim.*``.
+
+A package says so in its ``pyproject.toml``, and kvsim knows the part by its name:
+
+    [project.entry-points."kvsim.allocators"]
+    half-paged = "my_package.allocators:HalfPaged"
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+class Offer(NamedTuple):
+    """One entry point: the name of a part, where it is (``module:object``), and whose it is."""
+
+    name: str
+    path: str
+    package: str
+    entry: EntryPoint
+
+    def __str__(self) -> str:
+        return f"{self.path} of the installed package {self.package}"
+
+    def load(self, what: str) -> object:
+        """Import the part.
+
+        Raises
+        ------
+        ValueError
+            Naming the package, whatever its code raises.
+        """
+        try:
+            return self.entry.load()
+        except Exception as error:  # a stranger's module may raise anything
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"cannot import {what} {self.name!r}: {self} ({reason})") from error
+
+    def is_imported_as(self, part: object) -> bool:
+        """Whether it stands for a part that is imported already. Imports nothing."""
+        module = sys.modules.get(self.entry.module)
+        return module is not None and getattr(module, self.entry.attr, None) is part
+
+
+@cache
+def _every_group() -> dict[str, list[EntryPoint]]:
+    """Look through the installed packages: some milliseconds, so once for all registries."""
+    from importlib.metadata import entry_points
+
+    found = entry_points()
+    groups = [group for group in found.groups if group.startswith("kvsim.")]
+    return {group: list(found.select(group=group)) for group in groups}
+
+
+def offers(group: str) -> dict[str, list[Offer]]:
+    """Return what installed packages offer in a group, by name. Imports none of it."""
+    found: dict[str, list[Offer]] = {}
+    for entry in _every_group().get(group, []):
+        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "without a name"
+        found.setdefault(entry.name, []).append(Offer(entry.name, entry.value, package, entry))
+    return found

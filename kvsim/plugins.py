@@ -1,0 +1,125 @@
+"""What the author of a part imports: protocols and base classes, registries, checks.
+
+The names here stay; a module of kvsim's that one of them comes from may be renamed. Each is
+imported at its first use, so that a router's author waits for no allocator. Workloads register in
+``workloads.WORKLOADS``.
+
+A part is run by its path, ``my_module:Class``. An installed package gives it a name by an entry
+point in one of the groups ``kvsim.allocators``, ``kvsim.schedulers``, ``kvsim.eviction_policies``,
+``kvsim.routers``, ``kvsim.cost_models``, ``kvsim.workloads``.
+
+>>> from kvsim.plugins import Router, check_router
+>>> class First(Router):
+...     '''Send everything to one replica.'''
+...     def choose(self, request, replicas):
+...         return 0
+>>> check_router(First, num_runs=1)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.cost.model import COST_MODELS, CostConfig, CostModel, StepCost
+    from kvsim.engine.backend import Backend
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.router import ROUTERS, Router
+    from kvsim.kv.contiguous import ContiguousManager
+    from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
+    from kvsim.kv.manager import (
+        ALLOCATORS,
+        NO_HIT,
+        NO_TRANSFERS,
+        Hit,
+        KVCacheConfig,
+        KVCacheManager,
+        Transfers,
+    )
+    from kvsim.kv.paged import PagedManager
+    from kvsim.kv.usage import Cause, KVUsage
+    from kvsim.records.request import Request
+    from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, StepOutput, StepPlan
+    from kvsim.testing.allocator import check_allocator
+    from kvsim.testing.eviction import check_eviction
+    from kvsim.testing.router import check_router
+
+__all__ = [
+    "ALLOCATORS",
+    "COST_MODELS",
+    "EVICTION_POLICIES",
+    "NO_HIT",
+    "NO_TRANSFERS",
+    "ROUTERS",
+    "SCHEDULERS",
+    "Backend",
+    "Cause",
+    "ContiguousManager",
+    "CostConfig",
+    "CostModel",
+    "EvictionPolicy",
+    "Hit",
+    "IncomingRequest",
+    "KVCacheConfig",
+    "KVCacheManager",
+    "KVUsage",
+    "PagedManager",
+    "Request",
+    "Router",
+    "Scheduler",
+    "SchedulerConfig",
+    "StepCost",
+    "StepOutput",
+    "StepPlan",
+    "Transfers",
+    "check_allocator",
+    "check_eviction",
+    "check_router",
+]
+
+#: Where each name comes from today.
+_HOME = {
+    "ALLOCATORS": "kvsim.kv.manager",
+    "COST_MODELS": "kvsim.cost.model",
+    "EVICTION_POLICIES": "kvsim.kv.eviction",
+    "NO_HIT": "kvsim.kv.manager",
+    "NO_TRANSFERS": "kvsim.kv.manager",
+    "ROUTERS": "kvsim.fleet.router",
+    "SCHEDULERS": "kvsim.sched.scheduler",
+    "Backend": "kvsim.engine.backend",
+    "Cause": "kvsim.kv.usage",
+    "ContiguousManager": "kvsim.kv.contiguous",
+    "CostConfig": "kvsim.cost.model",
+    "CostModel": "kvsim.cost.model",
+    "EvictionPolicy": "kvsim.kv.eviction",
+    "Hit": "kvsim.kv.manager",
+    "IncomingRequest": "kvsim.engine.incoming",
+    "KVCacheConfig": "kvsim.kv.manager",
+    "KVCacheManager": "kvsim.kv.manager",
+    "KVUsage": "kvsim.kv.usage",
+    "PagedManager": "kvsim.kv.paged",
+    "Request": "kvsim.records.request",
+    "Router": "kvsim.fleet.router",
+    "Scheduler": "kvsim.sched.scheduler",
+    "SchedulerConfig": "kvsim.sched.scheduler",
+    "StepCost": "kvsim.cost.model",
+    "StepOutput": "kvsim.sched.scheduler",
+    "StepPlan": "kvsim.sched.scheduler",
+    "Transfers": "kvsim.kv.manager",
+    "check_allocator": "kvsim.testing.allocator",
+    "check_eviction": "kvsim.testing.eviction",
+    "check_router": "kvsim.testing.router",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'kvsim.plugins' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
