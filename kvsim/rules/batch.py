@@ -28,7 +28,8 @@ def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
     request.is_chunk = entry.unfinished
     if entry.unfinished == 0:
         request.num_placeholders += int(state.limits.asynchronous)
-        request.next_call = state.num_calls + state.limits.num_stages
+        if state.limits.num_stages > 1:
+            request.next_call = state.num_calls + state.limits.num_stages
     if computed < request.max_computed_tokens:
         recomputed = min(end, request.max_computed_tokens) - computed
         state.totals.num_recomputed_tokens += recomputed

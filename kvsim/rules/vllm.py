@@ -45,24 +45,6 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
         expect_drafts(state, batch)
 
 
-def room(state: Replica) -> int:
-    """Tokens that one more request may have in this step."""
-    return min(state.budget, state.input_budget - state.limits.num_draft_slots)
-
-
-def take(state: Replica, num_tokens: int) -> None:
-    """Take a request's tokens, and the input slots of its drafts, out of the step's budgets."""
-    state.budget -= num_tokens
-    state.input_budget -= num_tokens + state.limits.num_draft_slots
-
-
-def give_back(state: Replica, num_tokens: int) -> None:
-    """Put back what a request took that is dropped from the step; 0 if it was not in it."""
-    if num_tokens > 0:
-        state.budget += num_tokens
-        state.input_budget += num_tokens + state.limits.num_draft_slots
-
-
 def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
     """Give every running request its next tokens, drafts included.
 
@@ -71,8 +53,9 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
     """
     longest, index = state.limits.max_model_len - 1, 0
     staged = state.limits.asynchronous and state.limits.num_stages > 1
-    speculates = state.limits.num_drafts > 0
-    while index < state.num_running and room(state) > 0:
+    speculates, slots = state.limits.num_drafts > 0, state.limits.num_draft_slots
+    budget, inputs = state.budget, state.input_budget - slots
+    while index < state.num_running and budget > 0 and inputs > 0:
         k = state.running[index]
         request = state.requests[k]
         computed, placeholders = request.num_computed_tokens, request.num_placeholders
@@ -85,7 +68,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
         num_tokens = request.num_tokens + request.num_drafts + placeholders - computed
         if 0 < threshold < num_tokens:
             num_tokens = threshold
-        num_tokens = min(num_tokens, room(state), longest - computed)
+        num_tokens = min(num_tokens, budget, inputs, longest - computed)
         if speculates and num_tokens > 0:
             num_tokens = without_lookahead(state, request, computed, num_tokens)
         if num_tokens <= 0:
@@ -96,23 +79,27 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.totals.num_allocation_failures += 1
             place = victim_place(state)
             victim = state.running[place]
-            give_back(state, preempt_at(state, batch, place))
+            given_back = preempt_at(state, batch, place)
+            budget += given_back
+            inputs += given_back + (slots if given_back > 0 else 0)
             if place < index:
                 index -= 1
         if victim == k:
             if not state.limits.by_priority:
-                return
+                break
             continue
-        state.carries_prefill |= request.is_chunk > 0
-        state.carries_chunk |= request.is_chunk > 0
-        num_drafts = min(
-            request.num_drafts, num_tokens + computed - request.num_tokens - placeholders
-        )
+        if request.is_chunk > 0:
+            state.carries_prefill = True
+            state.carries_chunk = True
         plan(state, batch, k, num_tokens)
         if speculates:
-            add_drafts(state, batch, max(num_drafts, 0))
-        take(state, num_tokens)
+            num_known = request.num_tokens + placeholders - computed
+            add_drafts(state, batch, max(min(request.num_drafts, num_tokens - num_known), 0))
+            request.num_drafts = 0
+        budget -= num_tokens
+        inputs -= num_tokens + slots
         index += 1
+    state.budget, state.input_budget = budget, inputs + slots
 
 
 def must_wait(state: Replica, request: Request) -> bool:
@@ -138,7 +125,13 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
     The head blocks those behind it, but for requests that must wait for something else.
     """
     num_aside, kv, limits = 0, state.kv, state.limits
-    while room(state) > 0 and state.waiting.length > 0 and state.num_running < limits.max_active:
+    budget, inputs = state.budget, state.input_budget - limits.num_draft_slots
+    while (
+        budget > 0
+        and inputs > 0
+        and state.waiting.length > 0
+        and state.num_running < limits.max_active
+    ):
         k = head_of(state)
         request = state.requests[k]
         if must_wait(state, request):
@@ -154,15 +147,15 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         if is_padded(state, request, hit):
             num_drafts = limits.num_drafts
             num_tokens += num_drafts
-            if num_tokens > room(state):
+            if num_tokens > min(budget, inputs):
                 state.refused = False
                 break
         if 0 < threshold < num_tokens:
             num_tokens = threshold
-        if num_tokens > room(state) and not limits.enable_chunked_prefill:
+        if num_tokens > min(budget, inputs) and not limits.enable_chunked_prefill:
             state.refused = False
             break
-        num_tokens = min(num_tokens, room(state))
+        num_tokens = min(num_tokens, budget, inputs)
         if limits.num_drafts > 0:
             num_tokens = without_lookahead(state, request, hit, num_tokens)
             if num_tokens == 0:
@@ -174,11 +167,13 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.tried = True
             state.totals.num_allocation_failures += 1
             break
-        state.carries_prefill |= request.num_tokens - hit > 1
+        if request.num_tokens - hit > 1:
+            state.carries_prefill = True
         admit(state, batch, k, num_tokens, hit)
         if limits.num_drafts > 0:
             add_drafts(state, batch, num_drafts)
-        take(state, num_tokens)
+        budget -= num_tokens
+        inputs -= num_tokens + limits.num_draft_slots
         if limits.max_loras > 0:
             add_lora(state, request)
     for place in range(num_aside - 1, -1, -1):
