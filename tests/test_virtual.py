@@ -156,7 +156,7 @@ def test_a_window_holds_whole_pages_and_no_more(prompt: int, window: int, slot: 
 def test_a_window_never_takes_more_than_was_promised(window: int, chunk: int, slot: int) -> None:
     """A prompt in chunks holds at most what an admission counted on, and it comes close."""
     layers = KVLayout((LayerKV("sliding", window, 2 * slot),), KV_DTYPES["bf16"], 0)
-    kv = manager(layers, 1 << 30, max_in_flight_tokens=chunk)
+    kv = manager(layers, 1 << 25, max_in_flight_tokens=chunk)
     r = request(0, 1000, 2)
     most = 0
     while r.num_computed_tokens < 1000:
