@@ -100,7 +100,7 @@ class TwoSizes(KVCacheManager):
 
 
 def test_an_allocator_made_of_two_passes() -> None:
-    check_allocator(TwoSizes, num_runs=5)
+    check_allocator(TwoSizes, num_runs=3)
     check_allocator(TwoSizes, num_runs=2, model="gpt-oss-20b")
 
 

@@ -212,9 +212,13 @@ def test_with_room_enough_no_content_is_ever_lost(trace: Trace) -> None:
     )
     options = {"model": "llama-3-8b", "gpu": "h100-sxm", "block_size": 4, "max_model_len": 128}
     small = kvsim.simulate(
-        apart, allocator="tiered", num_gpu_blocks_override=33, check_invariants=True, **options
+        apart,
+        allocator="tiered+host-gib=0.25",
+        num_gpu_blocks_override=33,
+        check_invariants=True,
+        **options,
     )
-    large = kvsim.simulate(apart, num_gpu_blocks_override=5000, **options)
+    large = kvsim.simulate(apart, num_gpu_blocks_override=500, **options)
     assert (small.requests["num_cached_tokens"] == large.requests["num_cached_tokens"]).all()
 
 
