@@ -360,7 +360,8 @@ def test_what_is_not_modelled_is_refused(options: dict[str, object], message: st
 # -- the experiment --------------------------------------------------------------------------------
 
 
-def test_a_tenth_too_much_costs_most_of_the_throughput() -> None:
+def test_a_tenth_too_much_costs_most_of_the_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "REQUESTS", 20)
     paged, over = (
         offload.oversubscribed(0.9, name)["output_throughput"]
         for name in ("paged", "unified+host-gib=32")
