@@ -78,6 +78,7 @@ def assert_no_constant_near_by_is_better(data, *names: str) -> None:
             assert misses(**{name: card[name] * factor}) > fitted, (name, factor)
 
 
+@pytest.mark.slow
 def test_no_constant_near_by_serves_the_closed_loops_better(sample_data) -> None:
     assert_no_constant_near_by_is_better(sample_data, "sync_step", "sync_request")
     assert len(calibrate.run_targets(sample_data)) == 1  # the other group lacks its runs
