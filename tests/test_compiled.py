@@ -464,7 +464,7 @@ def test_more_requests_and_steps_than_fit_at_first() -> None:
 def test_both_engines_agree_on_real_traces(
     sample_data: Path, pattern: str, options: dict[str, Any]
 ) -> None:
-    trace = workloads.load(next((sample_data / "traces").glob(pattern)))[:120]
+    trace = workloads.load(next((sample_data / "traces").glob(pattern)))[:60]
     assert_equal(*both(trace, **options))
 
 
@@ -473,7 +473,7 @@ def test_both_engines_agree_on_real_traces(
 
 def played(path: Path) -> Any:
     """Mark the long ones: comparing every step's state in flat memory takes its time."""
-    marks = [pytest.mark.slow] if path.stat().st_size > 10_000 else []
+    marks = [pytest.mark.slow] if path.stat().st_size > 8_000 else []
     return pytest.param(path, marks=marks, id=path.name.partition(".")[0])
 
 
