@@ -57,7 +57,7 @@ def test_the_commands_in_readme_run_in_order(
 
 def test_the_python_in_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "\n".join(blocks("python"))
-    code = re.sub(r"num_requests=\d+", "num_requests=20", code)  # a record looks at every block
+    code = re.sub(r"num_requests=\d+", "num_requests=8", code)  # a record looks at every block
     (tmp_path / "python_in_readme.py").write_text(code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

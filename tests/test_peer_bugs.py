@@ -80,7 +80,7 @@ def test_preemption_with_shared_prefixes_never_inflates_throughput() -> None:
         num_prefixes=2,
         prefix=400,
         suffix=40,
-        output=120,
+        output=60,
     )
     options = {"model": "llama-3-8b", "gpu": "a100-80gb", "check_invariants": True}
     roomy = kvsim.simulate(trace, num_gpu_blocks_override=600, **options)

@@ -36,7 +36,7 @@ from kvsim.rules.contents import find_content
 from kvsim.rules.host_tier import store
 from kvsim.rules.price import copy_time, swap_time, with_transfers
 from kvsim.trace import Trace
-from tests.strategies import traces
+from tests.strategies import examples, traces
 
 BLOCK = 4  # tokens
 SIZE = 1000  # bytes of a block
@@ -200,6 +200,7 @@ def test_seconds_of_copies_and_faults() -> None:
     assert link.step_seconds(1.0, faults) == pytest.approx(1 + 5 * 3e-5 + 3 * block / rate)
 
 
+@examples(50)
 @given(traces(max_requests=10))
 def test_with_room_enough_no_content_is_ever_lost(trace: Trace) -> None:
     """One after another, requests hit all that any before them has computed."""
