@@ -111,14 +111,15 @@ def attention_matrix() -> list[float]:
     return [32 * scores * 2 / 5 / GB]
 
 
-def caching_allocator_fragmentation() -> list[float]:
+@cache
+def caching_allocator_fragmentation() -> tuple[float, ...]:
     """1 - active / reserved of the caching allocator, on a few requests."""
     if "dynamic" not in ALLOCATORS.names():
-        return []
+        return ()
     trace = workloads.sharegpt(num_requests=60, request_rate=2.0, seed=0)
     result = kvsim.simulate(trace, model="opt-13b", gpu="a100-40gb", allocator="dynamic")
     cache_summary = result.summary["kv_cache"]
-    return [cache_summary["fragmentation"]] if "fragmentation" in cache_summary else []
+    return (cache_summary["fragmentation"],) if "fragmentation" in cache_summary else ()
 
 
 def states(gpus: int, stage: int, **options: Any) -> float:

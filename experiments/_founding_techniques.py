@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import kvsim
 import workloads
-from experiments._founding_claims import GB, compared, kv, states, train, waste
+from experiments._founding_claims import (
+    GB,
+    caching_allocator_fragmentation,
+    compared,
+    kv,
+    states,
+    train,
+    waste,
+)
 from experiments.offload import oversubscribed, tier
 from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
@@ -202,10 +210,8 @@ def _flash() -> str:
 
 
 def _fragmentation() -> str:
-    trace = workloads.sharegpt(num_requests=60, request_rate=2.0, seed=0)
-    result = kvsim.simulate(trace, model="opt-13b", gpu="a100-40gb", allocator="dynamic")
-    share = result.summary["kv_cache"].get("fragmentation")
-    return "not reported" if share is None else f"{100 * share:.1f} %"
+    found = caching_allocator_fragmentation()
+    return f"{100 * found[0]:.1f} %" if found else "not reported"
 
 
 def techniques(n: int) -> list[Technique]:

@@ -140,10 +140,10 @@ def calibrate_kernels(data: Path) -> dict[str, dict[str, Any]]:
                 table[card] |= scaled(table, card, how.constants)
                 continue
             train, test = rows[~rows.test], rows[rows.test]
-            spec = get_gpu(name)
+            spec, columns = get_gpu(name), train.to_records(index=False)  # much faster arithmetic
 
-            def seconds(p: Any, how: Any = how, train: Any = train, spec: Any = spec) -> Any:
-                return how.seconds(p, train, spec)
+            def seconds(p: Any, how: Any = how, d: Any = columns, spec: Any = spec) -> Any:
+                return how.seconds(p, d, spec)
 
             found = fit(seconds, how.start, train.seconds.to_numpy())
             few_digits = [float(f"{max(value, 1e-9):.3g}") for value in found]

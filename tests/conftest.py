@@ -11,7 +11,7 @@ from whole import NEEDS_THE_WHOLE, WHOLE, name_of, not_listed
 
 #: Examples of a test that names no number; one that does (``strategies.examples``) runs that many
 #: per hundred. HYPOTHESIS_PROFILE chooses.
-PROFILES = {"fast": 30, "ci": 100, "nightly": 1000}
+PROFILES = {"fast": 20, "ci": 100, "nightly": 1000}
 
 # Times say nothing here: the first example of a process may load or even compile the kernels.
 for name, count in PROFILES.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.budget.planner import KVPlan
 from kvsim.kv.attention import AttentionSpec, FullAttention, group_of
-from kvsim.kv.manager import KVCacheConfig
+from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.records.request import Request, Status
 
 if TYPE_CHECKING:
@@ -41,17 +41,26 @@ def kv_config(
     )
 
 
-def request(index: int, prompt: int, output: int) -> Request:
+def request(
+    index: int, prompt: int, output: int, *, arrival: float = 0.0, priority: int = 0
+) -> Request:
     """Make a request of its own content."""
-    return Request(index, 0.0, prompt, output, [(100 + index, 0, prompt)], 1000 + index)
+    segments = [(100 + index, 0, prompt)]
+    return Request(index, arrival, prompt, output, segments, 1000 + index, priority)
+
+
+def in_turn(index: int, prompt: int, output: int, priority: int = 0) -> Request:
+    """Make a request that arrives at the second of its number."""
+    return request(index, prompt, output, arrival=float(index), priority=priority)
 
 
 def compute(kv: KVCacheManager, r: Request, num_tokens: int) -> bool:
     """Do what a scheduler does when it schedules tokens that are done at once."""
-    if not kv.allocate_slots(r, num_tokens):
+    hit = kv.lookup(r) if r.status == Status.WAITING else NO_HIT
+    if not kv.allocate_slots(r, num_tokens, hit):
         return False
     r.status = Status.RUNNING
-    r.num_computed_tokens += num_tokens
+    r.num_computed_tokens += hit.num_tokens + num_tokens
     r.num_tokens = max(r.num_tokens, r.num_computed_tokens)
     kv.check_integrity()
     return True

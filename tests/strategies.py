@@ -177,3 +177,45 @@ def under_pressure(draw: st.DrawFn, allocators: list[str]) -> tuple[Trace, dict[
         options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
         options["swap_space"] = draw(st.sampled_from([0.0, 1e-3, 4.0]))
     return trace, options
+
+
+#: Tokens of llama-3-8b that a coarse piece of an allocator holds: a page of one tensor, or, of
+#: contiguous memory, what rounding to a power of two may add.
+COARSE = {
+    "virtual": 1024,
+    "virtual+page-size=256KiB": 128,
+    "virtual+page-size=64KiB": 32,
+    "virtual+page-size=64KiB+window=50": 32,
+    "contiguous-pow2": 256,
+    "contiguous-pow2+fit=best": 256,
+    "contiguous-oracle+fit=first": 256,
+}
+
+
+@st.composite
+def of_several_pieces(draw: st.DrawFn) -> tuple[Trace, dict[str, Any]]:
+    """Requests of up to five coarse pieces, the first of at least two, in memory for a few."""
+    allocator = draw(st.sampled_from(sorted(COARSE)))
+    piece = COARSE[allocator]
+    n = draw(st.integers(1, 5))
+    others = st.lists(st.integers(1, 4 * piece), min_size=n - 1, max_size=n - 1)
+    trace = Trace.from_arrays(
+        sorted(draw(st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.2]), min_size=n, max_size=n))),
+        [draw(st.integers(piece + 1, 4 * piece)), *draw(others)],
+        draw(st.lists(st.integers(1, 40), min_size=n, max_size=n)),
+    )
+    scheduler = draw(st.sampled_from(SCHEDULERS))
+    options: dict[str, Any] = {
+        "model": "llama-3-8b",
+        "gpu": "h100-sxm",
+        "allocator": allocator,
+        "scheduler": scheduler,
+        "kv_cache_memory_bytes": draw(st.integers(8, 14)) * piece * 131_072,
+        "max_model_len": 4 * piece + 40,
+    }
+    if takes(scheduler=scheduler, async_scheduling=True):
+        options["max_num_batched_tokens"] = draw(st.sampled_from([300, 2048]))
+        options["async_scheduling"] = draw(st.booleans())
+    if takes(scheduler=scheduler, preemption_mode="swap"):
+        options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
+    return trace, options

@@ -210,8 +210,10 @@ def test_a_request_arrives_at_the_step_that_first_saw_it():
 
 def test_recording_from_the_command_line(tmp_path, capsys):
     path = tmp_path / "case.json"
-    main_args = ["run", "--record", str(path), "--num-requests", "4", "--workload", "multi-turn"]
-    main([*main_args, "--model", "llama-3-8b", "--gpu", "l4", "--json", "-"])
+    main_args = ["run", "--record", str(path), "--num-requests", "4"]
+    main_args += ["--workload", "multi-turn+output=20"]
+    main_args += ["--model", "llama-3-8b", "--gpu", "l4", "--num-gpu-blocks-override", "600"]
+    main([*main_args, "--json", "-"])
     json.loads(capsys.readouterr().out)
     with pytest.raises(SystemExit) as stopped:
         main(["replay-case", str(path)])
@@ -262,7 +264,7 @@ def test_a_changed_allocator_is_caught(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("allocator", ["paged", "dynamic", "virtual+page-size=64KiB"])
 def test_runs_that_swap_are_recorded(allocator, tmp_path):
-    trace = workloads.sharegpt(num_requests=8, request_rate=50, seed=1)
+    trace = workloads.sharegpt(num_requests=5, request_rate=50, seed=1)
     options = {"model": "gpt2", "gpu": "l4", "kv_cache_memory_bytes": 40 << 20}
     options |= {"allocator": allocator, "scheduler": "vllm-v0", "preemption_mode": "swap"}
     assert kvsim.simulate(trace, **options).summary["num_preemptions"] > 0

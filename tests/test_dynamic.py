@@ -242,7 +242,7 @@ def test_every_kind_of_layer_is_in_its_share() -> None:
 
 def test_a_sample_is_as_all_layers_are() -> None:
     """The same run with 10 of 40 layers and with all: rates within 8 %, fragmentation near."""
-    trace = workloads.sharegpt(num_requests=40, request_rate=20, seed=0)
+    trace = workloads.sharegpt(num_requests=20, request_rate=20, seed=0)
     runs = [
         kvsim.simulate(
             trace,

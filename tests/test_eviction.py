@@ -267,10 +267,3 @@ def test_one_point_of_the_mooncake_curve_and_its_bound(sample_data):
     total = sum(map(len, prompts))
     rates = {policy: rate_of(prompts, 2000, policy, total) for policy in ("lru", "belady")}
     assert rates["lru"] < rates["belady"]
-
-
-def test_one_point_of_the_lru_curve(whole_data):
-    prompts = mooncake_prompts(whole_data)
-    total = sum(map(len, prompts))
-    rate = rate_of(prompts, 10_000, "lru", total)
-    assert rate == pytest.approx(LRU_CURVE[10_000], abs=0.001)

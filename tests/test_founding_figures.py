@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import founding_figures
+from experiments import founding_figures, offload
 from experiments._founding_techniques import is_there
 from experiments._verdict import Claim, agrees, between, figures, judge, one_truth, part_of
 from experiments.founding_figures import Row, Shown, judged, shown
@@ -39,7 +39,9 @@ def rows() -> list[Row]:
 
 @pytest.fixture(scope="session")
 def techniques() -> list[Shown]:
-    return shown(quick=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offload, "REQUESTS", 16)  # demand paging runs in plain Python
+        return shown(quick=True)
 
 
 def test_every_verdict(rows: list[Row]) -> None:

@@ -135,7 +135,13 @@ def test_what_the_strategies_ask_is_answered() -> None:
 def test_requests_left_at_the_horizon_are_in_flight() -> None:
     trace = Trace.from_arrays([0.0, 0.0, 5.0], [100, 100, 100], [1000, 10, 10])
     result = kvsim.simulate(
-        trace, model="llama-3-8b", gpu="a100-80gb", horizon=1.0, check_invariants=True
+        trace,
+        model="llama-3-8b",
+        gpu="a100-80gb",
+        horizon=1.0,
+        num_gpu_blocks_override=200,
+        max_model_len=2048,
+        check_invariants=True,
     )
     reasons = result.requests["finish_reason"].tolist()
     assert reasons == [FinishReason.IN_FLIGHT, FinishReason.FINISHED, FinishReason.UNSENT]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driving import kv_config
+from driving import compute, kv_config
+from driving import request as plain
 
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.kv.allocator_spec import parse_allocator
@@ -18,10 +19,10 @@ from kvsim.kv.contiguous import (
     ContiguousOracle,
     ContiguousPow2,
 )
-from kvsim.kv.manager import NO_HIT, KVCacheConfig
+from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.kv.usage import Cause
-from kvsim.records.request import Request, Status
+from kvsim.records.request import Request
 
 
 def request(
@@ -29,22 +30,6 @@ def request(
 ) -> Request:
     prompt = sum(length for _, _, length in segments)
     return Request(index, 0.0, prompt, output, segments, 1000 + index, cache_salt=salt)
-
-
-def plain(index: int, prompt: int, output: int) -> Request:
-    return request(index, [(100 + index, 0, prompt)], output)
-
-
-def compute(kv: Any, r: Request, num_tokens: int) -> bool:
-    """Do what a scheduler does when it schedules tokens that are done at once."""
-    hit = kv.lookup(r) if r.status == Status.WAITING else NO_HIT
-    if not kv.allocate_slots(r, num_tokens, hit):
-        return False
-    if r.status == Status.WAITING:
-        r.status, r.num_computed_tokens = Status.RUNNING, hit.num_tokens
-    r.num_computed_tokens += num_tokens
-    r.num_tokens = max(r.num_tokens, r.num_computed_tokens)
-    return True
 
 
 def paged(num_gpu_blocks: int = 20, spec: Any = None, **options: Any) -> PagedManager:

@@ -75,15 +75,15 @@ def test_prompts_at_the_length_limit(prompt: int) -> None:
 def test_preemption_with_shared_prefixes_never_inflates_throughput() -> None:
     """Every token is counted once, however often it was computed: outputs and times stay true."""
     trace = workloads.shared_prefix(
-        num_requests=80,
+        num_requests=40,
         request_rate=float("inf"),
         num_prefixes=2,
         prefix=400,
         suffix=40,
-        output=120,
+        output=60,
     )
     options = {"model": "llama-3-8b", "gpu": "a100-80gb", "check_invariants": True}
-    roomy = kvsim.simulate(trace, num_gpu_blocks_override=4000, **options)
+    roomy = kvsim.simulate(trace, num_gpu_blocks_override=600, **options)
     tight = kvsim.simulate(trace, num_gpu_blocks_override=120, **options)
     for result in (roomy, tight):
         check_result(result)

@@ -340,7 +340,7 @@ EVERY_SETTING = (
 @pytest.mark.parametrize("changes", EVERY_SETTING, ids=str)
 def test_the_plug_in_of_the_readme_honours_every_setting(changes: dict[str, object]) -> None:
     """On all blocks it does what the built-in does on half of them."""
-    trace = workloads.shared_prefix(num_requests=60, request_rate=200.0, seed=0)
+    trace = workloads.shared_prefix(num_requests=30, request_rate=200.0, seed=0)
     options = {"model": "llama-3-8b", "gpu": "a100-80gb", "max_model_len": 2048} | changes
     options |= {"backend": "python", "record_steps": True}
     num_blocks = 300  # enough for the longest request, and too few for all

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from driving import in_turn as request
 from driving import kv_config
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,11 +23,6 @@ from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.sched.vllm import VllmScheduler
 
 MODELS = ("llama-3-8b", "gpt-oss-20b")
-
-
-def request(index: int, prompt: int, output: int, priority: int = 0) -> Request:
-    segments = [(100 + index, 0, prompt)]
-    return Request(index, float(index), prompt, output, segments, 1000 + index, priority)
 
 
 def scheduler(num_gpu_blocks: int, **options: object) -> VllmScheduler:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driving import in_turn as request
 from driving import kv_config
+from driving import request as twin
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples
@@ -28,11 +30,6 @@ from kvsim.sched.vllm import VllmScheduler
 from kvsim.sched.vllm_v0 import VllmV0Scheduler
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
-
-
-def request(index: int, prompt: int, output: int, priority: int = 0) -> Request:
-    segments = [(100 + index, 0, prompt)]
-    return Request(index, float(index), prompt, output, segments, 1000 + index, priority)
 
 
 def pool(num_gpu_blocks: int, block_size: int = 4, **options: object) -> PagedManager:
@@ -90,12 +87,6 @@ def test_vllm_head_of_the_queue_blocks_those_behind_it() -> None:
     log = run(scheduler, [request(0, 8, 3), request(1, 12, 1), request(2, 1, 1)])
     # The third would have fitted beside the first all along.
     assert log == ["0:8", "0:1", "0:1 .0", "1:12 2:1 .1,2"]
-
-
-def twin(index: int, prompt: int, output: int) -> Request:
-    """Make a request that arrives with all the others."""
-    segments = [(100 + index, 0, prompt)]
-    return Request(index, 0.0, prompt, output, segments, 1000 + index)
 
 
 def test_equals_wait_in_the_order_of_their_ids_as_text() -> None:

@@ -36,7 +36,7 @@ from kvsim.rules.contents import find_content
 from kvsim.rules.host_tier import store
 from kvsim.rules.price import copy_time, swap_time, with_transfers
 from kvsim.trace import Trace
-from tests.strategies import traces
+from tests.strategies import examples, traces
 
 BLOCK = 4  # tokens
 SIZE = 1000  # bytes of a block
@@ -200,6 +200,7 @@ def test_seconds_of_copies_and_faults() -> None:
     assert link.step_seconds(1.0, faults) == pytest.approx(1 + 5 * 3e-5 + 3 * block / rate)
 
 
+@examples(50)
 @given(traces(max_requests=10))
 def test_with_room_enough_no_content_is_ever_lost(trace: Trace) -> None:
     """One after another, requests hit all that any before them has computed."""
@@ -212,9 +213,13 @@ def test_with_room_enough_no_content_is_ever_lost(trace: Trace) -> None:
     )
     options = {"model": "llama-3-8b", "gpu": "h100-sxm", "block_size": 4, "max_model_len": 128}
     small = kvsim.simulate(
-        apart, allocator="tiered", num_gpu_blocks_override=33, check_invariants=True, **options
+        apart,
+        allocator="tiered+host-gib=0.25",
+        num_gpu_blocks_override=33,
+        check_invariants=True,
+        **options,
     )
-    large = kvsim.simulate(apart, num_gpu_blocks_override=5000, **options)
+    large = kvsim.simulate(apart, num_gpu_blocks_override=500, **options)
     assert (small.requests["num_cached_tokens"] == large.requests["num_cached_tokens"]).all()
 
 
@@ -356,7 +361,8 @@ def test_what_is_not_modelled_is_refused(options: dict[str, object], message: st
 # -- the experiment --------------------------------------------------------------------------------
 
 
-def test_a_tenth_too_much_costs_most_of_the_throughput() -> None:
+def test_a_tenth_too_much_costs_most_of_the_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "REQUESTS", 20)
     paged, over = (
         offload.oversubscribed(0.9, name)["output_throughput"]
         for name in ("paged", "unified+host-gib=32")

@@ -78,6 +78,7 @@ def assert_no_constant_near_by_is_better(data, *names: str) -> None:
             assert misses(**{name: card[name] * factor}) > fitted, (name, factor)
 
 
+@pytest.mark.slow
 def test_no_constant_near_by_serves_the_closed_loops_better(sample_data) -> None:
     assert_no_constant_near_by_is_better(sample_data, "sync_step", "sync_request")
     assert len(calibrate.run_targets(sample_data)) == 1  # the other group lacks its runs
@@ -149,7 +150,8 @@ def test_synchronous_closed_loops_on_4_and_8_gpus(sample_data) -> None:
     assert np.median(np.abs(errors)) <= 5
     assert np.abs(errors).max() <= claimed("codellama H100").e2e
     # Without the host's work between steps they are far too fast.
-    fast = [run._replace(options=run.options | {"async_scheduling": True}) for run in held_out[::4]]
+    some = held_out[::10]
+    fast = [run._replace(options=run.options | {"async_scheduling": True}) for run in some]
     assert np.median([compare(run, simulate(run))["E2E"] for run in fast]) < -8
 
 

@@ -9,7 +9,7 @@ import pytest
 from driving import compute, request
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import examples, under_pressure
+from strategies import COARSE, examples, of_several_pieces, under_pressure
 
 import kvsim
 import workloads
@@ -156,7 +156,7 @@ def test_a_window_holds_whole_pages_and_no_more(prompt: int, window: int, slot: 
 def test_a_window_never_takes_more_than_was_promised(window: int, chunk: int, slot: int) -> None:
     """A prompt in chunks holds at most what an admission counted on, and it comes close."""
     layers = KVLayout((LayerKV("sliding", window, 2 * slot),), KV_DTYPES["bf16"], 0)
-    kv = manager(layers, 1 << 30, max_in_flight_tokens=chunk)
+    kv = manager(layers, 1 << 25, max_in_flight_tokens=chunk)
     r = request(0, 1000, 2)
     most = 0
     while r.num_computed_tokens < 1000:
@@ -253,6 +253,22 @@ def test_nothing_breaks_under_pressure(run: tuple[Trace, dict[str, Any]]) -> Non
     assert result.summary["completed"] + result.summary["num_rejected"] == len(trace)
     rejected = result.requests[result.requests["finish_reason"] == 1]
     assert (rejected["num_output_tokens"] == 0).all()
+
+
+@examples(60)
+@given(of_several_pieces())
+def test_requests_of_several_pages_keep_every_invariant(run: tuple[Trace, dict[str, Any]]) -> None:
+    trace, options = run
+    result = kvsim.simulate(trace, check_invariants=True, record_steps=True, **options)
+    check_result(result)
+    assert result.summary["completed"] + result.summary["num_rejected"] == len(trace)
+    assert result.requests["num_output_tokens"][0] == trace.num_output_tokens[0]
+    # A single page of every tensor would not have done.
+    piece = COARSE[options["allocator"]] * 131_072
+    held = sum(result.memory[cause] for cause in ("token_states", "reservation", "internal"))
+    windows = "window" in options["allocator"]
+    assert held.max() > piece or windows
+    assert held.max() >= 2 * piece or not options["allocator"].startswith("virtual") or windows
 
 
 def test_what_never_fits_under_vllm_v0_is_rejected_at_once() -> None:

@@ -229,4 +229,5 @@ def test_the_clock_stops_at_the_horizon():
         trace, model="llama-3-8b", gpu="l4", cost_model="constant+seconds=0.1", horizon=10
     )
     assert result.summary["duration"] == 10.0
-    assert result.summary["num_in_flight"] == 1
+    assert result.summary["num_unsent"] == 1
+    assert result.summary["num_in_flight"] == 0

@@ -24,7 +24,6 @@ NEEDS_THE_WHOLE = {
     "test_catalog.py::test_gpus_agree_with_the_shared_table": TABLE,
     "test_catalog.py::test_models_agree_with_the_shared_table": TABLE,
     "test_eviction.py::test_lru_hit_rates_on_the_mooncake_trace": LONG,
-    "test_eviction.py::test_one_point_of_the_lru_curve": LONG,
     "test_memory.py::test_logged_block_counts_come_out_within_three_percent": LOGS,
     "test_memory.py::test_logged_budgets_give_the_logged_blocks": LOGS,
     "test_readers.py::test_whole_traces": LONG,

@@ -100,7 +100,7 @@ def _limits(rng: np.random.Generator, run: int) -> dict[str, Any]:
     """Draw what every scheduler takes; the first pools are the smallest and a roomy one."""
     num_blocks = int(2 ** rng.uniform(0, 8))
     return {
-        "num_gpu_blocks_override": {0: 1, 1: 512}.get(run, num_blocks),
+        "num_gpu_blocks_override": {0: 1, 1: 256}.get(run, num_blocks),
         "max_model_len": int(rng.choice([16, 40, MAX_MODEL_LEN])) if run > 1 else MAX_MODEL_LEN,
         "max_num_seqs": int(rng.integers(1, 7)),
         "block_size": int(rng.choice([4, 16])),
