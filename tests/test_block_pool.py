@@ -12,6 +12,8 @@ from strategies import examples
 
 from kvsim.kv.address_space import AddressSpace
 from kvsim.kv.block_pool import NULL_BLOCK, BlockPool
+from kvsim.records.paged import BlockTable
+from kvsim.rules.pool import free_blocks
 
 
 def test_the_free_queue_is_last_in_first_out_without_content_and_lru_with_it() -> None:
@@ -71,6 +73,15 @@ def test_groups_do_not_find_each_others_content() -> None:
     assert pool.num_used == [0, 1]
 
 
+def test_the_null_block_never_gets_into_the_free_queue() -> None:
+    pool = BlockPool(5)
+    first, second = pool.get(2)
+    table = BlockTable(blocks=[first, NULL_BLOCK, second], length=3)
+    free_blocks(pool.kv.pool, pool.kv.groups[0], table, 0, 3)
+    assert list(pool.free_queue()) == [second, first, 3, 4]
+    assert pool.num_used == [0]
+
+
 @pytest.mark.parametrize(
     ("corrupt", "message"),
     [
@@ -81,6 +92,8 @@ def test_groups_do_not_find_each_others_content() -> None:
         ("twice", "invariant 4: block 1 is twice in one table"),
         ("shared", "invariant 4: block 1 is shared but has no key"),
         ("part", "wrong part of the free queue"),
+        ("free twice", "a block is in the free queue twice"),
+        ("sharing", "1 shared blocks counted, 0 found"),
     ],
 )
 def test_check_integrity_finds_a_broken_pool(corrupt: str, message: str) -> None:
@@ -101,6 +114,10 @@ def test_check_integrity_finds_a_broken_pool(corrupt: str, message: str) -> None
     elif corrupt == "shared":
         pool.touch([table[0]])
         tables.append((0, table[:1]))
+    elif corrupt == "free twice":
+        state.unhashed[0] = state.unhashed[1]
+    elif corrupt == "sharing":
+        state.num_shared += 1
     else:
         state.blocks[5].hashed = True
     with pytest.raises(RuntimeError, match=message):

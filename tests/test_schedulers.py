@@ -20,11 +20,11 @@ from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.engine.contents import text_ranks
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.contiguous import ContiguousOracle
-from kvsim.kv.manager import KVCacheConfig
+from kvsim.kv.manager import NO_HIT, KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import Request, Status
 from kvsim.sched.orca import OrcaScheduler
-from kvsim.sched.scheduler import Scheduler, SchedulerConfig
+from kvsim.sched.scheduler import Scheduler, SchedulerConfig, StepPlan
 from kvsim.sched.static import StaticScheduler
 from kvsim.sched.vllm import VllmScheduler
 from kvsim.sched.vllm_v0 import VllmV0Scheduler
@@ -447,3 +447,85 @@ def test_an_empty_step_does_not_bring_prefill_nearer() -> None:
     for _ in range(3):
         scheduler.schedule(0.0)
     assert scheduler.state.num_executed == 0
+
+
+# -- by hand --------------------------------------------------------------------------------------
+
+
+class ByHand(OrcaScheduler):
+    """Orca's steps, written with what schedulers of one's own are made of."""
+
+    def schedule(self, now: float) -> StepPlan:
+        plan = self.begin()
+        self.state.clock = now
+        self.grow_running(plan)
+        while len(self.waiting) and not plan.preempted:
+            head = next(iter(self.waiting))
+            num_tokens = head.num_tokens
+            if self.num_running_seqs == self.config.max_num_seqs:
+                break
+            if not self.kv.allocate_slots(head, num_tokens):
+                break
+            self.admit(plan, head, num_tokens, NO_HIT)
+        return plan.close()
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 8])
+def test_a_scheduler_by_hand_decides_what_the_rules_decide(max_num_seqs: int) -> None:
+    logs = []
+    for kind in (OrcaScheduler, ByHand):
+        kv = ContiguousOracle(kv_config(13, max_model_len=64, reserve_output=True))
+        scheduler = kind(kv, config(max_num_seqs=max_num_seqs))
+        logs.append(run(scheduler, [request(i, 5 + i, 3 + 2 * i) for i in range(4)]))
+        assert scheduler.num_preemptions == 0
+    assert logs[0] == logs[1]
+    assert logs[0][-1].endswith(".3")
+
+
+def test_a_dropped_step_of_a_preempted_request_has_computed_nothing_again() -> None:
+    scheduler = VllmScheduler(pool(50), config())
+    one = request(0, 8, 4)
+    scheduler.add(one)
+    scheduler.complete(scheduler.schedule(0.0), 0.0)
+    scheduler.preempt(scheduler.begin(), one)
+    plan = scheduler.schedule(0.0)
+    assert plan.num_tokens == [9]  # the prompt and its first token
+    assert scheduler.num_recomputed_tokens == 8
+    scheduler.preempt(plan, one)
+    assert plan.requests == []
+    assert scheduler.num_recomputed_tokens == 0
+
+
+def test_a_plan_says_who_gets_no_token_from_it() -> None:
+    scheduler = VllmScheduler(pool(50), config())
+    for one in (request(0, 10, 3), request(1, 20, 2)):
+        scheduler.add(one)
+    plan = scheduler.schedule(0.0)
+    assert plan.num_tokens == [10, 6]
+    assert plan.unfinished == {1}
+    assert not plan.has_samples
+    more = scheduler.begin()
+    more.add(plan.requests[1], 3)
+    assert (more.num_tokens, more.ends, more.unfinished) == ([3], [9], {1})
+
+
+def test_refused_allocations_are_counted() -> None:
+    scheduler = VllmScheduler(pool(5), config())
+    run(scheduler, [request(0, 8, 3), request(1, 12, 1)])
+    assert scheduler.num_allocation_failures > 0
+    roomy = VllmScheduler(pool(50), config())
+    run(roomy, [request(0, 8, 3), request(1, 12, 1)])
+    assert roomy.num_allocation_failures == 0
+
+
+class WithoutBegin(VllmScheduler):
+    """A user's scheduler that makes its plan itself."""
+
+    def schedule(self, now: float) -> StepPlan:
+        return StepPlan.of([])
+
+
+def test_a_plan_that_was_not_begun_is_refused() -> None:
+    trace = Trace.from_arrays([0.0], [10], [5])
+    with pytest.raises(RuntimeError, match=r"WithoutBegin\.schedule must begin its plan"):
+        kvsim.simulate(trace, scheduler=f"{__name__}:WithoutBegin", num_gpu_blocks_override=600)
