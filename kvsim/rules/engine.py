@@ -120,8 +120,7 @@ def describe(state: Replica, request: Request, row: int) -> None:
     request.priority = trace.priority[row]
     request.cache_salt = trace.cache_salt[row]
     request.num_samples = trace.num_samples[row]
-    if state.limits.by_priority:
-        request.id_rank = trace.id_rank[row] if trace.has_ranks else row
+    request.id_rank = trace.id_rank[row] if trace.has_ranks else row
     if state.limits.max_loras > 0:
         request.lora = trace.lora[row]
 
