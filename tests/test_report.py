@@ -144,5 +144,8 @@ def test_the_99th_percentile_can_be_read_off_the_latency_figure() -> None:
     at = float(np.asarray(drawn.get_xdata())[np.asarray(drawn.get_ydata()) >= 0.01][-1])
     assert at == pytest.approx(run.summary["p99_ttft_ms"] / 1000, rel=0.05)
     assert axes.get_yscale() == "log"
+    plot.latency(run).canvas.draw()
+    format_share = axes.yaxis.get_major_formatter()
+    assert [format_share(share) for share in (1, 0.01, 0.001)] == ["100 %", "1 %", "0.1 %"]
     assert [list(line.get_xdata()) for line in axes.lines].count([0.5, 0.5]) == 1
     assert not set(LINES) & {colour for colour, _ in plot.CAUSES.values()}

@@ -19,44 +19,38 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 
-class _Table(SphinxDirective):
-    """Puts a table on the page by way of Markdown, so that cells may hold code and links."""
+def laid_out(directive: SphinxDirective, rows: Rows) -> list[nodes.Node]:
+    """Put a table on the page by way of Markdown, so that cells may hold code and links."""
+    directive.env.note_reread()  # the code may have changed, even if the page has not
+    box = nodes.container()
+    text = StringList(markdown(rows).splitlines(), directive.env.docname)
+    directive.state.nested_parse(text, directive.content_offset, box)
+    for table in box.findall(nodes.table):
+        table["classes"].append("from-code")
+    return box.children
+
+
+class FromCode(SphinxDirective):
+    """A table that kvsim alone says."""
 
     required_arguments = 1
     optional_arguments = 1
 
-    def rows(self) -> Rows:
-        """Return the heading and the rows of the table."""
-        raise NotImplementedError
-
     def run(self) -> list[nodes.Node]:
-        """Return the table's nodes."""
-        self.env.note_reread()  # the code may have changed, even if the page has not
-        box = nodes.container()
-        text = markdown(self.rows()).splitlines()
-        self.state.nested_parse(StringList(text, self.env.docname), self.content_offset, box)
-        for table in box.findall(nodes.table):
-            table["classes"].append("from-code")
-        return box.children
-
-
-class FromCode(_Table):
-    """A table that kvsim alone says."""
-
-    def rows(self) -> Rows:
         """Return what the function of that name finds in the code."""
         name, *section = self.arguments
         if name not in TABLES:
             raise self.error(f"no table {name!r}; there are {', '.join(TABLES)}")
-        return TABLES[name](*section)
+        return laid_out(self, TABLES[name](*section))
 
 
-class Fields(_Table):
+class Fields(SphinxDirective):
     """Names and meanings: the names are held against the code."""
 
+    required_arguments = 1
     has_content = True
 
-    def rows(self) -> Rows:
+    def run(self) -> list[nodes.Node]:
         """Return name, type and meaning, in the order of the code."""
         name = self.arguments[0]
         if name not in NAMES:
@@ -66,11 +60,11 @@ class Fields(_Table):
         if told.keys() != known.keys():
             missing, unknown = known.keys() - told.keys(), told.keys() - known.keys()
             raise self.error(f"{name}: not told {sorted(missing)}, unknown {sorted(unknown)}")
+        head, rows = ("name", "meaning"), [(f"`{n}`", told[n]) for n in known]
         if any(known.values()):
-            return [("name", "type", "meaning")] + [
-                (f"`{n}`", kind, told[n]) for n, kind in known.items()
-            ]
-        return [("name", "meaning")] + [(f"`{n}`", told[n]) for n in known]
+            head = ("name", "type", "meaning")
+            rows = [(f"`{n}`", kind, told[n]) for n, kind in known.items()]
+        return laid_out(self, [head, *rows])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

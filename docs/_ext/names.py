@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    import numpy as np
 
     Names = dict[str, str]
 
@@ -23,26 +21,11 @@ def meanings(lines: Iterable[str]) -> Names:
     return told
 
 
-def _columns(dtype: np.dtype[Any]) -> Names:
+def _columns(table: str) -> Names:
+    from kvsim.results.result import TABLES
+
+    dtype = TABLES[table]
     return {name: str(dtype[name]) for name in dtype.names or ()}
-
-
-def _requests() -> Names:
-    from kvsim.results.tables import REQUESTS
-
-    return _columns(REQUESTS)
-
-
-def _memory() -> Names:
-    from kvsim.results.tables import MEMORY
-
-    return _columns(MEMORY)
-
-
-def _steps() -> Names:
-    from kvsim.results.tables import STEPS
-
-    return _columns(STEPS)
 
 
 @cache
@@ -104,9 +87,7 @@ def _default(field: Any) -> str:
 
 #: By the name that a page uses.
 NAMES: dict[str, Callable[[], Names]] = {
-    "requests": _requests,
-    "memory": _memory,
-    "steps": _steps,
+    **{table: partial(_columns, table) for table in ("requests", "memory", "steps")},
     "summary": _summary,
     "kv_cache": _kv_cache,
     "provenance": _provenance,

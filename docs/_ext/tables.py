@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 import inspect
 import typing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from kvsim.report.listing import REGISTRIES, registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydantic import BaseModel
 
-    from kvsim.registry import Registry
 
 Rows = list[tuple[str, ...]]
 GIB = 2**30
@@ -155,12 +157,19 @@ def _gpu_sources() -> Rows:
 # -- the registries -------------------------------------------------------------------------------
 
 
-def _registry(registry: Registry[Any]) -> Rows:
+#: Parameters that all workloads have; the page tells them once.
+OF_EVERY_WORKLOAD = ("num_requests", "request_rate", "seed", "arrival")
+
+
+def _registered(kind: str) -> Rows:
+    registry = registry_of(kind)
+    told_once = OF_EVERY_WORKLOAD if kind == "workloads" else ()
     rows: Rows = [("name", "does", "parameters and defaults")]
     for name in registry.names():
         factory = registry.get(name)
         signature = inspect.signature(factory).parameters
-        parameters = [_parameter(signature[key]) for key in registry.parameters(name)]
+        own = [key for key in registry.parameters(name) if key not in told_once]
+        parameters = [_parameter(signature[key]) for key in own]
         rows.append((f"`{name}`", _summary(factory), ", ".join(parameters)))
     return rows
 
@@ -180,55 +189,6 @@ def _summary(part: Any) -> str:
     text = (inspect.getdoc(part) or "").split("\n\n")[0]
     pieces = text.split("``")  # every second piece is code
     return "".join(f"`{p}`" if i % 2 else _prose(p) for i, p in enumerate(pieces))
-
-
-def _allocators() -> Rows:
-    from kvsim.kv.manager import ALLOCATORS
-
-    return _registry(ALLOCATORS)
-
-
-def _schedulers() -> Rows:
-    from kvsim.sched.scheduler import SCHEDULERS
-
-    return _registry(SCHEDULERS)
-
-
-def _cost_models() -> Rows:
-    from kvsim.cost.model import COST_MODELS
-
-    return _registry(COST_MODELS)
-
-
-def _routers() -> Rows:
-    from kvsim.fleet.router import ROUTERS
-
-    return _registry(ROUTERS)
-
-
-def _eviction_policies() -> Rows:
-    from kvsim.kv.eviction import EVICTION_POLICIES
-
-    return _registry(EVICTION_POLICIES)
-
-
-def _workloads() -> Rows:
-    from workloads import WORKLOADS
-
-    rows: Rows = [("name", "does", "parameters and defaults")]
-    shared = ("num_requests", "request_rate", "seed", "arrival")
-    for name in WORKLOADS.names():
-        signature = inspect.signature(WORKLOADS.get(name)).parameters
-        own = [k for k in WORKLOADS.parameters(name) if k not in shared]
-        parameters = [_parameter(signature[key]) for key in own]
-        rows.append((f"`{name}`", _summary(WORKLOADS.get(name)), ", ".join(parameters)))
-    return rows
-
-
-def _arrivals() -> Rows:
-    from workloads.arrivals import ARRIVALS
-
-    return _registry(ARRIVALS)
 
 
 # -- the rest -------------------------------------------------------------------------------------
@@ -307,13 +267,7 @@ TABLES: dict[str, Callable[..., Rows]] = {
     "model-sources": _model_sources,
     "gpus": _gpus,
     "gpu-sources": _gpu_sources,
-    "allocators": _allocators,
-    "schedulers": _schedulers,
-    "cost-models": _cost_models,
-    "routers": _routers,
-    "eviction-policies": _eviction_policies,
-    "workloads": _workloads,
-    "arrivals": _arrivals,
+    **{kind: partial(_registered, kind) for kind in REGISTRIES},
     "trace-formats": _formats,
     "unused-flags": _unused_flags,
     "refused-flags": _refused_flags,

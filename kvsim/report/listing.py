@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +59,28 @@ def _gpus() -> Table:
     return table
 
 
-def _registry(registry: Registry[Any], what: str) -> Table:
-    table = _table(what, "does", "parameters")
+#: Where the parts of a kind are registered.
+REGISTRIES = {
+    "allocators": "kvsim.kv.manager:ALLOCATORS",
+    "schedulers": "kvsim.sched.scheduler:SCHEDULERS",
+    "cost-models": "kvsim.cost.model:COST_MODELS",
+    "routers": "kvsim.fleet.router:ROUTERS",
+    "eviction-policies": "kvsim.kv.eviction:EVICTION_POLICIES",
+    "workloads": "workloads:WORKLOADS",
+    "arrivals": "workloads.arrivals:ARRIVALS",
+}
+
+
+def registry_of(kind: str) -> Registry[Any]:
+    """Return the registry of a kind, one of :data:`REGISTRIES`."""
+    module, _, name = REGISTRIES[kind].partition(":")
+    registry: Registry[Any] = getattr(import_module(module), name)
+    return registry
+
+
+def _parts(kind: str) -> Table:
+    registry = registry_of(kind)
+    table = _table(registry.what, "does", "parameters")
     for name in registry.names():
         doc = inspect.getdoc(registry.get(name)) or ""
         parameters = ", ".join(p.replace("_", "-") for p in registry.parameters(name))
@@ -69,9 +91,7 @@ def _registry(registry: Registry[Any], what: str) -> Table:
 
 
 def _allocators() -> Table:
-    from kvsim.kv.manager import ALLOCATORS
-
-    table = _registry(ALLOCATORS, "allocator")
+    table = _parts("allocators")
     table.add_section()
     table.add_row("+int8 +fp8 +int4", "modifiers: KV dtype, its scales counted", "")
     table.add_row("+window=N", "modifier: a sliding window of N tokens on every layer", "")
@@ -81,40 +101,8 @@ def _allocators() -> Table:
     return table
 
 
-def _schedulers() -> Table:
-    from kvsim.sched.scheduler import SCHEDULERS
-
-    return _registry(SCHEDULERS, "scheduler")
-
-
-def _cost_models() -> Table:
-    from kvsim.cost.model import COST_MODELS
-
-    return _registry(COST_MODELS, "cost model")
-
-
-def _routers() -> Table:
-    from kvsim.fleet.router import ROUTERS
-
-    return _registry(ROUTERS, "router")
-
-
-def _eviction_policies() -> Table:
-    from kvsim.kv.eviction import EVICTION_POLICIES
-
-    return _registry(EVICTION_POLICIES, "eviction policy")
-
-
-def _workloads() -> Table:
-    from workloads import WORKLOADS
-
-    return _registry(WORKLOADS, "workload")
-
-
 def _arrivals() -> Table:
-    from workloads.arrivals import ARRIVALS
-
-    table = _registry(ARRIVALS, "arrival process")
+    table = _parts("arrivals")
     table.caption = "of a workload: --workload sharegpt+arrival=gamma+cv=3"
     return table
 
@@ -131,12 +119,8 @@ def _experiments() -> Table:
 KINDS: dict[str, Callable[[], Table]] = {
     "models": _models,
     "gpus": _gpus,
+    **{kind: partial(_parts, kind) for kind in REGISTRIES},
     "allocators": _allocators,
-    "schedulers": _schedulers,
-    "cost-models": _cost_models,
-    "routers": _routers,
-    "eviction-policies": _eviction_policies,
-    "workloads": _workloads,
     "arrivals": _arrivals,
     "experiments": _experiments,
 }

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvsim.kv.usage import HELD, WHOLE, Cause
 from kvsim.report import plot_budget, plot_roofline
@@ -221,7 +221,7 @@ def latency(runs: Runs) -> Figure:
         axes.grid(alpha=0.3)
     panels[0].set_yscale("log")
     panels[0].set_ylim(lowest, 1)
-    panels[0].yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    panels[0].yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     panels[0].set_ylabel("share of requests that take longer")
     goals = any(r.config.goodput for r in named.values())
     _head(figure, named, f"Latencies{' (dash-dotted: goodput targets)' if goals else ''}")
