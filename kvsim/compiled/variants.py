@@ -62,6 +62,8 @@ OTHER_KINDS = frozenset(
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
         *("virtual", "vllm_v0", "memory_map"),
+        *("host_arc", "host_cache", "host_lru", "offload_jobs", "offload_lookup"),
+        *("offload_request", "offload_store", "offload_window", "offloading"),
     )
 )
 

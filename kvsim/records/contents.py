@@ -19,6 +19,7 @@ class Content(Record):
     previous: Short = 0
     chain: Short = 0  # next content in the bucket, or next free record
     pinned: Short = 0  # 1 for one that must stay
+    count: Short = 0  # of offers, where they are counted
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from kvsim.records.cost import Cost
 from kvsim.records.kv import KV
+from kvsim.records.offloading import Offloading
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 from kvsim.records.request import Request, Segment
@@ -282,6 +283,7 @@ class Replica(Record):
     num_next_drafts: int = 0  # to propose after the step scheduled last
     draft_rows: list[int] = field(default_factory=list)  # first, last, drafts by requests of a step
     ready_clock: float = 0.0  # grammars are compiled up to this time
+    offloading: Offloading = field(default_factory=Offloading)
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)

@@ -1,0 +1,81 @@
+"""ARC over the chunks of the host cache (Megiddo and Modha 2003), as vLLM's offloading has it.
+
+Chunks that requests used once queue apart from those used again. Names of chunks that have left
+remain as ghosts: a store that misses one moves the share of the two queues.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.host_cache import FREQUENT, FREQUENT_GHOST, RECENT, RECENT_GHOST
+from kvsim.records.record import NONE
+from kvsim.rules.queue import append, remove
+
+if TYPE_CHECKING:
+    from kvsim.records.host_cache import HostCache
+
+
+def move_to(host: HostCache, k: int, place: int) -> None:
+    """Put a chunk, or its ghost, at the end of a list."""
+    chunk = host.chunks[k]
+    remove(host.lists[chunk.place], host.chunks, k)
+    chunk.place = place
+    append(host.lists[place], host.chunks, k)
+
+
+def note_miss(host: HostCache, k: int) -> None:
+    """Learn from the ghost of a chunk that a request wants to store."""
+    place = host.chunks[k].place
+    recent, frequent = host.lists[RECENT_GHOST].length, host.lists[FREQUENT_GHOST].length
+    if place == RECENT_GHOST:
+        host.target = min(host.target + max(1.0, frequent / recent), float(host.capacity))
+    else:
+        host.target = max(host.target - max(1.0, recent / frequent), 0.0)
+    move_to(host, k, place)
+
+
+def can_leave(host: HostCache, k: int) -> bool:
+    """Whether a chunk has no pins and was not offered last."""
+    return host.chunks[k].pins == 0 and host.chunks[k].offer != host.last_offer
+
+
+def begin_eviction(host: HostCache) -> None:
+    """Begin to look for chunks that can leave, at the ends where they leave first."""
+    host.next_recent = host.lists[RECENT].head
+    host.next_frequent = host.lists[FREQUENT].head
+
+
+def next_recent(host: HostCache) -> int:
+    """Return the next chunk used once that can leave, or NONE."""
+    while host.next_recent != NONE and not can_leave(host, host.next_recent):
+        host.next_recent = host.chunks[host.next_recent].next
+    return host.next_recent
+
+
+def next_frequent(host: HostCache) -> int:
+    """Return the next chunk used again that can leave, or NONE."""
+    while host.next_frequent != NONE and not can_leave(host, host.next_frequent):
+        host.next_frequent = host.chunks[host.next_frequent].next
+    return host.next_frequent
+
+
+def evict_arc(host: HostCache) -> int:
+    """Make a ghost of the next chunk that leaves, and return it; there is one.
+
+    It is one used once if there are as many of them as there should be.
+    """
+    k = NONE
+    if host.lists[RECENT].length >= int(host.target):
+        k = next_recent(host)
+    if k == NONE:
+        k = next_frequent(host)
+    if k == NONE:
+        k = next_recent(host)
+    if host.chunks[k].place == RECENT:
+        host.next_recent = host.chunks[k].next
+        move_to(host, k, RECENT_GHOST)
+    else:
+        host.next_frequent = host.chunks[k].next
+        move_to(host, k, FREQUENT_GHOST)
+    return k

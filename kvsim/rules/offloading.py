@@ -1,0 +1,195 @@
+"""Native CPU offloading: the KV connector that keeps computed chunks in host memory.
+
+What requests have computed is stored chunk by chunk, and what a waiting request finds there behind
+its hit on the GPU is loaded. docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import NULL_BLOCK
+from kvsim.records.record import NONE
+from kvsim.rules.attention import cdiv
+from kvsim.rules.host_cache import find_chunk, pin
+from kvsim.rules.offload_jobs import (
+    add_block,
+    add_chunk_to,
+    collect_due,
+    end_job,
+    flush_all_of,
+    flush_block,
+    launch_load,
+    new_job,
+    watch_all_of,
+)
+from kvsim.rules.offload_request import learn_keys, leave, meet, reuse
+from kvsim.rules.offload_store import store_up_to
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.kv import KV
+    from kvsim.records.offloading import Offloading, OffloadState
+    from kvsim.records.paged import Holding
+    from kvsim.records.request import Request
+
+
+# -- admission ------------------------------------------------------------------------------------
+
+
+def loads_with_step(offloading: Offloading, request: Request, local: int, external: int) -> bool:
+    """Whether a load is small enough for its step to wait for it."""
+    num_tokens = offloading.num_sync_tokens + external
+    if local + external >= request.num_tokens or num_tokens > offloading.sync_load_budget:
+        return False
+    offloading.num_sync_tokens = num_tokens
+    return True
+
+
+def begin_load(state: Replica, request: Request, local: int, external: int, is_sync: bool) -> None:
+    """Load what a request with new blocks has in the host cache behind its hit on the GPU."""
+    offloading, kv, end = state.offloading, state.kv, local + external
+    s, step = meet(offloading, request), state.num_calls
+    side, holding = offloading.states[s], kv.holdings[request.holding]
+    learn_keys(kv, offloading, side, holding, request)
+    j = new_job(offloading, s, step)
+    offloading.jobs[j].is_sync = is_sync
+    for g in range(offloading.num_groups):
+        load_group(state, side, holding, g, j, local, end)
+        side.num_known[g] = 0
+        side.cursors[g] = cdiv(end, offloading.groups[g].chunk_tokens)
+    due = float(step if is_sync else step + offloading.load_steps)
+    launch_load(offloading, j, due)
+
+
+def load_group(
+    state: Replica, side: OffloadState, holding: Holding, g: int, j: int, local: int, end: int
+) -> None:
+    """Add what a load copies into the blocks of one group."""
+    offloading, group, table = state.offloading, state.offloading.groups[g], holding.tables[g]
+    block_size, size = state.kv.groups[g].block_size, offloading.blocks_per_chunk
+    first, stop = cdiv(local, block_size), cdiv(end, block_size)
+    while first < stop and not is_target(state.kv, table.blocks[first], offloading.jobs[j].is_sync):
+        first += 1
+    for place in range(first, stop):
+        add_block(offloading, j, table.blocks[place], group.window > 0)
+    if first == stop:
+        return
+    for place in range(first // size, cdiv(stop, size)):
+        at = group.first_chunk + place
+        k = find_chunk(offloading.host, side.keys[at])
+        pin(offloading.host, k)
+        reuse(offloading, side, at, k)
+        add_chunk_to(offloading, j, k)
+
+
+def is_target(kv: KV, block: int, is_sync: bool) -> bool:
+    """Whether a load begins with a block: one that has no content yet.
+
+    Blocks of a load that the step waits for have their names already.
+    """
+    return block != NULL_BLOCK and (is_sync or not kv.pool.blocks[block].hashed)
+
+
+# -- the end of a step's decision -----------------------------------------------------------------
+
+
+def schedule_stores(state: Replica, batch: Batch) -> None:
+    """Decide what a step stores, and which stores must have ended before it."""
+    offloading, step = state.offloading, state.num_calls
+    offloading.num_sync_tokens = 0
+    for at in range(state.num_preempted):
+        row = state.requests[state.preempted[at]].request_id
+        s = offloading.state_of[row] - 1
+        if s != NONE:
+            flush_all_of(offloading, s, step, float(step))
+    for at in range(state.num_admitted):
+        s = meet(offloading, state.requests[state.admissions[at].request])
+        for g in range(offloading.num_groups):
+            offloading.states[s].num_known[g] = 0
+    for at in range(batch.size):
+        see_blocks(state, state.requests[batch.entries[at].request])
+    for at in range(batch.size):
+        store_computed(state, state.requests[batch.entries[at].request], batch.entries[at].end)
+    for at in range(offloading.num_finished):
+        store_finished(state, offloading.finished[at])
+    offloading.num_finished = 0
+
+
+def see_blocks(state: Replica, request: Request) -> None:
+    """Learn of the blocks that a request got in this step; who still copies from them hurries."""
+    offloading, step = state.offloading, state.num_calls
+    side = offloading.states[offloading.state_of[request.request_id] - 1]
+    holding = state.kv.holdings[request.holding]
+    for g in range(offloading.num_groups):
+        group, table = offloading.groups[g], holding.tables[g]
+        for place in range(side.num_known[g], table.length):
+            block, at = table.blocks[place], group.first_block + place
+            side.blocks[at] = block
+            side.since[at] = step
+            if block != NULL_BLOCK:
+                offloading.got[block] = step
+                flush_block(offloading, block, step, float(step))
+        side.num_known[g] = table.length
+
+
+def store_computed(state: Replica, request: Request, end: int) -> None:
+    """Store the chunks that a request's part of a step completes."""
+    offloading, kv, step = state.offloading, state.kv, state.num_calls
+    s = offloading.state_of[request.request_id] - 1
+    side = offloading.states[s]
+    end = min(end, request.num_prompt_tokens if offloading.prompt_only else request.num_tokens)
+    if not is_behind(offloading, side, end):
+        return
+    learn_keys(kv, offloading, side, kv.holdings[request.holding], request)
+    store_up_to(offloading, s, end, step, float(step + offloading.store_steps), False)
+
+
+def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
+    """Whether some group has chunks to store."""
+    for g in range(offloading.num_groups):
+        if end // offloading.groups[g].chunk_tokens > side.cursors[g]:
+            return True
+    return False
+
+
+def store_finished(state: Replica, s: int) -> None:
+    """Store the rest of a request that has finished, and let it go."""
+    offloading, step = state.offloading, state.num_calls
+    end = offloading.states[s].num_stored_tokens
+    store_up_to(offloading, s, end, step, float(step + offloading.store_steps), True)
+    watch_all_of(offloading, s, step, float(step))
+    leave(offloading, s)
+
+
+# -- the output of a step -------------------------------------------------------------------------
+
+
+def note_end(state: Replica, request: Request, num_computed: int) -> None:
+    """Remember what is to be stored of a request that ends: ``num_computed`` tokens at most."""
+    offloading, kv = state.offloading, state.kv
+    s = offloading.state_of[request.request_id] - 1
+    if s == NONE:
+        return
+    side, h = offloading.states[s], request.holding
+    if h == NONE:
+        h = kv.free_holdings[kv.num_free_holdings - 1]
+    learn_keys(kv, offloading, side, kv.holdings[h], request)
+    most = request.num_prompt_tokens if offloading.prompt_only else request.num_tokens
+    side.num_stored_tokens = min(num_computed, most)
+    offloading.state_of[request.request_id] = 0
+    offloading.finished[offloading.num_finished] = s
+    offloading.num_finished += 1
+
+
+def report_copies(state: Replica, step: int) -> None:
+    """End the copies that are reported with the output of a step."""
+    offloading = state.offloading
+    collect_due(offloading, float(step))
+    for at in range(offloading.num_reported):
+        end_job(offloading, offloading.reported[at])
+
+
+def has_copies(offloading: Offloading) -> bool:
+    """Whether copies are under way, or yet to begin."""
+    return offloading.num_finished + offloading.loads.length + offloading.stores.length > 0

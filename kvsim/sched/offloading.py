@@ -1,0 +1,152 @@
+"""Native CPU offloading as vLLM configures it, and the memory that it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from kvsim.kv.eviction import lay_out_contents
+from kvsim.records.eviction import Ranked
+from kvsim.records.host_cache import HOST_ARC, HOST_LRU, Chunk
+from kvsim.records.memory import head
+from kvsim.records.offloading import Job, JobBlock, JobChunk, Offer, OffloadGroup, OffloadState
+from kvsim.records.paged import FULL, SLIDING
+from kvsim.records.queue import Queue
+from kvsim.rules.attention import cdiv
+
+if TYPE_CHECKING:
+    from kvsim.records.host_cache import HostCache
+    from kvsim.records.kv import KV
+    from kvsim.records.memory import Memory
+    from kvsim.records.offloading import Offloading
+
+#: Chunks whose offers are counted, vLLM's max_tracker_size.
+MOST_OFFERS = 64_000
+
+
+@dataclass(frozen=True)
+class OffloadingConfig:
+    """What is kept in host memory, and how; names and defaults are vLLM's, but for the first.
+
+    Parameters
+    ----------
+    num_chunks : chunks that fit in host memory
+    blocks_per_chunk : GPU blocks of a chunk
+    eviction_policy : who leaves first
+    store_threshold : offers of a chunk before it is stored, if at least 2
+    offload_prompt_only : chunks that hold output are not stored
+    sync_load_tokens : tokens of a step's loads that the step waits for
+    load_steps, store_steps : steps after which a copy is reported
+    """
+
+    num_chunks: int
+    blocks_per_chunk: int = 1
+    eviction_policy: Literal["lru", "arc"] = "lru"
+    store_threshold: int = 0
+    offload_prompt_only: bool = True
+    sync_load_tokens: int = 0
+    load_steps: int = 1
+    store_steps: int = 1
+
+
+def lay_out_host_cache(
+    host: HostCache, memory: Memory, config: OffloadingConfig, orders: int = 1
+) -> None:
+    """Lay out an empty host cache; ``orders`` bounds what tells chunks of one number apart."""
+    capacity = config.num_chunks
+    arc = config.eviction_policy == "arc"
+    host.policy, host.capacity, host.orders = HOST_ARC if arc else HOST_LRU, capacity, orders
+    most = 4 * capacity if arc else capacity  # ghosts are cut after an eviction
+    num_buckets = 1 << max(2 * most - 1, 1).bit_length()
+    host.chunks = memory.room(Chunk, most + 2)
+    host.buckets, host.bucket_mask = memory.ints(num_buckets), num_buckets - 1
+    host.free_slots = memory.ints(capacity + 1)
+    host.ranking.entries = memory.room(Ranked, 1 if arc else capacity + 1)
+    host.lists = memory.records(Queue, 4)
+    host.threshold, host.most_offers = config.store_threshold, MOST_OFFERS
+    if config.store_threshold >= 2:
+        lay_out_contents(memory, host.offers, MOST_OFFERS)
+
+
+def lay_out_offloading(
+    offloading: Offloading, memory: Memory, config: OffloadingConfig, kv: KV, num_rows: int
+) -> None:
+    """Lay out offloading for a KV cache, and for so many requests of a trace."""
+    size, num_blocks = config.blocks_per_chunk, kv.pool.num_usable + 1
+    offloading.blocks_per_chunk = size
+    offloading.prompt_only = config.offload_prompt_only
+    offloading.sync_load_budget = config.sync_load_tokens
+    offloading.load_steps, offloading.store_steps = config.load_steps, config.store_steps
+    offloading.keeps_boundaries = kv.keeps_boundaries
+    num_chunks = _lay_out_groups(offloading, memory, kv)
+    orders = (kv.max_model_len + size * kv.alignment + 1) * (kv.num_groups + 1)
+    lay_out_host_cache(offloading.host, memory, config, orders)
+    offloading.offers = memory.room(Offer, num_chunks + 1)
+    most = config.num_chunks + num_blocks
+    offloading.jobs = memory.room(Job, most)
+    offloading.chunks = memory.room(JobChunk, most)
+    offloading.blocks = memory.room(JobBlock, config.num_chunks * size + num_blocks)
+    offloading.watchers, offloading.got = memory.ints(num_blocks), memory.ints(num_blocks)
+    offloading.reported = memory.ints(most)
+    offloading.state_of = memory.ints(num_rows)
+
+
+def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
+    """Lay out the groups; returns the chunks of a longest request, all groups together."""
+    size = offloading.blocks_per_chunk
+    groups = [kv.groups[g] for g in range(kv.num_groups)]
+    full = {group.block_size * size for group in groups if group.kind == FULL}
+    offloading.segment = max(full or {group.block_size * size for group in groups})
+    offloading.num_groups = kv.num_groups
+    offloading.groups = memory.records(OffloadGroup, kv.num_groups)
+    num_chunks = num_blocks = 0
+    for g, group in enumerate(groups):
+        found, chunk = offloading.groups[g], group.block_size * size
+        found.chunk_tokens, found.keys_per_chunk = chunk, group.keys_per_block * size
+        found.first_chunk, found.first_block = num_chunks, num_blocks
+        num_chunks += kv.max_model_len // chunk + 1
+        num_blocks += cdiv(kv.max_model_len, group.block_size) + 2
+        found.keeps_all = group.kind != SLIDING or offloading.segment % group.block_size != 0
+        if group.kind == SLIDING:
+            found.window = group.window
+            found.num_needed = cdiv(group.window - 1, group.block_size)
+            found.run = cdiv(group.window, chunk)
+            segment = kv.segment if kv.keeps_boundaries else offloading.segment
+            found.blocks_per_segment = segment // group.block_size
+    offloading.num_full = sum(group.kind == FULL for group in groups)
+    by_need = sorted(range(kv.num_groups), key=lambda g: -_run(offloading, g))
+    offloading.by_need = memory.list_of(by_need)
+    return num_chunks
+
+
+def _run(offloading: Offloading, g: int) -> float:
+    """Order groups for a look-up: full attention, then long windows."""
+    return offloading.groups[g].run if offloading.groups[g].window else float("inf")
+
+
+def add_states(offloading: Offloading, memory: Memory, kv: KV, count: int) -> None:
+    """Make room for ``count`` more requests that have to do with offloading."""
+    n = offloading.num_states
+    states: Any = memory.records(OffloadState, n + count if memory.compiled else count)
+    if not memory.compiled:
+        states = [*offloading.states, *states]
+    elif n:
+        states.array[:n] = offloading.states[:n].array  # type: ignore[attr-defined]
+    last, block = offloading.groups[kv.num_groups - 1], kv.groups[kv.num_groups - 1].block_size
+    num_chunks = last.first_chunk + kv.max_model_len // last.chunk_tokens + 1
+    num_blocks = last.first_block + cdiv(kv.max_model_len, block) + 2
+    sizes = {"keys": num_chunks, "marks": num_chunks, "blocks": num_blocks, "since": num_blocks}
+    for name in ("num_keys", "cursors", "num_known"):
+        sizes[name] = kv.num_groups
+    for name, size in sizes.items():
+        memory.share_out(states[n : n + count], name, int, size)
+    free = [*head(offloading.free_states, offloading.num_free_states), *range(n, n + count)]
+    ended = head(offloading.finished, offloading.num_finished)
+    memory.replace(
+        offloading,
+        states=states,
+        free_states=memory.list_of([*free, *[0] * (n + count - len(free))]),
+        finished=memory.list_of([*ended, *[0] * (n + count - len(ended))]),
+    )
+    offloading.num_free_states += count
+    offloading.num_states = n + count
