@@ -246,15 +246,19 @@ class Model:
         key = state["keys"][place]
         self.rank[key] = max(self.rank.get(key, (0, 0)), (state["number"], -place))
 
+    def reuse(self, state: dict[str, Any], place: int) -> None:
+        self.meet(state)
+        if place not in state["stored"]:
+            state["reused"].add(place)
+        self.touch(state, place)
+
     def offer(self, state: dict[str, Any], first: int, stop: int) -> list[int] | None:
         keys, offered = state["keys"], range(first, stop)
         missing = [p for p in offered if self.chunk(keys[p]) is None]
         for p in offered:
             found = self.chunk(keys[p])
             if found is not None and found[1] >= 0:
-                self.meet(state)
-                state["reused"].add(p)
-                self.touch(state, p)
+                self.reuse(state, p)
         for p in reversed(missing):
             self.meet(state)
             if p not in state["missed"]:
@@ -322,10 +326,9 @@ class Model:
                     self.number += 1
                     self.rank[key] = (self.number, -p)
                 continue
-            for at, one in enumerate(self.lists):
+            for at, one in enumerate(self.lists[:2]):
                 if key in one:
-                    again = p in state["reused"] and p not in state["stored"] and at < 2
-                    self.lists[1 if again else at][key] = one.pop(key)
+                    self.lists[1 if p in state["reused"] else at][key] = one.pop(key)
                     break
 
 
@@ -366,9 +369,7 @@ def test_the_host_cache_does_what_a_plain_model_does(seed):
             found = model.chunk(twin["keys"][place])
             if found is not None and found[1] >= 0:
                 found[1] += 1
-                model.meet(twin)
-                twin["reused"].add(place)
-                model.touch(twin, place)
+                model.reuse(twin, place)
                 reading.append((store.load(state, place), twin["keys"][place]))
         elif action < 0.9 and reading:
             k, key = reading.pop(draw.randrange(len(reading)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.host_cache import FREQUENT, HOST_LRU, NO_CHUNK, RECENT_GHOST
+from kvsim.records.host_cache import FREQUENT, HOST_LRU, NO_CHUNK
 from kvsim.records.offloading import REUSED, STORED
 from kvsim.records.record import NONE
 from kvsim.rules.host_arc import move_to
-from kvsim.rules.host_cache import find_chunk, find_record
+from kvsim.rules.host_cache import find_chunk
 from kvsim.rules.host_lru import new_number, rank_chunk
 from kvsim.rules.keys import extend_keys, mix
 from kvsim.rules.offload_jobs import forget_jobs
@@ -84,7 +84,8 @@ def meet_cache(offloading: Offloading, state: OffloadState) -> None:
 def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
     """Note that a request loads a chunk, or wants to store one that is there."""
     meet_cache(offloading, state)
-    state.marks[at] |= REUSED
+    if state.marks[at] & STORED == 0:
+        state.marks[at] |= REUSED
     if offloading.host.policy == HOST_LRU:
         rank_chunk(offloading.host, k, state.number)
 
@@ -125,15 +126,10 @@ def last_marked(offloading: Offloading, state: OffloadState) -> int:
 def touch_at_end(offloading: Offloading, key: int, marks: int) -> None:
     """Rank one chunk anew: under LRU last of all, under ARC by whether it was used again."""
     host = offloading.host
-    if host.policy == HOST_LRU:
-        k = find_chunk(host, key)
-        if k != NO_CHUNK:
-            rank_chunk(host, k, new_number(host))
-        return
-    k = find_record(host, key)
+    k = find_chunk(host, key)
     if k == NO_CHUNK:
         return
-    place = host.chunks[k].place
-    if marks & STORED == 0 and marks & REUSED > 0 and place < RECENT_GHOST:
-        place = FREQUENT
-    move_to(host, k, place)
+    if host.policy == HOST_LRU:
+        rank_chunk(host, k, new_number(host))
+    else:
+        move_to(host, k, FREQUENT if marks & REUSED > 0 else host.chunks[k].place)

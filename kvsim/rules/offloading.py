@@ -23,6 +23,7 @@ from kvsim.rules.offload_jobs import (
     new_job,
     watch_all_of,
 )
+from kvsim.rules.offload_lookup import find_offloaded
 from kvsim.rules.offload_request import learn_keys, leave, meet, reuse
 from kvsim.rules.offload_store import store_up_to
 
@@ -37,6 +38,19 @@ if TYPE_CHECKING:
 # -- admission ------------------------------------------------------------------------------------
 
 
+def ask_offloading(state: Replica, request: Request, holding: Holding, local: int) -> int:
+    """Return how many tokens the host cache has behind a hit on the GPU, or UNKNOWN.
+
+    ``connector.is_async`` then says whether they come later.
+    """
+    offloading = state.offloading
+    external = find_offloaded(state.kv, offloading, request, holding, local)
+    if external > 0:
+        is_small = loads_with_step(offloading, request, local, external)
+        state.connector.is_async = not is_small
+    return external
+
+
 def loads_with_step(offloading: Offloading, request: Request, local: int, external: int) -> bool:
     """Whether a load is small enough for its step to wait for it."""
     num_tokens = offloading.num_sync_tokens + external
@@ -46,9 +60,10 @@ def loads_with_step(offloading: Offloading, request: Request, local: int, extern
     return True
 
 
-def begin_load(state: Replica, request: Request, local: int, external: int, is_sync: bool) -> None:
+def begin_load(state: Replica, request: Request) -> None:
     """Load what a request with new blocks has in the host cache behind its hit on the GPU."""
-    offloading, kv, end = state.offloading, state.kv, local + external
+    offloading, kv, local = state.offloading, state.kv, state.connector.hit
+    end, is_sync = local + state.connector.external, not state.connector.is_async
     s, step = meet(offloading, request), state.num_calls
     side, holding = offloading.states[s], kv.holdings[request.holding]
     learn_keys(kv, offloading, side, holding, request)
@@ -56,6 +71,8 @@ def begin_load(state: Replica, request: Request, local: int, external: int, is_s
     offloading.jobs[j].is_sync = is_sync
     for g in range(offloading.num_groups):
         load_group(state, side, holding, g, j, local, end)
+        for place in range(holding.tables[g].length):
+            note_got(offloading, holding.tables[g].blocks[place], step)
         side.num_known[g] = 0
         side.cursors[g] = cdiv(end, offloading.groups[g].chunk_tokens)
     due = float(step if is_sync else step + offloading.load_steps)
@@ -98,6 +115,7 @@ def schedule_stores(state: Replica, batch: Batch) -> None:
     """Decide what a step stores, and which stores must have ended before it."""
     offloading, step = state.offloading, state.num_calls
     offloading.num_sync_tokens = 0
+    offloading.num_reported = 0
     for at in range(state.num_preempted):
         row = state.requests[state.preempted[at]].request_id
         s = offloading.state_of[row] - 1
@@ -124,13 +142,17 @@ def see_blocks(state: Replica, request: Request) -> None:
     for g in range(offloading.num_groups):
         group, table = offloading.groups[g], holding.tables[g]
         for place in range(side.num_known[g], table.length):
-            block, at = table.blocks[place], group.first_block + place
-            side.blocks[at] = block
-            side.since[at] = step
-            if block != NULL_BLOCK:
-                offloading.got[block] = step
-                flush_block(offloading, block, step, float(step))
+            side.blocks[group.first_block + place] = table.blocks[place]
+            side.since[group.first_block + place] = step
+            note_got(offloading, table.blocks[place], step)
         side.num_known[g] = table.length
+
+
+def note_got(offloading: Offloading, block: int, step: int) -> None:
+    """Note that somebody has got a block in this step."""
+    if block != NULL_BLOCK:
+        offloading.got[block] = step
+        flush_block(offloading, block, step, float(step))
 
 
 def store_computed(state: Replica, request: Request, end: int) -> None:
@@ -165,8 +187,8 @@ def store_finished(state: Replica, s: int) -> None:
 # -- the output of a step -------------------------------------------------------------------------
 
 
-def note_end(state: Replica, request: Request, num_computed: int) -> None:
-    """Remember what is to be stored of a request that ends: ``num_computed`` tokens at most."""
+def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
+    """Remember what is to be stored of a request that ends."""
     offloading, kv = state.offloading, state.kv
     s = offloading.state_of[request.request_id] - 1
     if s == NONE:
@@ -176,7 +198,8 @@ def note_end(state: Replica, request: Request, num_computed: int) -> None:
         h = kv.free_holdings[kv.num_free_holdings - 1]
     learn_keys(kv, offloading, side, kv.holdings[h], request)
     most = request.num_prompt_tokens if offloading.prompt_only else request.num_tokens
-    side.num_stored_tokens = min(num_computed, most)
+    computed = max(request.num_prompt_tokens, request.num_tokens - 1)
+    side.num_stored_tokens = min(request.num_computed_tokens if is_aborted else computed, most)
     offloading.state_of[request.request_id] = 0
     offloading.finished[offloading.num_finished] = s
     offloading.num_finished += 1
@@ -184,9 +207,13 @@ def note_end(state: Replica, request: Request, num_computed: int) -> None:
 
 def report_copies(state: Replica, step: int) -> None:
     """End the copies that are reported with the output of a step."""
-    offloading = state.offloading
+    offloading, connector = state.offloading, state.connector
     collect_due(offloading, float(step))
     for at in range(offloading.num_reported):
+        job = offloading.jobs[offloading.reported[at]]
+        if job.is_load and not job.is_sync:
+            connector.received[connector.num_received] = job.row
+            connector.num_received += 1
         end_job(offloading, offloading.reported[at])
 
 
