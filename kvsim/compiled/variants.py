@@ -22,6 +22,7 @@ PLAIN = {
     "Limits.num_draft_slots": 0,
     "Limits.num_draft_rows": 0,
     "Limits.num_prefill_lookahead_tokens": 0,
+    "Connector.kind": 0,
     "Trace.has_ranks": 0,
     "KV.manager": PAGED,
     "KV.num_groups": 1,
@@ -41,6 +42,7 @@ PLAIN = {
     "LookupSpec.drops_last_block": 0,
     "BlockPool.policy": LRU,
     "BlockPool.has_host": 0,
+    "BlockPool.tracks_kept": 0,
     "Cost.num_layers": 1,
     "Cost.has_samples": 0,
     "Layers.kind": 0,
@@ -64,6 +66,7 @@ OTHER_KINDS = frozenset(
         *("virtual", "vllm_v0", "memory_map"),
         *("host_arc", "host_cache", "host_lru", "offload_jobs", "offload_lookup"),
         *("offload_request", "offload_store", "offload_window", "offloading"),
+        *("connector", "held", "kept", "loading", "report"),
     )
 )
 
@@ -82,6 +85,7 @@ def _known(state: Any, name: str, value: int) -> bool:
         "Replica": [state],
         "Limits": [state.limits],
         "Trace": [state.trace],
+        "Connector": [state.connector],
         "KV": [state.kv],
         "BlockPool": [state.kv.pool],
         "Moved": [state.kv.moved],
