@@ -187,7 +187,22 @@ class CaseConfig(_Part):
                 raise ValueError(
                     f"connector: {name} {getattr(self, name)!r} cannot transfer KV; {value} can"
                 )
+        if self.connector.kind == "offloading":
+            self._can_offload()
         return self
+
+    def _can_offload(self) -> None:
+        kinds = {group.type for group in self.groups or ()} - {"full", "sliding_window"}
+        if kinds:
+            raise ValueError(
+                f"connector: offloading of {', '.join(sorted(kinds))} groups is not modelled; full "
+                "and sliding_window are"
+            )
+        if self.speculation is not None and self.speculation.drops_last_block:
+            raise ValueError(
+                f"connector: offloading under {self.speculation.method} drops a block of each hit, "
+                "which is not modelled; disable_eagle_block_drop, ngram and draft_model are"
+            )
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -210,7 +225,9 @@ class CaseConfig(_Part):
     @property
     def kv_transfer(self) -> ConnectorConfig | None:
         """The KV connector, None without."""
-        return None if self.connector is None else self.connector.config
+        if self.connector is None:
+            return None
+        return self.connector.config(len(self.groups or (None,)))
 
     @property
     def scheduler_config(self) -> SchedulerConfig:

@@ -9,6 +9,7 @@ import numpy as np
 
 from kvsim.cases.connector import FakeWorker
 from kvsim.cases.log import StepLog
+from kvsim.cases.offloading import OffloadingLog
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, segment_rows, text_ranks
 from kvsim.engine.refusal import refusal
@@ -17,6 +18,7 @@ from kvsim.engine.setup import Parts, make_kv
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.records.engine import COMPLETED, DONE, SCHEDULED
 from kvsim.results.tables import REQUESTS
+from kvsim.rules.connector import has_transfers
 from kvsim.sched.scheduler import scheduler_type
 
 if TYPE_CHECKING:
@@ -169,14 +171,17 @@ def play(
     names = {index: request.id for index, request in enumerate(workload.requests)}
     log = StepLog(replica, names, summary=config.summary)
     arrivals, stops, step = _arrivals(workload), iter(replica.stops()), 0
-    worker = None if config.connector is None else FakeWorker(replica, workload, names)
+    worker = None
+    if config.connector is not None:
+        kind = FakeWorker if config.connector.kind == "fake" else OffloadingLog
+        worker = kind(replica, workload, names)
     aborts = [(r.abort_step, row) for row, r in enumerate(workload.requests)]
-    while arrivals or state.num_outstanding or state.num_batches or state.connector.num_kept:
+    while arrivals or state.num_outstanding or state.num_batches or has_transfers(state):
         aborted = [names[row] for at, row in aborts if at == step and replica.abort(row)]
         due = [arrival for arrival in arrivals if arrival[0] <= step]
         arrivals = arrivals[len(due) :]
         replica.submit(np.array([row for _, row, _ in due], np.int64), _times(due))
-        if not (state.num_outstanding or state.num_batches or state.connector.num_kept):
+        if not (state.num_outstanding or state.num_batches or has_transfers(state)):
             if not arrivals:
                 return
             step = arrivals[0][0]

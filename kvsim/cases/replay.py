@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 #: Fields that stand in the log only when there is something to say.
 EVENTS = (
-    *("abt", "sch", "sd", "new", "res", "pre", "nb", "ld", "acc"),
-    *("rcv", "bad", "bad_req", "snt", "fin", "h", "df"),
+    *("abt", "sch", "sd", "new", "res", "pre", "nb", "ld", "lj", "sj", "fl", "acc"),
+    *("jc", "rcv", "bad", "bad_req", "snt", "fin", "h", "df"),
 )
 #: Fields of every step, where the allocator has them.
-STATES = ("s", "ks", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "bt", "addr")
+STATES = ("s", "ks", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "bt", "addr", "cpu", "co")
 #: Longest value that is shown whole.
 MOST_SHOWN = 160
 

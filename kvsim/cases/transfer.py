@@ -6,10 +6,24 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvsim.records.connector import FAKE
+from kvsim.records.connector import FAKE, OFFLOADING
 from kvsim.sched.connector import ConnectorConfig, FailurePolicy, Role
+from kvsim.sched.offloading import OffloadingConfig
 
+Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
+
+
+class OffloadingOptions(BaseModel):
+    """What vLLM's native offloading is told; a token has 8 bytes of KV per group here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    blocks_per_chunk: Count = 1
+    eviction_policy: Literal["lru", "arc"] = "lru"
+    store_threshold: Whole = 0
+    offload_prompt_only: bool = True
+    sync_load_budget_bytes: Whole = 0
 
 
 class ConnectorPart(BaseModel):
@@ -17,14 +31,32 @@ class ConnectorPart(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    kind: Literal["fake"]
+    kind: Literal["fake", "offloading"]
     role: Role = "kv_both"
     failure_policy: FailurePolicy = "recompute"
+    cpu_chunks: Whole = 0
+    load_steps: Whole = 1
+    store_steps: Whole = 1
+    extra: OffloadingOptions = OffloadingOptions()
 
-    @property
-    def config(self) -> ConnectorConfig:
-        """The same as vLLM has it."""
+    def config(self, num_groups: int) -> ConnectorConfig:
+        """The same as vLLM has it, for so many KV-cache groups."""
+        if self.kind == "offloading":
+            return ConnectorConfig(OFFLOADING, offloading=self._offloading(num_groups))
         return ConnectorConfig(FAKE, self.role, self.failure_policy)
+
+    def _offloading(self, num_groups: int) -> OffloadingConfig:
+        given = self.extra
+        return OffloadingConfig(
+            self.cpu_chunks,
+            given.blocks_per_chunk,
+            given.eviction_policy,
+            given.store_threshold,
+            given.offload_prompt_only,
+            given.sync_load_budget_bytes // (8 * num_groups),
+            self.load_steps,
+            self.store_steps,
+        )
 
 
 class Transfer(BaseModel):

@@ -63,6 +63,7 @@ class Batch(Record):
     size: int = 0
     num_drafts: int = 0  # to propose after the step, per request
     number: int = 0  # among those with tokens; with a connector only
+    call: int = 0  # of schedule, likewise
     entries: list[Entry] = field(default_factory=list)
     python: object = None  # the plan of a scheduler that is no rule
 

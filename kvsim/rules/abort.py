@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.connector import NO_CONNECTOR
+from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector import release
 from kvsim.rules.held import leave_queue
 from kvsim.rules.kv import free_slots
+from kvsim.rules.offloading import note_end
 from kvsim.rules.recorder import write_row
 
 if TYPE_CHECKING:
@@ -75,4 +76,6 @@ def end_request(state: Replica, k: int, reason: int) -> None:
     state.requests[k].status = FINISHED
     state.num_outstanding -= 1
     state.num_ended += 1
+    if state.connector.kind == OFFLOADING:
+        note_end(state, state.requests[k], reason == ABORTED)
     write_row(state, state.requests[k], reason)

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.connector import FAKE, NO_CONNECTOR, NO_LOAD, RECEIVED, STARTED, UNKNOWN
+from kvsim.records.connector import (
+    FAKE,
+    NO_CONNECTOR,
+    NO_LOAD,
+    OFFLOADING,
+    RECEIVED,
+    STARTED,
+    UNKNOWN,
+)
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
 from kvsim.rules.kept import give_back, rejoin, set_apart
@@ -20,6 +28,7 @@ from kvsim.rules.loading import (
     reserved_blocks,
     take_external,
 )
+from kvsim.rules.offloading import ask_offloading, begin_load, has_copies, schedule_stores
 from kvsim.rules.window import drop_out_of_window
 
 if TYPE_CHECKING:
@@ -37,6 +46,9 @@ def note_connected(state: Replica, batch: Batch) -> None:
     if batch.size > 0:
         state.connector.num_steps += 1
         batch.number = state.connector.num_steps
+    batch.call = state.num_calls
+    if state.connector.kind == OFFLOADING:
+        schedule_stores(state, batch)
 
 
 # -- admission ------------------------------------------------------------------------------------
@@ -49,7 +61,7 @@ def ask_connector(state: Replica, request: Request, hit: int) -> int:
     """
     if state.connector.kind == FAKE:
         return ask_host(state, request, hit)
-    return 0
+    return ask_offloading(state, request, next_holding(state.kv), hit)
 
 
 def ask_host(state: Replica, request: Request, hit: int) -> int:
@@ -66,6 +78,8 @@ def after_allocation(state: Replica, request: Request) -> None:
     """Tell the connector that a waiting request has got its blocks."""
     if state.connector.kind == FAKE:
         state.connector.offered[request.request_id] = 0
+    elif state.connector.external > 0:
+        begin_load(state, request)
 
 
 def find_computed(state: Replica, request: Request) -> int:
@@ -197,6 +211,8 @@ def has_transfers(state: Replica) -> bool:
     connector = state.connector
     if connector.kind == NO_CONNECTOR:
         return False
+    if connector.kind == OFFLOADING and has_copies(state.offloading):
+        return True
     return connector.num_kept > 0 or connector.held.length > 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.connector import RECEIVED, STARTED
+from kvsim.records.connector import OFFLOADING, RECEIVED, STARTED
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import FAILED, end_early
@@ -12,6 +12,7 @@ from kvsim.rules.attention import cdiv
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector import let_go
 from kvsim.rules.kept import lift_fences
+from kvsim.rules.offloading import report_copies
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -24,6 +25,8 @@ def begin_update(state: Replica, batch: Batch) -> None:
     connector.num_failed = 0
     if batch.size > 0:
         lift_fences(state, batch.number)
+    if connector.kind == OFFLOADING:
+        report_copies(state, batch.call)
     for at in range(connector.num_bad_requests):
         row = connector.bad_requests[at]
         if connector.load[row] == STARTED:

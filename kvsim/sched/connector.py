@@ -7,6 +7,7 @@ from math import lcm
 from typing import TYPE_CHECKING, Literal
 
 from kvsim.records.connector import FAKE, OFFLOADING
+from kvsim.sched.offloading import OffloadingConfig, lay_out_offloading
 
 if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager
@@ -33,11 +34,13 @@ class ConnectorConfig:
     kind : one of :class:`kvsim.records.connector.ConnectorKind`, ``FAKE`` or ``OFFLOADING``
     kv_role : makes KV for others, takes it from others, or both
     kv_load_failure_policy : what becomes of a request whose KV could not be loaded
+    offloading : the host cache, where the kind is ``OFFLOADING``
     """
 
     kind: int = FAKE
     kv_role: Role = "kv_both"
     kv_load_failure_policy: FailurePolicy = "fail"
+    offloading: OffloadingConfig | None = None
 
     @property
     def is_producer(self) -> bool:
@@ -71,4 +74,6 @@ def lay_out_connector(
         setattr(connector, name, memory.ints(kv.num_holdings))
     num_blocks = kv.pool.num_usable + 1
     connector.bad_blocks, connector.is_marked = memory.ints(num_blocks), memory.ints(num_blocks)
+    if config.offloading is not None:
+        lay_out_offloading(state.offloading, memory, config.offloading, kv, num_rows)
     kv.pool.tracks_kept, kv.pool.keepers = True, memory.ints(num_blocks)
