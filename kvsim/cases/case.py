@@ -26,7 +26,7 @@ from kvsim.kv.attention import (
 )
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.sched.scheduler import SchedulerConfig
-from kvsim.sched.speculation import Method, SpeculativeConfig
+from kvsim.speculation import Method, SpeculativeConfig
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]

@@ -22,7 +22,7 @@ from kvsim.rules.kv import take_transfers
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
 from kvsim.sched.queue import WaitingQueue
-from kvsim.sched.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
+from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
