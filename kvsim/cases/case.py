@@ -190,7 +190,8 @@ class CaseConfig(_Part):
     @property
     def scheduler_config(self) -> SchedulerConfig:
         """What the scheduler is told: the fields of the same names."""
-        return SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
+        names = {f.name for f in fields(SchedulerConfig)} - {"seed"}  # nothing here is drawn
+        return SchedulerConfig(**{name: getattr(self, name) for name in names})
 
     def _lookahead(self) -> dict[str, Any]:
         """Return what the KV cache is told of speculation."""

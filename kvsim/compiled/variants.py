@@ -23,6 +23,7 @@ PLAIN = {
     "Limits.num_draft_rows": 0,
     "Limits.num_prefill_lookahead_tokens": 0,
     "Trace.has_ranks": 0,
+    "Trace.has_loras": 0,
     "KV.manager": PAGED,
     "KV.num_groups": 1,
     "KV.num_specs": 1,

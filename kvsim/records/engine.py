@@ -206,6 +206,7 @@ class Trace(Record):
     num_samples: list[int] = field(default_factory=list)
     has_ranks: bool = False
     id_rank: list[int] = field(default_factory=list)  # of ids as text, if requests have priorities
+    has_loras: bool = False
     lora: list[int] = field(default_factory=list)  # with adapters only
     has_rates: bool = False
     accept_rate: list[float] = field(default_factory=list)  # of every draft, NONE for the replica's

@@ -122,7 +122,7 @@ def describe(state: Replica, request: Request, row: int) -> None:
     request.cache_salt = trace.cache_salt[row]
     request.num_samples = trace.num_samples[row]
     request.id_rank = trace.id_rank[row] if trace.has_ranks else row
-    if state.limits.max_loras > 0:
+    if trace.has_loras:
         request.lora = trace.lora[row]
 
 
@@ -199,8 +199,9 @@ def stand_still(state: Replica) -> bool:
     if state.patient:
         return True
     if state.limits.has_grammars:
-        state.wake_time = first_ready(state)
-        if state.wake_time < math.inf:
+        ready = first_ready(state)
+        if ready < math.inf:
+            state.wake_time = ready
             return True
     if state.num_preempted == 0 and state.num_running == 0 and state.waiting.length > 0:
         k = head_of(state)
