@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.cases.transfer import ConnectorPart, Transfer
 from kvsim.catalog.spec import AttentionKind
 from kvsim.files import read_bytes, write_whole
 from kvsim.kv.allocator_spec import parse_allocator
@@ -28,13 +29,16 @@ from kvsim.kv.manager import KVCacheConfig
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.speculation import Method, SpeculativeConfig
 
+if TYPE_CHECKING:
+    from kvsim.sched.connector import ConnectorConfig
+
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 
 
 #: What vLLM has recorded schedules of, and kvsim has no rules for.
 NOT_MODELLED = {
-    *("connector", "kv_events", "encoder", "mamba_cache_mode", "prefix_match_unit"),
+    *("kv_events", "encoder", "mamba_cache_mode", "prefix_match_unit"),
     "mamba_shared_prefix_checkpoint",
 }
 
@@ -153,6 +157,7 @@ class CaseConfig(_Part):
     prefill_schedule_interval: Whole = 0
     lora: Lora | None = None
     spec: Spec | None = None
+    connector: ConnectorPart | None = None
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
@@ -172,6 +177,18 @@ class CaseConfig(_Part):
             raise ValueError(f"allocator {self.allocator!r} needs layers and kv_cache_bytes")
         return self
 
+    @model_validator(mode="after")
+    def _can_transfer(self) -> Self:
+        if self.connector is None:
+            return self
+        needed = {"allocator": "paged", "scheduler": "vllm", "preemption_mode": "recompute"}
+        for name, value in needed.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"connector: {name} {getattr(self, name)!r} cannot transfer KV; {value} can"
+                )
+        return self
+
     @property
     def num_steps_in_flight(self) -> int:
         """Steps that may be under way at once."""
@@ -184,8 +201,16 @@ class CaseConfig(_Part):
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """Speculative decoding, None without."""
-        return None if self.spec is None else self.spec.config
+        """Speculative decoding, None without. With a connector, blocks have their plain names."""
+        if self.spec is None:
+            return None
+        plain = {} if self.connector is None else {"disable_lookahead_block_hashes": True}
+        return self.spec.model_copy(update=plain).config
+
+    @property
+    def kv_transfer(self) -> ConnectorConfig | None:
+        """The KV connector, None without."""
+        return None if self.connector is None else self.connector.config
 
     @property
     def scheduler_config(self) -> SchedulerConfig:
@@ -237,6 +262,8 @@ class CaseRequest(_Part):
     j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``. ``lora`` names
     its adapter; its grammar is compiled ``grammar_steps`` later. ``accept`` are the drafts accepted
     verification by verification, and ``drafts`` those proposed time by time, each over and over.
+    It is aborted at the beginning of ``abort_step``, if it is still there; ``kv`` is what it loads
+    and sends.
     """
 
     id: str | int
@@ -251,6 +278,8 @@ class CaseRequest(_Part):
     grammar_steps: Whole | None = None
     accept: list[Whole] | None = None
     drafts: list[Whole] | None = None
+    abort_step: Whole | None = None
+    kv: Transfer | None = None
 
 
 class Workload(_Part):

@@ -22,6 +22,7 @@ PLAIN = {
     "Limits.num_draft_slots": 0,
     "Limits.num_draft_rows": 0,
     "Limits.num_prefill_lookahead_tokens": 0,
+    "Connector.kind": 0,
     "Trace.has_ranks": 0,
     "Trace.has_loras": 0,
     "KV.manager": PAGED,
@@ -42,6 +43,7 @@ PLAIN = {
     "LookupSpec.drops_last_block": 0,
     "BlockPool.policy": LRU,
     "BlockPool.has_host": 0,
+    "BlockPool.tracks_kept": 0,
     "Cost.num_layers": 1,
     "Cost.has_samples": 0,
     "Cost.has_drafts": 0,
@@ -66,6 +68,7 @@ OTHER_KINDS = frozenset(
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
         *("speculation", "grammar", "lora", "cadence"),
         *("virtual", "vllm_v0", "memory_map"),
+        *("connector", "held", "kept", "loading", "report"),
     )
 )
 
@@ -84,6 +87,7 @@ def _known(state: Any, name: str, value: int) -> bool:
         "Replica": [state],
         "Limits": [state.limits],
         "Trace": [state.trace],
+        "Connector": [state.connector],
         "KV": [state.kv],
         "BlockPool": [state.kv.pool],
         "Moved": [state.kv.moved],

@@ -19,7 +19,7 @@ from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, PAGED
 from kvsim.records.memory import head
-from kvsim.records.paged import FULL, BlockTable, KVGroup, LookupSpec
+from kvsim.records.paged import FULL, NULL_BLOCK, BlockTable, KVGroup, LookupSpec
 from kvsim.rules.attention import admission_cap, cdiv
 from kvsim.rules.window import num_dead
 
@@ -208,10 +208,35 @@ class PagedManager(RuleManager):
     def check_integrity(self) -> None:  # noqa: D102
         held = self.held_requests()
         tables = [(g, table) for r, _ in held for g, table in enumerate(self.block_ids(r))]
+        tables += self._fenced_tables()
         self.pool.check_integrity(tables)
         live = [(r, h) for r, h in held if not self.kv.holdings[h].retired]
         self._check_sums(live)
+        self._check_kept(tables, live)
         self.usage.check(self.total_bytes)
+
+    def _fenced_tables(self) -> list[tuple[int, list[int]]]:
+        """Return the tables, with their groups, of requests that have ended behind a fence."""
+        connector = self.state.connector
+        fenced = (self.kv.holdings[h] for h in head(connector.fenced, connector.num_fenced))
+        return [
+            (g, head(table.blocks, table.length))
+            for holding in fenced
+            for g, table in enumerate(holding.tables)
+        ]
+
+    def _check_kept(
+        self, tables: Sequence[tuple[int, list[int]]], live: Sequence[tuple[Request, int]]
+    ) -> None:
+        """Recount the blocks that only requests hold that do not run."""
+        if not self.kv.pool.tracks_kept:
+            return
+        running = {block for r, _ in live for table in self.block_ids(r) for block in table}
+        for g, group in enumerate(self.kv.groups):
+            kept = {block for of, table in tables if of == g for block in table}
+            found = len(kept - running - {NULL_BLOCK})
+            if found != group.num_kept:
+                raise RuntimeError(f"{group.num_kept} blocks kept counted, {found} found")
 
     def _check_sums(self, live: Sequence[tuple[Request, int]]) -> None:
         """Recount what the accounting is made of."""

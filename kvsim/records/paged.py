@@ -60,6 +60,8 @@ class BlockPool(Record):
     num_hashed: int = 0  # blocks that carry a key, in use or free
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0
+    tracks_kept: bool = False  # requests that do not run may hold blocks for a transfer
+    keepers: list[int] = field(default_factory=list)  # how many of them, by block
     num_shared: int = 0  # blocks of windows with several references
     num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
     fewest_dead: list[int] = field(default_factory=list)
@@ -87,6 +89,7 @@ class KVGroup(Record):
     num_table_blocks: int = 0  # entries of the tables of live requests
     num_internal: int = 0  # slots past a request's last token
     num_retired: int = 0  # slots of ended requests
+    num_kept: int = 0  # blocks that only requests hold that do not run
 
 
 @dataclass(slots=True)

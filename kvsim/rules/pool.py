@@ -108,6 +108,8 @@ def touch(pool: BlockPool, group: KVGroup, k: int) -> None:
     if block.ref_cnt == 0:
         remove_victim(pool, k)
         group.num_used += 1
+    elif pool.tracks_kept and pool.keepers[k] == block.ref_cnt:
+        group.num_kept -= 1
     block.ref_cnt += 1
     if group.window > 0 and block.ref_cnt == 2:
         pool.num_shared += 1
@@ -119,6 +121,14 @@ def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, 
     Of those nobody references any more, the ones without content go to the front of the queue (in
     that order), the others to the eviction policy.
     """
+    drop_references(pool, group, table, first, stop)
+    queue_unhashed(pool, table, first, stop)
+
+
+def drop_references(
+    pool: BlockPool, group: KVGroup, table: BlockTable, first: int, stop: int
+) -> None:
+    """Drop a reference of the entries of a table, last to first; those with content are queued."""
     for place in range(stop - 1, first - 1, -1):
         k = table.blocks[place]
         if k == NULL_BLOCK:
@@ -131,6 +141,12 @@ def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, 
             group.num_used -= 1
             if block.hashed:
                 insert_victim(pool, k)
+        elif pool.tracks_kept and pool.keepers[k] == block.ref_cnt:
+            group.num_kept += 1
+
+
+def queue_unhashed(pool: BlockPool, table: BlockTable, first: int, stop: int) -> None:
+    """Queue the entries of a table that nobody references and that have no content."""
     for place in range(first, stop):
         k = table.blocks[place]
         if k != NULL_BLOCK and pool.blocks[k].ref_cnt == 0 and not pool.blocks[k].hashed:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.kv import CONTIGUOUS, VIRTUAL
 from kvsim.rules.contiguous import measure_contiguous
+from kvsim.rules.held import num_queued
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_kv_usage, python_measure
 from kvsim.rules.virtual import measure_virtual
@@ -55,6 +56,9 @@ def measure_paged(kv: KV) -> None:
         internal += (group.num_internal + dead) * slot
         tokens += (group.num_used * size - unfilled - dead) * slot
         external += group.num_used * (kv.bytes_per_block - size * slot)
+        if kv.pool.tracks_kept:  # for a transfer
+            reserved += group.num_kept * size * slot
+            tokens -= group.num_kept * size * slot
     outside = bytes_out_of_window(kv) if kv.has_windows else 0
     usage = kv.usage
     usage.token_states = tokens - outside
@@ -71,4 +75,4 @@ def is_refused(state: Replica) -> bool:
     Set by the last admission attempt and kept until the next; limits other than memory do not
     refuse. All free memory is external waste while it does.
     """
-    return state.refused and state.waiting.length > 0
+    return state.refused and num_queued(state) > 0
