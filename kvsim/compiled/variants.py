@@ -31,6 +31,10 @@ PLAIN = {
     "KV.num_hash_lookahead_tokens": 0,
     "KV.num_unnamed_tokens": 0,
     "KV.drops_last_block": 0,
+    "KV.replay_window": 0,
+    "KVGroup.extra_retained": 0,
+    "KVGroup.is_cached": 1,
+    "KVGroup.num_spec_blocks": 0,
     "KVGroup.window": 0,
     "KVGroup.kind": 0,
     "KVGroup.drops_last_block": 0,
@@ -38,6 +42,7 @@ PLAIN = {
     "KVGroup.keys_per_block": 1,
     "LookupSpec.num_groups": 1,
     "LookupSpec.kind": 0,
+    "LookupSpec.extra_retained": 0,
     "LookupSpec.drops_last_block": 0,
     "BlockPool.policy": LRU,
     "BlockPool.has_host": 0,
@@ -61,7 +66,7 @@ OTHER_KINDS = frozenset(
     (
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
-        *("virtual", "vllm_v0", "memory_map"),
+        *("virtual", "vllm_v0", "memory_map", "replay"),
     )
 )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kvsim.budget.layout import KVLayout
     from kvsim.budget.planner import KVPlan
+    from kvsim.kv.attention import AttentionSpec
     from kvsim.kv.usage import KVUsage
     from kvsim.records.request import Request
 
@@ -89,6 +90,9 @@ class KVCacheConfig:
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
+    specs : their rules, if they do not follow from the plan
+    prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks
+    mamba_shared_prefix_checkpoint : states are kept where a shared prefix ends, in a block or not
     """
 
     layout: KVLayout
@@ -113,6 +117,9 @@ class KVCacheConfig:
     hybrid: bool = True
     packed: bool = False
     plan: KVPlan | None = None
+    specs: tuple[AttentionSpec, ...] = ()
+    prefix_match_unit: int | None = None
+    mamba_shared_prefix_checkpoint: bool = False
 
     def grouping(self, block_size: int | None = None) -> KVPlan:
         """Return the groups of layers, with blocks of the configured size or another."""

@@ -95,4 +95,5 @@ class KV(Record):
     reserve_output: bool = False
     enable_prefix_caching: bool = False
     has_windows: bool = False
+    replay_window: int = 0  # tokens computed again behind a hit; 0: no group asks for it
     beam_switch: float = 0.0  # share of beams that continue another one, per step

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import FULL, NULL_BLOCK
+from kvsim.records.paged import CHUNKED, FULL, NULL_BLOCK, RING
 from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
 from kvsim.rules.eviction import note_arrival
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.pool import append_blocks, cache, forget, free_blocks, touch
+from kvsim.rules.replay import filled_by_hit
 from kvsim.rules.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
 
 if TYPE_CHECKING:
@@ -27,12 +28,18 @@ if TYPE_CHECKING:
 
 
 def past_the_end(request: Request, group: KVGroup, table: BlockTable) -> int:
-    """Slots of a table that its request will never fill."""
+    """Slots of a table that its request will never fill; a state has no slots per token."""
+    if group.kind >= RING:
+        return 0
     return max(table.length * group.block_size - request.max_slots, 0)
 
 
 def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
     """Blocks that a table lacks to own so many slots."""
+    if group.kind > CHUNKED:
+        if group.kind == RING:
+            return 1 - table.length
+        slots += group.num_spec_blocks * group.block_size
     if slots <= table.length * group.block_size:
         return 0
     return cdiv(slots, group.block_size) - table.length
@@ -50,10 +57,12 @@ def need_to_admit(kv: KV, holding: Holding, num_tokens: int, hit: int, capped: b
     need = 0
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
-        blocks = cdiv(num_tokens, group.block_size)
+        blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks
+        if group.kind == RING:
+            blocks = 1
         if capped and group.admission_cap > 0:
             blocks = min(blocks, group.admission_cap)
-        found = hit // group.block_size
+        found = hit // group.block_size if group.is_cached else 0
         skipped = num_skipped(group.kind, group.window, hit) // group.block_size
         need += max(blocks - max(skipped, found), 0)
         for place in range(skipped, found):
@@ -101,7 +110,7 @@ def admit_paged(
 def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int) -> None:
     """Begin a table with the blocks of a hit, those that no later token sees left out."""
     skipped = num_skipped(group.kind, group.window, hit) // group.block_size
-    table.length = hit // group.block_size
+    table.length = hit // group.block_size if group.is_cached else skipped
     table.num_null = skipped
     for place in range(skipped):
         table.blocks[place] = NULL_BLOCK
@@ -125,6 +134,8 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
     elif kv.has_windows:
         move_windows(kv, request, kv.holdings[request.holding])
     filled = min(end, request.max_slots)  # drafts may reach beyond the end
+    if kv.replay_window > 0:
+        filled = filled_by_hit(request, kv.holdings[request.holding], filled)
     kv.num_filled += filled - request.num_filled
     request.num_filled = filled
     return True
@@ -158,12 +169,14 @@ def grow(kv: KV, request: Request, end: int) -> bool:
 def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
     """Note until when growing fills last blocks, and moves windows within a block, and no more."""
     quiet = kv.max_model_len
-    if kv.drops_last_block and kv.num_groups > 1:
-        quiet = 0  # every group names its blocks at a pace of its own
+    if (kv.drops_last_block and kv.num_groups > 1) or kv.replay_window > 0:
+        quiet = 0  # every group names or drops its blocks at a pace of its own
     elif kv.enable_prefix_caching:
         quiet = holding.num_cached_tokens + kv.alignment - 1
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
+        if group.kind > CHUNKED:
+            quiet = 0
         # One token short: the token that fills the last block also names it.
         quiet = min(quiet, table.length * group.block_size - 1 - kv.num_lookahead_tokens)
         if group.window > 0:
@@ -196,8 +209,12 @@ def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) ->
 def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, stop: int) -> None:
     """Give keys to blocks of one group that a later hit could need."""
     group, table = kv.groups[g], holding.tables[g]
+    if not group.is_cached:
+        return
     all_places = keeps_all(kv, group)
     for place in range(max(first, table.num_null), stop):
+        if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:
+            continue
         if all_places or worth_caching(kv, group, request, place):
             if kv.pool.blocks[table.blocks[place]].hashed:  # by the end of a prompt in it
                 forget(kv.pool, table.blocks[place])

@@ -61,7 +61,7 @@ def find_prefix(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: b
 def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: bool) -> int:
     """Do as :func:`find_prefix` for a sliding window: the last run of blocks that fills it."""
     size = spec.block_size
-    run, needed = 0, cdiv(spec.window - 1, size) + drops
+    run, needed = 0, cdiv(spec.window - spec.extra_retained - 1, size) + drops
     for place in range(limit // size - 1, -1, -1):
         if not find_all(kv, holding, spec, place):
             run = 0
@@ -70,9 +70,9 @@ def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: b
             continue  # a hit must end on an aligned boundary
         run += 1
         if run >= needed:
-            if not drops:
+            if not drops and spec.extra_retained == 0:
                 return (place + run) * size
-            found = aligned(kv, (place + run - 1) * size)
+            found = aligned(kv, (place + run - drops) * size)
             forget_blocks(holding, spec, found, place)
             return found
     found = aligned(kv, run * size)
@@ -80,7 +80,7 @@ def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: b
 
 
 def forget_blocks(holding: Holding, spec: LookupSpec, found: int, first: int) -> None:
-    """Leave out the blocks of a window before its run, where the hit was shortened."""
+    """Leave out the blocks of a window before its run, where the hit does not need them."""
     for place in range(num_skipped(spec.kind, spec.window, found) // spec.block_size, first):
         for k in range(spec.num_groups):
             holding.tables[spec.groups[k]].blocks[place] = NULL_BLOCK

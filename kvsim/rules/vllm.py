@@ -13,6 +13,7 @@ from kvsim.rules.cadence import is_prefill_held, note_cadence
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras
 from kvsim.rules.queue import defer, dequeue, head_of, requeue
+from kvsim.rules.replay import num_replayed, worth_replaying
 from kvsim.rules.speculation import add_drafts, expect_drafts, is_padded, without_lookahead
 
 if TYPE_CHECKING:
@@ -138,13 +139,17 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             set_aside(state, k, num_aside)
             num_aside += 1
             continue
-        hit = look_up(kv, request)
-        num_tokens = request.num_tokens - hit
+        hit, num_replays = look_up(kv, request), 0
+        if kv.replay_window > 0:
+            hit = worth_replaying(kv, hit)
+            num_replays = num_replayed(kv, hit)
+        computed = hit - num_replays
+        num_tokens = request.num_tokens - computed
         if held and num_tokens > 1:
             state.refused = False
             break
         num_drafts = 0
-        if is_padded(state, request, hit):
+        if is_padded(state, request, computed):
             num_drafts = limits.num_drafts
             num_tokens += num_drafts
             if num_tokens > min(budget, inputs):
@@ -157,19 +162,19 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             break
         num_tokens = min(num_tokens, budget, inputs)
         if limits.num_drafts > 0:
-            num_tokens = without_lookahead(state, request, hit, num_tokens)
+            num_tokens = without_lookahead(state, request, computed, num_tokens)
             if num_tokens == 0:
                 set_aside(state, k, num_aside)
                 num_aside += 1
                 continue
-        state.refused = not admit_slots(kv, request, num_tokens, hit)
+        state.refused = not admit_slots(kv, request, max(num_tokens - num_replays, 0), hit)
         if state.refused:
             state.tried = True
             state.totals.num_allocation_failures += 1
             break
-        if request.num_tokens - hit > 1:
+        if request.num_tokens - computed > 1:
             state.carries_prefill = True
-        admit(state, batch, k, num_tokens, hit)
+        admit(state, batch, k, num_tokens, computed)
         if limits.num_drafts > 0:
             add_drafts(state, batch, num_drafts)
         budget -= num_tokens
