@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
-from kvsim.cases.group import Group
+from kvsim.cases.group import Group, conflicts
 from kvsim.catalog.spec import AttentionKind
 from kvsim.files import read_bytes, write_whole
 from kvsim.kv.allocator_spec import parse_allocator
@@ -134,6 +134,12 @@ class CaseConfig(_Part):
             raise ValueError(f"allocator {self.allocator!r} needs layers and kv_cache_bytes")
         return self
 
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        for conflict in conflicts(self):
+            raise ValueError(conflict)
+        return self
+
     @property
     def num_steps_in_flight(self) -> int:
         """Steps that may be under way at once."""
@@ -162,6 +168,7 @@ class CaseConfig(_Part):
         return {
             "num_lookahead_tokens": spec.num_lookahead_tokens,
             "num_hash_lookahead_tokens": spec.num_hash_lookahead_tokens,
+            "num_prefill_lookahead_tokens": spec.num_prefill_lookahead_tokens,
             "num_unnamed_tokens": max(spec.num_prefill_lookahead_tokens - 1, 0),
             "drops_last_block": spec.drops_last_block,
             "draft_groups": tuple(g for g, group in enumerate(self.groups or ()) if group.eagle),

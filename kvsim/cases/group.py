@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,7 +16,15 @@ from kvsim.kv.attention import (
     ReferenceWindow,
     Ring,
     SlidingWindow,
+    is_cached,
+    replay_window,
 )
+from kvsim.records.paged import CHUNKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvsim.cases.case import CaseConfig
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -110,3 +118,30 @@ class Group(BaseModel):
         if self.chunk is not None:
             return ChunkedLocal(size, self.chunk)
         return MLA(size) if self.type == "mla" else FullAttention(size)
+
+
+def conflicts(config: CaseConfig) -> Iterator[str]:
+    """Say which groups of a case do not go together, or not with the rest of it."""
+    specs = [group.spec for group in config.groups or ()]
+    if len({replay_window(spec) for spec in specs} - {0}) > 1:
+        yield "groups: windows that are replayed have one length"
+    unit = config.prefix_match_unit
+    if unit is not None and any(spec.block_size % unit for spec in specs if is_cached(spec)):
+        yield f"prefix_match_unit: {unit} does not divide the block size of every group"
+    is_plain = all(is_cached(spec) and spec.kind <= CHUNKED for spec in specs)
+    if not is_plain and (config.scheduler != "vllm" or config.eviction != "lru"):
+        yield "groups: rswa, ring, mamba and replay need scheduler vllm and eviction lru"
+    states = [spec for spec in specs if isinstance(spec, Mamba)]
+    if states:
+        yield from _conflicts_of_states(config, states)
+
+
+def _conflicts_of_states(config: CaseConfig, states: Sequence[Mamba]) -> Iterator[str]:
+    mode = config.mamba_cache_mode or states[0].mode
+    settings = {(one.mode, one.checkpoint_blocks, one.checkpoint_alignment) for one in states}
+    if len(settings) > 1 or states[0].mode != mode:
+        yield "mamba_cache_mode: all mamba groups have one mode, and the same checkpoints"
+    if mode == "none" and config.enable_prefix_caching:
+        yield "mamba_cache_mode: none keeps no states to hit; turn enable_prefix_caching off"
+    if mode == "align" and not config.enable_chunked_prefill:
+        yield "mamba_cache_mode: align cuts prompts into chunks; turn enable_chunked_prefill on"

@@ -31,6 +31,8 @@ PLAIN = {
     "KV.num_hash_lookahead_tokens": 0,
     "KV.num_unnamed_tokens": 0,
     "KV.drops_last_block": 0,
+    "KV.has_states": 0,
+    "KV.matches_partially": 0,
     "KV.replay_window": 0,
     "KVGroup.extra_retained": 0,
     "KVGroup.is_cached": 1,
@@ -46,6 +48,7 @@ PLAIN = {
     "LookupSpec.drops_last_block": 0,
     "BlockPool.policy": LRU,
     "BlockPool.has_host": 0,
+    "BlockPool.num_cards": 0,
     "Cost.num_layers": 1,
     "Cost.has_samples": 0,
     "Layers.kind": 0,
@@ -66,7 +69,7 @@ OTHER_KINDS = frozenset(
     (
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
-        *("virtual", "vllm_v0", "memory_map", "replay"),
+        *("virtual", "vllm_v0", "memory_map", "replay", "mamba", "partial_keys", "checkpoint"),
     )
 )
 

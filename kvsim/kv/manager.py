@@ -80,6 +80,7 @@ class KVCacheConfig:
     num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
     num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
     num_unnamed_tokens : at the end of what is computed, whose blocks are not named yet
+    num_prefill_lookahead_tokens : that a drafter reads beyond a chunk of a prompt
     drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
     draft_groups : groups that hold layers of the drafter, which alone drop; none: all drop
     prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
@@ -107,6 +108,7 @@ class KVCacheConfig:
     num_lookahead_tokens: int = 0
     num_hash_lookahead_tokens: int = 0
     num_unnamed_tokens: int = 0
+    num_prefill_lookahead_tokens: int = 0
     drops_last_block: bool = False
     draft_groups: tuple[int, ...] = ()
     prefix_cache_retention_interval: int | None = 0

@@ -29,6 +29,7 @@ from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, PAGED
 from kvsim.records.memory import head
 from kvsim.records.paged import FULL, RING, BlockTable, KVGroup, LookupSpec
+from kvsim.records.record import NONE
 from kvsim.rules.attention import admission_cap, cdiv
 from kvsim.rules.window import num_dead
 
@@ -98,7 +99,9 @@ class PagedManager(RuleManager):
         kv.manager = self.rules_of
         kv.alignment = lcm(*(spec.block_size for spec in self.groups))
         units = [spec.block_size for spec in self.groups if is_cached(spec)]
-        kv.hash_block_size = config.prefix_match_unit or gcd(*units) or kv.alignment
+        kv.hash_block_size = gcd(*units) or kv.alignment
+        if config.prefix_match_unit and len(self.groups) > 1:
+            kv.hash_block_size = config.prefix_match_unit
         kv.bytes_per_block = self.bytes_per_block
         kv.max_model_len = config.max_model_len
         kv.watermark_blocks = int(config.watermark * self.num_gpu_blocks)
@@ -118,7 +121,12 @@ class PagedManager(RuleManager):
         kv.has_windows = any(spec.kind != FULL for spec in self.groups)
         kv.num_cpu_free = config.swap_space_bytes // self.bytes_per_block
         self._lay_out_groups(kv, memory)
-        lay_out_pool(kv.pool, memory, self.num_gpu_blocks, len(self.groups), self.eviction)
+        num_cards = 0
+        if any(isinstance(spec, Mamba) and spec.mode == "align" for spec in self.groups):
+            num_cards = self._lay_out_states(kv, memory)
+        lay_out_pool(
+            kv.pool, memory, self.num_gpu_blocks, len(self.groups), self.eviction, num_cards
+        )
         self.add_holdings(kv, memory, num_holdings)
 
     def _lay_out_groups(self, kv: KV, memory: Memory) -> None:
@@ -135,7 +143,8 @@ class PagedManager(RuleManager):
             group.block_size, group.slot_bytes = spec.block_size, self.slot_bytes[g]
             group.admission_cap = self.admission_caps[g]
             flagged = g in config.draft_groups or not config.draft_groups
-            group.drops_last_block = config.drops_last_block and flagged
+            drops = config.drops_last_block and flagged
+            group.drops_last_block = drops and not isinstance(spec, Mamba)
             group.keys_per_block = max(spec.block_size // kv.hash_block_size, 1)
             if is_cached(spec):
                 members.setdefault(spec, []).append(g)
@@ -152,6 +161,31 @@ class PagedManager(RuleManager):
             for g in groups:
                 kv.groups[g].drops_last_block = found.drops_last_block
 
+    def _lay_out_states(self, kv: KV, memory: Memory) -> int:
+        """Lay out what states need; returns how many further keys blocks may have."""
+        config, unit = self.config, kv.hash_block_size
+        cached = [spec for spec in self.groups if is_cached(spec)]
+        states = [spec for spec in cached if isinstance(spec, Mamba)]
+        kv.has_states = True
+        kv.matches_partially = unit < max(spec.block_size for spec in states) and all(
+            isinstance(spec, Mamba) or sees_all(spec) or spec.block_size == unit for spec in cached
+        )
+        if kv.matches_partially:
+            kv.alignment = unit
+        kv.states.block_size = config.block_size
+        if states[0].checkpoint_blocks:
+            kv.states.checkpoint_alignment = states[0].checkpoint_alignment
+        kv.states.keeps_shared = (
+            config.mamba_shared_prefix_checkpoint
+            and kv.matches_partially
+            and bool(config.draft_groups)
+            and config.num_prefill_lookahead_tokens <= 1
+        )
+        kv.states.named_in = memory.ints(self.num_usable + 1)
+        kv.states.checkpoints = memory.ints(kv.num_groups, NONE)
+        longest = max([unit, *(s.block_size for s in cached if sees_all(s))]) // unit
+        return (self.num_usable + 1) * (longest - 1) if kv.matches_partially else 0
+
     def num_tables(self) -> int:
         """Block tables of one request."""
         return len(self.groups)
@@ -161,6 +195,12 @@ class PagedManager(RuleManager):
         width = cdiv(self.config.max_model_len, smallest) + 2
         width += max(kv.groups[g].num_spec_blocks for g in range(kv.num_groups))
         holdings = kv.holdings[first:stop]
+        if kv.has_states:
+            most = stop * kv.num_groups  # copies of one step
+            old = [*kv.states.pending[: first * kv.num_groups]]
+            kv.states.pending = memory.list_of([*old, *[NONE] * (most - len(old))])
+            kv.states.copies.blocks = memory.ints(2 * most)
+            kv.states.copy_groups = memory.ints(most)
         memory.share_out(holdings, "keys", int, width)
         tables = memory.share_out(holdings, "tables", BlockTable, self.num_tables())
         memory.share_out(tables, "blocks", int, width)

@@ -64,6 +64,10 @@ class BlockPool(Record):
     num_hashed: int = 0  # blocks that carry a key, in use or free
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0
+    num_cards: int = 0  # records behind those of the blocks, for further keys of a block
+    free_card: int = NONE
+    first_cards: list[int] = field(default_factory=list)  # by block
+    card_owners: list[int] = field(default_factory=list)  # by card
     num_shared: int = 0  # blocks of windows with several references
     num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
     fewest_dead: list[int] = field(default_factory=list)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.record import NONE
 from kvsim.rules.batch import admit, plan, preempt_at, victim_place
 from kvsim.rules.cadence import is_prefill_held, note_cadence
+from kvsim.rules.checkpoint import num_to_state
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras
 from kvsim.rules.queue import defer, dequeue, head_of, requeue
@@ -70,6 +71,8 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
         if 0 < threshold < num_tokens:
             num_tokens = threshold
         num_tokens = min(num_tokens, budget, inputs, longest - computed)
+        if state.kv.has_states:
+            num_tokens = num_to_state(state, request, computed, num_tokens)
         if speculates and num_tokens > 0:
             num_tokens = without_lookahead(state, request, computed, num_tokens)
         if num_tokens <= 0:
@@ -161,6 +164,13 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.refused = False
             break
         num_tokens = min(num_tokens, budget, inputs)
+        if kv.has_states:
+            whole, num_tokens = num_tokens, num_to_state(state, request, computed, num_tokens)
+            if num_tokens == 0:
+                state.refused = False
+                break
+            if num_drafts > 0 and num_tokens < whole:
+                num_tokens, num_drafts = 1, 0
         if limits.num_drafts > 0:
             num_tokens = without_lookahead(state, request, computed, num_tokens)
             if num_tokens == 0:
