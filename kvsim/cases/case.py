@@ -14,17 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.cases.group import Group, conflicts
 from kvsim.cases.transfer import ConnectorPart, Transfer
 from kvsim.catalog.spec import AttentionKind
 from kvsim.files import read_bytes, write_whole
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.kv.attention import (
-    AttentionSpec,
-    ChunkedLocal,
-    FullAttention,
-    SlidingWindow,
-    plan_of,
-)
+from kvsim.kv.attention import FullAttention, plan_of
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.speculation import Method, SpeculativeConfig
@@ -38,49 +33,13 @@ Whole = Annotated[int, Field(ge=0)]
 
 #: What vLLM has recorded schedules of, and kvsim has no rules for.
 NOT_MODELLED = {
-    *("kv_events", "encoder", "mamba_cache_mode", "prefix_match_unit"),
-    "mamba_shared_prefix_checkpoint",
+    *("kv_events", "encoder"),
 }
 
 
 class _Part(BaseModel):
     # What a later vLLM adds and kvsim does not know shows as a difference, if it matters.
     model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Group(_Part):
-    """One KV-cache group: attention kind with its window or chunk, and tokens per block."""
-
-    type: Literal["full", "sliding_window", "chunked_local"]
-    block_size: Count
-    window: Count | None = None
-    chunk: Count | None = None
-    eagle: bool = False
-
-    @model_validator(mode="after")
-    def _has_length(self) -> Self:
-        missing = {"sliding_window": self.window, "chunked_local": self.chunk}.get(self.type, 1)
-        if missing is None:
-            raise ValueError(f"a {self.type} group needs its window or chunk")
-        return self
-
-    @classmethod
-    def of(cls, spec: AttentionSpec) -> Group:
-        """Describe an attention spec."""
-        if isinstance(spec, SlidingWindow):
-            return cls(type="sliding_window", block_size=spec.block_size, window=spec.window)
-        if isinstance(spec, ChunkedLocal):
-            return cls(type="chunked_local", block_size=spec.block_size, chunk=spec.chunk)
-        return cls(type="full", block_size=spec.block_size)
-
-    @property
-    def spec(self) -> AttentionSpec:
-        """The rules of the group."""
-        if self.window is not None:
-            return SlidingWindow(self.block_size, self.window)
-        if self.chunk is not None:
-            return ChunkedLocal(self.block_size, self.chunk)
-        return FullAttention(self.block_size)
 
 
 Layer = tuple[AttentionKind, Count | None, Count] | tuple[AttentionKind, Count | None, Count, Count]
@@ -143,6 +102,9 @@ class CaseConfig(_Part):
     async_scheduling: bool = False
     max_num_active_seqs: Count | None = None
     groups: Annotated[list[Group], Field(min_length=1)] | None = None
+    mamba_cache_mode: Literal["none", "align"] | None = None
+    prefix_match_unit: Count | None = None
+    mamba_shared_prefix_checkpoint: bool = False
     retention_interval: Whole | None = 0
     num_lookahead_tokens: Whole = 0
     summary: bool = False
@@ -189,6 +151,12 @@ class CaseConfig(_Part):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        for conflict in conflicts(self):
+            raise ValueError(conflict)
+        return self
+
     @property
     def num_steps_in_flight(self) -> int:
         """Steps that may be under way at once."""
@@ -231,12 +199,14 @@ class CaseConfig(_Part):
         """What the KV-cache manager is told."""
         if self.layers is None or self.kv_cache_bytes is None:  # given by blocks, a byte per slot
             groups = [group.spec for group in self.groups or ()]
-            plan = plan_of(groups or [FullAttention(self.block_size)])
+            specs = tuple(groups or [FullAttention(self.block_size)])
+            plan = plan_of(specs)
             layout = KVLayout((LayerKV("full", None, 1),), kv_dtype("bf16"), 0)
             num_bytes = self.num_gpu_blocks * plan.bytes_per_block
             swap_space_bytes = self.num_cpu_blocks * plan.bytes_per_block
         else:
             plan, num_bytes, swap_space_bytes = None, self.kv_cache_bytes, self.swap_space_bytes
+            specs = ()
             dtype = kv_dtype(parse_allocator(self.allocator).kv_cache_dtype or "bf16")
             layout = KVLayout(tuple(LayerKV(*layer) for layer in self.layers), dtype, 0)
         return KVCacheConfig(
@@ -252,6 +222,9 @@ class CaseConfig(_Part):
             prefix_cache_retention_interval=self.retention_interval,
             swap_space_bytes=swap_space_bytes,
             plan=plan,
+            specs=specs,
+            prefix_match_unit=self.prefix_match_unit,
+            mamba_shared_prefix_checkpoint=self.mamba_shared_prefix_checkpoint,
         )
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.cases.case import Case, CaseConfig, CaseRequest, Group, Workload, write_case
+from kvsim.cases.case import Case, CaseConfig, CaseRequest, Workload, write_case
+from kvsim.cases.group import Group
 from kvsim.cases.log import StepLog
 from kvsim.config import Config
 from kvsim.engine.setup import Setup, resolve

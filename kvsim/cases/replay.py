@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Fields that stand in the log only when there is something to say.
 EVENTS = (
-    *("abt", "sch", "sd", "new", "res", "pre", "nb", "ld", "acc"),
+    *("abt", "sch", "sd", "new", "res", "pre", "nb", "cow", "ld", "acc"),
     *("rcv", "bad", "bad_req", "snt", "fin", "h", "df"),
 )
 #: Fields of every step, where the allocator has them.

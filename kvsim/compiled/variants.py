@@ -33,6 +33,12 @@ PLAIN = {
     "KV.num_hash_lookahead_tokens": 0,
     "KV.num_unnamed_tokens": 0,
     "KV.drops_last_block": 0,
+    "KV.has_states": 0,
+    "KV.matches_partially": 0,
+    "KV.replay_window": 0,
+    "KVGroup.extra_retained": 0,
+    "KVGroup.is_cached": 1,
+    "KVGroup.num_spec_blocks": 0,
     "KVGroup.window": 0,
     "KVGroup.kind": 0,
     "KVGroup.drops_last_block": 0,
@@ -40,10 +46,12 @@ PLAIN = {
     "KVGroup.keys_per_block": 1,
     "LookupSpec.num_groups": 1,
     "LookupSpec.kind": 0,
+    "LookupSpec.extra_retained": 0,
     "LookupSpec.drops_last_block": 0,
     "BlockPool.policy": LRU,
     "BlockPool.has_host": 0,
     "BlockPool.tracks_kept": 0,
+    "BlockPool.num_cards": 0,
     "Cost.num_layers": 1,
     "Cost.has_samples": 0,
     "Cost.has_drafts": 0,
@@ -69,6 +77,7 @@ OTHER_KINDS = frozenset(
         *("speculation", "grammar", "lora", "cadence"),
         *("virtual", "vllm_v0", "memory_map"),
         *("connector", "held", "kept", "loading", "report"),
+        *("replay", "mamba", "partial_keys", "checkpoint"),
     )
 )
 

@@ -32,6 +32,7 @@ from kvsim.rules.connector import has_reports, has_transfers, release
 from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
+from kvsim.rules.mamba import begin_states, release_copies
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
@@ -140,6 +141,8 @@ def begin_step(state: Replica, batch: Batch) -> None:
     state.swapped_bytes = 0
     state.steady = True
     state.tried = False
+    if state.kv.has_states:
+        begin_states(state.kv)
 
 
 def decide_by_rules(state: Replica, batch: Batch) -> None:
@@ -152,6 +155,8 @@ def decide_by_rules(state: Replica, batch: Batch) -> None:
         schedule_static(state, batch)
     elif state.limits.scheduler == VLLM_V0:
         schedule_v0(state, batch)
+    if state.kv.has_states:
+        release_copies(state.kv)
 
 
 def decide(state: Replica, batch: Batch) -> None:

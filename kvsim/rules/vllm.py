@@ -12,6 +12,7 @@ from kvsim.records.record import NONE
 from kvsim.records.request import WAITING_FOR_REMOTE_KVS
 from kvsim.rules.batch import admit, plan, preempt_at, victim_place
 from kvsim.rules.cadence import is_prefill_held, note_cadence
+from kvsim.rules.checkpoint import num_to_state
 from kvsim.rules.connector import (
     admit_connected,
     begin_connected,
@@ -26,6 +27,7 @@ from kvsim.rules.kept import is_in_use
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras
 from kvsim.rules.queue import defer
+from kvsim.rules.replay import num_replayed, worth_replaying
 from kvsim.rules.speculation import add_drafts, expect_drafts, is_padded, without_lookahead
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
         if 0 < threshold < num_tokens:
             num_tokens = threshold
         num_tokens = min(num_tokens, budget, inputs, longest - computed)
+        if state.kv.has_states:
+            num_tokens = num_to_state(state, request, computed, num_tokens)
         if speculates and num_tokens > 0:
             num_tokens = without_lookahead(state, request, computed, num_tokens)
         if num_tokens <= 0:
@@ -166,7 +170,12 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             set_aside(state, k, num_aside)
             num_aside += 1
             continue
-        num_tokens = request.num_tokens - hit
+        num_replays = 0
+        if kv.replay_window > 0:
+            hit = worth_replaying(kv, hit)
+            num_replays = num_replayed(kv, hit)
+        computed = hit - num_replays
+        num_tokens = request.num_tokens - computed
         if held and num_tokens > 1:
             state.refused = False
             break
@@ -179,7 +188,7 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             num_aside += 1
             continue
         num_drafts = 0
-        if is_padded(state, request, hit):
+        if is_padded(state, request, computed):
             num_drafts = limits.num_drafts
             num_tokens += num_drafts
             if num_tokens > min(budget, inputs):
@@ -191,8 +200,15 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.refused = False
             break
         num_tokens = min(num_tokens, budget, inputs)
+        if kv.has_states:
+            whole, num_tokens = num_tokens, num_to_state(state, request, computed, num_tokens)
+            if num_tokens == 0:
+                state.refused = False
+                break
+            if num_drafts > 0 and num_tokens < whole:
+                num_tokens, num_drafts = 1, 0
         if limits.num_drafts > 0:
-            num_tokens = without_lookahead(state, request, hit, num_tokens)
+            num_tokens = without_lookahead(state, request, computed, num_tokens)
             if num_tokens == 0:
                 set_aside(state, k, num_aside)
                 num_aside += 1
@@ -200,14 +216,14 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         if connected:
             state.refused = not admit_connected(state, request, num_tokens)
         else:
-            state.refused = not admit_slots(kv, request, num_tokens, hit)
+            state.refused = not admit_slots(kv, request, max(num_tokens - num_replays, 0), hit)
         if state.refused:
             state.tried = True
             state.totals.num_allocation_failures += 1
             break
-        if request.num_tokens - hit > 1:
+        if request.num_tokens - computed > 1:
             state.carries_prefill = True
-        admit(state, batch, k, num_tokens, hit)
+        admit(state, batch, k, num_tokens, computed)
         if limits.num_drafts > 0:
             add_drafts(state, batch, num_drafts)
         budget -= num_tokens
