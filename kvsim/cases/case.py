@@ -25,6 +25,7 @@ from kvsim.kv.attention import (
     plan_of,
 )
 from kvsim.kv.manager import KVCacheConfig
+from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.sched.speculation import Method, SpeculativeConfig
 
@@ -34,7 +35,7 @@ Whole = Annotated[int, Field(ge=0)]
 
 #: What vLLM has recorded schedules of, and kvsim has no rules for.
 NOT_MODELLED = {
-    *("connector", "kv_events", "encoder", "mamba_cache_mode", "prefix_match_unit"),
+    *("connector", "kv_events", "mamba_cache_mode", "prefix_match_unit"),
     "mamba_shared_prefix_checkpoint",
 }
 
@@ -86,6 +87,22 @@ class Lora(_Part):
     """Adapters: the most of one batch."""
 
     max_loras: Count
+
+
+class Encoder(_Part):
+    """The encoder of a multimodal model: tokens of a step, and of the cache."""
+
+    budget: Whole
+    cache_size: Whole
+    disable_chunked_mm_input: bool = False
+
+
+class Item(_Part):
+    """A part of a prompt that the encoder computes; equal hashes are equal contents."""
+
+    hash: str
+    offset: Whole
+    length: Count
 
 
 class Spec(_Part):
@@ -153,6 +170,7 @@ class CaseConfig(_Part):
     prefill_schedule_interval: Whole = 0
     lora: Lora | None = None
     spec: Spec | None = None
+    encoder: Encoder | None = None
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
@@ -186,6 +204,11 @@ class CaseConfig(_Part):
     def speculation(self) -> SpeculativeConfig | None:
         """Speculative decoding, None without."""
         return None if self.spec is None else self.spec.config
+
+    @property
+    def encoder_inputs(self) -> EncoderConfig | None:
+        """What a step may encode, None without an encoder."""
+        return None if self.encoder is None else EncoderConfig(**vars(self.encoder))
 
     @property
     def scheduler_config(self) -> SchedulerConfig:
@@ -241,6 +264,7 @@ class CaseRequest(_Part):
     j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``. ``lora`` names
     its adapter; its grammar is compiled ``grammar_steps`` later. ``accept`` are the drafts accepted
     verification by verification, and ``drafts`` those proposed time by time, each over and over.
+    ``mm`` are the parts of its prompt that an encoder computes, by offset.
     """
 
     id: str | int
@@ -255,6 +279,7 @@ class CaseRequest(_Part):
     grammar_steps: Whole | None = None
     accept: list[Whole] | None = None
     drafts: list[Whole] | None = None
+    mm: list[Item] = []
 
 
 class Workload(_Part):
@@ -281,6 +306,10 @@ class Case(_Part):
             length = sum(segment[-1] for segment in request.segments)
             if length >= self.config.max_model_len:
                 raise ValueError(f"request {request.id}: its prompt is not below max_model_len")
+            ends = [0, *(item.offset + item.length for item in request.mm), length]
+            starts = [0, *(item.offset for item in request.mm), length]
+            if sorted(starts) != starts or max(ends) > length:
+                raise ValueError(f"request {request.id}: mm must lie in the prompt, by offset")
         for number, step in enumerate(self.steps):
             if not isinstance(step.get("s"), int):
                 raise ValueError(f"steps[{number}] has no step number s")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.cases.encoder import contents_of, items_of
 from kvsim.cases.log import StepLog
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, segment_rows, text_ranks
@@ -64,7 +65,7 @@ def compiled_refuses(config: CaseConfig) -> str:
     return refusal(parts_of(config)) or ""
 
 
-def _contents_of(workload: Workload) -> Contents:
+def contents_of_case(workload: Workload) -> Contents:
     """Return the requests of a case by row."""
     given = workload.requests
     segments = [[_segment(*segment) for segment in request.segments] for request in given]
@@ -90,7 +91,8 @@ def _contents_of(workload: Workload) -> Contents:
     }
     arrays = {name: np.array(rows) for name, rows in lists.items()}
     flat = [segment for one in segments for segment in one]
-    return Contents(arrays, segment_rows(*zip(*flat, strict=True)))
+    items, arrays["item_offsets"] = items_of(given)
+    return Contents(arrays, segment_rows(*zip(*flat, strict=True)), items)
 
 
 def _segment(content: int, *span: int) -> tuple[int, int, int]:
@@ -154,7 +156,7 @@ def play(
     RuntimeError
         If ``check`` finds an invariant broken.
     """
-    parts, contents = parts_of(config), _contents_of(workload)
+    parts, contents = parts_of(config), contents_of_case(workload)
     reason = refusal(parts) if compiled else None
     if reason is not None:
         raise ValueError(f"backend: compiled cannot run this: {reason}")
@@ -166,7 +168,8 @@ def play(
     state.patient, state.limits.clock_ties = True, config.clock_ties
     state.limits.has_grammars = any(r.grammar_steps is not None for r in workload.requests)
     names = {index: request.id for index, request in enumerate(workload.requests)}
-    log = StepLog(replica, names, summary=config.summary)
+    hashes = list(contents_of(workload.requests))
+    log = StepLog(replica, names, summary=config.summary, hashes=hashes)
     arrivals, stops, step = _arrivals(workload), iter(replica.stops()), 0
     while arrivals or state.num_outstanding or state.num_batches:
         due = [arrival for arrival in arrivals if arrival[0] <= step]

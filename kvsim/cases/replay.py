@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from kvsim.cases.log import Entry
 
 #: Fields that stand in the log only when there is something to say.
-EVENTS = ("sch", "sd", "new", "res", "pre", "nb", "acc", "fin")
+EVENTS = ("sch", "sd", "new", "res", "pre", "nb", "enc", "encf", "acc", "fin")
 #: Fields of every step, where the allocator has them.
-STATES = ("s", "ks", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "bt", "addr")
+STATES = (
+    *("s", "ks", "ecf", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "ecf2", "ecb2"),
+    *("bt", "addr"),
+)
 #: Longest value that is shown whole.
 MOST_SHOWN = 160
 

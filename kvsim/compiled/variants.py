@@ -22,6 +22,7 @@ PLAIN = {
     "Limits.num_draft_slots": 0,
     "Limits.num_draft_rows": 0,
     "Limits.num_prefill_lookahead_tokens": 0,
+    "Limits.has_encoder": 0,
     "Trace.has_ranks": 0,
     "KV.manager": PAGED,
     "KV.num_groups": 1,
@@ -31,6 +32,7 @@ PLAIN = {
     "KV.num_hash_lookahead_tokens": 0,
     "KV.num_unnamed_tokens": 0,
     "KV.drops_last_block": 0,
+    "Holding.has_items": 0,
     "KVGroup.window": 0,
     "KVGroup.kind": 0,
     "KVGroup.drops_last_block": 0,
@@ -61,7 +63,7 @@ OTHER_KINDS = frozenset(
     (
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
-        *("virtual", "vllm_v0", "memory_map"),
+        *("virtual", "vllm_v0", "memory_map", "encoder"),
     )
 )
 
@@ -84,6 +86,7 @@ def _known(state: Any, name: str, value: int) -> bool:
         "BlockPool": [state.kv.pool],
         "Moved": [state.kv.moved],
         "Cost": [state.cost],
+        "Holding": list(state.kv.holdings[:1]),  # all are alike
         "KVGroup": list(state.kv.groups),
         "LookupSpec": list(state.kv.specs),
         "Layers": list(state.cost.layers),

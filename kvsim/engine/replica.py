@@ -17,6 +17,7 @@ from kvsim.records.memory import Flat, Numbers, Objects, Views
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
+from kvsim.sched.encoder import check_encoder, lay_out_encoder
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Replica:
         state.phase_next = memory.ints(2 * config.max_running + 2)
         self._lay_out_records(state)
         self._contents.lay_out(state.trace, memory)
+        lay_out_encoder(state, memory, config.encoder_inputs)
         more_requests(state, memory, FIRST_REQUESTS)
         return state
 
@@ -255,6 +257,8 @@ class Replica:
     def check_integrity(self) -> None:
         """Recount all memory."""
         self.kv.check_integrity()
+        if self.state.limits.has_encoder:
+            check_encoder(self.state)
 
     def settle(self, end_time: float) -> Totals:  # noqa: D102
         state = self.state

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kvsim.records.cost import Cost
+from kvsim.records.encoder import Encoder, Item
 from kvsim.records.kv import KV
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
@@ -97,6 +98,10 @@ class Limits(Record):
     num_draft_slots: int = 0  # of a step's input, per request
     num_prefill_lookahead_tokens: int = 0  # that the drafter reads beyond a chunk
     num_draft_rows: int = 0
+    has_encoder: bool = False
+    encoder_budget: int = 0  # tokens that a step may encode
+    encoder_cache_size: int = 0
+    whole_items: bool = False  # vLLM's disable_chunked_mm_input
     clock_ties: bool = False  # arrival times may be equal, as in records of steps
     depth: int = 1  # steps that may be under way at once
     num_stages: int = 1
@@ -213,6 +218,8 @@ class Trace(Record):
     draft_offsets: list[int] = field(default_factory=list)
     next_draft: list[int] = field(default_factory=list)
     ready_time: list[float] = field(default_factory=list)  # of grammars
+    items: list[Item] = field(default_factory=list)  # that an encoder computes, by offset
+    item_offsets: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
     arrival_time: list[float] = field(default_factory=list)
     num_arrivals: int = 0
@@ -282,6 +289,7 @@ class Replica(Record):
     num_next_drafts: int = 0  # to propose after the step scheduled last
     draft_rows: list[int] = field(default_factory=list)  # first, last, drafts by requests of a step
     ready_clock: float = 0.0  # grammars are compiled up to this time
+    encoder: Encoder = field(default_factory=Encoder)
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)

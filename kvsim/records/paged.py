@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kvsim.records.contents import Contents, HostTier
+from kvsim.records.encoder import Item
 from kvsim.records.eviction import LRU, Note, Ranking
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record
@@ -124,6 +125,9 @@ class Holding(Record):
     num_keys: int = 0
     segment: int = 0  # where the next block to hash begins
     offset: int = 0
+    has_items: bool = False  # some requests have parts that an encoder computes
+    items: list[Item] = field(default_factory=list)  # of all requests, as in the trace
+    item_offsets: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0  # leading tokens whose blocks have been offered to the cache
     num_processed_tokens: int = 0  # known to be computed when windows were last moved
     dead_bytes: int = 0  # before the windows, in the blocks that they are leaving

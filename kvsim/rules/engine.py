@@ -26,6 +26,7 @@ from kvsim.records.engine import (
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
 from kvsim.rules.batch import recycle
+from kvsim.rules.encoder import release_all, release_computed
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
@@ -236,13 +237,15 @@ def take_in(state: Replica, batch: Batch) -> None:
         if request.status == FINISHED:
             recycle(state, k)
             continue
-        if entry.unfinished > 0:
-            continue
         if entry.num_drafts > accepted and not stale:
             rejected = entry.num_drafts - accepted
             take_back(state, request, rejected)
             if request.num_placeholders > 0:
                 request.num_placeholders -= rejected
+        if state.limits.has_encoder:
+            release_computed(state, request)
+        if entry.unfinished > 0:
+            continue
         known = min(accepted + 1, request.end - request.num_tokens)
         request.num_tokens += known  # also when stale: the token was delivered and is kept
         if known <= accepted and not stale:
@@ -287,6 +290,8 @@ def note_token(state: Replica, request: Request, now: float) -> None:
 def finish(state: Replica, k: int, now: float) -> None:
     """End a request that has got its last token."""
     request = state.requests[k]
+    if state.limits.has_encoder:
+        release_all(state, request)
     if request.status != RUNNING:  # preempted while its last token was in flight
         dequeue(state, k)
         state.num_deferred -= request.is_deferred

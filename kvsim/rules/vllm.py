@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.record import NONE
 from kvsim.rules.batch import admit, plan, preempt_at, victim_place
 from kvsim.rules.cadence import is_prefill_held, note_cadence
+from kvsim.rules.encoder import begin_encoding, choose_items, encode_items, release_all
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras
 from kvsim.rules.queue import defer, dequeue, head_of, requeue
@@ -33,6 +34,8 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     threshold = limits.long_prefill_token_threshold if num_unfinished > 1 else 0
     if threshold > 0 and limits.adaptive:
         threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)
+    if limits.has_encoder:
+        begin_encoding(state)
     schedule_running(state, batch, threshold, held)
     if limits.max_loras > 0:
         note_loras(state)
@@ -54,6 +57,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
     longest, index = state.limits.max_model_len - 1, 0
     staged = state.limits.asynchronous and state.limits.num_stages > 1
     speculates, slots = state.limits.num_drafts > 0, state.limits.num_draft_slots
+    encodes = state.limits.has_encoder
     budget, inputs = state.budget, state.input_budget - slots
     while index < state.num_running and budget > 0 and inputs > 0:
         k = state.running[index]
@@ -69,6 +73,8 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
         if 0 < threshold < num_tokens:
             num_tokens = threshold
         num_tokens = min(num_tokens, budget, inputs, longest - computed)
+        if encodes and num_tokens > 0:
+            num_tokens = choose_items(state, request, computed, num_tokens)
         if speculates and num_tokens > 0:
             num_tokens = without_lookahead(state, request, computed, num_tokens)
         if num_tokens <= 0:
@@ -92,6 +98,8 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.carries_prefill = True
             state.carries_chunk = True
         plan(state, batch, k, num_tokens)
+        if encodes:
+            encode_items(state, k)
         if speculates:
             num_known = request.num_tokens + placeholders - computed
             add_drafts(state, batch, max(min(request.num_drafts, num_tokens - num_known), 0))
@@ -156,20 +164,26 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.refused = False
             break
         num_tokens = min(num_tokens, budget, inputs)
+        if limits.has_encoder:
+            num_tokens = choose_items(state, request, hit, num_tokens)
         if limits.num_drafts > 0:
             num_tokens = without_lookahead(state, request, hit, num_tokens)
-            if num_tokens == 0:
-                set_aside(state, k, num_aside)
-                num_aside += 1
-                continue
+        if (limits.has_encoder or limits.num_drafts > 0) and num_tokens == 0:
+            set_aside(state, k, num_aside)
+            num_aside += 1
+            continue
         state.refused = not admit_slots(kv, request, num_tokens, hit)
         if state.refused:
             state.tried = True
             state.totals.num_allocation_failures += 1
+            if limits.has_encoder:
+                release_all(state, request)
             break
         if request.num_tokens - hit > 1:
             state.carries_prefill = True
         admit(state, batch, k, num_tokens, hit)
+        if limits.has_encoder:
+            encode_items(state, k)
         if limits.num_drafts > 0:
             add_drafts(state, batch, num_drafts)
         budget -= num_tokens

@@ -21,6 +21,7 @@ from kvsim.rules import engine
 from kvsim.rules.kv import take_transfers
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
+from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.queue import WaitingQueue
 from kvsim.sched.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
@@ -49,6 +50,7 @@ class SchedulerConfig:
     prefill_schedule_interval: int = 0
     max_loras: int = 0
     speculation: SpeculativeConfig | None = None
+    encoder_inputs: EncoderConfig | None = None
 
     @property
     def max_active(self) -> int:
