@@ -42,7 +42,7 @@ class Mutant(NamedTuple):
 VLLM, BATCH, ENGINE, QUEUE = (f"rules/{name}.py" for name in ("vllm", "batch", "engine", "queue"))
 PAGED, POOL, PREFIX = "rules/paged.py", "rules/pool.py", "rules/prefix.py"
 WINDOW = "rules/window.py"
-ENCODER = "rules/encoder.py"
+ENCODER, EVENTS = "rules/encoder.py", "rules/events.py"
 CADENCE, LORA = "rules/cadence.py", "rules/lora.py"
 SPECULATION = "rules/speculation.py"
 ATTENTION, KEYS, EVICTION = "rules/attention.py", "rules/keys.py", "rules/eviction.py"
@@ -102,6 +102,19 @@ MUTANTS = [
     Mutant("25 as many adapters as may be", LORA, "state.num_loras < state.limits.max_loras", "state.num_loras <= state.limits.max_loras"),
     Mutant("26 a grammar that is not compiled", VLLM, "> state.ready_clock", "> state.ready_clock + 1"),
     Mutant("26 deferred although it is ready", ENGINE, "        defer(state, state.requests[k])  # also if it is ready at once\n", "        pass\n"),
+    # 27. KV events.
+    Mutant("27 blocks that get keys", PAGED, "                note_key(log, key, place)\n", "                pass\n"),
+    Mutant("27 one event per call and group", PAGED, "        note_stored(kv, request, holding, group, first, stop, first_key)\n", "        if log.num_keys > first_key:\n            note_stored(kv, request, holding, group, first, stop, first_key)\n"),
+    Mutant("27 the parent of a call's first block", EVENTS, "units = first * group.keys_per_block", "units = first"),
+    Mutant("27 a first block has no parent", EVENTS, "event.has_parent = int(units > 0)", "event.has_parent = 1"),
+    Mutant("27 all tokens of a call", EVENTS, "    event.stop = stop * size\n", "    event.stop = (first + 1) * size\n"),
+    Mutant("27 removed when handed out", POOL, "    if pool.has_events:\n        note_removed(pool, k)\n", ""),
+    Mutant("27 both keys are removed", EVENTS, "    if log.second_keys[k] != NONE:\n", "    if False:\n"),
+    Mutant("27 a prompt's end is told", PAGED, "    if kv.pool.has_events:\n        note_partial(kv, request, holding, g, units)\n", ""),
+    Mutant("27 beside the key of the block", PAGED, "elif not kv.pool.has_events or not add_second_key(kv.pool, block, key):", "else:"),
+    Mutant("27 but once", EVENTS, "if pool.blocks[k].key == key or log.second_keys[k] != NONE:", "if pool.blocks[k].key == key:"),
+    Mutant("27 with every call", PAGED, "            name_tails(kv, request, holding, num_tokens // kv.alignment * kv.alignment)\n", "            pass\n"),
+    Mutant("27 told by the next update", ENGINE, "        note_update(state.kv.pool.log, state.clock)\n", "        pass\n"),
     # 28. Encoder inputs.
     Mutant("28 items before the chunk", ENCODER, "if end <= computed:", "if False:"),
     Mutant("28 items behind the chunk", ENCODER, "if item.offset >= computed + num_tokens + ahead:", "if False:"),

@@ -35,7 +35,7 @@ Whole = Annotated[int, Field(ge=0)]
 
 #: What vLLM has recorded schedules of, and kvsim has no rules for.
 NOT_MODELLED = {
-    *("connector", "kv_events", "mamba_cache_mode", "prefix_match_unit"),
+    *("connector", "mamba_cache_mode", "prefix_match_unit"),
     "mamba_shared_prefix_checkpoint",
 }
 
@@ -171,6 +171,7 @@ class CaseConfig(_Part):
     lora: Lora | None = None
     spec: Spec | None = None
     encoder: Encoder | None = None
+    kv_events: bool = False
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
@@ -253,6 +254,7 @@ class CaseConfig(_Part):
             **self._lookahead(),
             prefix_cache_retention_interval=self.retention_interval,
             swap_space_bytes=swap_space_bytes,
+            events=self.kv_events,
             plan=plan,
         )
 

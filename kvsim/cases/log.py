@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from kvsim.cases.encoder import EncoderLog
+from kvsim.cases.events import EventLog
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import FINISHED
 from kvsim.rules.runs import batch_at
@@ -23,6 +24,7 @@ from kvsim.sched.queue import WaitingQueue
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kvsim.cases.events import EventNames
     from kvsim.engine.replica import Replica
     from kvsim.records.engine import Batch
     from kvsim.records.request import Request
@@ -53,6 +55,7 @@ class StepLog:
     names : request_id to the name in the log
     summary : keep counts and checksums instead of names
     hashes : of the contents that an encoder computes, by number
+    events : names of what KV cache events tell, None if there are none
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class StepLog:
         *,
         summary: bool = False,
         hashes: Sequence[str] = (),
+        events: EventNames | None = None,
     ) -> None:
         self._replica = replica
         self._state = replica.state
@@ -69,6 +73,7 @@ class StepLog:
         self._summary = summary
         has_encoder = replica.state.limits.has_encoder
         self._encoder = EncoderLog(replica.state, hashes) if has_encoder else None
+        self._events = None if events is None else EventLog(replica, events)
         self._lengths: dict[int, list[int]] = {}  # blocks per group, before the step
 
     def before(self) -> None:
@@ -153,6 +158,8 @@ class StepLog:
         entry["free2"] = kv.num_free
         if self._encoder is not None:
             self._encoder.processed(entry)
+        if self._events is not None:
+            self._events.processed(entry)
         if isinstance(kv, PagedManager):
             self._blocks(entry, kv)
         else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.cases.encoder import contents_of, items_of
+from kvsim.cases.events import EventNames
 from kvsim.cases.log import StepLog
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, segment_rows, text_ranks
@@ -169,7 +170,8 @@ def play(
     state.limits.has_grammars = any(r.grammar_steps is not None for r in workload.requests)
     names = {index: request.id for index, request in enumerate(workload.requests)}
     hashes = list(contents_of(workload.requests))
-    log = StepLog(replica, names, summary=config.summary, hashes=hashes)
+    events = EventNames(config, workload.requests) if config.kv_events else None
+    log = StepLog(replica, names, summary=config.summary, hashes=hashes, events=events)
     arrivals, stops, step = _arrivals(workload), iter(replica.stops()), 0
     while arrivals or state.num_outstanding or state.num_batches:
         due = [arrival for arrival in arrivals if arrival[0] <= step]

@@ -43,6 +43,8 @@ PLAIN = {
     "LookupSpec.drops_last_block": 0,
     "BlockPool.policy": LRU,
     "BlockPool.has_host": 0,
+    "BlockPool.has_events": 0,
+    "KV.tells_tails": 0,
     "Cost.num_layers": 1,
     "Cost.has_samples": 0,
     "Layers.kind": 0,
@@ -63,7 +65,7 @@ OTHER_KINDS = frozenset(
     (
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
-        *("virtual", "vllm_v0", "memory_map", "encoder"),
+        *("virtual", "vllm_v0", "memory_map", "encoder", "events"),
     )
 )
 

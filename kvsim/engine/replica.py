@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvsim.cost.model import lay_out_cost
+from kvsim.kv.events import EventRows, take_events
 from kvsim.records import engine as records
 from kvsim.records.growth import more_requests
 from kvsim.records.memory import Flat, Numbers, Objects, Views
@@ -97,6 +98,7 @@ class Replica:
         state.clock = state.stage_free_time = start_time
         state.watched = watched or observer is not None
         self._steps: list[NDArray[Any]] = []
+        self._events: list[EventRows] = []
         self._serve: Callable[[int, int], int] | None = None
         self._ids, self._times = np.zeros(0, np.int64), np.zeros(0)
         if setup.kv.foresees:
@@ -241,6 +243,8 @@ class Replica:
                 more_requests(state, self._memory, state.num_requests)
             elif outcome == records.NEEDS_STEPS:
                 self._drain_steps()
+            elif outcome == records.NEEDS_EVENTS:
+                self._events.append(take_events(state.kv.pool))
             yield outcome
             if outcome == records.DONE:
                 return
@@ -283,6 +287,12 @@ class Replica:
     def _drain_steps(self) -> None:
         self._steps.append(self._step_rows[: self.state.num_step_rows].copy())
         self.state.num_step_rows = 0
+
+    def take_events(self) -> list[EventRows]:
+        """Return the KV cache events since the last call."""
+        taken = [*self._events, take_events(self.state.kv.pool)]
+        self._events = []
+        return taken
 
     @property
     def memory_map(self) -> NDArray[np.uint8]:

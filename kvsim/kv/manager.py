@@ -88,6 +88,7 @@ class KVCacheConfig:
         probability per step
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
+    events : tell what becomes of cached content (vLLM's KV cache events)
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
     """
 
@@ -112,6 +113,7 @@ class KVCacheConfig:
     beam_switch: float = 0.0
     hybrid: bool = True
     packed: bool = False
+    events: bool = False
     plan: KVPlan | None = None
 
     def grouping(self, block_size: int | None = None) -> KVPlan:
@@ -139,6 +141,7 @@ class KVCacheManager(ABC):
     default_scheduler : name of the scheduler that serves it unless another one is asked for
     has_block_table : its attention kernel reads a block table, which costs time
     serves_samples : serves requests of several sequences
+    tells_events : its rules tell what becomes of cached content (vLLM's KV cache events)
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
     ignores : configuration fields that change nothing here, each with the reason
@@ -150,6 +153,7 @@ class KVCacheManager(ABC):
     has_block_table = True
     serves_samples = False
     can_swap = False
+    tells_events = False
     foresees = False
     ignores: Mapping[str, str] = MappingProxyType({})
     piece_bytes: int | None = None

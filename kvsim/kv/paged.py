@@ -14,6 +14,7 @@ from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotat
 
 from kvsim.kv.attention import AttentionSpec, attention_spec
 from kvsim.kv.block_pool import BlockPool, lay_out_pool
+from kvsim.kv.events import lay_out_events
 from kvsim.kv.eviction import eviction_policy
 from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
@@ -50,6 +51,7 @@ class PagedManager(RuleManager):
 
     rules_of = PAGED
     can_swap = True
+    tells_events = True
 
     def __init__(
         self,
@@ -108,6 +110,8 @@ class PagedManager(RuleManager):
         kv.num_cpu_free = config.swap_space_bytes // self.bytes_per_block
         self._lay_out_groups(kv, memory)
         lay_out_pool(kv.pool, memory, self.num_gpu_blocks, len(self.groups), self.eviction)
+        if config.events and config.enable_prefix_caching:
+            lay_out_events(kv, memory, config.max_in_flight_tokens)
         self.add_holdings(kv, memory, num_holdings)
 
     def _lay_out_groups(self, kv: KV, memory: Memory) -> None:

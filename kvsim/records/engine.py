@@ -37,9 +37,12 @@ class Outcome(IntEnum):
     NEEDS_STEPS = 4  # the table of steps is full
     SCHEDULED = 5  # a watched replica has scheduled a step
     COMPLETED = 6  # or taken in the output of one
+    NEEDS_EVENTS = 7  # the log of KV cache events is nearly full
 
 
-DONE, PAUSED, STUCK, NEEDS_REQUESTS, NEEDS_STEPS, SCHEDULED, COMPLETED = (int(o) for o in Outcome)
+DONE, PAUSED, STUCK, NEEDS_REQUESTS, NEEDS_STEPS, SCHEDULED, COMPLETED, NEEDS_EVENTS = (
+    int(outcome) for outcome in Outcome
+)
 
 
 @dataclass(slots=True)

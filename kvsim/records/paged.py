@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from kvsim.records.contents import Contents, HostTier
 from kvsim.records.encoder import Item
+from kvsim.records.events import EventLog
 from kvsim.records.eviction import LRU, Note, Ranking
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record
@@ -58,6 +59,8 @@ class BlockPool(Record):
     hand: int = 0  # and the rank behind which it stands
     has_host: bool = False
     host: HostTier = field(default_factory=HostTier)
+    has_events: bool = False
+    log: EventLog = field(default_factory=EventLog)
     num_hashed: int = 0  # blocks that carry a key, in use or free
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0

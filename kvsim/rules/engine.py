@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.engine import (
     COMPLETED,
     DONE,
+    NEEDS_EVENTS,
     NEEDS_REQUESTS,
     NEEDS_STEPS,
     ORCA,
@@ -27,6 +28,7 @@ from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
 from kvsim.rules.batch import recycle
 from kvsim.rules.encoder import release_all, release_computed
+from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
@@ -216,6 +218,8 @@ def complete(state: Replica) -> None:
         python_complete(state, batch)
     else:
         take_in(state, batch)
+    if state.kv.pool.has_events:
+        note_update(state.kv.pool.log, state.clock)
 
 
 def take_in(state: Replica, batch: Batch) -> None:
@@ -378,6 +382,8 @@ def advance(state: Replica, max_steps: int) -> int:
                 return PAUSED
             if state.num_step_rows >= state.max_step_rows and state.record_steps:
                 return NEEDS_STEPS
+            if state.kv.pool.has_events and is_short_of_room(state.kv.pool.log):
+                return NEEDS_EVENTS
             if state.steady and not state.watched and state.horizon == math.inf:
                 run = run_of_steps(state, max_steps - steps)
                 steps += run

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.paged import FULL, NULL_BLOCK
 from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
+from kvsim.rules.events import add_second_key, note_key, note_partial, note_stored
 from kvsim.rules.eviction import note_arrival
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.pool import append_blocks, cache, forget, free_blocks, touch
@@ -183,12 +184,16 @@ def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) ->
         return
     num_tokens -= kv.num_unnamed_tokens
     if num_tokens < holding.num_cached_tokens + kv.alignment:
+        if kv.tells_tails:
+            name_tails(kv, request, holding, num_tokens // kv.alignment * kv.alignment)
         return
     num_tokens -= num_tokens % kv.alignment
     extend_keys(holding, request, num_tokens // kv.hash_block_size, kv.hash_block_size, ahead)
     for g in range(kv.num_groups):
         size = kv.groups[g].block_size
         name_blocks(kv, request, holding, g, holding.num_cached_tokens // size, num_tokens // size)
+        if kv.tells_tails:
+            name_tail(kv, request, holding, g, num_tokens)
     holding.num_cached_tokens = num_tokens
     set_quiet(kv, request, holding)
 
@@ -196,27 +201,47 @@ def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) ->
 def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, stop: int) -> None:
     """Give keys to blocks of one group that a later hit could need."""
     group, table = kv.groups[g], holding.tables[g]
-    all_places = keeps_all(kv, group)
+    all_places, log = keeps_all(kv, group), kv.pool.log
+    first_key = log.num_keys
     for place in range(max(first, table.num_null), stop):
         if all_places or worth_caching(kv, group, request, place):
             if kv.pool.blocks[table.blocks[place]].hashed:  # by the end of a prompt in it
                 forget(kv.pool, table.blocks[place])
             key = holding.keys[(place + 1) * group.keys_per_block - 1]
             cache(kv.pool, table.blocks[place], key)
+            if kv.pool.has_events:
+                note_key(log, key, place)
+    if kv.pool.has_events:
+        note_stored(kv, request, holding, group, first, stop, first_key)
+
+
+def name_tails(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+    """Name the block in which a prompt ends in every group, if no other block is full."""
+    unit = kv.hash_block_size
+    extend_keys(holding, request, num_tokens // unit, unit, kv.num_hash_lookahead_tokens)
+    for g in range(kv.num_groups):
+        name_tail(kv, request, holding, g, num_tokens)
 
 
 def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
     """Name the block in which a prompt ends, by the last whole hash unit of the prompt.
 
-    No look-up finds it, but the block counts as one with content.
+    No look-up finds it, but the block counts as one with content; one that is named already has
+    both names.
     """
     group, table, unit = kv.groups[g], holding.tables[g], kv.hash_block_size
+    if group.kind != FULL or group.keys_per_block == 1:
+        return
     units = (request.num_prompt_tokens - 1 + group.drops_last_block) // unit
     if units % group.keys_per_block == 0 or units * unit > num_tokens:
         return
-    block = table.blocks[units // group.keys_per_block]
+    block, key = table.blocks[units // group.keys_per_block], holding.keys[units - 1]
     if not kv.pool.blocks[block].hashed:
-        cache(kv.pool, block, holding.keys[units - 1])
+        cache(kv.pool, block, key)
+    elif not kv.pool.has_events or not add_second_key(kv.pool, block, key):
+        return
+    if kv.pool.has_events:
+        note_partial(kv, request, holding, g, units)
 
 
 def cache_unevenly(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
@@ -233,8 +258,7 @@ def cache_unevenly(kv: KV, request: Request, holding: Holding, num_tokens: int) 
         if stop > table.num_offered:
             name_blocks(kv, request, holding, g, table.num_offered, stop)
             table.num_offered = stop
-        if group.kind == FULL and group.keys_per_block > 1:
-            name_tail(kv, request, holding, g, end)
+        name_tail(kv, request, holding, g, end)
     holding.num_cached_tokens = max(whole, holding.num_cached_tokens)
     set_quiet(kv, request, holding)
 
