@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvsim.catalog.spec import GpuSpec, ModelSpec
 from kvsim.errors import FieldError, unknown_name
+from kvsim.kv_events import KVEventsConfig
 from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import MAX_SAMPLES
 
@@ -195,6 +196,10 @@ class Config(Validated):
     goodput: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
         None, description="latency targets in ms, e.g. ttft:500 tpot:50"
     )
+    kv_events_config: KVEventsConfig | None = Field(
+        None,
+        description="KV cache events, vLLM's JSON object with the path of a file that gets them",
+    )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of generated workloads")
     record_steps: bool = Field(False, description="keep a row per step")
     record_memory_map: bool = Field(False, description="keep causes by address over time")
@@ -209,6 +214,11 @@ class Config(Validated):
     @classmethod
     def _speculative(cls, value: object) -> object:
         return None if value is None or value == NONE else SpeculativeConfig.of(value)
+
+    @field_validator("kv_events_config", mode="before")
+    @classmethod
+    def _events(cls, value: object) -> object:
+        return None if value is None or value == NONE else KVEventsConfig.of(value)
 
     @field_validator(
         "max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes", mode="before"

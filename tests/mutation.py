@@ -42,6 +42,7 @@ class Mutant(NamedTuple):
 VLLM, BATCH, ENGINE, QUEUE = (f"rules/{name}.py" for name in ("vllm", "batch", "engine", "queue"))
 PAGED, POOL, PREFIX = "rules/paged.py", "rules/pool.py", "rules/prefix.py"
 WINDOW = "rules/window.py"
+ENCODER, EVENTS = "rules/encoder.py", "rules/events.py"
 CADENCE, LORA = "rules/cadence.py", "rules/lora.py"
 SPECULATION = "rules/speculation.py"
 ATTENTION, KEYS, EVICTION = "rules/attention.py", "rules/keys.py", "rules/eviction.py"
@@ -101,6 +102,49 @@ MUTANTS = [
     Mutant("25 as many adapters as may be", LORA, "state.num_loras < state.limits.max_loras", "state.num_loras <= state.limits.max_loras"),
     Mutant("26 a grammar that is not compiled", VLLM, "> state.ready_clock", "> state.ready_clock + 1"),
     Mutant("26 deferred although it is ready", ENGINE, "        defer(state, state.requests[k])  # also if it is ready at once\n", "        pass\n"),
+    # 27. KV events.
+    Mutant("27 blocks that get keys", PAGED, "                note_key(log, key, place)\n", "                pass\n"),
+    Mutant("27 one event per call and group", PAGED, "        note_stored(kv, request, holding, group, first, stop, first_key)\n", "        if log.num_keys > first_key:\n            note_stored(kv, request, holding, group, first, stop, first_key)\n"),
+    Mutant("27 the parent of a call's first block", EVENTS, "units = first * group.keys_per_block", "units = first"),
+    Mutant("27 a first block has no parent", EVENTS, "event.has_parent = int(units > 0)", "event.has_parent = 1"),
+    Mutant("27 all tokens of a call", EVENTS, "    event.stop = stop * size\n", "    event.stop = (first + 1) * size\n"),
+    Mutant("27 removed when handed out", POOL, "    if pool.has_events:\n        note_removed(pool, k)\n", ""),
+    Mutant("27 both keys are removed", EVENTS, "    if log.second_keys[k] != NONE:\n", "    if False:\n"),
+    Mutant("27 a prompt's end is told", PAGED, "    if kv.pool.has_events:\n        note_partial(kv, request, holding, g, units)\n", ""),
+    Mutant("27 beside the key of the block", PAGED, "elif not kv.pool.has_events or not add_second_key(kv.pool, block, key):", "else:"),
+    Mutant("27 but once", EVENTS, "if pool.blocks[k].key == key or log.second_keys[k] != NONE:", "if pool.blocks[k].key == key:"),
+    Mutant("27 with every call", PAGED, "            name_tails(kv, request, holding, num_tokens // kv.alignment * kv.alignment)\n", "            pass\n"),
+    Mutant("27 told by the next update", ENGINE, "        note_update(state.kv.pool.log, state.clock)\n", "        pass\n"),
+    # 28. Encoder inputs.
+    Mutant("28 items before the chunk", ENCODER, "if end <= computed:", "if False:"),
+    Mutant("28 items behind the chunk", ENCODER, "if item.offset >= computed + num_tokens + ahead:", "if False:"),
+    Mutant("28 items that the drafter reads", ENCODER, "if item.offset >= computed + num_tokens + ahead:", "if item.offset >= computed + num_tokens:"),
+    Mutant("28 whole items", ENCODER, "state.limits.whole_items and computed <= item.offset and", "False and"),
+    Mutant("28 whole items from their first token", ENCODER, "computed <= item.offset and", "computed < item.offset and"),
+    Mutant("28 whole items before the drafter", ENCODER, "return max(item.offset - computed - ahead, 0)", "return max(item.offset - computed, 0)"),
+    Mutant("28 one content once", ENCODER, "if is_chosen(state, item.content):", "if False:"),
+    Mutant("28 duplicates refer, too", ENCODER, "        keep_item(state, encoder.duplicates[n])\n", "        pass\n"),
+    Mutant("28 cached contents are kept at once", ENCODER, "            keep_item(state, place)\n", "            pass\n"),
+    Mutant("28 budget of a step", ENCODER, "if item.num_tokens > encoder.budget - encoder.num_chosen_tokens:", "if False:"),
+    Mutant("28 budget is used up", ENCODER, "encoder.budget = encoder.budget_before - encoder.num_chosen_tokens", "pass"),
+    Mutant("28 a victim's budget", ENCODER, "            encoder.budget += state.trace.items[place].num_tokens\n", ""),
+    Mutant("28 chosen items take room", ENCODER, "needed = encoder.num_chosen_tokens + item.num_tokens", "needed = item.num_tokens"),
+    Mutant("28 what is needed stays", ENCODER, "if needed > encoder.num_reclaimable_tokens:", "if needed >= encoder.num_reclaimable_tokens:"),
+    Mutant("28 the oldest goes", ENCODER, "content = encoder.unneeded.head", "content = encoder.unneeded.tail"),
+    Mutant("28 evicted contents are gone", ENCODER, "        encoder.contents[content].is_cached = False\n", ""),
+    Mutant("28 contents that come back", ENCODER, "        forget_eviction(state, item.content)\n", ""),
+    Mutant("28 the chunk ends before the item", ENCODER, "            return min(num_tokens, max(item.offset - computed, 0))\n", "            return 0\n"),
+    Mutant("28 entered once it has slots", VLLM, "        if encodes:\n            encode_items(state, k)\n", ""),
+    Mutant("28 nothing to compute: set aside", VLLM, "if (limits.has_encoder or limits.num_drafts > 0) and num_tokens == 0:", "if limits.num_drafts > 0 and num_tokens == 0:"),
+    Mutant("28 refused: all are let go", VLLM, "                release_all(state, request)\n", "                pass\n"),
+    Mutant("28 computed items are let go", ENGINE, "            release_computed(state, request)\n", "            pass\n"),
+    Mutant("28 not those under way", ENCODER, "request.num_computed_tokens - request.num_placeholders", "request.num_computed_tokens"),
+    Mutant("28 ended: all are let go", ENGINE, "        release_all(state, request)\n    if request.status != RUNNING", "        pass\n    if request.status != RUNNING"),
+    Mutant("28 preempted: all are let go", ENCODER, "    release_all(state, state.requests[k])\n", ""),
+    Mutant("28 let go, but findable", ENCODER, "            if encoded.num_references == 0:\n                append", "            if encoded.num_references == 0:\n                encoded.is_cached = False\n                append"),
+    Mutant("28 names cover items", KEYS, "            key = add_items(key, holding, request.request_id, k * block_size, stop)\n", "            pass\n"),
+    Mutant("28 where items begin", KEYS, "item.offset - start)\n    return key", "0)\n    return key"),
+    Mutant("28 items after the block", KEYS, "stop = (k + 1) * block_size + lookahead", "stop = (k + 1) * block_size"),
     Mutant("20 ids are compared as text", QUEUE, "    return a.id_rank < b.id_rank\n", "    return a.request_id < b.request_id\n"),
     Mutant("2a.3 index follows a victim before it", VLLM, "            if place < index:\n                index -= 1\n", ""),
     Mutant("2a.3 budget of a dropped victim", VLLM, "            budget += given_back\n", ""),

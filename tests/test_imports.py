@@ -24,6 +24,7 @@ ROOMS = (
         "trace",
         "catalog",
         "speculation",
+        "kv_events",
         "config",
         "budget",
         "kv",

@@ -21,6 +21,7 @@ from kvsim.files import read_bytes, write_whole
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import FullAttention, plan_of
 from kvsim.kv.manager import KVCacheConfig
+from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.speculation import Method, SpeculativeConfig
 
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
-
-
-#: What vLLM has recorded schedules of, and kvsim has no rules for.
-NOT_MODELLED = {
-    *("kv_events", "encoder"),
-}
 
 
 class _Part(BaseModel):
@@ -49,6 +44,22 @@ class Lora(_Part):
     """Adapters: the most of one batch."""
 
     max_loras: Count
+
+
+class Encoder(_Part):
+    """The encoder of a multimodal model: tokens of a step, and of the cache."""
+
+    budget: Whole
+    cache_size: Whole
+    disable_chunked_mm_input: bool = False
+
+
+class Item(_Part):
+    """A part of a prompt that the encoder computes; equal hashes are equal contents."""
+
+    hash: str
+    offset: Whole
+    length: Count
 
 
 class Spec(_Part):
@@ -120,18 +131,11 @@ class CaseConfig(_Part):
     lora: Lora | None = None
     spec: Spec | None = None
     connector: ConnectorPart | None = None
+    encoder: Encoder | None = None
+    kv_events: bool = False
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_modelled(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            unknown = sorted(given.keys() & NOT_MODELLED)
-            if any(given[name] for name in unknown):
-                raise ValueError(f"not modelled: {', '.join(n for n in unknown if given[n])}")
-        return given
 
     @model_validator(mode="after")
     def _has_memory(self) -> Self:
@@ -181,6 +185,11 @@ class CaseConfig(_Part):
         return None if self.connector is None else self.connector.config
 
     @property
+    def encoder_inputs(self) -> EncoderConfig | None:
+        """What a step may encode, None without an encoder."""
+        return None if self.encoder is None else EncoderConfig(**vars(self.encoder))
+
+    @property
     def scheduler_config(self) -> SchedulerConfig:
         """What the scheduler is told: the fields of the same names."""
         names = {f.name for f in fields(SchedulerConfig)} - {"seed"}  # nothing here is drawn
@@ -221,6 +230,7 @@ class CaseConfig(_Part):
             **self._lookahead(),
             prefix_cache_retention_interval=self.retention_interval,
             swap_space_bytes=swap_space_bytes,
+            events=self.kv_events,
             plan=plan,
             specs=specs,
             prefix_match_unit=self.prefix_match_unit,
@@ -237,6 +247,7 @@ class CaseRequest(_Part):
     verification by verification, and ``drafts`` those proposed time by time, each over and over.
     It is aborted at the beginning of ``abort_step``, if it is still there; ``kv`` is what it loads
     and sends.
+    ``mm`` are the parts of its prompt that an encoder computes, by offset.
     """
 
     id: str | int
@@ -253,6 +264,7 @@ class CaseRequest(_Part):
     drafts: list[Whole] | None = None
     abort_step: Whole | None = None
     kv: Transfer | None = None
+    mm: list[Item] = []
 
 
 class Workload(_Part):
@@ -279,6 +291,10 @@ class Case(_Part):
             length = sum(segment[-1] for segment in request.segments)
             if length >= self.config.max_model_len:
                 raise ValueError(f"request {request.id}: its prompt is not below max_model_len")
+            ends = [0, *(item.offset + item.length for item in request.mm), length]
+            starts = [0, *(item.offset for item in request.mm), length]
+            if sorted(starts) != starts or max(ends) > length:
+                raise ValueError(f"request {request.id}: mm must lie in the prompt, by offset")
         for number, step in enumerate(self.steps):
             if not isinstance(step.get("s"), int):
                 raise ValueError(f"steps[{number}] has no step number s")

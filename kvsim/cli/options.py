@@ -79,6 +79,7 @@ SECTIONS = {
     "Records": (
         "front_end_latency",
         "goodput",
+        "kv_events_config",
         "record_steps",
         "record_memory_map",
         "check_invariants",

@@ -48,6 +48,9 @@ enable-mfu-metrics kv-cache-metrics cudagraph-metrics enable-logging-iteration-d
 language-model-only
 """
 
+#: Of these, what one command knows.
+OWN = {("run", "--kv-events-config")}
+
 WITH_VALUE = frozenset(f"--{name}" for name in _WITH_VALUE.split())
 ALONE = frozenset(f"--{name}" for name in _ALONE.split())
 
@@ -87,7 +90,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             raise ValueError(f"{flag} is not modelled: {NOT_MODELLED[flag]}")
         if flag in ALONE or flag.replace("--no-", "--", 1) in ALONE or item.startswith("-O"):
             taken.append(item)
-        elif flag in WITH_VALUE:
+        elif flag in WITH_VALUE and (arguments[0], flag) not in OWN:
             value = "" if equals else next(items, "")
             taken.append(f"{item} {value}".strip())
         else:

@@ -23,6 +23,7 @@ PLAIN = {
     "Limits.num_draft_rows": 0,
     "Limits.num_prefill_lookahead_tokens": 0,
     "Connector.kind": 0,
+    "Limits.has_encoder": 0,
     "Trace.has_ranks": 0,
     "Trace.has_loras": 0,
     "KV.manager": PAGED,
@@ -39,6 +40,7 @@ PLAIN = {
     "KVGroup.extra_retained": 0,
     "KVGroup.is_cached": 1,
     "KVGroup.num_spec_blocks": 0,
+    "Holding.has_items": 0,
     "KVGroup.window": 0,
     "KVGroup.kind": 0,
     "KVGroup.drops_last_block": 0,
@@ -52,6 +54,8 @@ PLAIN = {
     "BlockPool.has_host": 0,
     "BlockPool.tracks_kept": 0,
     "BlockPool.num_cards": 0,
+    "BlockPool.has_events": 0,
+    "KV.tells_tails": 0,
     "Cost.num_layers": 1,
     "Cost.has_samples": 0,
     "Cost.has_drafts": 0,
@@ -78,6 +82,7 @@ OTHER_KINDS = frozenset(
         *("virtual", "vllm_v0", "memory_map"),
         *("connector", "held", "kept", "loading", "report"),
         *("replay", "mamba", "partial_keys", "checkpoint"),
+        *("encoder", "events"),
     )
 )
 
@@ -101,6 +106,7 @@ def _known(state: Any, name: str, value: int) -> bool:
         "BlockPool": [state.kv.pool],
         "Moved": [state.kv.moved],
         "Cost": [state.cost],
+        "Holding": list(state.kv.holdings[:1]),  # all are alike
         "KVGroup": list(state.kv.groups),
         "LookupSpec": list(state.kv.specs),
         "Layers": list(state.cost.layers),

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from kvsim.records.encoder import Item
 from kvsim.records.memory import Flat, Views
 from kvsim.records.request import Request, Segment
 
@@ -35,14 +36,21 @@ class Contents:
         int64, one per request, and segment_offsets, one more; with priorities id_rank, with
         adapters lora, with grammars ready_time or grammar_time, with recorded acceptance accepts
     segments : the prompts' segments, shape (segments,)
+    items : parts of prompts that an encoder computes, with item_offsets in the lists
     """
 
-    def __init__(self, lists: dict[str, NDArray[np.int64]], segments: NDArray[Any]) -> None:
+    def __init__(
+        self,
+        lists: dict[str, NDArray[np.int64]],
+        segments: NDArray[Any],
+        items: NDArray[Any] | None = None,
+    ) -> None:
         self.lists = {
             name: np.ascontiguousarray(rows, np.float64 if name in FLOATS else np.int64)
             for name, rows in lists.items()
         }
         self._segments = segments
+        self._items = items
 
     def __len__(self) -> int:
         return len(self.lists["num_prompt_tokens"])
@@ -83,6 +91,9 @@ class Contents:
             record.ready_time = memory.list_of(np.full(len(self), -1.0))
         segments: Any = Views(self._segments, Segment, Flat())
         record.segments = segments if memory.compiled else list(map(_segment, self._segments))
+        if self._items is not None:
+            items: Any = Views(self._items, Item, Flat())
+            record.items = items if memory.compiled else [Item(*map(int, i)) for i in self._items]
 
     def request(self, index: int, arrival_time: float, max_model_len: int) -> Request:
         """Make one request of the trace; its output is cut at ``max_model_len``."""

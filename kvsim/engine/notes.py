@@ -39,6 +39,7 @@ def notes(setup: Setup) -> list[str]:
             f"{memory.gpu.num_linked_gpus} GPUs of one server: all-reduces are priced as if they "
             "shared its links, too fast"
         )
+    said += _events_unheard(setup)
     dtype = setup.kv_config.layout.dtype
     if dtype.bits <= 8 and not measured_narrow_kv(memory.gpu.name, dtype.name):
         said.append(
@@ -57,3 +58,15 @@ def _of_speculation(setup: Setup, spec: SpeculativeConfig) -> list[str]:
             "fitted to EAGLE-3 on an H100"
         )
     return [text for text in said if text]
+
+
+def _events_unheard(setup: Setup) -> list[str]:
+    """Say why KV cache events that were asked for go nowhere, if so."""
+    events = setup.config.kv_events_config
+    if events is None or not events.enable_kv_cache_events:
+        return []
+    if not events.writes:
+        return ["kv_events_config has no effect: it names no path, the file that gets the events"]
+    if not setup.kv_config.enable_prefix_caching:
+        return ["kv_events_config: without prefix caching there are no KV cache events"]
+    return []

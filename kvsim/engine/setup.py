@@ -14,6 +14,7 @@ from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import VLLM
 from kvsim.registry import parse_spec
+from kvsim.results.kv_events import check_path
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, scheduler_type
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
             f"speculative_config: allocator {config.allocator!r} keeps no slots for drafts; paged "
             "does"
         )
+    _check_events(config, kv)
     if allocator.swap and not kv.can_swap:
         raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
     if kv.foresees and config.data_parallel_size > 1:
@@ -178,6 +180,24 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         kv=kv,
         cost=_make_cost_model(config, cost_config),
     )
+
+
+def _tells_events(config: Config) -> bool:
+    """Whether events of cached content are written."""
+    return config.kv_events_config is not None and config.kv_events_config.writes
+
+
+def _check_events(config: Config, kv: KVCacheManager) -> None:
+    """Refuse events of what keeps no prefixes, and a file that cannot be written."""
+    if not _tells_events(config):
+        return
+    if not kv.tells_events:
+        raise ValueError(
+            f"kv_events_config: allocator {config.allocator!r} has no blocks with content; paged "
+            "has"
+        )
+    assert config.kv_events_config is not None
+    check_path(str(config.kv_events_config.path))
 
 
 def _scheduler_type(
@@ -245,6 +265,7 @@ def _kv_config(
         reserve_output=kind.reserves_output,
         **_lookahead(config),
         prefix_cache_retention_interval=config.prefix_cache_retention_interval,
+        events=_tells_events(config),
         use_beam_search=config.use_beam_search,
         beam_switch=config.beam_switch,
         hybrid=not config.disable_hybrid_kv_cache_manager,

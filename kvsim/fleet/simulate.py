@@ -13,6 +13,7 @@ from kvsim.config import Config
 from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.contents import Contents
+from kvsim.engine.event_names import RunNames
 from kvsim.engine.notes import notes
 from kvsim.engine.refusal import refusal
 from kvsim.engine.replica import Replica
@@ -22,6 +23,7 @@ from kvsim.fleet.world import Serving
 from kvsim.records.engine import VLLM
 from kvsim.records.request import Request
 from kvsim.results.comparison import Comparison
+from kvsim.results.kv_events import batches, write_events
 from kvsim.results.metrics import Pool, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import MEMORY, REQUESTS, STEPS, FinishReason
@@ -131,12 +133,23 @@ def serve(
     arrival_time = table["arrival_time"].copy()
     serving = Serving(trace, arrival_time, admissible, replicas, router, config.max_concurrency)
     serving.run()
+    if setup.kv_config.events:
+        _write_events(setup, trace, replicas)
     rejected = ~admissible
     table["arrival_time"][rejected] = arrival_time[rejected]
     table["finish_reason"][rejected] = FinishReason.REJECTED
     sent = (table["request_id"] < serving.num_sent) & (arrival_time < end)
     table["finish_reason"][~sent] = FinishReason.UNSENT
     return _collect(setup, trace, table, replicas, reason)
+
+
+def _write_events(setup: Setup, trace: Trace, replicas: Sequence[Replica]) -> None:
+    """Write the KV cache events of all replicas into one file."""
+    config = setup.config.kv_events_config
+    assert config is not None
+    names = RunNames(setup, trace, Contents.of(trace), token_ids=config.token_ids)
+    streams = [batches(one.take_events(), names, rank) for rank, one in enumerate(replicas)]
+    write_events(str(config.path), streams)
 
 
 class Checker:

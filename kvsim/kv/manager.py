@@ -91,6 +91,7 @@ class KVCacheConfig:
         probability per step
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
+    events : tell what becomes of cached content (vLLM's KV cache events)
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
     specs : their rules, if they do not follow from the plan
     prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks
@@ -120,6 +121,7 @@ class KVCacheConfig:
     beam_switch: float = 0.0
     hybrid: bool = True
     packed: bool = False
+    events: bool = False
     plan: KVPlan | None = None
     specs: tuple[AttentionSpec, ...] = ()
     prefix_match_unit: int | None = None
@@ -151,6 +153,7 @@ class KVCacheManager(ABC):
     has_block_table : its attention kernel reads a block table, which costs time
     serves_samples : serves requests of several sequences
     speculates : keeps slots for drafts, and takes back those of rejected ones
+    tells_events : its rules tell what becomes of cached content (vLLM's KV cache events)
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
     ignores : configuration fields that change nothing here, each with the reason
@@ -163,6 +166,7 @@ class KVCacheManager(ABC):
     serves_samples = False
     can_swap = False
     speculates = False
+    tells_events = False
     foresees = False
     ignores: Mapping[str, str] = MappingProxyType({})
     piece_bytes: int | None = None

@@ -23,6 +23,7 @@ from kvsim.kv.attention import (
     sees_all,
 )
 from kvsim.kv.block_pool import BlockPool, lay_out_pool
+from kvsim.kv.events import lay_out_events
 from kvsim.kv.eviction import eviction_policy
 from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
@@ -61,6 +62,7 @@ class PagedManager(RuleManager):
     rules_of = PAGED
     can_swap = True
     speculates = True
+    tells_events = True
 
     def __init__(
         self,
@@ -122,12 +124,17 @@ class PagedManager(RuleManager):
         kv.has_windows = any(spec.kind != FULL for spec in self.groups)
         kv.num_cpu_free = config.swap_space_bytes // self.bytes_per_block
         self._lay_out_groups(kv, memory)
-        num_cards = 0
+        tells = config.events and config.enable_prefix_caching
+        num_cards = (
+            self.num_gpu_blocks if tells and len({s.block_size for s in self.groups}) > 1 else 0
+        )
         if any(isinstance(spec, Mamba) and spec.mode == "align" for spec in self.groups):
             num_cards = self._lay_out_states(kv, memory)
         lay_out_pool(
             kv.pool, memory, self.num_gpu_blocks, len(self.groups), self.eviction, num_cards
         )
+        if tells:
+            lay_out_events(kv, memory, config.max_in_flight_tokens)
         self.add_holdings(kv, memory, num_holdings)
 
     def _lay_out_groups(self, kv: KV, memory: Memory) -> None:

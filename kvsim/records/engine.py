@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from kvsim.records.connector import Connector
 from kvsim.records.cost import Cost
+from kvsim.records.encoder import Encoder, Item
 from kvsim.records.kv import KV
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
@@ -37,9 +38,12 @@ class Outcome(IntEnum):
     NEEDS_STEPS = 4  # the table of steps is full
     SCHEDULED = 5  # a watched replica has scheduled a step
     COMPLETED = 6  # or taken in the output of one
+    NEEDS_EVENTS = 7  # the log of KV cache events is nearly full
 
 
-DONE, PAUSED, STUCK, NEEDS_REQUESTS, NEEDS_STEPS, SCHEDULED, COMPLETED = (int(o) for o in Outcome)
+DONE, PAUSED, STUCK, NEEDS_REQUESTS, NEEDS_STEPS, SCHEDULED, COMPLETED, NEEDS_EVENTS = (
+    int(outcome) for outcome in Outcome
+)
 
 
 @dataclass(slots=True)
@@ -100,6 +104,10 @@ class Limits(Record):
     num_prefill_lookahead_tokens: int = 0  # that the drafter reads beyond a chunk
     num_draft_rows: int = 0
     draw_seed: int = 0  # of how many drafts are accepted
+    has_encoder: bool = False
+    encoder_budget: int = 0  # tokens that a step may encode
+    encoder_cache_size: int = 0
+    whole_items: bool = False  # vLLM's disable_chunked_mm_input
     clock_ties: bool = False  # arrival times may be equal, as in records of steps
     depth: int = 1  # steps that may be under way at once
     num_stages: int = 1
@@ -223,6 +231,8 @@ class Trace(Record):
     ready_time: list[float] = field(default_factory=list)  # of grammars
     has_grammar_times: bool = False
     grammar_time: list[float] = field(default_factory=list)  # from arrival on, NONE without
+    items: list[Item] = field(default_factory=list)  # that an encoder computes, by offset
+    item_offsets: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
     arrival_time: list[float] = field(default_factory=list)
     num_arrivals: int = 0
@@ -295,6 +305,7 @@ class Replica(Record):
     ready_clock: float = 0.0  # grammars are compiled up to this time
     wake_time: float = -math.inf  # nothing can be scheduled before
     connector: Connector = field(default_factory=Connector)
+    encoder: Encoder = field(default_factory=Encoder)
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)

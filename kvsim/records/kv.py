@@ -89,6 +89,7 @@ class KV(Record):
     num_lookahead_tokens: int = 0
     num_hash_lookahead_tokens: int = 0  # after a block that its key covers
     num_unnamed_tokens: int = 0  # at the end of what is computed, not named yet
+    tells_tails: bool = False  # events tell of prompts that end in a block, which none looks up
     drops_last_block: bool = False  # of a hit: a drafter has no state of it
     segment: int = 0  # tokens between the window ends that stay cached, 0 for none
     keeps_boundaries: bool = False  # also the window before a prompt's end stays cached

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kvsim.records.contents import Contents, HostTier
+from kvsim.records.encoder import Item
+from kvsim.records.events import EventLog
 from kvsim.records.eviction import LRU, Note, Ranking
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record
@@ -61,6 +63,8 @@ class BlockPool(Record):
     hand: int = 0  # and the rank behind which it stands
     has_host: bool = False
     host: HostTier = field(default_factory=HostTier)
+    has_events: bool = False
+    log: EventLog = field(default_factory=EventLog)
     num_hashed: int = 0  # blocks that carry a key, in use or free
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0
@@ -139,6 +143,9 @@ class Holding(Record):
     num_keys: int = 0
     segment: int = 0  # where the next block to hash begins
     offset: int = 0
+    has_items: bool = False  # some requests have parts that an encoder computes
+    items: list[Item] = field(default_factory=list)  # of all requests, as in the trace
+    item_offsets: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0  # leading tokens whose blocks have been offered to the cache
     num_processed_tokens: int = 0  # known to be computed when windows were last moved
     dead_bytes: int = 0  # before the windows, in the blocks that they are leaving

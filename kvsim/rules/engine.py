@@ -14,6 +14,7 @@ from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.engine import (
     COMPLETED,
     DONE,
+    NEEDS_EVENTS,
     NEEDS_REQUESTS,
     NEEDS_STEPS,
     ORCA,
@@ -29,6 +30,8 @@ from kvsim.records.request import FINISHED, RUNNING, WAITING
 from kvsim.rules.abort import abort, end_request
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector import has_reports, has_transfers, release
+from kvsim.rules.encoder import release_all, release_computed
+from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
@@ -242,6 +245,8 @@ def complete(state: Replica) -> None:
         python_complete(state, batch)
     else:
         take_in(state, batch)
+    if state.kv.pool.has_events:
+        note_update(state.kv.pool.log, state.clock)
 
 
 def take_in(state: Replica, batch: Batch) -> None:
@@ -268,13 +273,15 @@ def take_in(state: Replica, batch: Batch) -> None:
             continue
         if connected and is_void(state, request, entry, stale):
             continue
-        if entry.unfinished > 0:
-            continue
         if speculates and entry.num_drafts > accepted and not stale:
             rejected = entry.num_drafts - accepted
             take_back(state, request, rejected)
             if request.num_placeholders > 0:
                 request.num_placeholders -= rejected
+        if state.limits.has_encoder:
+            release_computed(state, request)
+        if entry.unfinished > 0:
+            continue
         known = min(accepted + 1, request.end - request.num_tokens)
         request.num_tokens += known  # also when stale: the token was delivered and is kept
         if known <= accepted and not stale:
@@ -332,6 +339,8 @@ def note_token(state: Replica, request: Request, now: float) -> None:
 def finish(state: Replica, k: int, now: float) -> None:
     """End a request that has got its last token."""
     request = state.requests[k]
+    if state.limits.has_encoder:
+        release_all(state, request)
     if request.status != RUNNING:  # preempted while its last token was in flight
         leave_queue(state, k)
         state.num_deferred -= request.is_deferred
@@ -417,6 +426,8 @@ def advance(state: Replica, max_steps: int) -> int:
                 return PAUSED
             if state.num_step_rows >= state.max_step_rows and state.record_steps:
                 return NEEDS_STEPS
+            if state.kv.pool.has_events and is_short_of_room(state.kv.pool.log):
+                return NEEDS_EVENTS
             if state.steady and not state.watched and state.horizon == math.inf:
                 run = run_of_steps(state, max_steps - steps)
                 steps += run

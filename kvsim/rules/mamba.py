@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import MAMBA_ALIGN, NULL_BLOCK
+from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, keeps_all, worth_caching
 from kvsim.rules.checkpoint import last_state, takes_checkpoint
+from kvsim.rules.events import note_partial
 from kvsim.rules.partial_keys import copy_hit, copy_own
 from kvsim.rules.pool import append_blocks, cache, forget, free_blocks
 
@@ -144,21 +145,18 @@ def append_states(
     append_blocks(kv.pool, group, table, slots - table.length)
 
 
-def name_states(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
-    """Give keys to the states inside a block, and to the one that the chunk has left."""
+def name_states(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
+    """Give keys to the state inside a block, and to the one that the chunk has left."""
     states, prompt = kv.states, request.num_prompt_tokens
     shared = request.shared_prefix_boundary
     is_end = num_tokens == last_state(kv, prompt, kv.hash_block_size)
     if states.keeps_shared and num_tokens == shared and shared <= prompt:
         is_end = True
-    for g in range(kv.num_groups):
-        if kv.groups[g].kind != MAMBA_ALIGN:
-            continue
-        if kv.matches_partially and is_end and num_tokens > 0:
-            name_state(kv, request, holding, g, num_tokens)
-        if states.checkpoints[g] != NONE:
-            name_checkpoint(kv, request, holding, g)
-            states.checkpoints[g] = NONE
+    if kv.matches_partially and is_end and num_tokens > 0:
+        name_state(kv, request, holding, g, num_tokens)
+    if states.checkpoints[g] != NONE:
+        name_checkpoint(kv, request, holding, g)
+        states.checkpoints[g] = NONE
 
 
 def name_state(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
@@ -170,6 +168,8 @@ def name_state(kv: KV, request: Request, holding: Holding, g: int, num_tokens: i
     if block == NULL_BLOCK or has_key(kv, block, key):
         return
     give_key(kv, block, key)
+    if kv.pool.has_events:
+        note_partial(kv, request, holding, g, num_tokens // kv.hash_block_size)
     if num_tokens % group.block_size > 0:
         kv.states.pending[request.holding * kv.num_groups + g] = place
 

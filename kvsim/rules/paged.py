@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING
 from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
+from kvsim.rules.events import note_key, note_partial, note_stored
 from kvsim.rules.eviction import note_arrival
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.mamba import (
@@ -68,11 +69,12 @@ def num_found(kv: KV, group: KVGroup, hit: int) -> int:
 
 
 def need_to_admit(
-    kv: KV, holding: Holding, num_tokens: int, end: int, hit: int, capped: bool
+    kv: KV, holding: Holding, num_tokens: int, end: int, hit: int, start: int, capped: bool
 ) -> int:
     """Free blocks an admission takes: new ones, and hit ones that nobody holds now.
 
-    ``end`` leaves out slots to look ahead, which states do not need.
+    ``end`` leaves out slots to look ahead, which states do not need. The request goes on at
+    ``start``, behind its hit and what comes from elsewhere.
     """
     need = 0
     for g in range(kv.num_groups):
@@ -86,7 +88,7 @@ def need_to_admit(
         if capped and group.admission_cap > 0:
             blocks = min(blocks, group.admission_cap)
         found = num_found(kv, group, hit)
-        skipped = num_skipped(group.kind, group.window, hit) // group.block_size
+        skipped = num_skipped(group.kind, group.window, start) // group.block_size
         need += max(blocks - max(skipped, found), 0)
         if kv.matches_partially and found * group.block_size > hit:
             need += 1  # its last block is copied
@@ -107,15 +109,15 @@ def admit_paged(
     free = kv.pool.num_free - (kv.watermark_blocks if kv.num_held > 0 else 0)
     if kv.reserve_full_isl:
         length = min(request.num_tokens, kv.max_model_len)
-        if need_to_admit(kv, holding, length, length, hit, True) > free:
+        if need_to_admit(kv, holding, length, length, hit, hit, True) > free:
             return False
     end = hit + num_fetched + num_tokens
     slots = num_slots(kv, request, end)
-    if need_to_admit(kv, holding, slots, end, hit, False) > free:
+    if need_to_admit(kv, holding, slots, end, hit, hit, False) > free:
         return False
     note_arrival(kv.pool, request, holding, kv.hash_block_size)
     for g in range(kv.num_groups):
-        share_hit(kv, kv.groups[g], holding.tables[g], hit)
+        share_hit(kv, kv.groups[g], holding.tables[g], hit, hit)
     if kv.has_states:
         request.holding = kv.free_holdings[kv.num_free_holdings - 1]
     for g in range(kv.num_groups):
@@ -139,10 +141,13 @@ def admit_paged(
     return True
 
 
-def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int) -> None:
-    """Begin a table with the blocks of a hit, those that no later token sees left out."""
-    skipped = num_skipped(group.kind, group.window, hit) // group.block_size
-    table.length = num_found(kv, group, hit) if group.is_cached else skipped
+def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -> None:
+    """Begin a table with the blocks of a hit, those that no token from ``start`` on sees left out.
+
+    What comes from elsewhere behind the hit may be out of the window, too.
+    """
+    skipped = num_skipped(group.kind, group.window, start) // group.block_size
+    table.length = max(num_found(kv, group, hit), skipped)
     table.num_null = skipped
     for place in range(skipped):
         table.blocks[place] = NULL_BLOCK
@@ -227,27 +232,33 @@ def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
 
 def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
     """Give keys to what a later hit can find once ``num_tokens`` tokens are computed."""
-    name_filled(kv, request, holding, num_tokens)
-    if kv.has_states:
-        name_states(kv, request, holding, num_tokens)
-
-
-def name_filled(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
-    """Give keys to the blocks that are full once ``num_tokens`` tokens are computed."""
-    ahead = kv.num_hash_lookahead_tokens
+    ahead, known = kv.num_hash_lookahead_tokens, num_tokens
     if ahead > 0:
-        num_tokens = min(num_tokens, request.num_tokens - ahead)
+        known = min(num_tokens, request.num_tokens - ahead)
     if (kv.drops_last_block and kv.num_groups > 1) or kv.matches_partially:
-        cache_unevenly(kv, request, holding, num_tokens)
+        cache_unevenly(kv, request, holding, known, num_tokens)
         return
-    num_tokens -= kv.num_unnamed_tokens
+    cache_evenly(kv, request, holding, known - kv.num_unnamed_tokens)
+    for g in range(kv.num_groups):
+        if kv.groups[g].kind == MAMBA_ALIGN:
+            name_states(kv, request, holding, g, num_tokens)
+
+
+def cache_evenly(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+    """Give keys to the blocks that are full in every group."""
     if num_tokens < holding.num_cached_tokens + kv.alignment:
+        if kv.tells_tails:
+            name_tails(kv, request, holding, num_tokens // kv.alignment * kv.alignment)
         return
     num_tokens -= num_tokens % kv.alignment
-    extend_keys(holding, request, num_tokens // kv.hash_block_size, kv.hash_block_size, ahead)
+    unit = kv.hash_block_size
+    extend_keys(holding, request, num_tokens // unit, unit, kv.num_hash_lookahead_tokens)
     for g in range(kv.num_groups):
         size = kv.groups[g].block_size
-        name_blocks(kv, request, holding, g, holding.num_cached_tokens // size, num_tokens // size)
+        first = max(holding.num_cached_tokens // size, holding.tables[g].num_offered)
+        name_blocks(kv, request, holding, g, first, num_tokens // size)
+        if kv.tells_tails:
+            name_tail(kv, request, holding, g, num_tokens)
     holding.num_cached_tokens = num_tokens
     set_quiet(kv, request, holding)
 
@@ -257,7 +268,8 @@ def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, 
     group, table = kv.groups[g], holding.tables[g]
     if not group.is_cached:
         return
-    all_places = keeps_all(kv, group)
+    all_places, log = keeps_all(kv, group), kv.pool.log
+    first_key = log.num_keys
     for place in range(max(first, table.num_null), stop):
         if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:
             continue
@@ -270,29 +282,51 @@ def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, 
             cache(kv.pool, table.blocks[place], key)
             if group.kind == MAMBA_ALIGN:
                 kv.states.named_in[table.blocks[place]] = kv.states.step
+            if kv.pool.has_events:
+                note_key(log, key, place)
+    if kv.pool.has_events:
+        note_stored(kv, request, holding, group, first, stop, first_key)
+
+
+def name_tails(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+    """Name the block in which a prompt ends in every group, if no other block is full."""
+    unit = kv.hash_block_size
+    extend_keys(holding, request, num_tokens // unit, unit, kv.num_hash_lookahead_tokens)
+    for g in range(kv.num_groups):
+        name_tail(kv, request, holding, g, num_tokens)
 
 
 def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
     """Name the block in which a prompt ends, by the last whole hash unit of the prompt.
 
-    Look-ups that match whole blocks do not find it, but the block counts as one with content.
+    Look-ups that match whole blocks do not find it, but the block counts as one with content; one
+    that is named already has both names.
     """
     group, table, unit = kv.groups[g], holding.tables[g], kv.hash_block_size
+    if group.kind != FULL or group.keys_per_block == 1:
+        return
     units = (request.num_prompt_tokens - 1 + group.drops_last_block) // unit
     units = min(units, (request.num_tokens - kv.num_hash_lookahead_tokens) // unit)
     if units % group.keys_per_block == 0 or units * unit > num_tokens:
         return
-    block = table.blocks[units // group.keys_per_block]
+    place = units // group.keys_per_block
+    block, key = table.blocks[place], holding.keys[units - 1]
+    is_new = not kv.pool.blocks[block].hashed
     if kv.pool.num_cards > 0:
-        name_part(kv, holding, block, units, units // group.keys_per_block * group.keys_per_block)
-    elif not kv.pool.blocks[block].hashed:
-        cache(kv.pool, block, holding.keys[units - 1])
+        is_new = name_part(kv, holding, block, units, place * group.keys_per_block)
+    elif is_new:
+        cache(kv.pool, block, key)
+    if is_new and kv.pool.has_events:
+        note_partial(kv, request, holding, g, units)
 
 
-def cache_unevenly(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+def cache_unevenly(
+    kv: KV, request: Request, holding: Holding, num_tokens: int, num_computed: int
+) -> None:
     """Name the blocks of several groups, where those that drop a hit's last one keep one more.
 
-    Where hits may end inside a block, each group names all its full ones.
+    Where hits may end inside a block, each group names all its full ones. Of the computed tokens,
+    ``num_tokens`` can be named.
     """
     unit = 1 if kv.matches_partially else kv.alignment
     whole = max(num_tokens, 0) // unit * unit
@@ -307,8 +341,9 @@ def cache_unevenly(kv: KV, request: Request, holding: Holding, num_tokens: int) 
         if stop > table.num_offered:
             name_blocks(kv, request, holding, g, table.num_offered, stop)
             table.num_offered = stop
-        if group.kind == FULL and group.keys_per_block > 1:
-            name_tail(kv, request, holding, g, end)
+        name_tail(kv, request, holding, g, end)
+        if group.kind == MAMBA_ALIGN:
+            name_states(kv, request, holding, g, num_computed)
     holding.num_cached_tokens = max(whole, holding.num_cached_tokens)
     set_quiet(kv, request, holding)
 

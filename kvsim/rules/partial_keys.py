@@ -23,12 +23,12 @@ def owner_of(pool: BlockPool, k: int) -> int:
     return pool.card_owners[k - pool.num_usable - 1] if k > pool.num_usable else k
 
 
-def add_card(pool: BlockPool, owner: int, key: int) -> None:
-    """Give a block one more key, unless it has it."""
+def add_card(pool: BlockPool, owner: int, key: int) -> bool:
+    """Give a block one more key; False if it has it."""
     k = pool.first_cards[owner]
     while k != NONE:
         if pool.blocks[k].key == key:
-            return
+            return False
         k = pool.blocks[k].next
     k = pool.free_card
     card = pool.blocks[k]
@@ -39,6 +39,7 @@ def add_card(pool: BlockPool, owner: int, key: int) -> None:
     card.key = key
     card.group = pool.blocks[owner].group
     link(pool, k)
+    return True
 
 
 def num_units(kv: KV, holding: Holding, block: int, first: int, stop: int) -> int:
@@ -49,10 +50,10 @@ def num_units(kv: KV, holding: Holding, block: int, first: int, stop: int) -> in
     return 0
 
 
-def name_part(kv: KV, holding: Holding, block: int, units: int, first: int) -> None:
+def name_part(kv: KV, holding: Holding, block: int, units: int, first: int) -> bool:
     """Name a part of a block, which begins at the ``first`` hash unit, up to a later one.
 
-    A longer key replaces a shorter one, and stays beside it.
+    A longer key replaces a shorter one, and stays beside it. False if the block has the key.
     """
     pool, key = kv.pool, holding.keys[units - 1]
     if not pool.blocks[block].hashed:
@@ -61,8 +62,9 @@ def name_part(kv: KV, holding: Holding, block: int, units: int, first: int) -> N
         drop_cards(pool, block)
         forget(pool, block)
         cache(pool, block, key)
-    elif pool.blocks[block].key != key:
-        add_card(pool, block, key)
+    else:
+        return pool.blocks[block].key != key and add_card(pool, block, key)
+    return True
 
 
 def hold_pair(kv: KV, group: KVGroup, source: int) -> int:
@@ -90,6 +92,8 @@ def copy_own(kv: KV, group: KVGroup, source: int) -> None:
     key = kv.pool.blocks[source].key
     copy = hold_pair(kv, group, source)
     kv.pool.blocks[source].ref_cnt += 1
+    tells, kv.pool.has_events = kv.pool.has_events, False  # a key that moves is none that goes
     forget(kv.pool, source)
+    kv.pool.has_events = tells
     cache(kv.pool, copy, key)
     kv.states.named_in[copy] = kv.states.step

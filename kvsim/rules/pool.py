@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
+from kvsim.rules.events import note_removed
 from kvsim.rules.eviction import evict, insert_victim, note_cached, note_hit, remove_victim
 from kvsim.rules.host_tier import store
 
@@ -67,6 +68,8 @@ def unlink(pool: BlockPool, k: int) -> bool:
 
     An older copy's place in the bucket goes to the next one.
     """
+    if pool.has_events:
+        note_removed(pool, k)
     block = pool.blocks[k]
     bucket = (block.key ^ block.group) & pool.bucket_mask
     first, before = pool.buckets[bucket], NONE

@@ -55,7 +55,9 @@ def can_run(state: Replica) -> bool:
         return False  # a user's class sees every step
     if state.connector.kind != NO_CONNECTOR:
         return False
-    if limits.prefill_schedule_interval > 1 or state.num_deferred > 0 or limits.num_drafts > 0:
+    if limits.prefill_schedule_interval > 1 or state.num_deferred > 0 or limits.has_encoder:
+        return False
+    if limits.num_drafts > 0 or kv.pool.has_events:
         return False
     if limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):
         return False

@@ -21,6 +21,7 @@ from kvsim.rules.connector import (
     promote,
     start_load,
 )
+from kvsim.rules.encoder import begin_encoding, choose_items, encode_items, release_all
 from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
 from kvsim.rules.kept import is_in_use
@@ -50,6 +51,8 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     threshold = limits.long_prefill_token_threshold if num_unfinished > 1 else 0
     if threshold > 0 and limits.adaptive:
         threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)
+    if limits.has_encoder:
+        begin_encoding(state)
     schedule_running(state, batch, threshold, held)
     if limits.max_loras > 0:
         note_loras(state)
@@ -73,6 +76,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
     longest, index = state.limits.max_model_len - 1, 0
     staged = state.limits.asynchronous and state.limits.num_stages > 1
     speculates, slots = state.limits.num_drafts > 0, state.limits.num_draft_slots
+    encodes = state.limits.has_encoder
     budget, inputs = state.budget, state.input_budget - slots
     while index < state.num_running and budget > 0 and inputs > 0:
         k = state.running[index]
@@ -88,6 +92,8 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
         if 0 < threshold < num_tokens:
             num_tokens = threshold
         num_tokens = min(num_tokens, budget, inputs, longest - computed)
+        if encodes and num_tokens > 0:
+            num_tokens = choose_items(state, request, computed, num_tokens)
         if state.kv.has_states:
             num_tokens = num_to_state(state, request, computed, num_tokens)
         if speculates and num_tokens > 0:
@@ -118,6 +124,8 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.carries_prefill = True
             state.carries_chunk = True
         plan(state, batch, k, num_tokens)
+        if encodes:
+            encode_items(state, k)
         if speculates:
             num_known = request.num_tokens + placeholders - computed
             add_drafts(state, batch, max(min(request.num_drafts, num_tokens - num_known), 0))
@@ -200,7 +208,9 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.refused = False
             break
         num_tokens = min(num_tokens, budget, inputs)
-        if kv.has_states:
+        if limits.has_encoder:
+            num_tokens = choose_items(state, request, computed, num_tokens)
+        if kv.has_states and num_tokens > 0:
             whole, num_tokens = num_tokens, num_to_state(state, request, computed, num_tokens)
             if num_tokens == 0:
                 state.refused = False
@@ -209,10 +219,10 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
                 num_tokens, num_drafts = 1, 0
         if limits.num_drafts > 0:
             num_tokens = without_lookahead(state, request, computed, num_tokens)
-            if num_tokens == 0:
-                set_aside(state, k, num_aside)
-                num_aside += 1
-                continue
+        if (limits.has_encoder or limits.num_drafts > 0) and num_tokens == 0:
+            set_aside(state, k, num_aside)
+            num_aside += 1
+            continue
         if connected:
             state.refused = not admit_connected(state, request, num_tokens)
         else:
@@ -220,10 +230,14 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         if state.refused:
             state.tried = True
             state.totals.num_allocation_failures += 1
+            if limits.has_encoder:
+                release_all(state, request)
             break
         if request.num_tokens - computed > 1:
             state.carries_prefill = True
         admit(state, batch, k, num_tokens, computed)
+        if limits.has_encoder:
+            encode_items(state, k)
         if limits.num_drafts > 0:
             add_drafts(state, batch, num_drafts)
         budget -= num_tokens

@@ -23,6 +23,7 @@ from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
 from kvsim.sched.acceptance import acceptance_rates
 from kvsim.sched.connector import ConnectorConfig  # noqa: TC001 - a field of a dataclass
+from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.queue import WaitingQueue
 from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
@@ -53,6 +54,7 @@ class SchedulerConfig:
     speculation: SpeculativeConfig | None = None
     seed: int = 0
     kv_transfer: ConnectorConfig | None = None
+    encoder_inputs: EncoderConfig | None = None
 
     @property
     def max_active(self) -> int:
