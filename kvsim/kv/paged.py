@@ -101,6 +101,7 @@ class PagedManager(RuleManager):
         config = self.config
         kv.manager = self.rules_of
         kv.alignment = lcm(*(spec.block_size for spec in self.groups))
+        kv.scheduler_block_size = kv.alignment
         units = [spec.block_size for spec in self.groups if is_cached(spec)]
         kv.hash_block_size = gcd(*units) or kv.alignment
         if config.prefix_match_unit and len(self.groups) > 1:

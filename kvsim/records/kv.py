@@ -81,7 +81,8 @@ class KV(Record):
     virtual: Virtual = field(default_factory=Virtual)
     python: object = None  # a manager that is no rule
 
-    alignment: int = 1  # of hits, tokens (vLLM's scheduler_block_size)
+    alignment: int = 1  # of hits, tokens
+    scheduler_block_size: int = 1  # what all blocks' sizes divide; the same, unless hits end inside
     hash_block_size: int = 1
     bytes_per_block: int = 0
     max_model_len: int = 0

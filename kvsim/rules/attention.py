@@ -75,8 +75,9 @@ def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
     prompt, shared = request.num_prompt_tokens, request.shared_prefix_boundary
     if not kv.drops_last_block:
         return is_in_run(kv, group, prompt - 1, place) or is_in_run(kv, group, shared, place)
+    size = kv.scheduler_block_size
     for tokens in (prompt - 1, prompt):
-        boundary = max(tokens // kv.alignment * kv.alignment - kv.alignment, 0)
+        boundary = max(tokens // size * size - size, 0)
         if is_in_run(kv, group, boundary, place):
             return True
     if shared == 0:
