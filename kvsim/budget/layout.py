@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvsim.errors import unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kvsim.catalog.spec import AttentionKind, AttentionLayer, ModelSpec
+    from kvsim.catalog.spec import AttentionLayer, ModelSpec
 
 
 class KVDtype(NamedTuple):
@@ -68,16 +68,23 @@ def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
     return KV_DTYPES[wanted]
 
 
-class LayerKV(NamedTuple):
-    """One layer's KV on one rank: attention kind, window or chunk in tokens, bytes per token.
+#: What a layer keeps: of every token (or of a window's), or a state per request: that of a Mamba or
+#: linear-attention layer, or a ring buffer of a compressor.
+LayerKind = Literal["full", "sliding", "chunked", "mamba", "ring"]
 
-    ``num_tensors``: 2 for keys and values, 1 for MLA's latent.
+
+class LayerKV(NamedTuple):
+    """One layer's KV on one rank: its kind, window or chunk in tokens, bytes per token.
+
+    ``num_tensors``: 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which are
+    layers of their own. ``state_bytes``: of a layer that keeps a state per request.
     """
 
-    kind: AttentionKind
+    kind: LayerKind
     window: int | None
     bytes_per_token: int
     num_tensors: int = 2
+    state_bytes: int = 0
 
 
 #: Elements of the rotary part that a latent carries along (DeepSeek-V2, arXiv 2405.04434).
