@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvsim.catalog.spec import GpuSpec, ModelSpec
 from kvsim.errors import FieldError, unknown_name
+from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import MAX_SAMPLES
 
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
@@ -114,6 +115,12 @@ class Config(Validated):
     prefill_schedule_interval: Annotated[int, Field(ge=0)] = Field(
         0, description="while requests decode, compute prompts in every N-th step; 0: in any"
     )
+    speculative_config: SpeculativeConfig | None = Field(
+        None, description="speculative decoding, vLLM's JSON object"
+    )
+    enable_lora: bool = Field(False, description="serve LoRA adapters: the trace's lora_id")
+    max_loras: Count = Field(1, description="most adapters of one batch")
+    max_lora_rank: Count = Field(16, description="largest rank of an adapter")
     enable_chunked_prefill: bool = Field(True, description="split prompts over steps")
     async_scheduling: bool | None = Field(
         None, description="schedule a step while the last one runs [on under vllm]"
@@ -197,6 +204,11 @@ class Config(Validated):
     @classmethod
     def _none(cls, value: object) -> object:
         return None if value == NONE else value
+
+    @field_validator("speculative_config", mode="before")
+    @classmethod
+    def _speculative(cls, value: object) -> object:
+        return None if value is None or value == NONE else SpeculativeConfig.of(value)
 
     @field_validator(
         "max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes", mode="before"
@@ -313,5 +325,7 @@ def _field_error(error: ValidationError) -> FieldError:
     first = error.errors()[0]
     name, *inner = [str(part) for part in first["loc"]] or ["config"]
     what = first["msg"]
+    if first["type"] == "value_error":  # said by a validator here, not by pydantic
+        return FieldError(name, str(first["ctx"]["error"]))
     of = f"{inner[0]} " if inner and name in ("goodput", "logged") else ""
     return FieldError(name, f"{of}is {first['input']!r}: {what[0].lower()}{what[1:]}")

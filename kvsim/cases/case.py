@@ -26,7 +26,7 @@ from kvsim.kv.attention import (
 )
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.sched.scheduler import SchedulerConfig
-from kvsim.sched.speculation import Method, SpeculativeConfig
+from kvsim.speculation import Method, SpeculativeConfig
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -197,13 +197,8 @@ class CaseConfig(_Part):
         spec = self.speculation
         if spec is None:
             return {"num_lookahead_tokens": self.num_lookahead_tokens}
-        return {
-            "num_lookahead_tokens": spec.num_lookahead_tokens,
-            "num_hash_lookahead_tokens": spec.num_hash_lookahead_tokens,
-            "num_unnamed_tokens": max(spec.num_prefill_lookahead_tokens - 1, 0),
-            "drops_last_block": spec.drops_last_block,
-            "draft_groups": tuple(g for g, group in enumerate(self.groups or ()) if group.eagle),
-        }
+        flagged = tuple(g for g, group in enumerate(self.groups or ()) if group.eagle)
+        return {**spec.kv_settings, "draft_groups": flagged}
 
     @property
     def kv_config(self) -> KVCacheConfig:

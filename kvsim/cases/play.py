@@ -114,7 +114,6 @@ def _counts(name: str, given: list[list[int]]) -> dict[str, Any]:
     return {
         f"{name}s": [count for counts in given for count in counts] or [0],
         f"{name}_offsets": np.cumsum([0, *map(len, given)]),
-        f"next_{name}": np.zeros(len(given)),
     }
 
 

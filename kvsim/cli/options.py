@@ -55,6 +55,12 @@ SECTIONS = {
         "enable_chunked_prefill",
         "async_scheduling",
     ),
+    "Speculation and adapters": (
+        "speculative_config",
+        "enable_lora",
+        "max_loras",
+        "max_lora_rank",
+    ),
     "Scheduling": (
         "scheduler",
         "scheduling_policy",

@@ -53,8 +53,6 @@ ALONE = frozenset(f"--{name}" for name in _ALONE.split())
 
 #: What would change the numbers and is not modelled.
 NOT_MODELLED = {
-    "--speculative-config": "speculative decoding (--num-lookahead-tokens keeps its slots)",
-    "--enable-lora": "LoRA adapters",
     "--enable-expert-parallel": "expert parallelism; experts are split like other weights",
     "--cpu-offload-gb": "weights in host memory",
     "--kv-transfer-config": "KV connectors; --kv-offloading-size keeps prefix blocks on the host",

@@ -43,6 +43,8 @@ PLAIN = {
     "BlockPool.has_host": 0,
     "Cost.num_layers": 1,
     "Cost.has_samples": 0,
+    "Cost.has_drafts": 0,
+    "Layers.draft_pairs": 0,
     "Layers.kind": 0,
     "Replica.record_steps": 0,
     "Replica.num_swapped": 0,
@@ -61,6 +63,7 @@ OTHER_KINDS = frozenset(
     (
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
+        *("speculation", "grammar", "lora", "cadence"),
         *("virtual", "vllm_v0", "memory_map"),
     )
 )

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from kvsim.budget.limits import refused_by_vllm
 from kvsim.cost.efficiency import measured_narrow_kv
+from kvsim.sched.acceptance import acceptance_basis
 
 if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
+    from kvsim.speculation import SpeculativeConfig
 
 
 def notes(setup: Setup) -> list[str]:
@@ -23,6 +25,8 @@ def notes(setup: Setup) -> list[str]:
             said.append(
                 f"{config.allocator}: {field} = {getattr(config, field)} has no effect: {reason}"
             )
+    if config.speculative_config is not None:
+        said.extend(_of_speculation(setup, config.speculative_config))
     excess = memory.budget.excess
     if excess > 0 and config.logged:
         said.append(
@@ -42,3 +46,14 @@ def notes(setup: Setup) -> list[str]:
             "are the roofline's, with the fractions of other kernels"
         )
     return said
+
+
+def _of_speculation(setup: Setup, spec: SpeculativeConfig) -> list[str]:
+    """Say what the acceptance of drafts, and their time, rest on."""
+    said = [acceptance_basis(spec)]
+    if spec.has_drafter and setup.config.cost_model.partition("+")[0] == "roofline":
+        said.append(
+            "drafting: a pass takes the drafter's weights at the card's rates and a fixed time "
+            "fitted to EAGLE-3 on an H100"
+        )
+    return [text for text in said if text]

@@ -17,6 +17,7 @@ from kvsim.records.memory import Flat, Numbers, Objects, Views
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
+from kvsim.sched.acceptance import conditional_rate
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
@@ -131,8 +132,21 @@ class Replica:
         state.phase_next = memory.ints(2 * config.max_running + 2)
         self._lay_out_records(state)
         self._contents.lay_out(state.trace, memory)
+        self._lay_out_seldom(state)
         more_requests(state, memory, FIRST_REQUESTS)
         return state
+
+    def _lay_out_seldom(self, state: records.Replica) -> None:
+        """Lay out what few traces have."""
+        trace = state.trace
+        state.limits.has_grammars = trace.has_grammar_times
+        spec = self.setup.scheduler_config.speculation
+        if trace.has_rates and spec is not None:
+            count = spec.num_speculative_tokens
+            given = self._contents.lists["accept_rate"]
+            means, row = np.unique(given, return_inverse=True)
+            rates = [m if m < 0 else conditional_rate(m * count, count) for m in means.tolist()]
+            trace.accept_rate = self._memory.list_of(np.array(rates)[row.reshape(-1)])
 
     def _lay_out_records(self, state: records.Replica) -> None:
         """Lay out what the replica writes down."""

@@ -73,8 +73,11 @@ class Setup(Parts):
                 f"num_samples: {self.config.allocator} under scheduler {self.scheduler!r} serves "
                 "one sequence per request; paged under vllm-v0 and contiguous-* serve more"
             )
-        if self.config.num_lookahead_tokens:
-            raise ValueError("num_samples: num_lookahead_tokens must be 0 with several sequences")
+        if self.kv_config.num_lookahead_tokens or self.config.speculative_config:
+            raise ValueError(
+                "num_samples: num_lookahead_tokens must be 0 with several sequences, and nothing "
+                "drafted"
+            )
         smallest = self.scheduler_config.max_num_seqs
         if self.config.num_samples and self.config.num_samples > smallest:
             raise ValueError(
@@ -127,6 +130,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     allocator = _with_offloading(config, allocator, kind, scheduler)
     asynchronous = _async_scheduling(config, kind, scheduler)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
+    _check_speculation(config, kind, scheduler)
     kv_config = _kv_config(config, memory, layout, kind, scheduler, num_steps_in_flight)
     scheduler_config = _scheduler_config(
         config,
@@ -139,6 +143,11 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     kv = make_kv(allocator, kv_config)
     if not isinstance(SCHEDULERS.get(scheduler), type):
         SCHEDULERS.create(scheduler, kv, scheduler_config)
+    if config.speculative_config is not None and not kv.speculates:
+        raise ValueError(
+            f"speculative_config: allocator {config.allocator!r} keeps no slots for drafts; paged "
+            "does"
+        )
     if allocator.swap and not kv.can_swap:
         raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
     if kv.foresees and config.data_parallel_size > 1:
@@ -230,7 +239,7 @@ def _kv_config(
         swap_space_bytes=int(config.swap_space * GIB),
         reserve_full_isl=config.scheduler_reserve_full_isl,
         reserve_output=kind.reserves_output,
-        num_lookahead_tokens=config.num_lookahead_tokens,
+        **_lookahead(config),
         prefix_cache_retention_interval=config.prefix_cache_retention_interval,
         use_beam_search=config.use_beam_search,
         beam_switch=config.beam_switch,
@@ -279,7 +288,29 @@ def _scheduler_config(
         async_scheduling=asynchronous,
         max_num_scheduled_tokens=_own(config, kind, scheduler, "max_num_scheduled_tokens", None),
         prefill_schedule_interval=_own(config, kind, scheduler, "prefill_schedule_interval", 0),
+        max_loras=config.max_loras if _own(config, kind, scheduler, "enable_lora", False) else 0,
+        speculation=config.speculative_config,
+        seed=config.seed,
     )
+
+
+def _lookahead(config: Config) -> dict[str, Any]:
+    """Return what the KV cache is told of speculation."""
+    if config.speculative_config is None:
+        return {"num_lookahead_tokens": config.num_lookahead_tokens}
+    return config.speculative_config.kv_settings
+
+
+def _check_speculation(config: Config, kind: type[Scheduler], scheduler: str) -> None:
+    """Refuse what cannot draft."""
+    if config.speculative_config is None:
+        return
+    if kind.rules_of != VLLM:
+        raise ValueError(f"speculative_config: scheduler {scheduler!r} drafts nothing; vllm does")
+    if config.num_lookahead_tokens:
+        raise ValueError(
+            "num_lookahead_tokens: follows from speculative_config; give one of the two"
+        )
 
 
 def _own(
@@ -311,6 +342,7 @@ def _cost_config(
         block_size=kv.block_size if kv.has_block_table else None,
         piece_bytes=kv.piece_bytes,
         host_waits=host_waits,
+        speculation=config.speculative_config,
     )
 
 
@@ -318,8 +350,15 @@ def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> 
     supported = kind.supports_async
     if config.async_scheduling and not supported:
         raise ValueError(f"async_scheduling: scheduler {scheduler!r} decides one step at a time")
+    spec = config.speculative_config
+    waits = spec is not None and not spec.has_drafter
+    if config.async_scheduling and spec is not None and waits:
+        raise ValueError(
+            f"async_scheduling: {spec.method} drafts on the host, from tokens it must know; not "
+            "with asynchronous scheduling"
+        )
     if config.async_scheduling is None:
-        return supported and config.pipeline_parallel_size == 1
+        return supported and config.pipeline_parallel_size == 1 and not waits
     return config.async_scheduling
 
 

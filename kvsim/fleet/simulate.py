@@ -19,6 +19,7 @@ from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Setup, resolve
 from kvsim.fleet.router import make_router
 from kvsim.fleet.world import Serving
+from kvsim.records.engine import VLLM
 from kvsim.records.request import Request
 from kvsim.results.comparison import Comparison
 from kvsim.results.metrics import Pool, num_early_turns, summarize
@@ -100,6 +101,7 @@ def serve(
         setup = setup.for_samples(int(trace.num_samples.max()))
     elif config.use_beam_search:
         raise ValueError("use_beam_search: every request has one sequence; give num_samples")
+    check_columns(setup, trace)
     table = _new_requests(trace)
     start = float(trace.arrival_time[0])
     end = start + config.horizon
@@ -219,6 +221,24 @@ def check_trace(trace: object) -> None:
     if not isinstance(trace, Trace):
         raise ValueError(
             f"trace: must be a kvsim.Trace, not {type(trace).__name__}; workloads.load reads files"
+        )
+
+
+def check_columns(setup: Setup, trace: Trace) -> None:
+    """Refuse a trace whose requests ask for what the configuration does not serve.
+
+    Raises
+    ------
+    ValueError
+        With the row and what serves it.
+    """
+    if trace.has("lora_id") and not setup.scheduler_config.max_loras:
+        row = int(np.argmax(trace.lora_id > 0))
+        raise ValueError(f"trace: request {row} asks for an adapter, and enable_lora is off")
+    if trace.has("grammar_time") and setup.scheduler_type.rules_of != VLLM:
+        raise ValueError(
+            f"trace: requests wait for grammars, and scheduler {setup.scheduler!r} knows none; "
+            "vllm does"
         )
 
 

@@ -77,6 +77,7 @@ class KVCacheConfig:
     reserve_output : take the whole output's slots at admission, because the scheduler never
         preempts
     num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
+    num_draft_tokens : most tokens of a step that are only drafts
     num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
     num_unnamed_tokens : at the end of what is computed, whose blocks are not named yet
     drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
@@ -101,6 +102,7 @@ class KVCacheConfig:
     reserve_full_isl: bool = True
     reserve_output: bool = False
     num_lookahead_tokens: int = 0
+    num_draft_tokens: int = 0
     num_hash_lookahead_tokens: int = 0
     num_unnamed_tokens: int = 0
     drops_last_block: bool = False
@@ -139,6 +141,7 @@ class KVCacheManager(ABC):
     default_scheduler : name of the scheduler that serves it unless another one is asked for
     has_block_table : its attention kernel reads a block table, which costs time
     serves_samples : serves requests of several sequences
+    speculates : keeps slots for drafts, and takes back those of rejected ones
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
     ignores : configuration fields that change nothing here, each with the reason
@@ -150,6 +153,7 @@ class KVCacheManager(ABC):
     has_block_table = True
     serves_samples = False
     can_swap = False
+    speculates = False
     foresees = False
     ignores: Mapping[str, str] = MappingProxyType({})
     piece_bytes: int | None = None

@@ -50,6 +50,7 @@ class PagedManager(RuleManager):
 
     rules_of = PAGED
     can_swap = True
+    speculates = True
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class PagedManager(RuleManager):
         return kv
 
     def fits(self, request: Request) -> bool:  # noqa: D102
-        lookahead = self.config.num_lookahead_tokens
+        lookahead = self.config.num_lookahead_tokens + self.config.num_draft_tokens
         tokens = min(request.end + lookahead, self.config.max_model_len)
         total = 0
         for spec, cap in zip(self.groups, self.admission_caps, strict=True):

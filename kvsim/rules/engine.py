@@ -26,11 +26,12 @@ from kvsim.records.engine import (
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
 from kvsim.rules.batch import recycle
+from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
-from kvsim.rules.queue import defer, dequeue, enqueue, head_of
+from kvsim.rules.queue import dequeue, enqueue, head_of
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.runs import batch_at, run_of_steps
 from kvsim.rules.speculation import hand_back_drafts, take_back, verify
@@ -68,8 +69,8 @@ def see_arrivals(state: Replica) -> bool:
 
 def add_request(state: Replica, k: int) -> None:
     """Queue a new arrival by the rules."""
-    if state.limits.has_grammars and state.trace.ready_time[state.requests[k].request_id] >= 0:
-        defer(state, state.requests[k])  # also if it is ready at once
+    if state.limits.has_grammars:
+        await_grammar(state, state.requests[k])
     enqueue(state, k)
     state.tried = False
 
@@ -153,6 +154,8 @@ def decide(state: Replica, batch: Batch) -> None:
         python_schedule(state, batch)
         return
     begin_step(state, batch)
+    if state.limits.has_grammars and not state.patient:
+        state.ready_clock = state.clock
     decide_by_rules(state, batch)
     take_transfers(state, batch)
 
@@ -195,6 +198,10 @@ def stand_still(state: Replica) -> bool:
     state.num_empty_steps += 1
     if state.patient:
         return True
+    if state.limits.has_grammars:
+        state.wake_time = first_ready(state)
+        if state.wake_time < math.inf:
+            return True
     if state.num_preempted == 0 and state.num_running == 0 and state.waiting.length > 0:
         k = head_of(state)
         dequeue(state, k)
@@ -231,14 +238,14 @@ def take_in(state: Replica, batch: Batch) -> None:
         if stale:
             request.num_stale_tokens -= entry.num_tokens
         accepted = 0
-        if entry.num_drafts > 0 and entry.unfinished == 0:
-            accepted = verify(state, entry, request.request_id)
+        if speculates and entry.num_drafts > 0 and entry.unfinished == 0:
+            accepted = verify(state, entry, request)
         if request.status == FINISHED:
             recycle(state, k)
             continue
         if entry.unfinished > 0:
             continue
-        if entry.num_drafts > accepted and not stale:
+        if speculates and entry.num_drafts > accepted and not stale:
             rejected = entry.num_drafts - accepted
             take_back(state, request, rejected)
             if request.num_placeholders > 0:
@@ -253,8 +260,6 @@ def take_in(state: Replica, batch: Batch) -> None:
         else:
             note_token(state, request, now)
         request.last_token_time = now
-        if known > 1:
-            note_gap(state, 0.0, known - 1)
         if not stale and (request.num_placeholders > 0 or speculates):
             if request.num_placeholders > 0:
                 request.num_placeholders -= accepted + 1
@@ -335,7 +340,7 @@ def next_event_time(state: Replica) -> float:
     if state.must_complete:
         return batch_at(state, 0).end
     if state.num_batches > 0 or (has_work(state) and state.clock < state.end_time):
-        return state.clock
+        return time_to_wake(state) if state.wake_time > state.clock else state.clock
     if state.trace.next == state.trace.num_arrivals or state.clock >= state.end_time:
         return math.inf
     return max(state.trace.arrival_time[state.trace.next], state.clock)
@@ -368,6 +373,9 @@ def advance(state: Replica, max_steps: int) -> int:
                 break
         elif state.clock >= state.horizon:
             break
+        elif state.wake_time > state.clock:
+            if not sleep(state):
+                break
         elif state.clock < state.end_time:
             if steps >= max_steps:
                 return PAUSED

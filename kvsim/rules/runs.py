@@ -41,7 +41,7 @@ def is_trying(state: Replica) -> bool:
         return running < limits.max_num_seqs
     if limits.scheduler == ORCA:
         return running < limits.max_num_seqs and not state.is_full
-    return running < limits.max_active and running < limits.max_num_batched_tokens
+    return running < limits.max_active and running < limits.max_num_scheduled_tokens
 
 
 def can_run(state: Replica) -> bool:
@@ -58,7 +58,7 @@ def can_run(state: Replica) -> bool:
         return False
     if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL) or kv.has_windows or kv.num_groups > 1:
         return False
-    if limits.scheduler in (VLLM, VLLM_V0) and running > limits.max_num_batched_tokens:
+    if limits.scheduler in (VLLM, VLLM_V0) and running > limits.max_num_scheduled_tokens:
         return False
     if running == 0 or state.cost.has_samples:
         return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.record import NONE
 from kvsim.rules.batch import admit, plan, preempt_at, victim_place
 from kvsim.rules.cadence import is_prefill_held, note_cadence
+from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras
 from kvsim.rules.queue import defer, dequeue, head_of, requeue
@@ -106,8 +107,7 @@ def must_wait(state: Replica, request: Request) -> bool:
     """Whether others are admitted past a waiting request: it cannot run yet, whatever the room."""
     if request.num_stale_tokens > 0:
         return True
-    grammars = state.limits.has_grammars
-    if grammars and state.trace.ready_time[request.request_id] > state.ready_clock:
+    if state.limits.has_grammars and lacks_grammar(state, request):
         return True
     return state.limits.max_loras > 0 and not has_room_for_lora(state, request)
 
