@@ -300,10 +300,16 @@ class ModelSpec:
         total += self.num_layers * self.norms_per_layer * norm
         dense_layers = self.num_mlp_layers - self.num_moe_layers
         total += dense_layers * self._mlp_params(self.intermediate_size)
-        router = self.hidden_size * self.num_experts + self.num_experts * self.router_bias
-        router += self.hidden_size * self.shared_expert_gate
         experts = (self.num_experts + self.num_shared_experts) * self.num_expert_params
-        return total + self.num_moe_layers * (router + experts)
+        return total + self.num_moe_layers * (self.num_router_params + experts)
+
+    @property
+    def num_router_params(self) -> int:
+        """Parameters that choose the experts of one layer, and weigh the shared one."""
+        if not self.is_moe:
+            return 0
+        router = self.hidden_size * self.num_experts + self.num_experts * self.router_bias
+        return router + self.hidden_size * self.shared_expert_gate
 
     @property
     def num_routed_expert_params(self) -> int:
