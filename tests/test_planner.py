@@ -111,9 +111,15 @@ def test_a_smaller_page_gets_a_longer_block_or_padding() -> None:
     assert plan.hash_block_size == 16
 
 
+def test_a_smaller_state_is_padded_even_if_it_divides() -> None:
+    plan = plan_pages([page("mamba", 32), page("full", 64)])
+    assert [group.block_size for group in plan.groups] == [16, 16]
+    assert [group.page_bytes for group in plan.groups] == [64 * KIB] * 2
+
+
 def test_a_latent_is_never_padded() -> None:
     """Windows beside it are then stored as full attention are, all layers in one group."""
-    plan = plan_pages([page("mla", 33), page("sliding", 64, 128), page("sliding", 64, 256)])
+    plan = plan_pages([page("sliding", 64, 128), page("sliding", 64, 256), page("mla", 33)])
     assert [(g.kind, g.window, g.num_layers) for g in plan.groups] == [("full", None, 3)]
     assert plan.bytes_per_block == 161 * KIB
     even = plan_pages([page("mla", 32), page("sliding", 64, 128)])
@@ -192,8 +198,9 @@ def packed(*pages: Page) -> KVPlan:
 
 
 def test_packed_is_for_pages_of_several_sizes() -> None:
-    pages = [page("full", 64)] * 2 + [page("sliding", 64, 128)] * 4
+    pages = [page("full", 64)] * 3 + [page("sliding", 64, 128)] * 4
     assert packed(*pages) == plan_pages(pages)
+    assert counts(packed(*pages)) == [3, 4]
 
 
 def test_packed_buckets_are_dealt_out_by_repeats() -> None:
@@ -203,6 +210,12 @@ def test_packed_buckets_are_dealt_out_by_repeats() -> None:
     # 4 leaves 2 + 3 places empty, 5 leaves 1, 6 leaves 2 + 2 + 1, ... 10 leaves 6 + 5.
     assert counts(plan) == [8, 5, 5, 5]
     assert plan.bytes_per_block == 320 * KIB
+
+
+def test_packed_buckets_that_are_not_balanced_stay_whole() -> None:
+    two = [page("full", 64)] * 2 + [page("full", 16)] * 2
+    plan = packed(*two, *[page("chunked", 8, 64)] * 3, page("chunked", 4, 64))
+    assert counts(plan) == [4, 4]
 
 
 def test_packed_prefers_the_largest_of_equal_repeats() -> None:
@@ -233,6 +246,8 @@ def test_packed_states_are_cut_even_where_repeats_are_set() -> None:
     plan = packed(*two, *[page("mamba", 96)] * 4)
     # By repeats, 2 each, there would be two groups of states; but 160 KiB hold only one.
     assert counts(plan) == [4, 1, 1, 1, 1]
+    # By repeats four groups of two small ones, though 160 KiB would hold all eight.
+    assert counts(packed(*two, *[page("mamba", 8)] * 8)) == [4, 2, 2, 2, 2]
 
 
 def test_packed_states_of_different_pages_or_settings_lie_apart() -> None:
