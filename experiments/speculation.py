@@ -1,4 +1,4 @@
-"""What does speculative decoding buy, and up to which batch?
+"""What speculative decoding buys, and up to which batch.
 
 Llama-3.1-8B on an H100, contexts of 500 tokens, EAGLE-3 with three drafts of which 2.4 tokens per
 verification come out. The measure is a formula fitted to measured servers (SpecDecode-Bench):
@@ -64,8 +64,7 @@ def mean_tpot(batch: int, num_requests: int, **options: Any) -> float:
         request_rate=float("inf"),
     )
     result = kvsim.simulate(trace, **DEPLOYMENT, **options, max_num_seqs=batch)
-    time = float(result.summary["mean_tpot_ms"])
-    return time
+    return float(result.summary["mean_tpot_ms"])
 
 
 def measure(quick: bool) -> Figure:

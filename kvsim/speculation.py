@@ -168,6 +168,7 @@ class SpeculativeConfig:
             "num_lookahead_tokens": self.num_lookahead_tokens,
             "num_draft_tokens": self.num_speculative_tokens,
             "num_hash_lookahead_tokens": self.num_hash_lookahead_tokens,
+            "num_prefill_lookahead_tokens": self.num_prefill_lookahead_tokens,
             "num_unnamed_tokens": max(self.num_prefill_lookahead_tokens - 1, 0),
             "drops_last_block": self.drops_last_block,
         }

@@ -54,9 +54,10 @@ def test_all_recorded_schedules_of_a_feature_come_out_identical(feature, whole_d
             assert kvsim.replay(path, backend=backend) is None, path
 
 
-def test_a_feature_without_rules_is_refused_and_not_passed_over(tmp_path):
-    path = edited(tmp_path, lambda case: case["config"].update(connector={"kind": "fake"}))
-    with pytest.raises(ValueError, match="not modelled: connector"):
+def test_a_feature_without_rules_is_refused_and_not_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setattr("kvsim.cases.case.NOT_MODELLED", {"telepathy"})
+    path = edited(tmp_path, lambda case: case["config"].update(telepathy=True))
+    with pytest.raises(ValueError, match="not modelled: telepathy"):
         kvsim.replay(path)
 
 

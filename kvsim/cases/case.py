@@ -9,24 +9,23 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.cases.group import Group, conflicts
+from kvsim.cases.transfer import ConnectorPart, Transfer
 from kvsim.catalog.spec import AttentionKind
 from kvsim.files import read_bytes, write_whole
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.kv.attention import (
-    AttentionSpec,
-    ChunkedLocal,
-    FullAttention,
-    SlidingWindow,
-    plan_of,
-)
+from kvsim.kv.attention import FullAttention, plan_of
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.speculation import Method, SpeculativeConfig
+
+if TYPE_CHECKING:
+    from kvsim.sched.connector import ConnectorConfig
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -34,49 +33,13 @@ Whole = Annotated[int, Field(ge=0)]
 
 #: What vLLM has recorded schedules of, and kvsim has no rules for.
 NOT_MODELLED = {
-    *("connector", "kv_events", "encoder", "mamba_cache_mode", "prefix_match_unit"),
-    "mamba_shared_prefix_checkpoint",
+    *("kv_events", "encoder"),
 }
 
 
 class _Part(BaseModel):
     # What a later vLLM adds and kvsim does not know shows as a difference, if it matters.
     model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Group(_Part):
-    """One KV-cache group: attention kind with its window or chunk, and tokens per block."""
-
-    type: Literal["full", "sliding_window", "chunked_local"]
-    block_size: Count
-    window: Count | None = None
-    chunk: Count | None = None
-    eagle: bool = False
-
-    @model_validator(mode="after")
-    def _has_length(self) -> Self:
-        missing = {"sliding_window": self.window, "chunked_local": self.chunk}.get(self.type, 1)
-        if missing is None:
-            raise ValueError(f"a {self.type} group needs its window or chunk")
-        return self
-
-    @classmethod
-    def of(cls, spec: AttentionSpec) -> Group:
-        """Describe an attention spec."""
-        if isinstance(spec, SlidingWindow):
-            return cls(type="sliding_window", block_size=spec.block_size, window=spec.window)
-        if isinstance(spec, ChunkedLocal):
-            return cls(type="chunked_local", block_size=spec.block_size, chunk=spec.chunk)
-        return cls(type="full", block_size=spec.block_size)
-
-    @property
-    def spec(self) -> AttentionSpec:
-        """The rules of the group."""
-        if self.window is not None:
-            return SlidingWindow(self.block_size, self.window)
-        if self.chunk is not None:
-            return ChunkedLocal(self.block_size, self.chunk)
-        return FullAttention(self.block_size)
 
 
 Layer = tuple[AttentionKind, Count | None, Count] | tuple[AttentionKind, Count | None, Count, Count]
@@ -139,6 +102,9 @@ class CaseConfig(_Part):
     async_scheduling: bool = False
     max_num_active_seqs: Count | None = None
     groups: Annotated[list[Group], Field(min_length=1)] | None = None
+    mamba_cache_mode: Literal["none", "align"] | None = None
+    prefix_match_unit: Count | None = None
+    mamba_shared_prefix_checkpoint: bool = False
     retention_interval: Whole | None = 0
     num_lookahead_tokens: Whole = 0
     summary: bool = False
@@ -153,6 +119,7 @@ class CaseConfig(_Part):
     prefill_schedule_interval: Whole = 0
     lora: Lora | None = None
     spec: Spec | None = None
+    connector: ConnectorPart | None = None
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
@@ -172,6 +139,24 @@ class CaseConfig(_Part):
             raise ValueError(f"allocator {self.allocator!r} needs layers and kv_cache_bytes")
         return self
 
+    @model_validator(mode="after")
+    def _can_transfer(self) -> Self:
+        if self.connector is None:
+            return self
+        needed = {"allocator": "paged", "scheduler": "vllm", "preemption_mode": "recompute"}
+        for name, value in needed.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"connector: {name} {getattr(self, name)!r} cannot transfer KV; {value} can"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        for conflict in conflicts(self):
+            raise ValueError(conflict)
+        return self
+
     @property
     def num_steps_in_flight(self) -> int:
         """Steps that may be under way at once."""
@@ -184,13 +169,22 @@ class CaseConfig(_Part):
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """Speculative decoding, None without."""
-        return None if self.spec is None else self.spec.config
+        """Speculative decoding, None without. With a connector, blocks have their plain names."""
+        if self.spec is None:
+            return None
+        plain = {} if self.connector is None else {"disable_lookahead_block_hashes": True}
+        return self.spec.model_copy(update=plain).config
+
+    @property
+    def kv_transfer(self) -> ConnectorConfig | None:
+        """The KV connector, None without."""
+        return None if self.connector is None else self.connector.config
 
     @property
     def scheduler_config(self) -> SchedulerConfig:
         """What the scheduler is told: the fields of the same names."""
-        return SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
+        names = {f.name for f in fields(SchedulerConfig)} - {"seed"}  # nothing here is drawn
+        return SchedulerConfig(**{name: getattr(self, name) for name in names})
 
     def _lookahead(self) -> dict[str, Any]:
         """Return what the KV cache is told of speculation."""
@@ -205,12 +199,14 @@ class CaseConfig(_Part):
         """What the KV-cache manager is told."""
         if self.layers is None or self.kv_cache_bytes is None:  # given by blocks, a byte per slot
             groups = [group.spec for group in self.groups or ()]
-            plan = plan_of(groups or [FullAttention(self.block_size)])
+            specs = tuple(groups or [FullAttention(self.block_size)])
+            plan = plan_of(specs)
             layout = KVLayout((LayerKV("full", None, 1),), kv_dtype("bf16"), 0)
             num_bytes = self.num_gpu_blocks * plan.bytes_per_block
             swap_space_bytes = self.num_cpu_blocks * plan.bytes_per_block
         else:
             plan, num_bytes, swap_space_bytes = None, self.kv_cache_bytes, self.swap_space_bytes
+            specs = ()
             dtype = kv_dtype(parse_allocator(self.allocator).kv_cache_dtype or "bf16")
             layout = KVLayout(tuple(LayerKV(*layer) for layer in self.layers), dtype, 0)
         return KVCacheConfig(
@@ -226,6 +222,9 @@ class CaseConfig(_Part):
             prefix_cache_retention_interval=self.retention_interval,
             swap_space_bytes=swap_space_bytes,
             plan=plan,
+            specs=specs,
+            prefix_match_unit=self.prefix_match_unit,
+            mamba_shared_prefix_checkpoint=self.mamba_shared_prefix_checkpoint,
         )
 
 
@@ -236,6 +235,8 @@ class CaseRequest(_Part):
     j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``. ``lora`` names
     its adapter; its grammar is compiled ``grammar_steps`` later. ``accept`` are the drafts accepted
     verification by verification, and ``drafts`` those proposed time by time, each over and over.
+    It is aborted at the beginning of ``abort_step``, if it is still there; ``kv`` is what it loads
+    and sends.
     """
 
     id: str | int
@@ -250,6 +251,8 @@ class CaseRequest(_Part):
     grammar_steps: Whole | None = None
     accept: list[Whole] | None = None
     drafts: list[Whole] | None = None
+    abort_step: Whole | None = None
+    kv: Transfer | None = None
 
 
 class Workload(_Part):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from kvsim.engine.replica import Replica
     from kvsim.records.engine import Batch
+    from kvsim.records.kv import KV
     from kvsim.records.request import Request
 
 #: A waiting queue longer than this is logged by its length.
@@ -41,6 +42,16 @@ def checksum(text: str) -> int:
 
 def _joined(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
+
+
+def copied_blocks(kv: KV) -> list[list[int]]:
+    """Return source and copy of the states and blocks copied in a step, group by group."""
+    states = kv.states
+    pairs = [
+        (states.copy_groups[k], states.copies.blocks[2 * k + 1], states.copies.blocks[2 * k])
+        for k in range(states.num_copies)
+    ]
+    return [[source, copy] for _, source, copy in sorted(pairs, key=lambda pair: pair[0])]
 
 
 class StepLog:
@@ -90,6 +101,8 @@ class StepLog:
             if blocks:
                 entry["nb"] = blocks
         self._drafts(entry)
+        if state.kv.has_states:
+            entry["cow"] = copied_blocks(state.kv)
         entry["free"] = self._replica.kv.num_free
 
     def _drafts(self, entry: Entry) -> None:

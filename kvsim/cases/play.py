@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.cases.connector import FakeWorker
 from kvsim.cases.log import StepLog
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, segment_rows, text_ranks
@@ -167,23 +168,36 @@ def play(
     names = {index: request.id for index, request in enumerate(workload.requests)}
     log = StepLog(replica, names, summary=config.summary)
     arrivals, stops, step = _arrivals(workload), iter(replica.stops()), 0
-    while arrivals or state.num_outstanding or state.num_batches:
+    worker = None if config.connector is None else FakeWorker(replica, workload, names)
+    aborts = [(r.abort_step, row) for row, r in enumerate(workload.requests)]
+    while arrivals or state.num_outstanding or state.num_batches or state.connector.num_kept:
+        aborted = [names[row] for at, row in aborts if at == step and replica.abort(row)]
         due = [arrival for arrival in arrivals if arrival[0] <= step]
         arrivals = arrivals[len(due) :]
         replica.submit(np.array([row for _, row, _ in due], np.int64), _times(due))
-        if not state.num_outstanding and not state.num_batches:
+        if not (state.num_outstanding or state.num_batches or state.connector.num_kept):
+            if not arrivals:
+                return
             step = arrivals[0][0]
             continue
         entry: Entry = {"s": step}
+        if aborted:
+            entry["abt"] = aborted
         state.ready_clock = step
         finished: list[str | int] = []
         log.before()
+        if worker is not None and worker.will_complete():
+            worker.report()
         stop = _next(stops)
         while stop == DONE:
             stops = iter(replica.stops())
             stop = _next(stops)
         if stop == SCHEDULED:
             log.scheduled(entry)
+            if worker is not None:
+                worker.scheduled(step, entry)
+            if state.must_complete and worker is not None:
+                worker.report()
             if state.must_complete:
                 _next(stops)
                 finished = log.finished()
@@ -192,6 +206,8 @@ def play(
             finished = log.finished()
             log.accepted(entry)
         log.processed(entry, finished)
+        if worker is not None:
+            worker.processed(entry)
         if check:
             replica.check_integrity()
         yield entry

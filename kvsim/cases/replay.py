@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from kvsim.cases.log import Entry
 
 #: Fields that stand in the log only when there is something to say.
-EVENTS = ("sch", "sd", "new", "res", "pre", "nb", "acc", "fin")
+EVENTS = (
+    *("abt", "sch", "sd", "new", "res", "pre", "nb", "cow", "ld", "acc"),
+    *("rcv", "bad", "bad_req", "snt", "fin", "h", "df"),
+)
 #: Fields of every step, where the allocator has them.
 STATES = ("s", "ks", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "bt", "addr")
 #: Longest value that is shown whole.

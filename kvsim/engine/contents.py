@@ -69,17 +69,16 @@ class Contents:
 
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
         """Point a replica's record of the trace here."""
-        for name, values in self.lists.items():
+        lists = self.lists
+        for name, values in lists.items():
             setattr(record, name, memory.list_of(values))
-        record.has_ranks, record.has_drafts = "id_rank" in self.lists, "drafts" in self.lists
-        record.has_rates, record.has_accepts = (
-            "accept_rate" in self.lists,
-            "accepts" in self.lists,
-        )
+        record.has_ranks, record.has_drafts = "id_rank" in lists, "drafts" in lists
+        record.has_rates, record.has_accepts = "accept_rate" in lists, "accepts" in lists
+        record.has_loras = "lora" in lists
         for name, numbers in (("next_accept", "accepts"), ("next_draft", "drafts")):
-            if numbers in self.lists:  # a replica's own
+            if numbers in lists:  # a replica's own
                 setattr(record, name, memory.ints(len(self)))
-        record.has_grammar_times = "grammar_time" in self.lists
+        record.has_grammar_times = "grammar_time" in lists
         if record.has_grammar_times:
             record.ready_time = memory.list_of(np.full(len(self), -1.0))
         segments: Any = Views(self._segments, Segment, Flat())

@@ -25,8 +25,8 @@ def notes(setup: Setup) -> list[str]:
             said.append(
                 f"{config.allocator}: {field} = {getattr(config, field)} has no effect: {reason}"
             )
-    if config.speculative_config is not None:
-        said.extend(_of_speculation(setup, config.speculative_config))
+    if setup.scheduler_config.speculation is not None:
+        said.extend(_of_speculation(setup, setup.scheduler_config.speculation))
     excess = memory.budget.excess
     if excess > 0 and config.logged:
         said.append(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvsim.cost.model import lay_out_cost
+from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.growth import more_requests
 from kvsim.records.memory import Flat, Numbers, Objects, Views
@@ -18,6 +19,7 @@ from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
 from kvsim.sched.acceptance import conditional_rate
+from kvsim.sched.connector import lay_out_connector, num_transfers
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Parts
     from kvsim.kv.manager import KVCacheManager
     from kvsim.records.memory import Memory
+    from kvsim.sched.connector import ConnectorConfig
 
 #: Address ranges of a memory map.
 MEMORY_MAP_BINS = 1024
@@ -110,12 +113,15 @@ class Replica:
         if self.compiled:
             state: records.Replica = memory.one(records.Replica)
             kv: Any = setup.make_kv()
-            kv.lay_out(state.kv, memory, config.max_running + 1)
+            kv.lay_out(state.kv, memory, self._num_holdings(setup.kv))
             kv.state = state
             lay_out_scheduler(state, memory, config, setup.scheduler_type.rules_of)
         else:
             scheduler = setup.make_scheduler()
             state, kv = scheduler.state, scheduler.kv
+            missing = self._num_holdings(setup.kv) - state.kv.num_holdings
+            if missing > 0 and isinstance(kv, RuleManager):
+                kv.add_holdings(state.kv, memory, missing)
         #: The KV-cache manager, over this replica's state; not for changing.
         self.kv: KVCacheManager = kv
         lay_out_cost(
@@ -133,6 +139,8 @@ class Replica:
         self._lay_out_records(state)
         self._contents.lay_out(state.trace, memory)
         self._lay_out_seldom(state)
+        if config.kv_transfer is not None:
+            self._lay_out_connector(state, config.kv_transfer)
         more_requests(state, memory, FIRST_REQUESTS)
         return state
 
@@ -147,6 +155,17 @@ class Replica:
             means, row = np.unique(given, return_inverse=True)
             rates = [m if m < 0 else conditional_rate(m * count, count) for m in means.tolist()]
             trace.accept_rate = self._memory.list_of(np.array(rates)[row.reshape(-1)])
+
+    def _num_holdings(self, kv: KVCacheManager) -> int:
+        """Most requests that hold KV at once; with a connector also who does not run."""
+        config = self.setup.scheduler_config
+        if config.kv_transfer is None:
+            return config.max_running + 1
+        return config.max_running + 1 + num_transfers(kv, len(self._contents))
+
+    def _lay_out_connector(self, state: records.Replica, config: ConnectorConfig) -> None:
+        """Lay out the connector."""
+        lay_out_connector(state, self._memory, config, state.limits.depth, len(self._contents))
 
     def _lay_out_records(self, state: records.Replica) -> None:
         """Lay out what the replica writes down."""
@@ -206,6 +225,18 @@ class Replica:
         self._times[stop : stop + count] = arrival_times
         trace.num_arrivals = stop + count
         self.state.num_outstanding += count
+
+    def abort(self, request_id: int) -> bool:
+        """End a request that has arrived where it stands; False if it is not here any more.
+
+        Raises
+        ------
+        ValueError
+            Under a scheduler that cannot take a request out.
+        """
+        if self.setup.scheduler_type.rules_of != records.VLLM or self.state.limits.in_python:
+            raise ValueError(f"abort: scheduler {self.setup.scheduler!r} cannot; vllm can")
+        return bool(self._call(rules.ABORT, request_id))
 
     def num_outstanding(self) -> int:  # noqa: D102
         return self.state.num_outstanding

@@ -74,7 +74,7 @@ class Setup(Parts):
                 f"num_samples: {self.config.allocator} under scheduler {self.scheduler!r} serves "
                 "one sequence per request; paged under vllm-v0 and contiguous-* serve more"
             )
-        if self.kv_config.num_lookahead_tokens or self.config.speculative_config:
+        if self.kv_config.num_lookahead_tokens or self.scheduler_config.speculation:
             raise ValueError(
                 "num_samples: num_lookahead_tokens must be 0 with several sequences, and nothing "
                 "drafted"
@@ -125,6 +125,10 @@ def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str
 
 def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     """Resolve a configuration whose scheduler is known by name."""
+    asked = config
+    if allocator.speculation is not None:
+        spec = None if allocator.speculation == "none" else allocator.speculation
+        config = config.model_copy(update={"speculative_config": spec})
     memory = resolve_memory(config)
     _check_states(memory)
     layout = _layout(config, memory, allocator)
@@ -132,7 +136,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     allocator = _with_offloading(config, allocator, kind, scheduler)
     asynchronous = _async_scheduling(config, kind, scheduler)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
-    _check_speculation(config, kind, scheduler)
+    _check_speculation(config, memory, kind, scheduler)
     kv_config = _kv_config(config, memory, layout, kind, scheduler, num_steps_in_flight)
     scheduler_config = _scheduler_config(
         config,
@@ -160,7 +164,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     host_waits = kind.supports_async and num_steps_in_flight == 1
     cost_config = _cost_config(config, memory, layout, kv, host_waits=host_waits)
     return Setup(
-        config=config,
+        config=asked,
         memory=memory,
         allocator=allocator,
         scheduler=scheduler,
@@ -315,12 +319,23 @@ def _lookahead(config: Config) -> dict[str, Any]:
     return config.speculative_config.kv_settings
 
 
-def _check_speculation(config: Config, kind: type[Scheduler], scheduler: str) -> None:
+def _check_speculation(
+    config: Config, memory: Memory, kind: type[Scheduler], scheduler: str
+) -> None:
     """Refuse what cannot draft."""
     if config.speculative_config is None:
         return
     if kind.rules_of != VLLM:
         raise ValueError(f"speculative_config: scheduler {scheduler!r} drafts nothing; vllm does")
+    spec, tokens = config.speculative_config, _step_tokens(memory, kind)
+    limits = (config.max_num_scheduled_tokens, config.long_prefill_token_threshold, tokens)
+    needed = max(spec.num_prefill_lookahead_tokens, spec.num_draft_slots) + 1
+    if min(limit for limit in limits if limit) < needed:
+        raise ValueError(
+            f"speculative_config: a step must have room for {needed} tokens of a request; "
+            "max_num_batched_tokens, max_num_scheduled_tokens and long_prefill_token_threshold "
+            "must not be smaller"
+        )
     if config.num_lookahead_tokens:
         raise ValueError(
             "num_lookahead_tokens: follows from speculative_config; give one of the two"

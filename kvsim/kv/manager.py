@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from kvsim.budget.layout import KVLayout
     from kvsim.budget.planner import KVPlan
+    from kvsim.kv.attention import AttentionSpec
     from kvsim.kv.usage import KVUsage
     from kvsim.records.request import Request
 
@@ -81,6 +82,7 @@ class KVCacheConfig:
     num_draft_tokens : most tokens of a step that are only drafts
     num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
     num_unnamed_tokens : at the end of what is computed, whose blocks are not named yet
+    num_prefill_lookahead_tokens : that a drafter reads beyond a chunk of a prompt
     drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
     draft_groups : groups that hold layers of the drafter, which alone drop; none: all drop
     prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
@@ -91,6 +93,9 @@ class KVCacheConfig:
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
+    specs : their rules, if they do not follow from the plan
+    prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks
+    mamba_shared_prefix_checkpoint : states are kept where a shared prefix ends, in a block or not
     """
 
     layout: KVLayout
@@ -106,6 +111,7 @@ class KVCacheConfig:
     num_draft_tokens: int = 0
     num_hash_lookahead_tokens: int = 0
     num_unnamed_tokens: int = 0
+    num_prefill_lookahead_tokens: int = 0
     drops_last_block: bool = False
     draft_groups: tuple[int, ...] = ()
     prefix_cache_retention_interval: int | None = 0
@@ -116,6 +122,9 @@ class KVCacheConfig:
     hybrid: bool = True
     packed: bool = False
     plan: KVPlan | None = None
+    specs: tuple[AttentionSpec, ...] = ()
+    prefix_match_unit: int | None = None
+    mamba_shared_prefix_checkpoint: bool = False
 
     def grouping(self, block_size: int | None = None) -> KVPlan:
         """Return the groups of layers, with blocks of the configured size or another."""

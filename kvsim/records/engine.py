@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.records.connector import Connector
 from kvsim.records.cost import Cost
 from kvsim.records.kv import KV
 from kvsim.records.queue import Queue
@@ -60,6 +61,7 @@ class Batch(Record):
     end: float = 0.0
     size: int = 0
     num_drafts: int = 0  # to propose after the step, per request
+    number: int = 0  # among those with tokens; with a connector only
     entries: list[Entry] = field(default_factory=list)
     python: object = None  # the plan of a scheduler that is no rule
 
@@ -206,6 +208,7 @@ class Trace(Record):
     num_samples: list[int] = field(default_factory=list)
     has_ranks: bool = False
     id_rank: list[int] = field(default_factory=list)  # of ids as text, if requests have priorities
+    has_loras: bool = False
     lora: list[int] = field(default_factory=list)  # with adapters only
     has_rates: bool = False
     accept_rate: list[float] = field(default_factory=list)  # of every draft, NONE for the replica's
@@ -291,6 +294,7 @@ class Replica(Record):
     draft_rows: list[int] = field(default_factory=list)  # first, last, drafts by requests of a step
     ready_clock: float = 0.0  # grammars are compiled up to this time
     wake_time: float = -math.inf  # nothing can be scheduled before
+    connector: Connector = field(default_factory=Connector)
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)

@@ -8,6 +8,7 @@ from enum import IntEnum
 from kvsim.records.contiguous import Contiguous
 from kvsim.records.paged import BlockPool, Holding, KVGroup, LookupSpec
 from kvsim.records.record import Record
+from kvsim.records.states import States
 from kvsim.records.virtual import Virtual
 
 
@@ -95,4 +96,8 @@ class KV(Record):
     reserve_output: bool = False
     enable_prefix_caching: bool = False
     has_windows: bool = False
+    has_states: bool = False  # of Mamba layers, that later requests can take up
+    matches_partially: bool = False  # a hit may end inside a block
+    states: States = field(default_factory=States)
+    replay_window: int = 0  # tokens computed again behind a hit; 0: no group asks for it
     beam_switch: float = 0.0  # share of beams that continue another one, per step

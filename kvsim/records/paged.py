@@ -19,9 +19,13 @@ class Attention(IntEnum):
     FULL = 0
     SLIDING = 1
     CHUNKED = 2
+    RSWA = 3  # the prompt, and a window of what comes after it
+    RING = 4  # a compressor's state: one block per request
+    MAMBA = 5  # a state, the newest one only
+    MAMBA_ALIGN = 6  # a state, and those at ends of blocks that later requests can take up
 
 
-FULL, SLIDING, CHUNKED = (int(kind) for kind in Attention)
+FULL, SLIDING, CHUNKED, RSWA, RING, MAMBA, MAMBA_ALIGN = (int(kind) for kind in Attention)
 
 
 @dataclass(slots=True)
@@ -60,6 +64,12 @@ class BlockPool(Record):
     num_hashed: int = 0  # blocks that carry a key, in use or free
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0
+    tracks_kept: bool = False  # requests that do not run may hold blocks for a transfer
+    keepers: list[int] = field(default_factory=list)  # how many of them, by block
+    num_cards: int = 0  # records behind those of the blocks, for further keys of a block
+    free_card: int = NONE
+    first_cards: list[int] = field(default_factory=list)  # by block
+    card_owners: list[int] = field(default_factory=list)  # by card
     num_shared: int = 0  # blocks of windows with several references
     num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
     fewest_dead: list[int] = field(default_factory=list)
@@ -77,7 +87,10 @@ class KVGroup(Record):
 
     index: int = 0
     kind: int = FULL
-    window: int = 0  # tokens of a sliding window or a chunk
+    window: int = 0  # tokens of a sliding window, retained ones included, or of a chunk
+    extra_retained: int = 0  # tokens of it that are kept, but needed by no hit
+    is_cached: bool = True  # its blocks get keys and are looked up
+    num_spec_blocks: int = 0  # of states, for drafts
     block_size: int = 0
     slot_bytes: int = 0
     admission_cap: int = 0  # most blocks a request ever holds at once, 0 for no limit
@@ -87,6 +100,7 @@ class KVGroup(Record):
     num_table_blocks: int = 0  # entries of the tables of live requests
     num_internal: int = 0  # slots past a request's last token
     num_retired: int = 0  # slots of ended requests
+    num_kept: int = 0  # blocks that only requests hold that do not run
 
 
 @dataclass(slots=True)
@@ -95,6 +109,7 @@ class LookupSpec(Record):
 
     kind: int = FULL
     window: int = 0
+    extra_retained: int = 0
     block_size: int = 0
     groups: list[int] = field(default_factory=list)
     num_groups: int = 0

@@ -17,10 +17,11 @@ class Status(IntEnum):
     PREEMPTED = 2
     SWAPPED = 3
     FINISHED = 4
+    WAITING_FOR_REMOTE_KVS = 5
 
 
 # Rules compare with these; compiled code takes a module's ints for constants.
-WAITING, RUNNING, PREEMPTED, SWAPPED, FINISHED = (int(status) for status in Status)
+WAITING, RUNNING, PREEMPTED, SWAPPED, FINISHED, WAITING_FOR_REMOTE_KVS = map(int, Status)
 
 
 @dataclass(slots=True)

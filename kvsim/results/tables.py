@@ -12,12 +12,15 @@ class FinishReason(IntEnum):
     """How a request ended: all its tokens out, refused for good, or neither by the horizon.
 
     In flight is who had been sent by then, unsent who had not; metrics know nothing of the latter.
+    Aborted is whose client went away, failed whose KV could not be loaded.
     """
 
     FINISHED = 0
     REJECTED = 1
     IN_FLIGHT = 2
     UNSENT = 3
+    ABORTED = 4
+    FAILED = 5
 
 
 #: One row per request of the trace, in its order. Times are NaN until they happen.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING
+from kvsim.rules.held import leave_queue
 from kvsim.rules.kv import allocate_slots, free_slots
-from kvsim.rules.queue import dequeue, is_before, is_more_urgent, requeue
+from kvsim.rules.queue import is_before, is_more_urgent, requeue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -68,7 +70,7 @@ def drop(state: Replica, batch: Batch, k: int) -> int:
 def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> None:
     """Move the head of the queue, whose slots are taken, into the running list."""
     request, admission = state.requests[k], state.admissions[state.num_admitted]
-    dequeue(state, k)
+    leave_queue(state, k)
     state.tried = False
     state.steady = False
     state.num_deferred -= request.is_deferred
@@ -143,6 +145,8 @@ def note_preemption(state: Replica, k: int) -> None:
 
 def recycle(state: Replica, k: int) -> None:
     """Use a request's record again, unless a step under way still names it."""
+    if state.connector.kind != NO_CONNECTOR and state.requests[k].holding != NONE:
+        return  # its blocks are kept
     if state.requests[k].num_in_flight_tokens == 0:
         state.free_requests[state.num_free_requests] = k
         state.num_free_requests += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.rules.held import num_queued
+
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
 
@@ -24,7 +26,7 @@ def is_prefill_held(state: Replica) -> bool:
 def note_cadence(state: Replica, batch: Batch, held: bool) -> None:
     """Count the step just decided, and see whether requests wait that nothing but room holds up."""
     if state.num_preempted == 0 and not held:
-        state.is_prefill_full = state.waiting.length > state.num_deferred
+        state.is_prefill_full = num_queued(state) > state.num_deferred
     if batch.size > 0:
         state.num_executed += 1
         if state.carries_prefill:

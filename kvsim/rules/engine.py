@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.engine import (
     COMPLETED,
     DONE,
@@ -25,14 +26,19 @@ from kvsim.records.engine import (
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING
+from kvsim.rules.abort import abort, end_request
 from kvsim.rules.batch import recycle
+from kvsim.rules.connector import has_reports, has_transfers, release
 from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
+from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
+from kvsim.rules.mamba import begin_states, release_copies
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
-from kvsim.rules.queue import dequeue, enqueue, head_of
+from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
+from kvsim.rules.report import begin_update, end_update
 from kvsim.rules.runs import batch_at, run_of_steps
 from kvsim.rules.speculation import hand_back_drafts, take_back, verify
 from kvsim.rules.static import end_batch, retire_request, schedule_static
@@ -40,7 +46,7 @@ from kvsim.rules.vllm import schedule_vllm
 from kvsim.rules.vllm_v0 import schedule_v0
 
 if TYPE_CHECKING:
-    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.engine import Batch, Entry, Replica
     from kvsim.records.request import Request
 
 #: Empty steps in a row after which a scheduler that still has work is considered stuck.
@@ -73,6 +79,7 @@ def add_request(state: Replica, k: int) -> None:
         await_grammar(state, state.requests[k])
     enqueue(state, k)
     state.tried = False
+    state.connector.is_idle = False
 
 
 def make_request(state: Replica, request: Request, place: int) -> None:
@@ -122,7 +129,7 @@ def describe(state: Replica, request: Request, row: int) -> None:
     request.cache_salt = trace.cache_salt[row]
     request.num_samples = trace.num_samples[row]
     request.id_rank = trace.id_rank[row] if trace.has_ranks else row
-    if state.limits.max_loras > 0:
+    if trace.has_loras:
         request.lora = trace.lora[row]
 
 
@@ -134,6 +141,8 @@ def begin_step(state: Replica, batch: Batch) -> None:
     state.swapped_bytes = 0
     state.steady = True
     state.tried = False
+    if state.kv.has_states:
+        begin_states(state.kv)
 
 
 def decide_by_rules(state: Replica, batch: Batch) -> None:
@@ -146,6 +155,8 @@ def decide_by_rules(state: Replica, batch: Batch) -> None:
         schedule_static(state, batch)
     elif state.limits.scheduler == VLLM_V0:
         schedule_v0(state, batch)
+    if state.kv.has_states:
+        release_copies(state.kv)
 
 
 def decide(state: Replica, batch: Batch) -> None:
@@ -181,12 +192,17 @@ def schedule(state: Replica) -> bool:
         num_real = 0
         for k in range(state.num_batches):
             num_real += batch_at(state, k).size
-        if num_real == 0:
+        if num_real == 0 and not takes_empty_steps(state):
             return stand_still(state)
         batch.end = last_end
     state.num_batches += 1
     state.must_complete = state.num_batches >= state.limits.depth or batch.size == 0
     return True
+
+
+def takes_empty_steps(state: Replica) -> bool:
+    """Whether an empty step counts as one, since something may come with its output."""
+    return state.connector.kind != NO_CONNECTOR and (state.patient or has_reports(state))
 
 
 def stand_still(state: Replica) -> bool:
@@ -199,12 +215,16 @@ def stand_still(state: Replica) -> bool:
     if state.patient:
         return True
     if state.limits.has_grammars:
-        state.wake_time = first_ready(state)
-        if state.wake_time < math.inf:
+        ready = first_ready(state)
+        if ready < math.inf:
+            state.wake_time = ready
             return True
-    if state.num_preempted == 0 and state.num_running == 0 and state.waiting.length > 0:
-        k = head_of(state)
-        dequeue(state, k)
+    if has_transfers(state):
+        state.connector.is_idle = True
+        return True
+    if state.num_preempted == 0 and state.num_running == 0 and num_queued(state) > 0:
+        k = next_in_line(state)
+        leave_queue(state, k)
         end_request(state, k, REJECTED)
         recycle(state, k)
         return True
@@ -229,6 +249,9 @@ def take_in(state: Replica, batch: Batch) -> None:
     before, now = state.last_token_time, batch.end
     num_regular, num_sampled, num_finished = 0, 0, 0
     speculates = state.limits.num_drafts > 0
+    connected = state.connector.kind != NO_CONNECTOR
+    if connected:
+        begin_update(state, batch)
     for at in range(batch.size):
         entry = batch.entries[at]
         k = entry.request
@@ -242,6 +265,8 @@ def take_in(state: Replica, batch: Batch) -> None:
             accepted = verify(state, entry, request)
         if request.status == FINISHED:
             recycle(state, k)
+            continue
+        if connected and is_void(state, request, entry, stale):
             continue
         if entry.unfinished > 0:
             continue
@@ -275,10 +300,25 @@ def take_in(state: Replica, batch: Batch) -> None:
         forget_finished(state)
         if state.limits.scheduler == STATIC:
             end_batch(state)
+    if connected:
+        end_update(state)
     if num_regular > 0:
         note_gap(state, now - before, num_regular)
     if num_sampled > 0:
         state.last_token_time = now
+
+
+def is_void(state: Replica, request: Request, entry: Entry, stale: bool) -> bool:
+    """Whether a request gets nothing from a step, since its KV is wrong, or for somebody else."""
+    connector = state.connector
+    if stale:
+        return connector.drops_stale
+    if connector.skips[request.request_id] == 0:
+        return False
+    connector.skips[request.request_id] = 0
+    if entry.unfinished == 0 and request.num_placeholders > 0:
+        request.num_placeholders -= 1 + entry.num_drafts
+    return True
 
 
 def note_token(state: Replica, request: Request, now: float) -> None:
@@ -293,23 +333,17 @@ def finish(state: Replica, k: int, now: float) -> None:
     """End a request that has got its last token."""
     request = state.requests[k]
     if request.status != RUNNING:  # preempted while its last token was in flight
-        dequeue(state, k)
+        leave_queue(state, k)
         state.num_deferred -= request.is_deferred
         recycle(state, k)
     elif state.limits.scheduler == STATIC:
         retire_request(state, k)
+    elif state.connector.kind != NO_CONNECTOR:
+        release(state, request, True)
     else:
         free_slots(state.kv, request)
     request.finish_time = now
     end_request(state, k, ENDED)
-
-
-def end_request(state: Replica, k: int, reason: int) -> None:
-    """Write down a request's end."""
-    state.requests[k].status = FINISHED
-    state.num_outstanding -= 1
-    state.num_ended += 1
-    write_row(state, state.requests[k], reason)
 
 
 def forget_finished(state: Replica) -> None:
@@ -332,6 +366,8 @@ def has_work(state: Replica) -> bool:
     """Whether any request is unfinished."""
     if state.limits.in_python:
         return python_has_work(state)
+    if state.connector.kind != NO_CONNECTOR and has_transfers(state):
+        return not state.connector.is_idle or has_reports(state)
     return state.num_running > 0 or state.waiting.length > 0 or state.num_swapped > 0
 
 
@@ -415,16 +451,18 @@ def peek(state: Replica, row: int) -> None:
 
 
 #: What a host may ask of a replica.
-ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP = 0, 1, 2, 3
+ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT = 0, 1, 2, 3, 4
 
 
 def serve(state: Replica, command: int, argument: int) -> int:
     """Do what the host asks; the one entry of compiled code.
 
-    ``argument`` is the most steps to advance, or the row of the trace to look up.
+    ``argument`` is the most steps to advance, or the row of the trace to look up or to abort.
     """
     if command == ADVANCE:
         return advance(state, argument)
+    if command == ABORT:
+        return int(abort(state, argument))
     if command == CLOSE:
         close(state, state.horizon)
     elif command == LOOK_UP:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kvsim.records.record import NONE
 from kvsim.rules.queue import defer
 from kvsim.rules.recorder import pass_time
 
@@ -30,13 +29,10 @@ def lacks_grammar(state: Replica, request: Request) -> bool:
 
 def first_ready(state: Replica) -> float:
     """Return when the next grammar is compiled that a waiting request lacks, or infinity."""
-    first = math.inf
+    first, k = math.inf, state.waiting.head
     for place in range(state.waiting.length):
-        k = state.heap[place]
-        if state.limits.by_priority and lacks_grammar(state, state.requests[k]):
-            first = min(first, state.trace.ready_time[state.requests[k].request_id])
-    k = NONE if state.limits.by_priority else state.waiting.head
-    while k != NONE:
+        if state.limits.by_priority:
+            k = state.heap[place]
         if lacks_grammar(state, state.requests[k]):
             first = min(first, state.trace.ready_time[state.requests[k].request_id])
         k = state.requests[k].next

@@ -88,11 +88,16 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
     else:
         return python_admit(kv, request, num_tokens, hit)
     if admitted:
-        kv.num_held += 1
-        kv.num_free_holdings -= 1
-        request.holding = kv.free_holdings[kv.num_free_holdings]
-        kv.holdings[request.holding].request = request.place
+        take_holding(kv, request)
     return admitted
+
+
+def take_holding(kv: KV, request: Request) -> None:
+    """Give a request what its admission was prepared in."""
+    kv.num_held += 1
+    kv.num_free_holdings -= 1
+    request.holding = kv.free_holdings[kv.num_free_holdings]
+    kv.holdings[request.holding].request = request.place
 
 
 def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
@@ -121,6 +126,11 @@ def free_slots(kv: KV, request: Request) -> None:
     else:
         python_free(kv, request)
         return
+    return_holding(kv, request)
+
+
+def return_holding(kv: KV, request: Request) -> None:
+    """Take back an empty holding."""
     kv.free_holdings[kv.num_free_holdings] = request.holding
     kv.num_free_holdings += 1
     kv.num_held -= 1

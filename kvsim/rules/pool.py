@@ -35,12 +35,18 @@ def cache(pool: BlockPool, k: int, key: int) -> None:
     block = pool.blocks[k]
     block.hashed = True
     block.key = key
-    block.copy = NONE
     pool.num_hashed += 1
     note_cached(pool, k)
-    first = find(pool, key, block.group)
+    link(pool, k)
+
+
+def link(pool: BlockPool, k: int) -> None:
+    """Enter a key into the hash map, behind older copies of the content."""
+    block = pool.blocks[k]
+    block.copy = NONE
+    first = find(pool, block.key, block.group)
     if first == NONE:
-        bucket = (key ^ block.group) & pool.bucket_mask
+        bucket = (block.key ^ block.group) & pool.bucket_mask
         block.chain = pool.buckets[bucket]
         pool.buckets[bucket] = k
         return
@@ -50,13 +56,18 @@ def cache(pool: BlockPool, k: int, key: int) -> None:
 
 
 def forget(pool: BlockPool, k: int) -> bool:
-    """Take a block's key away; returns whether its content has no block left.
+    """Take a block's key away; returns whether its content has no block left."""
+    pool.blocks[k].hashed = False
+    pool.num_hashed -= 1
+    return unlink(pool, k)
+
+
+def unlink(pool: BlockPool, k: int) -> bool:
+    """Take a key out of the hash map; returns whether its content has no block left.
 
     An older copy's place in the bucket goes to the next one.
     """
     block = pool.blocks[k]
-    block.hashed = False
-    pool.num_hashed -= 1
     bucket = (block.key ^ block.group) & pool.bucket_mask
     first, before = pool.buckets[bucket], NONE
     while pool.blocks[first].key != block.key or pool.blocks[first].group != block.group:
@@ -77,6 +88,18 @@ def forget(pool: BlockPool, k: int) -> bool:
     return block.copy == NONE
 
 
+def drop_cards(pool: BlockPool, owner: int) -> None:
+    """Take all further keys of a block away; :mod:`kvsim.rules.partial_keys` gives them."""
+    k = pool.first_cards[owner]
+    while k != NONE:
+        unlink(pool, k)
+        following = pool.blocks[k].next
+        pool.blocks[k].next = pool.free_card
+        pool.free_card = k
+        k = following
+    pool.first_cards[owner] = NONE
+
+
 def take_block(pool: BlockPool, group: KVGroup) -> int:
     """Hand out a free block, one without content if there is one."""
     if pool.num_unhashed > 0:
@@ -85,6 +108,8 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
     else:
         k = evict(pool)
         gone = forget(pool, k)
+        if pool.num_cards > 0:
+            drop_cards(pool, k)
         if gone and pool.has_host:
             store(pool.host, pool.blocks[k].key)
     pool.blocks[k].ref_cnt = 1
@@ -108,6 +133,8 @@ def touch(pool: BlockPool, group: KVGroup, k: int) -> None:
     if block.ref_cnt == 0:
         remove_victim(pool, k)
         group.num_used += 1
+    elif pool.tracks_kept and pool.keepers[k] == block.ref_cnt:
+        group.num_kept -= 1
     block.ref_cnt += 1
     if group.window > 0 and block.ref_cnt == 2:
         pool.num_shared += 1
@@ -119,6 +146,14 @@ def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, 
     Of those nobody references any more, the ones without content go to the front of the queue (in
     that order), the others to the eviction policy.
     """
+    drop_references(pool, group, table, first, stop)
+    queue_unhashed(pool, table, first, stop)
+
+
+def drop_references(
+    pool: BlockPool, group: KVGroup, table: BlockTable, first: int, stop: int
+) -> None:
+    """Drop a reference of the entries of a table, last to first; those with content are queued."""
     for place in range(stop - 1, first - 1, -1):
         k = table.blocks[place]
         if k == NULL_BLOCK:
@@ -131,6 +166,12 @@ def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, 
             group.num_used -= 1
             if block.hashed:
                 insert_victim(pool, k)
+        elif pool.tracks_kept and pool.keepers[k] == block.ref_cnt:
+            group.num_kept += 1
+
+
+def queue_unhashed(pool: BlockPool, table: BlockTable, first: int, stop: int) -> None:
+    """Queue the entries of a table that nobody references and that have no content."""
     for place in range(first, stop):
         k = table.blocks[place]
         if k != NULL_BLOCK and pool.blocks[k].ref_cnt == 0 and not pool.blocks[k].hashed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.rules.held import num_queued
 from kvsim.rules.memory_map import paint
 from kvsim.rules.python import python_heap
 from kvsim.rules.usage import is_refused, kv_usage, measure
@@ -19,7 +20,7 @@ MAX_MEMORY_SAMPLES = 4096
 
 def num_waiting(state: Replica) -> int:
     """Requests that have arrived, are unfinished and not running."""
-    return state.waiting.length + state.num_swapped
+    return num_queued(state) + state.num_swapped
 
 
 def pass_time(state: Replica, to: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.cost import CONSTANT, ROOFLINE
 from kvsim.records.engine import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V0
 from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
@@ -52,6 +53,8 @@ def can_run(state: Replica) -> bool:
         return False
     if limits.in_python or limits.scheduler == SCHEDULED_IN_PYTHON:
         return False  # a user's class sees every step
+    if state.connector.kind != NO_CONNECTOR:
+        return False
     if limits.prefill_schedule_interval > 1 or state.num_deferred > 0 or limits.num_drafts > 0:
         return False
     if limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.kv import CONTIGUOUS, VIRTUAL
+from kvsim.records.paged import RING
 from kvsim.rules.contiguous import measure_contiguous
+from kvsim.rules.held import num_queued
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_kv_usage, python_measure
 from kvsim.rules.virtual import measure_virtual
@@ -49,12 +51,19 @@ def measure_paged(kv: KV) -> None:
     for g in range(kv.num_groups):
         group = kv.groups[g]
         size, slot = group.block_size, group.slot_bytes
+        if group.kind >= RING:  # a state is live as long as a request holds it
+            tokens += group.num_used * size * slot
+            external += group.num_used * (kv.bytes_per_block - size * slot)
+            continue
         unfilled = group.num_table_blocks * size - kv.num_filled
         dead = group.num_retired
         reserved += (unfilled - group.num_internal) * slot
         internal += (group.num_internal + dead) * slot
         tokens += (group.num_used * size - unfilled - dead) * slot
         external += group.num_used * (kv.bytes_per_block - size * slot)
+        if kv.pool.tracks_kept:  # for a transfer
+            reserved += group.num_kept * size * slot
+            tokens -= group.num_kept * size * slot
     outside = bytes_out_of_window(kv) if kv.has_windows else 0
     usage = kv.usage
     usage.token_states = tokens - outside
@@ -71,4 +80,4 @@ def is_refused(state: Replica) -> bool:
     Set by the last admission attempt and kept until the next; limits other than memory do not
     refuse. All free memory is external waste while it does.
     """
-    return state.refused and state.waiting.length > 0
+    return state.refused and num_queued(state) > 0

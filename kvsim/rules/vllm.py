@@ -7,13 +7,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.connector import NO_CONNECTOR, UNKNOWN
 from kvsim.records.record import NONE
+from kvsim.records.request import WAITING_FOR_REMOTE_KVS
 from kvsim.rules.batch import admit, plan, preempt_at, victim_place
 from kvsim.rules.cadence import is_prefill_held, note_cadence
+from kvsim.rules.checkpoint import num_to_state
+from kvsim.rules.connector import (
+    admit_connected,
+    begin_connected,
+    find_computed,
+    note_connected,
+    promote,
+    start_load,
+)
 from kvsim.rules.grammar import lacks_grammar
+from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
+from kvsim.rules.kept import is_in_use
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras
-from kvsim.rules.queue import defer, dequeue, head_of, requeue
+from kvsim.rules.queue import defer
+from kvsim.rules.replay import num_replayed, worth_replaying
 from kvsim.rules.speculation import add_drafts, expect_drafts, is_padded, without_lookahead
 
 if TYPE_CHECKING:
@@ -23,13 +37,15 @@ if TYPE_CHECKING:
 
 def schedule_vllm(state: Replica, batch: Batch) -> None:
     """Decide a step: running requests first, in order, then the queue, within one token budget."""
-    limits, num_unfinished = state.limits, state.num_running + state.waiting.length
+    limits, num_unfinished = state.limits, state.num_running + num_queued(state)
     state.budget = limits.max_num_scheduled_tokens
     state.input_budget = limits.max_num_batched_tokens
     held = is_prefill_held(state)
     state.num_calls += 1
     state.carries_prefill = False
     state.carries_chunk = False
+    if state.connector.kind != NO_CONNECTOR:
+        begin_connected(state)
     # Most tokens of one request in this step, 0 for no limit; a lone request has none.
     threshold = limits.long_prefill_token_threshold if num_unfinished > 1 else 0
     if threshold > 0 and limits.adaptive:
@@ -44,6 +60,8 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
         note_cadence(state, batch, held)
     if limits.num_drafts > 0:
         expect_drafts(state, batch)
+    if state.connector.kind != NO_CONNECTOR:
+        note_connected(state, batch)
 
 
 def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
@@ -70,21 +88,28 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
         if 0 < threshold < num_tokens:
             num_tokens = threshold
         num_tokens = min(num_tokens, budget, inputs, longest - computed)
+        if state.kv.has_states:
+            num_tokens = num_to_state(state, request, computed, num_tokens)
         if speculates and num_tokens > 0:
             num_tokens = without_lookahead(state, request, computed, num_tokens)
         if num_tokens <= 0:
             index += 1
             continue
-        victim = NONE
+        victim, fenced = NONE, False
         while victim != k and not allocate_slots(state.kv, request, num_tokens):
             state.totals.num_allocation_failures += 1
             place = victim_place(state)
             victim = state.running[place]
+            if state.connector.has_fence and is_in_use(state.requests[victim], batch):
+                fenced = True
+                break
             given_back = preempt_at(state, batch, place)
             budget += given_back
             inputs += given_back + (slots if given_back > 0 else 0)
             if place < index:
                 index -= 1
+        if fenced:
+            break
         if victim == k:
             if not state.limits.by_priority:
                 break
@@ -105,7 +130,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
 
 def must_wait(state: Replica, request: Request) -> bool:
     """Whether others are admitted past a waiting request: it cannot run yet, whatever the room."""
-    if request.num_stale_tokens > 0:
+    if request.num_stale_tokens > 0 and not state.connector.drops_stale:
         return True
     if state.limits.has_grammars and lacks_grammar(state, request):
         return True
@@ -113,8 +138,8 @@ def must_wait(state: Replica, request: Request) -> bool:
 
 
 def set_aside(state: Replica, k: int, num_aside: int) -> None:
-    """Take a request out of the queue for the rest of this step."""
-    dequeue(state, k)
+    """Take a request out of its queue for the rest of this step."""
+    leave_queue(state, k)
     defer(state, state.requests[k])
     state.aside[num_aside] = k
 
@@ -125,26 +150,45 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
     The head blocks those behind it, but for requests that must wait for something else.
     """
     num_aside, kv, limits = 0, state.kv, state.limits
+    connected = state.connector.kind != NO_CONNECTOR
     budget, inputs = state.budget, state.input_budget - limits.num_draft_slots
     while (
         budget > 0
         and inputs > 0
-        and state.waiting.length > 0
+        and num_queued(state) > 0
         and state.num_running < limits.max_active
     ):
-        k = head_of(state)
+        k = next_in_line(state)
         request = state.requests[k]
-        if must_wait(state, request):
+        loads = request.status == WAITING_FOR_REMOTE_KVS
+        if (loads and not promote(state, request)) or must_wait(state, request):
             set_aside(state, k, num_aside)
             num_aside += 1
             continue
-        hit = look_up(kv, request)
-        num_tokens = request.num_tokens - hit
+        hit = find_computed(state, request) if connected else look_up(kv, request)
+        if hit == UNKNOWN:
+            set_aside(state, k, num_aside)
+            num_aside += 1
+            continue
+        num_replays = 0
+        if kv.replay_window > 0:
+            hit = worth_replaying(kv, hit)
+            num_replays = num_replayed(kv, hit)
+        computed = hit - num_replays
+        num_tokens = request.num_tokens - computed
         if held and num_tokens > 1:
             state.refused = False
             break
+        if connected and state.connector.is_async:
+            state.refused = not start_load(state, k)
+            if state.refused:
+                state.totals.num_allocation_failures += 1
+                break
+            set_aside(state, k, num_aside)
+            num_aside += 1
+            continue
         num_drafts = 0
-        if is_padded(state, request, hit):
+        if is_padded(state, request, computed):
             num_drafts = limits.num_drafts
             num_tokens += num_drafts
             if num_tokens > min(budget, inputs):
@@ -156,20 +200,30 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.refused = False
             break
         num_tokens = min(num_tokens, budget, inputs)
+        if kv.has_states:
+            whole, num_tokens = num_tokens, num_to_state(state, request, computed, num_tokens)
+            if num_tokens == 0:
+                state.refused = False
+                break
+            if num_drafts > 0 and num_tokens < whole:
+                num_tokens, num_drafts = 1, 0
         if limits.num_drafts > 0:
-            num_tokens = without_lookahead(state, request, hit, num_tokens)
+            num_tokens = without_lookahead(state, request, computed, num_tokens)
             if num_tokens == 0:
                 set_aside(state, k, num_aside)
                 num_aside += 1
                 continue
-        state.refused = not admit_slots(kv, request, num_tokens, hit)
+        if connected:
+            state.refused = not admit_connected(state, request, num_tokens)
+        else:
+            state.refused = not admit_slots(kv, request, max(num_tokens - num_replays, 0), hit)
         if state.refused:
             state.tried = True
             state.totals.num_allocation_failures += 1
             break
-        if request.num_tokens - hit > 1:
+        if request.num_tokens - computed > 1:
             state.carries_prefill = True
-        admit(state, batch, k, num_tokens, hit)
+        admit(state, batch, k, num_tokens, computed)
         if limits.num_drafts > 0:
             add_drafts(state, batch, num_drafts)
         budget -= num_tokens
@@ -177,4 +231,4 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         if limits.max_loras > 0:
             add_lora(state, request)
     for place in range(num_aside - 1, -1, -1):
-        requeue(state, state.aside[place])
+        put_back(state, state.aside[place])

@@ -22,6 +22,7 @@ from kvsim.rules.kv import take_transfers
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
 from kvsim.sched.acceptance import acceptance_rates
+from kvsim.sched.connector import ConnectorConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.queue import WaitingQueue
 from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
@@ -51,6 +52,7 @@ class SchedulerConfig:
     max_loras: int = 0
     speculation: SpeculativeConfig | None = None
     seed: int = 0
+    kv_transfer: ConnectorConfig | None = None
 
     @property
     def max_active(self) -> int:

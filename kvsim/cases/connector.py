@@ -1,0 +1,159 @@
+"""The connector of a case: a worker that loads and sends within so many steps, or fails to."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from kvsim.cases.transfer import Transfer
+from kvsim.records.connector import STARTED
+from kvsim.records.memory import head
+from kvsim.rules.engine import has_work
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvsim.cases.case import CaseRequest, Workload
+    from kvsim.cases.log import Entry
+    from kvsim.engine.replica import Replica
+    from kvsim.records.connector import Connector
+    from kvsim.records.request import Request
+
+Job = tuple[int, int]  # the first step with whose output it is reported, and the row
+
+
+class FakeWorker:
+    """Says what each request of a case is offered, and reports what has ended, step by step.
+
+    Parameters
+    ----------
+    replica : with a connector
+    workload : the requests, by row
+    names : row to the name in the log
+    """
+
+    def __init__(
+        self, replica: Replica, workload: Workload, names: Mapping[int, str | int]
+    ) -> None:
+        self._replica, self._names = replica, names
+        self._rows = {name: row for row, name in names.items()}
+        self._given = [request.kv or Transfer() for request in workload.requests]
+        self._steps: deque[int] = deque()  # of the batches under way
+        self._loads: list[Job] = []
+        self._sends: list[Job] = []
+        self._unsent: list[int] = []  # rows that ended since the last schedule
+        self._reported: Entry = {}
+        connector = self._connector
+        for row, request in enumerate(workload.requests):
+            self._offer(connector, row, request)
+
+    @property
+    def _connector(self) -> Connector:
+        return self._replica.state.connector
+
+    def _offer(self, connector: Connector, row: int, request: CaseRequest) -> None:
+        kv = self._given[row]
+        prompt = sum(segment[-1] for segment in request.segments)
+        if kv.remote_prefill:
+            connector.offered[row] = prompt
+        elif kv.ext_tokens is not None:
+            connector.offered[row] = min(kv.ext_tokens, prompt - kv.sync)
+        connector.is_sync[row] = int(kv.sync)
+        connector.num_unknown[row] = kv.unknown
+        connector.keeps[row] = int(kv.remote_decode)
+
+    def scheduled(self, step: int, entry: Entry) -> None:
+        """See a step that was scheduled just now: its loads begin, and sends of who ended before.
+
+        Mutates the entry.
+        """
+        state, connector = self._replica.state, self._connector
+        if len(self._steps) < state.num_batches:  # an empty step may be none
+            self._steps.append(step)
+        for at in range(connector.num_loads):
+            request = state.requests[connector.loads[at]]
+            row, computed = request.request_id, request.num_computed_tokens
+            tables = self._tables(request)
+            entry.setdefault("ld", []).append([self._names[row], computed, tables])
+            self._loads.append((step + self._given[row].load_steps, row))
+        self._sends += [(step + self._given[row].send_steps, row) for row in self._unsent]
+        self._unsent = []
+
+    def report(self) -> None:
+        """Deliver what comes with the output of the oldest batch."""
+        connector, step = self._connector, self._steps.popleft()
+        state = self._replica.state
+        self._loads, received = _due(self._loads, step)
+        self._sends, sent = _due(self._sends, step)
+        bad: list[int] = []
+        failed: list[int] = []
+        for row in received:
+            given = self._given[row]
+            if given.fail_from_block is not None:
+                table = self._tables(state.requests[connector.place[row]])[0]
+                bad += table[given.fail_from_block :]
+            if given.fail_request:
+                failed.append(row)
+        connector.num_received = _fill(connector.received, received)
+        connector.num_sent = _fill(connector.sent, sent)
+        connector.num_bad_blocks = _fill(connector.bad_blocks, list(dict.fromkeys(bad)))
+        connector.num_bad_requests = _fill(connector.bad_requests, failed)
+        named = {"rcv": received, "snt": sent, "bad_req": failed}
+        self._reported = {key: [self._names[row] for row in rows] for key, rows in named.items()}
+        self._reported["bad"] = bad
+
+    def will_complete(self) -> bool:
+        """Whether the next thing to happen is that the oldest batch is taken in, unscheduled."""
+        state = self._replica.state
+        return state.num_batches > 0 and (state.must_complete or not has_work(state))
+
+    def processed(self, entry: Entry) -> None:
+        """Add what was reported, who is held and which blocks stand behind a fence.
+
+        Mutates the entry.
+        """
+        connector = self._connector
+        given = {**self._reported, "h": self._held(), "df": self._fenced()}
+        entry.update({key: value for key, value in given.items() if value})
+        self._reported = {}
+        ended = [self._rows[name] for name in entry.get("fin", ())]
+        self._unsent += [
+            row for row in ended if connector.is_kept[row] and connector.load[row] != STARTED
+        ]
+
+    def _tables(self, request: Request) -> list[list[int]]:
+        return [list(table) for table in self._replica.kv.block_ids(request)]
+
+    def _held(self) -> list[Any]:
+        state, names = self._replica.state, []
+        k = self._connector.held.head
+        while k >= 0:
+            names.append(self._names[state.requests[k].request_id])
+            k = state.requests[k].next
+        return names
+
+    def _fenced(self) -> list[Any]:
+        connector, kv = self._connector, self._replica.state.kv
+        return [
+            [
+                connector.fences[at],
+                [
+                    block
+                    for table in kv.holdings[connector.fenced[at]].tables
+                    for block in head(table.blocks, table.length)
+                ],
+            ]
+            for at in range(connector.num_fenced)
+        ]
+
+
+def _due(jobs: list[Job], step: int) -> tuple[list[Job], list[int]]:
+    """Part jobs into those still under way and the rows of those that have ended."""
+    later = [job for job in jobs if job[0] > step]
+    return later, [row for first, row in jobs if first <= step]
+
+
+def _fill(numbers: Any, values: list[int]) -> int:
+    for place, value in enumerate(values):
+        numbers[place] = value
+    return len(values)

@@ -1,0 +1,90 @@
+"""Records of a KV connector: what loads and sends of KV the scheduler knows of, by request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.records.queue import Queue
+from kvsim.records.record import Record
+
+
+class ConnectorKind(IntEnum):
+    """Whose answers the scheduler gets. FAKE is told by the host what it may offer."""
+
+    NONE = 0
+    FAKE = 1
+    OFFLOADING = 2
+
+
+NO_CONNECTOR, FAKE, OFFLOADING = (int(kind) for kind in ConnectorKind)
+
+
+class Load(IntEnum):
+    """How far the asynchronous load of a request is."""
+
+    NONE = 0
+    STARTED = 1
+    RECEIVED = 2
+
+
+NO_LOAD, STARTED, RECEIVED = (int(load) for load in Load)
+
+#: The connector's answer to a look-up that it cannot answer yet.
+UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class Connector(Record):
+    """A connector as the scheduler sees it.
+
+    The host fills ``offered``, ``is_sync``, ``num_unknown`` and ``keeps`` by row before a request
+    arrives, and the reports (``received`` to ``bad_requests``) before the output of a step is taken
+    in; rows are those of the trace, and blocks those of the pool.
+    """
+
+    kind: int = NO_CONNECTOR
+    drops_stale: bool = False  # output that was under way at a preemption is dropped
+    has_fence: bool = False  # blocks of a request whose step is under way are freed after it
+    recomputes: bool = False  # what could not be loaded; else its request fails
+    block_size: int = 1  # hits that are no multiple of it end in a partial block
+
+    offered: list[int] = field(default_factory=list)  # leading tokens there are, 0 for none
+    is_sync: list[int] = field(default_factory=list)  # they are there when the step runs
+    num_unknown: list[int] = field(default_factory=list)  # look-ups until the answer is known
+    keeps: list[int] = field(default_factory=list)  # its blocks are read by somebody at its end
+
+    received: list[int] = field(default_factory=list)  # rows whose loads have ended
+    num_received: int = 0
+    sent: list[int] = field(default_factory=list)  # rows whose kept blocks have been read
+    num_sent: int = 0
+    bad_blocks: list[int] = field(default_factory=list)  # that could not be loaded
+    num_bad_blocks: int = 0
+    bad_requests: list[int] = field(default_factory=list)  # rows of which nothing could
+    num_bad_requests: int = 0
+
+    held: Queue = field(default_factory=Queue)  # drained first: who has blocks, or waits for them
+    is_held: list[int] = field(default_factory=list)  # by row
+    place: list[int] = field(default_factory=list)  # of its request, by row
+    load: list[int] = field(default_factory=list)  # by row, a `Load`
+    is_cut: list[int] = field(default_factory=list)  # by row: part of its load has failed
+    is_kept: list[int] = field(default_factory=list)  # by row: ended, and holds blocks
+    num_kept: int = 0
+    num_missing_blocks: int = 0  # of loading requests, until their prompts are computed
+
+    hit: int = 0  # of the request being admitted: tokens in the pool
+    external: int = 0  # tokens behind them that the connector has
+    is_async: bool = False  # and that come later
+    loads: list[int] = field(default_factory=list)  # places of who began to load in this step
+    num_loads: int = 0
+
+    num_steps: int = 0  # scheduled, with at least one token
+    fenced: list[int] = field(default_factory=list)  # holdings, oldest first
+    fences: list[int] = field(default_factory=list)  # the steps that they wait for
+    num_fenced: int = 0
+
+    skips: list[int] = field(default_factory=list)  # by row: its output of this step is void
+    failed: list[int] = field(default_factory=list)  # places of requests that end with an error
+    num_failed: int = 0
+    is_marked: list[int] = field(default_factory=list)  # scratch, by block
+    is_idle: bool = False  # nothing can go on before the host reports

@@ -1,0 +1,78 @@
+"""Ends that come before the last token: a client goes away, or KV cannot be loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.connector import NO_CONNECTOR
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED, RUNNING
+from kvsim.rules.batch import recycle
+from kvsim.rules.connector import release
+from kvsim.rules.held import leave_queue
+from kvsim.rules.kv import free_slots
+from kvsim.rules.recorder import write_row
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+#: How a request ended; see :class:`kvsim.results.tables.FinishReason`.
+ABORTED, FAILED = 4, 5
+
+
+def abort(state: Replica, row: int) -> bool:
+    """End the request of a row of the trace where it stands; False if it is not here (any more)."""
+    for k in range(state.num_requests):
+        request = state.requests[k]
+        if request.request_id == row and request.status != FINISHED:
+            end_early(state, k, ABORTED)
+            return True
+    return False
+
+
+def end_early(state: Replica, k: int, reason: int) -> None:
+    """End a request that has not got all its tokens."""
+    request = state.requests[k]
+    if request.status == RUNNING:
+        leave_running(state, k)
+    else:
+        leave_queue(state, k)
+        state.num_deferred -= request.is_deferred
+    if request.holding != NONE:
+        free_early(state, request)
+    request.finish_time = state.clock
+    end_request(state, k, reason)
+    recycle(state, k)
+    state.tried = False
+    state.is_full = False
+    state.refused = False
+    state.steady = False
+    state.connector.is_idle = False
+
+
+def free_early(state: Replica, request: Request) -> None:
+    """Free what a request holds, unless a transfer needs it."""
+    if state.connector.kind != NO_CONNECTOR:
+        release(state, request, False)
+    else:
+        free_slots(state.kv, request)
+
+
+def leave_running(state: Replica, k: int) -> None:
+    """Take a request off the running list; the others keep their order."""
+    kept = 0
+    for place in range(state.num_running):
+        other = state.running[place]
+        if other != k:
+            state.running[kept] = other
+            kept += 1
+    state.num_running = kept
+
+
+def end_request(state: Replica, k: int, reason: int) -> None:
+    """Write down a request's end."""
+    state.requests[k].status = FINISHED
+    state.num_outstanding -= 1
+    state.num_ended += 1
+    write_row(state, state.requests[k], reason)

@@ -1,0 +1,209 @@
+"""KV that others have computed: what a connector offers, and what becomes of it in the scheduler.
+
+vLLM's KV connectors as its scheduler sees them; docs/vllm-rules.md tells the rules in words,
+section 12.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.connector import FAKE, NO_CONNECTOR, NO_LOAD, RECEIVED, STARTED, UNKNOWN
+from kvsim.records.record import NONE
+from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
+from kvsim.rules.kept import give_back, rejoin, set_apart
+from kvsim.rules.kv import admit_slots, free_slots, look_up, next_holding, take_holding
+from kvsim.rules.loading import (
+    admit_loaded,
+    missing_blocks,
+    name_loaded,
+    reserved_blocks,
+    take_external,
+)
+from kvsim.rules.window import drop_out_of_window
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.request import Request
+
+
+def begin_connected(state: Replica) -> None:
+    """Begin a step."""
+    state.connector.num_loads = 0
+
+
+def note_connected(state: Replica, batch: Batch) -> None:
+    """Number the step just decided, if it computes anything."""
+    if batch.size > 0:
+        state.connector.num_steps += 1
+        batch.number = state.connector.num_steps
+
+
+# -- admission ------------------------------------------------------------------------------------
+
+
+def ask_connector(state: Replica, request: Request, hit: int) -> int:
+    """Return how many tokens the connector has behind a hit in the pool, or UNKNOWN.
+
+    ``connector.is_async`` then says whether they come later.
+    """
+    if state.connector.kind == FAKE:
+        return ask_host(state, request, hit)
+    return 0
+
+
+def ask_host(state: Replica, request: Request, hit: int) -> int:
+    """Answer from what the host has offered."""
+    connector, row = state.connector, request.request_id
+    if connector.num_unknown[row] > 0:
+        connector.num_unknown[row] -= 1
+        return UNKNOWN
+    connector.is_async = connector.is_sync[row] == 0
+    return max(connector.offered[row] - hit, 0)
+
+
+def after_allocation(state: Replica, request: Request) -> None:
+    """Tell the connector that a waiting request has got its blocks."""
+    if state.connector.kind == FAKE:
+        state.connector.offered[request.request_id] = 0
+
+
+def find_computed(state: Replica, request: Request) -> int:
+    """Find how many tokens of a waiting request need not be computed, or UNKNOWN.
+
+    ``connector.hit``, ``external`` and ``is_async`` then say where they are.
+    """
+    connector = state.connector
+    connector.external = 0
+    connector.is_async = False
+    if request.num_computed_tokens > 0:  # they have been loaded
+        return request.num_computed_tokens
+    hit = look_up(state.kv, request)
+    tail = hit % connector.block_size
+    external = ask_connector(state, request, hit - tail)
+    if external == UNKNOWN:
+        connector.is_async = False
+        return UNKNOWN
+    if tail > 0:
+        if external > tail:
+            hit -= tail
+        else:
+            external = 0
+    connector.is_async = connector.is_async and external > 0
+    connector.hit = hit
+    connector.external = external
+    return hit + external
+
+
+def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
+    """Make room for the first tokens that a request computes; False if there is none."""
+    kv, connector = state.kv, state.connector
+    if request.holding != NONE:
+        admitted = admit_loaded(state, request, num_tokens)
+    elif connector.external > 0:
+        admitted = take_external(state, request, next_holding(kv), num_tokens, 0)
+        if admitted:
+            take_holding(kv, request)
+    else:
+        admitted = admit_slots(kv, request, num_tokens, connector.hit)
+    if admitted:
+        after_allocation(state, request)
+    return admitted
+
+
+def start_load(state: Replica, k: int) -> bool:
+    """Take the blocks of an asynchronous load and begin it; False if there is no room."""
+    connector, kv, request = state.connector, state.kv, state.requests[k]
+    if not take_external(state, request, next_holding(kv), 0, reserved_blocks(state)):
+        return False
+    take_holding(kv, request)
+    set_apart(kv, request)
+    request.num_computed_tokens = connector.hit + connector.external
+    request.status = WAITING_FOR_REMOTE_KVS
+    connector.place[request.request_id] = k
+    connector.load[request.request_id] = STARTED
+    connector.num_missing_blocks += missing_blocks(state, request)
+    connector.loads[connector.num_loads] = k
+    connector.num_loads += 1
+    after_allocation(state, request)
+    return True
+
+
+def promote(state: Replica, request: Request) -> bool:
+    """Make a request whose load has ended one that waits to run; False if it has not.
+
+    If nothing could be loaded, it begins anew.
+    """
+    connector, row = state.connector, request.request_id
+    if connector.load[row] != RECEIVED:
+        return False
+    end_load(state, request)
+    request.status = PREEMPTED if request.num_preemptions > 0 else WAITING
+    if request.num_computed_tokens == 0:
+        rejoin(state.kv, request, 0)
+        free_slots(state.kv, request)
+        return True
+    name_loaded(state.kv, request, request.num_computed_tokens)
+    if request.num_computed_tokens == request.num_tokens:
+        request.num_computed_tokens -= 1  # something must be left to sample from
+    return True
+
+
+def end_load(state: Replica, request: Request) -> None:
+    """Forget a load."""
+    state.connector.num_missing_blocks -= missing_blocks(state, request)
+    state.connector.load[request.request_id] = NO_LOAD
+    state.connector.is_cut[request.request_id] = 0
+
+
+# -- the end --------------------------------------------------------------------------------------
+
+
+def release(state: Replica, request: Request, complete: bool) -> None:
+    """Free the blocks of a request that ends, unless a transfer still needs them.
+
+    ``complete``: it has got all its tokens, so that whoever waits for its KV can read it.
+    """
+    connector, kv, row = state.connector, state.kv, request.request_id
+    loads = connector.load[row] == STARTED
+    if kv.holdings[request.holding].retired:
+        if connector.load[row] != NO_LOAD and not loads:
+            end_load(state, request)
+        rejoin(kv, request, request.num_computed_tokens)
+    if kv.has_windows:
+        drop_out_of_window(kv, request, kv.holdings[request.holding])
+    if loads:
+        connector.num_missing_blocks -= missing_blocks(state, request)
+    if loads or (complete and connector.keeps[row]):
+        set_apart(kv, request)
+        connector.is_kept[row] = 1
+        connector.place[row] = request.place
+        connector.num_kept += 1
+    else:
+        give_back(state, request)
+
+
+def let_go(state: Replica, request: Request) -> None:
+    """Free the blocks that an ended request has kept until now."""
+    state.connector.is_kept[request.request_id] = 0
+    state.connector.load[request.request_id] = NO_LOAD
+    state.connector.num_kept -= 1
+    rejoin(state.kv, request, request.num_computed_tokens)
+    give_back(state, request)
+
+
+def has_transfers(state: Replica) -> bool:
+    """Whether anything goes on that only the host can end."""
+    connector = state.connector
+    if connector.kind == NO_CONNECTOR:
+        return False
+    return connector.num_kept > 0 or connector.held.length > 0
+
+
+def has_reports(state: Replica) -> bool:
+    """Whether the host has reported anything that has not been taken in."""
+    connector = state.connector
+    if connector.kind == NO_CONNECTOR:
+        return False
+    failures = connector.num_bad_blocks + connector.num_bad_requests
+    return connector.num_received + connector.num_sent + failures > 0

@@ -1,0 +1,74 @@
+"""What a scheduler is told of its KV connector: vLLM's KVTransferConfig."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+from typing import TYPE_CHECKING, Literal
+
+from kvsim.records.connector import FAKE, OFFLOADING
+
+if TYPE_CHECKING:
+    from kvsim.kv.manager import KVCacheManager
+    from kvsim.records.engine import Replica
+    from kvsim.records.memory import Memory
+
+Role = Literal["kv_producer", "kv_consumer", "kv_both"]
+FailurePolicy = Literal["recompute", "fail"]
+
+
+#: Lists of a connector with a number per request of the trace.
+BY_ROW = (
+    *("offered", "is_sync", "num_unknown", "keeps", "received", "sent", "bad_requests"),
+    *("is_held", "place", "load", "is_cut", "is_kept", "skips", "loads", "failed"),
+)
+
+
+@dataclass(frozen=True)
+class ConnectorConfig:
+    """A connector; names and defaults are vLLM's.
+
+    Parameters
+    ----------
+    kind : one of :class:`kvsim.records.connector.ConnectorKind`, ``FAKE`` or ``OFFLOADING``
+    kv_role : makes KV for others, takes it from others, or both
+    kv_load_failure_policy : what becomes of a request whose KV could not be loaded
+    """
+
+    kind: int = FAKE
+    kv_role: Role = "kv_both"
+    kv_load_failure_policy: FailurePolicy = "fail"
+
+    @property
+    def is_producer(self) -> bool:
+        """Whether others read its KV."""
+        return self.kv_role != "kv_consumer"
+
+    @property
+    def is_consumer(self) -> bool:
+        """Whether it takes KV from others."""
+        return self.kv_role != "kv_producer"
+
+
+def num_transfers(kv: KVCacheManager, num_rows: int) -> int:
+    """Most requests that can hold blocks without running: each has one of its own."""
+    return min(kv.num_gpu_blocks, num_rows)
+
+
+def lay_out_connector(
+    state: Replica, memory: Memory, config: ConnectorConfig, depth: int, num_rows: int
+) -> None:
+    """Lay out a connector for the requests of a trace."""
+    connector, kv = state.connector, state.kv
+    connector.kind = config.kind
+    connector.drops_stale = config.is_producer and config.kind != OFFLOADING
+    connector.has_fence = config.is_consumer and depth > 1
+    connector.recomputes = config.kv_load_failure_policy == "recompute"
+    connector.block_size = lcm(*(kv.groups[g].block_size for g in range(kv.num_groups)))
+    for name in BY_ROW:
+        setattr(connector, name, memory.ints(num_rows))
+    for name in ("fenced", "fences"):
+        setattr(connector, name, memory.ints(kv.num_holdings))
+    num_blocks = kv.pool.num_usable + 1
+    connector.bad_blocks, connector.is_marked = memory.ints(num_blocks), memory.ints(num_blocks)
+    kv.pool.tracks_kept, kv.pool.keepers = True, memory.ints(num_blocks)
