@@ -169,6 +169,12 @@ class Config(Validated):
     kv_cache_layout: Literal["LBNHC", "BLNHC"] = Field(
         "LBNHC", description="of mixed layers: layer or block outermost in the KV tensors"
     )
+    mamba_ssm_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
+        "auto", description="states of Mamba and linear-attention layers [the weights' dtype]"
+    )
+    encoder_cache_size: Annotated[int, Field(ge=0)] = Field(
+        0, description="tokens of image or audio encoder outputs kept on the GPU"
+    )
     enforce_eager: bool = Field(False, description="no CUDA graphs: their memory is free")
     vllm_version: str = Field("0.33", description="vLLM whose memory conventions to follow")
 

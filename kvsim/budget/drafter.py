@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.budget.layout import KVLayout, attention_on_rank, kv_layout
+from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES, weight_bytes
 from kvsim.catalog import get_model
 
 if TYPE_CHECKING:
@@ -50,7 +53,9 @@ def drafter_of(model: ModelSpec, spec: SpeculativeConfig) -> Drafter:
     if spec.method == "mtp":
         layers = spec.mtp_modules
     joined = JOINED[spec.method] * model.hidden_size * model.hidden_size
-    attention = model.num_attention_params(layer)
+    if spec.method == "mtp":  # each module has its own, and norms of both inputs and the output
+        joined = layers * (joined + 3 * model.hidden_size)
+    attention = model.num_attention_params(layer) + model.norms_per_layer * model.hidden_size
     if spec.method == "eagle3":  # its layer reads the embedding beside the hidden state
         attention += model.hidden_size * model.head_dim * (model.num_heads + 2 * model.num_kv_heads)
     mlp, active_mlp = _mlp(model, experts=spec.method == "mtp")
@@ -80,8 +85,79 @@ def _whole(model: ModelSpec) -> Drafter:
 def _mlp(model: ModelSpec, *, experts: bool) -> tuple[int, int]:
     """Parameters of a head's MLP, and those that a token multiplies with."""
     if experts and model.is_moe:
-        shared = model.num_shared_experts * model.num_expert_params
+        shared = model.num_shared_experts * model.num_expert_params + model.num_router_params
         routed = model.num_experts * model.num_expert_params
         return shared + routed, shared + model.num_experts_per_token * model.num_expert_params
     width = 3 * model.hidden_size * model.intermediate_size
     return width, width
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def drafter_bytes(
+    model: ModelSpec,
+    spec: SpeculativeConfig,
+    *,
+    dtype: str = "bf16",
+    quantization: str | None = None,
+    tensor_parallel_size: int = 1,
+) -> int:
+    """Bytes of the drafter's weights on one GPU, beside the target's; 0 if it has none.
+
+    A draft model is stored as its own name says, an MTP module as the target's layers are (it is
+    part of that checkpoint), and other heads in ``dtype``.
+
+    Raises
+    ------
+    ValueError
+        For a draft model that the catalogue does not have.
+    """
+    if not spec.has_drafter:
+        return 0
+    if spec.method == "draft_model":
+        draft = get_model(str(spec.model))
+        return weight_bytes(
+            draft,
+            dtype=dtype,
+            quantization=draft.quantization,
+            tensor_parallel_size=tensor_parallel_size,
+        )
+    element: float = DTYPE_BYTES[dtype]
+    if spec.method == "mtp" and quantization not in (None, "mxfp4"):
+        element = QUANTIZED_BYTES[str(quantization)]
+    return int(drafter_of(model, spec).own_params * element / tensor_parallel_size)
+
+
+def with_drafter(
+    layout: KVLayout,
+    model: ModelSpec,
+    spec: SpeculativeConfig | None,
+    *,
+    tensor_parallel_size: int = 1,
+) -> KVLayout:
+    """Return a layout with the drafter's layers behind the target's, their KV in the same dtype.
+
+    The layers of a head are like the target's last attention layer, but see all tokens.
+
+    Raises
+    ------
+    ValueError
+        For a draft model that the catalogue does not have.
+    """
+    if spec is None or not spec.has_drafter:
+        return layout
+    if spec.method == "draft_model":
+        draft = get_model(str(spec.model))
+        own = kv_layout(draft, layout.dtype, tensor_parallel_size=tensor_parallel_size)
+        added, scales = own.layers, own.scale_bytes_per_token
+    else:
+        last = model.layers[-1]._replace(kind="full", window=None)
+        kv, scale = attention_on_rank(last, layout.dtype, tensor_parallel_size)
+        count = drafter_of(model, spec).num_layers
+        added, scales = (kv,) * count, scale * count
+    return replace(
+        layout,
+        layers=layout.layers + added,
+        scale_bytes_per_token=layout.scale_bytes_per_token + scales,
+    )

@@ -187,7 +187,7 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
         own["allocator"] = setup.config.allocator
         own["kv_cache_bytes"] = memory.num_bytes
         own["layers"] = [
-            layer[:3] if layer.num_tensors == 2 else tuple(layer) for layer in memory.layout.layers
+            layer[:3] if layer.num_tensors == 2 else layer[:4] for layer in memory.layout.layers
         ]
         own["swap_space_bytes"] = memory.swap_space_bytes
     return CaseConfig(

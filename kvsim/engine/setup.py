@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import Memory, resolve_memory
+from kvsim.budget.drafter import with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
@@ -130,6 +131,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         spec = None if allocator.speculation == "none" else allocator.speculation
         config = config.model_copy(update={"speculative_config": spec})
     memory = resolve_memory(config)
+    _check_states(memory)
     layout = _layout(config, memory, allocator)
     kind = _scheduler_type(config, memory, layout, allocator, scheduler)
     allocator = _with_offloading(config, allocator, kind, scheduler)
@@ -252,8 +254,11 @@ def _kv_config(
     scheduler: str,
     steps: int,
 ) -> KVCacheConfig:
+    tp = config.tensor_parallel_size
     return KVCacheConfig(
-        layout=layout,
+        layout=with_drafter(
+            layout, memory.model, config.speculative_config, tensor_parallel_size=tp
+        ),
         block_size=config.block_size,
         num_bytes=memory.num_gpu_blocks * memory.plan.bytes_per_block,
         max_model_len=memory.limits.max_model_len,
@@ -317,6 +322,15 @@ def _scheduler_config(
         speculation=config.speculative_config,
         seed=config.seed,
     )
+
+
+def _check_states(memory: Memory) -> None:
+    """Refuse a model that keeps states: its blocks have rules of their own."""
+    if memory.model.num_state_layers:
+        raise ValueError(
+            f"model {memory.model.name!r}: its {memory.model.num_state_layers} Mamba or "
+            "linear-attention layers are not simulated; kvsim capacity says what they take"
+        )
 
 
 def _lookahead(config: Config) -> dict[str, Any]:

@@ -142,6 +142,11 @@ def most_states(spec: AttentionSpec, num_tokens: int) -> int:
 
 def attention_spec(group: KVGroup) -> AttentionSpec:
     """Return the rules for a group of the planner."""
+    if group.kind == "ring":
+        return Ring(group.block_size)
+    if (state := group.state) is not None:
+        spec_blocks, checkpoints = state.num_speculative_blocks, state.num_checkpoint_blocks
+        return Mamba(group.block_size, state.mode, spec_blocks, checkpoints)
     if group.window is None:
         return FullAttention(group.block_size)
     if group.kind == "sliding":

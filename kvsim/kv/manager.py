@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kvsim.budget.pages import StateCache
 from kvsim.budget.planner import plan_groups
 from kvsim.registry import Registry
 
@@ -131,8 +132,16 @@ class KVCacheConfig:
         """Return the groups of layers, with blocks of the configured size or another."""
         if self.plan is not None:
             return self.plan
-        size = block_size or self.block_size
-        return plan_groups(self.layout, size, hybrid=self.hybrid, packed=self.packed)
+        return plan_groups(
+            self.layout,
+            block_size or self.block_size,
+            hybrid=self.hybrid,
+            packed=self.packed,
+            state=StateCache(
+                "align" if self.enable_prefix_caching else "none", self.num_draft_tokens
+            ),
+            max_model_len=self.max_model_len,
+        )
 
 
 class KVCacheManager(ABC):
