@@ -38,6 +38,8 @@ COPIED = (
 #: Tables of which the header, the first row and every tenth from there is taken.
 EVERY = 10
 THINNED = ("kernels/vidur/*_attention.csv.gz", "kernels/vidur/*_mlp.csv.gz")
+#: Files taken whole, compressed.
+COMPRESSED = ("vllm_planner2.json",)
 #: Traces: file, how many rows from the beginning, and what the sample's file is called.
 HEADS = (
     ("azure2023_conv.csv.gz", 2000, "azure2023_conv_2000.csv.gz"),
@@ -64,6 +66,9 @@ def sampled(data: Path) -> Iterator[tuple[str, bytes]]:
             lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
             rows = [lines[0], *lines[1::EVERY]]
             yield path.relative_to(data).as_posix(), packed(rows)
+    for pattern in COMPRESSED:
+        for path in found(data, pattern):
+            yield f"{path.relative_to(data).as_posix()}.gz", packed([path.read_bytes()])
     for source, count, name in HEADS:
         (path,) = found(data, f"traces/{source}")
         header = 1 if ".csv" in source else 0

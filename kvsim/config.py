@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvsim.catalog.spec import GpuSpec, ModelSpec
 from kvsim.errors import FieldError, unknown_name
+from kvsim.kv_events import KVEventsConfig
+from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import MAX_SAMPLES
 
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
@@ -114,6 +116,12 @@ class Config(Validated):
     prefill_schedule_interval: Annotated[int, Field(ge=0)] = Field(
         0, description="while requests decode, compute prompts in every N-th step; 0: in any"
     )
+    speculative_config: SpeculativeConfig | None = Field(
+        None, description="speculative decoding, vLLM's JSON object"
+    )
+    enable_lora: bool = Field(False, description="serve LoRA adapters: the trace's lora_id")
+    max_loras: Count = Field(1, description="most adapters of one batch")
+    max_lora_rank: Count = Field(16, description="largest rank of an adapter")
     enable_chunked_prefill: bool = Field(True, description="split prompts over steps")
     async_scheduling: bool | None = Field(
         None, description="schedule a step while the last one runs [on under vllm]"
@@ -161,6 +169,12 @@ class Config(Validated):
     kv_cache_layout: Literal["LBNHC", "BLNHC"] = Field(
         "LBNHC", description="of mixed layers: layer or block outermost in the KV tensors"
     )
+    mamba_ssm_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
+        "auto", description="states of Mamba and linear-attention layers [the weights' dtype]"
+    )
+    encoder_cache_size: Annotated[int, Field(ge=0)] = Field(
+        0, description="tokens of image or audio encoder outputs kept on the GPU"
+    )
     enforce_eager: bool = Field(False, description="no CUDA graphs: their memory is free")
     vllm_version: str = Field("0.33", description="vLLM whose memory conventions to follow")
 
@@ -188,6 +202,10 @@ class Config(Validated):
     goodput: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
         None, description="latency targets in ms, e.g. ttft:500 tpot:50"
     )
+    kv_events_config: KVEventsConfig | None = Field(
+        None,
+        description="KV cache events, vLLM's JSON object with the path of a file that gets them",
+    )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of generated workloads")
     record_steps: bool = Field(False, description="keep a row per step")
     record_memory_map: bool = Field(False, description="keep causes by address over time")
@@ -197,6 +215,16 @@ class Config(Validated):
     @classmethod
     def _none(cls, value: object) -> object:
         return None if value == NONE else value
+
+    @field_validator("speculative_config", mode="before")
+    @classmethod
+    def _speculative(cls, value: object) -> object:
+        return None if value is None or value == NONE else SpeculativeConfig.of(value)
+
+    @field_validator("kv_events_config", mode="before")
+    @classmethod
+    def _events(cls, value: object) -> object:
+        return None if value is None or value == NONE else KVEventsConfig.of(value)
 
     @field_validator(
         "max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes", mode="before"
@@ -313,5 +341,7 @@ def _field_error(error: ValidationError) -> FieldError:
     first = error.errors()[0]
     name, *inner = [str(part) for part in first["loc"]] or ["config"]
     what = first["msg"]
+    if first["type"] == "value_error":  # said by a validator here, not by pydantic
+        return FieldError(name, str(first["ctx"]["error"]))
     of = f"{inner[0]} " if inner and name in ("goodput", "logged") else ""
     return FieldError(name, f"{of}is {first['input']!r}: {what[0].lower()}{what[1:]}")

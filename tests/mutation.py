@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ("rules", "block_pool", "kv_managers", "schedulers", "cases", "peer_bugs", "eviction")
+TESTS = (
+    "planner",
+    "budget_parts",
+    "rules",
+    "block_pool",
+    "kv_managers",
+    "schedulers",
+    "cases",
+    "peer_bugs",
+    "eviction",
+)
 
 
 #: Ends the tests' conftest: they are to judge a rule, not whether a mutant compiles.
@@ -42,9 +52,11 @@ class Mutant(NamedTuple):
 VLLM, BATCH, ENGINE, QUEUE = (f"rules/{name}.py" for name in ("vllm", "batch", "engine", "queue"))
 PAGED, POOL, PREFIX = "rules/paged.py", "rules/pool.py", "rules/prefix.py"
 WINDOW = "rules/window.py"
+ENCODER, EVENTS = "rules/encoder.py", "rules/events.py"
 CADENCE, LORA = "rules/cadence.py", "rules/lora.py"
 SPECULATION = "rules/speculation.py"
 ATTENTION, KEYS, EVICTION = "rules/attention.py", "rules/keys.py", "rules/eviction.py"
+PLANNER, PAGES, PACKED = (f"budget/{name}.py" for name in ("planner", "pages", "packed"))
 LAYOUT, POOL_LAYOUT = "kv/paged.py", "kv/block_pool.py"  # the constants that the rules read
 
 #: Left out, as no run can tell: the max_model_len limit of 2a.2 (outputs are cut beforehand), the
@@ -101,6 +113,49 @@ MUTANTS = [
     Mutant("25 as many adapters as may be", LORA, "state.num_loras < state.limits.max_loras", "state.num_loras <= state.limits.max_loras"),
     Mutant("26 a grammar that is not compiled", VLLM, "> state.ready_clock", "> state.ready_clock + 1"),
     Mutant("26 deferred although it is ready", ENGINE, "        defer(state, state.requests[k])  # also if it is ready at once\n", "        pass\n"),
+    # 27. KV events.
+    Mutant("27 blocks that get keys", PAGED, "                note_key(log, key, place)\n", "                pass\n"),
+    Mutant("27 one event per call and group", PAGED, "        note_stored(kv, request, holding, group, first, stop, first_key)\n", "        if log.num_keys > first_key:\n            note_stored(kv, request, holding, group, first, stop, first_key)\n"),
+    Mutant("27 the parent of a call's first block", EVENTS, "units = first * group.keys_per_block", "units = first"),
+    Mutant("27 a first block has no parent", EVENTS, "event.has_parent = int(units > 0)", "event.has_parent = 1"),
+    Mutant("27 all tokens of a call", EVENTS, "    event.stop = stop * size\n", "    event.stop = (first + 1) * size\n"),
+    Mutant("27 removed when handed out", POOL, "    if pool.has_events:\n        note_removed(pool, k)\n", ""),
+    Mutant("27 both keys are removed", EVENTS, "    if log.second_keys[k] != NONE:\n", "    if False:\n"),
+    Mutant("27 a prompt's end is told", PAGED, "    if kv.pool.has_events:\n        note_partial(kv, request, holding, g, units)\n", ""),
+    Mutant("27 beside the key of the block", PAGED, "elif not kv.pool.has_events or not add_second_key(kv.pool, block, key):", "else:"),
+    Mutant("27 but once", EVENTS, "if pool.blocks[k].key == key or log.second_keys[k] != NONE:", "if pool.blocks[k].key == key:"),
+    Mutant("27 with every call", PAGED, "            name_tails(kv, request, holding, num_tokens // kv.alignment * kv.alignment)\n", "            pass\n"),
+    Mutant("27 told by the next update", ENGINE, "        note_update(state.kv.pool.log, state.clock)\n", "        pass\n"),
+    # 28. Encoder inputs.
+    Mutant("28 items before the chunk", ENCODER, "if end <= computed:", "if False:"),
+    Mutant("28 items behind the chunk", ENCODER, "if item.offset >= computed + num_tokens + ahead:", "if False:"),
+    Mutant("28 items that the drafter reads", ENCODER, "if item.offset >= computed + num_tokens + ahead:", "if item.offset >= computed + num_tokens:"),
+    Mutant("28 whole items", ENCODER, "state.limits.whole_items and computed <= item.offset and", "False and"),
+    Mutant("28 whole items from their first token", ENCODER, "computed <= item.offset and", "computed < item.offset and"),
+    Mutant("28 whole items before the drafter", ENCODER, "return max(item.offset - computed - ahead, 0)", "return max(item.offset - computed, 0)"),
+    Mutant("28 one content once", ENCODER, "if is_chosen(state, item.content):", "if False:"),
+    Mutant("28 duplicates refer, too", ENCODER, "        keep_item(state, encoder.duplicates[n])\n", "        pass\n"),
+    Mutant("28 cached contents are kept at once", ENCODER, "            keep_item(state, place)\n", "            pass\n"),
+    Mutant("28 budget of a step", ENCODER, "if item.num_tokens > encoder.budget - encoder.num_chosen_tokens:", "if False:"),
+    Mutant("28 budget is used up", ENCODER, "encoder.budget = encoder.budget_before - encoder.num_chosen_tokens", "pass"),
+    Mutant("28 a victim's budget", ENCODER, "            encoder.budget += state.trace.items[place].num_tokens\n", ""),
+    Mutant("28 chosen items take room", ENCODER, "needed = encoder.num_chosen_tokens + item.num_tokens", "needed = item.num_tokens"),
+    Mutant("28 what is needed stays", ENCODER, "if needed > encoder.num_reclaimable_tokens:", "if needed >= encoder.num_reclaimable_tokens:"),
+    Mutant("28 the oldest goes", ENCODER, "content = encoder.unneeded.head", "content = encoder.unneeded.tail"),
+    Mutant("28 evicted contents are gone", ENCODER, "        encoder.contents[content].is_cached = False\n", ""),
+    Mutant("28 contents that come back", ENCODER, "        forget_eviction(state, item.content)\n", ""),
+    Mutant("28 the chunk ends before the item", ENCODER, "            return min(num_tokens, max(item.offset - computed, 0))\n", "            return 0\n"),
+    Mutant("28 entered once it has slots", VLLM, "        if encodes:\n            encode_items(state, k)\n", ""),
+    Mutant("28 nothing to compute: set aside", VLLM, "if (limits.has_encoder or limits.num_drafts > 0) and num_tokens == 0:", "if limits.num_drafts > 0 and num_tokens == 0:"),
+    Mutant("28 refused: all are let go", VLLM, "                release_all(state, request)\n", "                pass\n"),
+    Mutant("28 computed items are let go", ENGINE, "            release_computed(state, request)\n", "            pass\n"),
+    Mutant("28 not those under way", ENCODER, "request.num_computed_tokens - request.num_placeholders", "request.num_computed_tokens"),
+    Mutant("28 ended: all are let go", ENGINE, "        release_all(state, request)\n    if request.status != RUNNING", "        pass\n    if request.status != RUNNING"),
+    Mutant("28 preempted: all are let go", ENCODER, "    release_all(state, state.requests[k])\n", ""),
+    Mutant("28 let go, but findable", ENCODER, "            if encoded.num_references == 0:\n                append", "            if encoded.num_references == 0:\n                encoded.is_cached = False\n                append"),
+    Mutant("28 names cover items", KEYS, "            key = add_items(key, holding, request.request_id, k * block_size, stop)\n", "            pass\n"),
+    Mutant("28 where items begin", KEYS, "item.offset - start)\n    return key", "0)\n    return key"),
+    Mutant("28 items after the block", KEYS, "stop = (k + 1) * block_size + lookahead", "stop = (k + 1) * block_size"),
     Mutant("20 ids are compared as text", QUEUE, "    return a.id_rank < b.id_rank\n", "    return a.request_id < b.request_id\n"),
     Mutant("2a.3 index follows a victim before it", VLLM, "            if place < index:\n                index -= 1\n", ""),
     Mutant("2a.3 budget of a dropped victim", VLLM, "            budget += given_back\n", ""),
@@ -185,6 +240,45 @@ MUTANTS = [
     Mutant("8 longest hit is the boundary", PREFIX, "    if longest > hit:\n        request.shared_prefix_boundary = longest\n", ""),
     Mutant("8 boundary overwritten by every lookup", PREFIX, "    request.shared_prefix_boundary = 0\n", ""),
     Mutant("8 caching rounds to the alignment", PAGED, "    num_tokens -= num_tokens % kv.alignment\n", ""),
+    # 9 and 31. Groups of layers, their pages, and the packed rule.
+    Mutant("9 close counts take the larger", PLANNER, "return many if many < 1.5 * few else few", "return few"),
+    Mutant("9 layers are dealt in turn", PLANNER, "layers[index::num_groups] for index", "layers[index * size : index * size + size] for index"),
+    Mutant("31 one sort is one group", PLANNER, "    if len({page.sort for page in pages}) == 1:\n        return _plan(pages, [everything])\n", ""),
+    Mutant("31 one sort has one block size", PAGES, "return self.kind, self.block_size, self.window", "return self.kind, self.window"),
+    Mutant("31 windows of one length are one sort", PAGES, "return self.kind, self.block_size, self.window", "return self.kind, self.block_size"),
+    Mutant("31 packed only with several page sizes", PLANNER, "if packed and len({page.page_bytes for page in pages}) > 1:", "if packed:"),
+    Mutant("31 windows beside MLA become full", PLANNER, 'full = [page._replace(kind="full", window=None) for page in pages]', "full = list(pages)"),
+    Mutant("31 MLA beside larger states", PLANNER, "        if any(page.kind in STATES for page in pages):\n", "        if False:\n"),
+    Mutant("31 MLA is never padded", PAGES, "elif page.is_latent:", "elif False:"),
+    Mutant("31 smaller pages get longer blocks", PAGES, "elif largest % page.page_bytes == 0:", "elif False:"),
+    Mutant("31 states are padded, not stretched", PAGES, "        elif page.kind in STATES:\n            made.append(page._replace(page_bytes=largest))\n", ""),
+    Mutant("24 a page holds a state", PAGES, "return unit * cdiv(max(states), unit * bytes_per_token)", "return unit * max(max(states) // (unit * bytes_per_token), 1)"),
+    Mutant("24 kernel alignment", PAGES, "unit = max(KERNEL_ALIGNMENT, block_size)", "unit = block_size"),
+    Mutant("24 configured size is a multiple", PAGES, "unit = max(KERNEL_ALIGNMENT, block_size)", "unit = KERNEL_ALIGNMENT"),
+    Mutant("24 MLA's alignment", PAGES, "        unit = max(unit, MLA_ALIGNMENT)\n", "        pass\n"),
+    Mutant("24 states padded to attention", PAGES, "padded = max(held, largest)", "padded = held"),
+    Mutant("24 uncached states have the longest block", PAGES, 'uncached = max_model_len if state.mode == "none" else block_size', "uncached = block_size"),
+    Mutant("24 hash unit without caching", PLANNER, "            return self.scheduler_block_size\n        named", "            pass\n        named"),
+    Mutant("29 a ring is not hashed", PLANNER, 'named = [group.block_size for group in self.groups if group.kind != "ring"]', "named = [group.block_size for group in self.groups]"),
+    Mutant("29 a ring takes one block", PLANNER, '        if self.kind == "ring":\n            return 1\n', '        if self.kind == "ring":\n            return 2\n'),
+    Mutant("31 blocks of a cached state", PAGES, "return 2 + self.num_speculative_blocks + self.num_checkpoint_blocks", "return 1 + self.num_speculative_blocks + self.num_checkpoint_blocks"),
+    Mutant("31 checkpoint blocks", PAGES, "return 2 + self.num_speculative_blocks + self.num_checkpoint_blocks", "return 2 + self.num_speculative_blocks"),
+    Mutant("31 speculative blocks, uncached", PAGES, "return 1 + self.num_speculative_blocks\n", "return 1\n"),
+    Mutant("31 states of one page and settings", PAGES, "return self.kind, self.block_size, self.page_bytes, self.state", "return self.kind, self.block_size"),
+    Mutant("31 repeats only of balanced buckets", PACKED, "balanced = [bucket for bucket in buckets if bucket.balanced]", "balanced = list(buckets)"),
+    Mutant("31 repeats need several sizes", PACKED, "for b in balanced if len(b.members) > 1), default=0)", "for b in balanced), default=0)"),
+    Mutant("31 fewest repeats of several sizes", PACKED, "return min(range(fewest, most + 1)", "return min(range(1, most + 1)"),
+    Mutant("31 most repeats of balanced buckets", PACKED, "most = max(bucket.num_repeats for bucket in balanced)", "most = fewest"),
+    Mutant("31 least padding", PACKED, "key=lambda size: (empty(size), -size))", "key=lambda size: -size)"),
+    Mutant("31 largest of equal paddings", PACKED, "key=lambda size: (empty(size), -size))", "key=lambda size: (empty(size), size))"),
+    Mutant("31 unbalanced buckets stay whole", PACKED, "if repeats and bucket.balanced:", "if repeats:"),
+    Mutant("31 windows are cut without repeats", PACKED, '(bucket.first.kind == "sliding" and not repeats)', "False"),
+    Mutant("31 windows are not cut with repeats", PACKED, '(bucket.first.kind == "sliding" and not repeats)', '(bucket.first.kind == "sliding")'),
+    Mutant("31 anchor of a state bucket", PACKED, "b.bytes_per_block(b.num_layers if b in states else b.num_groups)", "b.bytes_per_block(b.num_groups)"),
+    Mutant("31 anchor of the others", PACKED, "b.bytes_per_block(b.num_layers if b in states else b.num_groups)", "b.bytes_per_block(b.num_layers)"),
+    Mutant("31 states keep their repeats", PACKED, "bucket.num_groups = max(bucket.num_groups, cdiv(bucket.num_layers, most))", "bucket.num_groups = cdiv(bucket.num_layers, most)"),
+    Mutant("31 repeats are dealt in turn", PACKED, "m[index :: self.num_groups]", "m[index * len(m) // self.num_groups : (index + 1) * len(m) // self.num_groups]"),
+    Mutant("31 a block is the largest group", PLANNER, "return KVPlan(groups, max(group.page_bytes for group in groups))", "return KVPlan(groups, groups[0].page_bytes)"),
 ]  # fmt: skip
 
 #: Those that ``--compiled`` also runs through the compiled engine: each is a minute of compiling.
@@ -208,7 +302,7 @@ def is_caught(mutant: Mutant, *, compiled: bool = False) -> str | None:
     """Return what catches a mutant, None if nothing does."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for name in ("kvsim", "workloads", "tests"):
+        for name in ("kvsim", "workloads", "experiments", "tests"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, copy / name, ignore=ignored)
         shutil.copy(ROOT / "pyproject.toml", copy)

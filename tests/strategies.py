@@ -6,9 +6,11 @@ new part is drawn without an edit here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -99,6 +101,21 @@ def traces(draw: st.DrawFn, max_requests: int = 12) -> Trace:
         output_content_id=[1000 + i for i in range(n)],
         priority=draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)),
         cache_salt=draw(st.lists(st.sampled_from([0, 0, 0, 7]), min_size=n, max_size=n)),
+    )
+
+
+def with_seldom(trace: Trace, *, adapters: bool) -> Trace:
+    """Give requests what few have: adapters, grammars, an acceptance of their own."""
+    rows = np.arange(len(trace))
+    given = (rows * 7919 + int(trace.num_prompt_tokens.sum())) % 11
+    recorded = [[int(k) % 4, 1] if k > 7 else [] for k in given]
+    return replace(
+        trace,
+        lora_id=np.where(given < 6, given % 4, 0) if adapters else trace.lora_id,
+        grammar_time=np.where(given % 3 == 1, given * 0.01, -1.0),
+        acceptance_rate=np.where(given < 3, given / 3, -1.0),
+        accept_offsets=np.cumsum([0, *map(len, recorded)]),
+        accepted_drafts=np.array([c for counts in recorded for c in counts], np.int64),
     )
 
 

@@ -54,13 +54,6 @@ def test_all_recorded_schedules_of_a_feature_come_out_identical(feature, whole_d
             assert kvsim.replay(path, backend=backend) is None, path
 
 
-def test_a_feature_without_rules_is_refused_and_not_passed_over(tmp_path, monkeypatch):
-    monkeypatch.setattr("kvsim.cases.case.NOT_MODELLED", {"telepathy"})
-    path = edited(tmp_path, lambda case: case["config"].update(telepathy=True))
-    with pytest.raises(ValueError, match="not modelled: telepathy"):
-        kvsim.replay(path)
-
-
 def edited(tmp_path, edit, name="08_multi_turn"):
     source = next(path for path in GOLDEN if name_of(path) == name)
     content = json.loads(read_bytes(source))

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import examples, traces
+from strategies import examples, traces, with_seldom
 
 import kvsim
 import workloads
@@ -65,11 +65,31 @@ def family(**choices: Any) -> st.SearchStrategy[dict[str, Any]]:
 #: Families that often hit a prefix.
 HITTING = ("full", "sliding", "hybrid", "eviction", "tiered")
 #: Families that take memory as requests grow, and find none.
-PREEMPTING = ("full", "sliding", "hybrid", "unequal", "chunked", "eviction", "tiered", "vllm-v0")
+PREEMPTING = (
+    *("full", "sliding", "hybrid", "unequal", "chunked", "eviction", "tiered", "vllm-v0"),
+    "speculation",
+)
 RETENTION = (0, 0, None, 16, 48)
 RESERVES = ("max", "pow2", "oracle")
 RULED_POLICIES = [
     name for name in EVICTION_POLICIES.names() if EVICTION_POLICIES.create(name).runs_by_rules
+]
+#: Ways to draft.
+SPECULATIVE: list[tuple[str, dict[str, Any]]] = [
+    ("ngram", {"num_speculative_tokens": 3}),
+    ("ngram", {"num_speculative_tokens": 1, "synthetic_acceptance_rate": 0.9}),
+    ("eagle3", {"num_speculative_tokens": 2}),
+    ("eagle", {"num_speculative_tokens": 4, "disable_lookahead_block_hashes": True}),
+    ("mtp", {"num_speculative_tokens": 2, "mtp_modules": 2, "synthetic_acceptance_length": 2.5}),
+    ("draft_model", {"num_speculative_tokens": 3, "model": "llama-3.2-1b"}),
+    ("dflash", {"num_speculative_tokens": 5}),
+    (
+        "eagle3",
+        {
+            "num_speculative_tokens": 3,
+            "num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 6, 1], [7, 64, 0]],
+        },
+    ),
 ]
 #: Parts that both engines run; each family is drawn as often as any other. A new one is one line.
 FAMILIES = {
@@ -135,7 +155,22 @@ FAMILIES = {
         allocator=["virtual+page-size=64KiB", "virtual"],
         scheduler=["vllm", "vllm", "orca", "static", "vllm-v0"],
     ),
+    "speculation": family(
+        model=["llama-3-8b", "llama-3-8b", like("gpt-oss-20b", window=9)],
+        speculative_config=[{"method": m, **rest} for m, rest in SPECULATIVE],
+        num_lookahead_tokens=[0],
+        prefill_schedule_interval=[0, 0, 2],
+    ),
+    "adapters": family(
+        model=["llama-3-8b"],
+        enable_lora=[True],
+        max_loras=[1, 2],
+        prefill_schedule_interval=[0, 3],
+        max_num_scheduled_tokens=[None, 5],
+    ),
 }
+#: Families whose requests have adapters, grammars and an acceptance of their own.
+SELDOM = ("speculation", "adapters")
 
 
 @st.composite
@@ -180,6 +215,14 @@ def configured(draw: st.DrawFn, name: str) -> dict[str, Any]:
             options["enable_chunked_prefill"] = False
             options["max_num_batched_tokens"] = max(budget, options["max_model_len"])
     options |= given
+    if "speculative_config" in given:
+        if given["speculative_config"]["method"] == "ngram":
+            options["async_scheduling"] = False
+        options["max_num_batched_tokens"] = max(options["max_num_batched_tokens"], 8)
+    if "enable_lora" in given and options["max_num_scheduled_tokens"] is not None:
+        limit = min(options["max_num_scheduled_tokens"], options["max_num_batched_tokens"])
+        options["max_num_scheduled_tokens"] = limit
+        options["enable_chunked_prefill"] = True
     if "num_samples" in given:  # sequences count
         options |= {"max_num_seqs": max_num_seqs + 2, "num_lookahead_tokens": 0}
         options["max_num_active_seqs"] = None
@@ -209,6 +252,8 @@ def test_both_engines_agree_to_the_bit(name: str) -> None:
     @examples(40)
     @given(trace=traces(max_requests=30), options=configured(name))
     def agree(trace: Trace, options: dict[str, Any]) -> None:
+        if name in SELDOM:
+            trace = with_seldom(trace, adapters=name == "adapters")
         python, compiled = both(trace, **options)
         assert_equal(python, compiled)
         seen["runs"] += 1
@@ -261,6 +306,8 @@ def test_both_engines_agree_when_memory_is_short(name: str) -> None:
     @given(case=short_of_memory(name))
     def agree(case: tuple[Trace, dict[str, Any]]) -> None:
         trace, options = case
+        if name in SELDOM:
+            trace = with_seldom(trace, adapters=name == "adapters")
         python, compiled = both(trace, **options)
         assert_equal(python, compiled)
         check_result(compiled)

@@ -230,3 +230,31 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     for argument in (tmp_path / "no.json", str(tmp_path / "no.json"), str(tmp_path), "./no-model"):
         with pytest.raises(ValueError, match="no such file"):
             get_model(argument)
+
+
+# -- hybrids ----------------------------------------------------------------------------------
+
+
+def test_layers_of_hybrids_are_where_the_file_says(write: Write) -> None:
+    letters = ["linear_attention"] * 40 + ["full_attention"] * 8
+    spec = read_hf_config(write("qwen3-next-80b-a3b", layer_types=letters))
+    assert (spec.num_state_layers, len(spec.layers)) == (40, 8)
+    spec = read_hf_config(write("jamba-v0.1", attn_layer_offset=0, attn_layer_period=4))
+    assert spec.layer_pattern == "FMMM"
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "message"),
+    [
+        ("nemotron-h-8b", {"hybrid_override_pattern": "ME"}, "a letter of M, \\* and - for each"),
+        ("nemotron-h-8b", {"hybrid_override_pattern": None}, "a letter of M, \\* and - for each"),
+        ("kimi-linear-48b-a3b", {"linear_attn_config": None}, "missing key linear_attn_config"),
+        ("qwen3-next-80b-a3b", {"shared_expert_intermediate_size": 600}, "must be a multiple"),
+        ("jamba-v0.1", {"mamba_d_state": 0}, "layers M need state_form"),
+    ],
+)
+def test_hybrids_that_cannot_be_read_say_why(
+    write: Write, base: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_hf_config(write(base, **changes))

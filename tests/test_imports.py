@@ -16,7 +16,19 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Lowest first. A module may import its own room and those before it.
 ROOMS = (
     *("records", "rules", "compiled"),
-    *("errors", "files", "entry_points", "registry", "trace", "catalog", "config", "budget", "kv"),
+    *(
+        "errors",
+        "files",
+        "entry_points",
+        "registry",
+        "trace",
+        "catalog",
+        "speculation",
+        "kv_events",
+        "config",
+        "budget",
+        "kv",
+    ),
     *("sched", "cost", "training", "roofline", "results", "engine", "fleet", "cases", "testing"),
     *("plugins", "report", "cli", "__main__", "__init__"),
 )

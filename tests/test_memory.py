@@ -10,10 +10,8 @@ import pandas as pd
 import pytest
 
 import kvsim
-from experiments._planner import difference, layout_of, recorded_plans
 from kvsim.budget.budget import engine_of
 from kvsim.budget.layout import KV_DTYPES, heads_per_rank, kv_dtype, kv_layout
-from kvsim.budget.planner import plan_groups
 from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
 from kvsim.kv.capacity import capacity
@@ -123,44 +121,6 @@ def test_pipeline_stages_hold_their_layers() -> None:
     assert kv_bytes("deepseek-v3", pipeline_parallel_size=2) == 31 * 1152  # 31 of 61 layers
     with pytest.raises(ValueError, match="exceeds the 32 layers"):
         kv_bytes("llama-3-8b", pipeline_parallel_size=33)
-
-
-# -- the planner ----------------------------------------------------------------------------------
-
-
-def test_planner_agrees_with_vllm(sample_data: Path) -> None:
-    """Both layouts; the block-outermost one differs only where page sizes do."""
-    plans = recorded_plans(sample_data)
-    assert len(plans) == 14
-    assert {name: difference(plan) for name, plan in enumerate(plans)} == dict.fromkeys(range(14))
-
-
-def test_a_plan_that_differs_is_told(sample_data: Path) -> None:
-    plan = recorded_plans(sample_data)[0]
-    assert difference(plan | {"num_blocks": 10239}) == "num_blocks: 10240, recorded 10239"
-    assert "max_concurrency" in str(difference(plan | {"max_concurrency": 20.001}))
-    assert "groups" in str(difference(plan | {"groups": plan["groups"] * 2}))
-
-
-def test_planner_examples() -> None:
-    """From the rules alone: Gemma-3-27B has 6 sliding groups of 8 or 9 layers and a full one."""
-    plan = plan_groups(layout_of("gemma3_27b"), 16)
-    assert [g.num_layers for g in plan.groups] == [9, 9, 9, 9, 8, 8, 10]
-    assert 20 * 2**30 // plan.bytes_per_block == 16_384
-    plan = plan_groups(layout_of("mixed heads"), 16)
-    assert [(g.block_size, g.num_layers) for g in plan.groups] == [
-        (32, 4),
-        (16, 4),
-        (16, 4),
-        (16, 4),
-    ]
-
-
-def test_hybrid_models_can_be_treated_as_full_attention() -> None:
-    layout = kv_layout(get_model("gpt-oss-20b"), kv_dtype("bf16"))
-    plan = plan_groups(layout, 16, hybrid=False)
-    assert [(g.kind, g.window, g.num_layers) for g in plan.groups] == [("full", None, 24)]
-    assert plan.bytes_per_block == 16 * layout.bytes_per_token
 
 
 # -- budget and capacity --------------------------------------------------------------------------

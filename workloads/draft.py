@@ -85,6 +85,10 @@ class Draft:
     cache_salt: Sequence[int | str | None] | None = None
     session_id: Sequence[int] | None = None
     num_samples: Sequence[int] | None = None
+    lora_id: Sequence[int | str | None] | None = None
+    grammar_time: Sequence[float] | None = None
+    acceptance_rate: Sequence[float] | None = None
+    accepted_drafts: Sequence[Sequence[int]] | None = None
     places: Sequence[int] | None = None
     pace: Pace = field(default_factory=Pace)
     notes: tuple[str, ...] = ()

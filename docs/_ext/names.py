@@ -53,7 +53,7 @@ def _provenance() -> Names:
 def _capacity() -> Names:
     import kvsim
 
-    answer = kvsim.capacity(model="llama-3-8b", gpu="a100-80gb").to_dict()
+    answer = kvsim.capacity(model="nemotron-h-8b", gpu="a100-80gb").to_dict()
     return dict.fromkeys(json.loads(json.dumps(answer)), "")
 
 

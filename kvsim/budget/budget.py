@@ -42,6 +42,9 @@ MLP_COPIES = 3.21
 
 LATEST_VLLM = "0.33"
 
+#: Parts that vLLM's log counts among the weights, and among the activations.
+WEIGHTS, WORK = ("adapters", "drafter"), ("encoder_cache",)
+
 
 def engine_of(vllm_version: str) -> Engine:
     """Return the habits of a vLLM version, e.g. ``"0.19.1"``.
@@ -59,7 +62,11 @@ def engine_of(vllm_version: str) -> Engine:
 
 
 class Budget(NamedTuple):
-    """GPU memory at start-up, bytes on one GPU. ``total`` is utilisation times memory."""
+    """GPU memory at start-up, bytes on one GPU. ``total`` is utilisation times memory.
+
+    ``adapters`` are LoRA's, ``drafter`` the weights of speculative decoding; with logged weights
+    both are among them. ``encoder_cache`` holds the outputs of an image or audio encoder.
+    """
 
     total: int
     weights: int
@@ -67,11 +74,21 @@ class Budget(NamedTuple):
     non_torch: int
     cuda_graphs: int
     kv_cache: int
+    adapters: int = 0
+    drafter: int = 0
+    encoder_cache: int = 0
 
     @property
     def excess(self) -> int:
         """Bytes by which the parts exceed the total, as parts taken from a log may."""
         return sum(self[1:]) - self.total
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by part, ``total`` first; what only some deployments have, if there is any."""
+        order = ("total", "weights", *WEIGHTS, "activations", *WORK, "non_torch", "cuda_graphs")
+        sizes = {name: getattr(self, name) for name in (*order, "kv_cache")}
+        return {n: size for n, size in sizes.items() if size or n not in (*WEIGHTS, *WORK)}
 
 
 def activation_bytes(
@@ -107,16 +124,23 @@ def inference_budget(
     enforce_eager: bool = False,
     vllm_version: str = LATEST_VLLM,
     logged: Mapping[str, float] | None = None,
+    adapters: int = 0,
+    drafter: int = 0,
+    encoder_cache: int = 0,
 ) -> Budget:
     """Split one GPU's memory; ``kv_cache`` is what remains and may be negative.
 
     ``logged`` has GiB of a start-up log for any part, and for ``memory`` (all that CUDA shows);
-    they take the place of the estimates.
+    they take the place of the estimates, of adapters and drafter, too (``weights``), or of the
+    encoder's cache (``activations``). The last three are bytes.
     """
     known = {part: int(gib * GIB) for part, gib in (logged or {}).items()}
     engine = engine_of(vllm_version)
     total = int(known.get("memory", gpu.memory_bytes) * gpu_memory_utilization)
-    weights = known.get("weights", weights)
+    if "weights" in known:
+        weights, adapters, drafter = known["weights"], 0, 0
+    if "activations" in known:
+        encoder_cache = 0
     activations = activation_bytes(
         model,
         engine,
@@ -130,5 +154,7 @@ def inference_budget(
     activations = known.get("activations", activations)
     non_torch = known.get("non_torch", non_torch)
     graphs = known.get("cuda_graphs", graphs)
-    rest = known.get("kv_cache", total - weights - activations - non_torch - graphs)
-    return Budget(total, weights, activations, non_torch, graphs, rest)
+    rest = total - weights - adapters - drafter - activations - encoder_cache - non_torch - graphs
+    rest = known.get("kv_cache", rest)
+    beside = (adapters, drafter, encoder_cache)
+    return Budget(total, weights, activations, non_torch, graphs, rest, *beside)

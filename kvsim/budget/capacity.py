@@ -6,10 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.budget.budget import GIB, Budget, inference_budget
+from kvsim.budget.drafter import drafter_bytes, with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.limits import Limits, limits_of
+from kvsim.budget.lora import lora_bytes
+from kvsim.budget.pages import StateCache, aligned_block_size
 from kvsim.budget.planner import KVPlan, plan_groups
-from kvsim.budget.weights import check_quantization, weight_bytes, weight_dtype
+from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
 from kvsim.catalog import get_gpu, get_model
 
 if TYPE_CHECKING:
@@ -27,7 +30,8 @@ SCARCE = 0.25
 class Memory(NamedTuple):
     """A configuration's memory on one GPU, all names and defaults resolved.
 
-    ``num_gpu_blocks`` includes the null block, as vLLM logs it.
+    ``num_gpu_blocks`` includes the null block, as vLLM logs it; ``block_size`` is that of
+    attention, raised where a page must hold a state.
     """
 
     model: ModelSpec
@@ -39,6 +43,7 @@ class Memory(NamedTuple):
     plan: KVPlan
     budget: Budget
     num_gpu_blocks: int
+    block_size: int
 
 
 def resolve_memory(config: Config, **what_if: int | None) -> Memory:
@@ -68,19 +73,24 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         num_kv_heads=what_if.get("num_kv_heads"),
         window=what_if.get("window"),
         kv_lora_rank=what_if.get("kv_lora_rank"),
+        **state_settings(config, dtype),
         **shape,
     )
+    tp, spec = config.tensor_parallel_size, config.speculative_config
+    layout = with_drafter(layout, model, spec, tensor_parallel_size=tp)
     plan = plan_groups(
         layout,
         config.block_size,
         hybrid=not config.disable_hybrid_kv_cache_manager,
         packed=config.kv_cache_layout == "BLNHC",
+        state=_state_cache(config, model),
+        max_model_len=limits.max_model_len,
     )
-    weights = weight_bytes(model, dtype=dtype, quantization=quantization, **shape)
     budget = inference_budget(
         model,
         gpu,
-        weights=weights,
+        weights=weight_bytes(model, dtype=dtype, quantization=quantization, **shape),
+        **_beside(config, model, dtype, quantization),
         gpu_memory_utilization=limits.gpu_memory_utilization,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,
@@ -94,7 +104,56 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     num_gpu_blocks = config.num_gpu_blocks_override or budget.kv_cache // plan.bytes_per_block
     if num_gpu_blocks < 1:
         raise ValueError(_no_room(config, model, gpu, budget, plan))
-    return Memory(model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks)
+    block_size = aligned_block_size(layout.layers, config.block_size)
+    return Memory(
+        model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks, block_size
+    )
+
+
+def state_settings(config: Config, dtype: str) -> dict[str, Any]:
+    """Return what the states of a model depend on, beside its shape."""
+    given, spec = config.mamba_ssm_cache_dtype, config.speculative_config
+    return {
+        "model_dtype": dtype,
+        "state_dtype": None if given == "auto" else weight_dtype(given),
+        "num_speculative_tokens": 0 if spec is None else spec.num_speculative_tokens,
+    }
+
+
+def _state_cache(config: Config, model: ModelSpec) -> StateCache:
+    """Return how states are kept: with prefix caching, as vLLM does, at the ends of blocks."""
+    spec = config.speculative_config
+    drafts = 0 if spec is None else spec.num_speculative_tokens
+    if config.enable_prefix_caching is False:
+        return StateCache("none", drafts)
+    if model.num_state_layers and not config.enable_chunked_prefill:
+        raise ValueError(
+            f"enable_chunked_prefill is off: {model.name} caches its states at the ends of chunks; "
+            "switch enable_prefix_caching off too"
+        )
+    return StateCache("align", drafts)
+
+
+def _beside(
+    config: Config, model: ModelSpec, dtype: str, quantization: str | None
+) -> dict[str, int]:
+    """Return the bytes on one GPU that only some deployments have."""
+    tp, spec, found = config.tensor_parallel_size, config.speculative_config, {}
+    if config.enable_lora:
+        found["adapters"] = lora_bytes(
+            model,
+            max_loras=config.max_loras,
+            max_lora_rank=config.max_lora_rank,
+            dtype=dtype,
+            tensor_parallel_size=tp,
+            pipeline_parallel_size=config.pipeline_parallel_size,
+        )
+    if spec is not None:
+        found["drafter"] = drafter_bytes(
+            model, spec, dtype=dtype, quantization=quantization, tensor_parallel_size=tp
+        )
+    found["encoder_cache"] = config.encoder_cache_size * model.hidden_size * DTYPE_BYTES[dtype]
+    return found
 
 
 def _no_room(config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, plan: KVPlan) -> str:
@@ -137,6 +196,8 @@ class Capacity:
     num_gpu_blocks_range : fewest and most over common values of max_num_seqs and
         max_num_batched_tokens, where one of them was not given; else None
     fits : whether one request of max_model_len does
+    states : of Mamba and linear-attention layers, on one GPU: how many, bytes of one state in all
+        of them and of what pads their pages, and blocks of a request; None without such layers
     assumptions : what was not given, and how it was filled in
     """
 
@@ -158,12 +219,16 @@ class Capacity:
     num_gpu_blocks_range: tuple[int, int] | None
     fits: bool
     assumptions: tuple[str, ...]
+    states: dict[str, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON holds them."""
+        """Return the fields as JSON holds them; ``states`` only where there are some."""
         between = self.num_gpu_blocks_range
         given = {"num_gpu_blocks_range": list(between) if between else None}
-        return {**asdict(self), **given, "assumptions": list(self.assumptions)}
+        fields = {**asdict(self), **given, "assumptions": list(self.assumptions)}
+        if self.states is None:
+            del fields["states"]
+        return fields
 
     @property
     def scarce(self) -> bool:
@@ -199,8 +264,8 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         return blocks // num_blocks if num_blocks < blocks else 0
 
     lengths = [SHORTEST << i for i in range(64) if SHORTEST << i < longest] + [longest]
-    num_tokens = blocks * config.block_size
-    if any(group.window is not None for group in plan.groups):
+    num_tokens = blocks * memory.block_size
+    if any(group.window is not None or group.state is not None for group in plan.groups):
         num_tokens = blocks * longest // blocks_for(longest)
     return Capacity(
         model=memory.model.name,
@@ -211,7 +276,7 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         max_model_len=longest,
         bytes_per_token=memory.layout.bytes_per_token,
         scale_bytes_per_token=memory.layout.scale_bytes_per_token,
-        block_size=config.block_size,
+        block_size=memory.block_size,
         bytes_per_block=plan.bytes_per_block,
         num_gpu_blocks=blocks,
         num_tokens=num_tokens,
@@ -219,11 +284,26 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         max_concurrency_decoding={
             str(length): at_once(blocks_for(length, num_steps)) for length in lengths
         },
-        budget_bytes=memory.budget._asdict(),
+        budget_bytes=memory.budget.parts,
         num_gpu_blocks_range=_range(config, memory, what_if),
         fits=blocks_for(longest) <= blocks - 1,
         assumptions=_assumptions(config, memory),
+        states=_states(plan),
     )
+
+
+def _states(plan: KVPlan) -> dict[str, int] | None:
+    """Sum up what the groups of state layers hold."""
+    groups = [(group, group.state) for group in plan.groups if group.state is not None]
+    if not groups:
+        return None
+    used = sum(group.used_bytes for group, _ in groups)
+    return {
+        "num_layers": sum(group.num_layers for group, _ in groups),
+        "bytes_per_state": used,
+        "padding_bytes": sum(group.page_bytes for group, _ in groups) - used,
+        "blocks_per_request": sum(state.num_blocks for _, state in groups),
+    }
 
 
 def _range(
@@ -269,6 +349,16 @@ def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
             notes.append(f"{names} of vLLM {config.vllm_version}, estimated")
         if "memory_bytes" in memory.gpu.unverified and "memory" not in logged:
             notes.append(f"the memory CUDA shows on {memory.gpu.name} is unverified")
+    if memory.block_size != config.block_size:
+        notes.append(
+            f"block_size {memory.block_size}, raised from {config.block_size} so that a page of "
+            "attention holds a state"
+        )
+    if memory.budget.adapters:
+        notes.append("adapters of every linear layer, estimated: max_lora_rank x (in + out) each")
+    spec = config.speculative_config
+    if memory.budget.drafter and spec is not None and spec.method != "draft_model":
+        notes.append(f"the drafter ({spec.method}) has layers of the model's own shape")
     if config.max_model_len is None:
         notes.append(f"max_model_len {limits.max_model_len} (the model's)")
     if memory.layout.scale_bytes_per_token:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from kvsim.catalog.state import StateLayer
 from kvsim.errors import unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kvsim.catalog.spec import AttentionKind, AttentionLayer, ModelSpec
+    from kvsim.catalog.spec import AttentionLayer, ModelSpec
 
 
 class KVDtype(NamedTuple):
@@ -68,16 +67,23 @@ def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
     return KV_DTYPES[wanted]
 
 
-class LayerKV(NamedTuple):
-    """One layer's KV on one rank: attention kind, window or chunk in tokens, bytes per token.
+#: What a layer keeps: of every token (or of a window's), or a state per request: that of a Mamba or
+#: linear-attention layer, or a ring buffer of a compressor.
+LayerKind = Literal["full", "sliding", "chunked", "mamba", "ring"]
 
-    ``num_tensors``: 2 for keys and values, 1 for MLA's latent.
+
+class LayerKV(NamedTuple):
+    """One layer's KV on one rank: its kind, window or chunk in tokens, bytes per token.
+
+    ``num_tensors``: 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which are
+    layers of their own. ``state_bytes``: of a layer that keeps a state per request.
     """
 
-    kind: AttentionKind
+    kind: LayerKind
     window: int | None
     bytes_per_token: int
     num_tensors: int = 2
+    state_bytes: int = 0
 
 
 #: Elements of the rotary part that a latent carries along (DeepSeek-V2, arXiv 2405.04434).
@@ -106,32 +112,60 @@ class KVLayout:
 
 
 def with_attention(
-    layers: Iterable[AttentionLayer],
+    layer: AttentionLayer,
     *,
     num_kv_heads: int | None,
     window: int | None,
     head_dim: int,
     kv_lora_rank: int | None = None,
-) -> tuple[AttentionLayer, ...]:
-    """Return layers as they would be with other KV heads (GQA, MQA), a latent, or a sliding window.
+) -> AttentionLayer:
+    """Return a layer as it would be with other KV heads (GQA, MQA), a latent, or a sliding window.
 
     With KV heads of its own, MLA's latent gives way to keys and values of ``head_dim``.
     """
-    changed = []
-    for layer in layers:
-        if num_kv_heads is not None:
-            dim = layer.head_dim if layer.num_vectors == 2 else head_dim
-            layer = layer._replace(  # noqa: PLW2901
-                num_kv_heads=num_kv_heads, num_vectors=2, head_dim=dim
-            )
-        if kv_lora_rank is not None:
-            layer = layer._replace(  # noqa: PLW2901
-                num_kv_heads=1, num_vectors=1, head_dim=kv_lora_rank + ROTARY_DIM
-            )
-        if window is not None:
-            layer = layer._replace(kind="sliding", window=window)  # noqa: PLW2901
-        changed.append(layer)
-    return tuple(changed)
+    if num_kv_heads is not None:
+        dim = layer.head_dim if layer.num_vectors == 2 else head_dim
+        layer = layer._replace(num_kv_heads=num_kv_heads, num_vectors=2, head_dim=dim)
+    if kv_lora_rank is not None:
+        layer = layer._replace(num_kv_heads=1, num_vectors=1, head_dim=kv_lora_rank + ROTARY_DIM)
+    if window is not None:
+        layer = layer._replace(kind="sliding", window=window)
+    return layer
+
+
+def attention_on_rank(
+    layer: AttentionLayer, dtype: KVDtype, tensor_parallel_size: int
+) -> tuple[LayerKV, int]:
+    """Return what an attention layer keeps per token on one rank, and the scales in it, bytes."""
+    heads = layer.num_kv_heads
+    if layer.num_vectors == 2:  # MLA's latent is replicated on every rank
+        heads = heads_per_rank(heads, tensor_parallel_size)
+    vectors = layer.num_vectors * heads
+    scale = vectors * dtype.scale_bytes
+    payload = vectors * layer.head_dim * dtype.bits // 8
+    return LayerKV(layer.kind, layer.window, payload + scale, layer.num_vectors), scale
+
+
+def state_on_rank(
+    state: StateLayer,
+    *,
+    tensor_parallel_size: int,
+    model_dtype: str = "bf16",
+    state_dtype: str | None = None,
+    num_speculative_tokens: int = 0,
+) -> LayerKV:
+    """Return the state that a layer keeps on one rank.
+
+    ``state_dtype`` is for models that leave it open; the convolution's window is stored as the
+    weights are, and drafts widen some of them.
+    """
+    size = state.num_bytes(
+        KV_DTYPES[state.dtype or state_dtype or model_dtype].bits // 8,
+        KV_DTYPES[model_dtype].bits // 8,
+        tensor_parallel_size=tensor_parallel_size,
+        num_speculative_tokens=num_speculative_tokens,
+    )
+    return LayerKV("mamba", None, 0, 1, size)
 
 
 def heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
@@ -160,6 +194,7 @@ def kv_layout(
     num_kv_heads: int | None = None,
     window: int | None = None,
     kv_lora_rank: int | None = None,
+    **state: Any,
 ) -> KVLayout:
     """Lay out a model's KV on one GPU (the pipeline stage with most layers).
 
@@ -168,6 +203,9 @@ def kv_layout(
     num_kv_heads, window, kv_lora_rank
         What-if overrides of the model's attention: KV heads per layer, a sliding window in tokens
         on every layer, and MLA's latent in place of keys and values.
+    **state
+        What the states of Mamba and linear-attention layers depend on, as for
+        :func:`state_on_rank`.
 
     Raises
     ------
@@ -183,22 +221,23 @@ def kv_layout(
         raise ValueError(
             f"{num_kv_heads} KV heads: must divide the {model.num_heads} heads of {model.name}"
         )
-    layers = with_attention(
-        model.layers,
-        num_kv_heads=num_kv_heads,
-        window=window,
-        head_dim=model.head_dim,
-        kv_lora_rank=kv_lora_rank,
-    )
-    stage = layers[: -(-len(layers) // pipeline_parallel_size)]
+    per_stage = -(-model.num_layers // pipeline_parallel_size)
     placed, scales = [], 0
-    for layer in stage:
-        heads = layer.num_kv_heads
-        if layer.num_vectors == 2:  # MLA's latent is replicated on every rank
-            heads = heads_per_rank(heads, tensor_parallel_size)
-        vectors = layer.num_vectors * heads
-        scale = vectors * dtype.scale_bytes
-        payload = vectors * layer.head_dim * dtype.bits // 8
-        placed.append(LayerKV(layer.kind, layer.window, payload + scale, layer.num_vectors))
+    for mixer in model.mixers[:per_stage]:
+        if mixer is None:
+            continue
+        if isinstance(mixer, StateLayer):
+            tp = tensor_parallel_size
+            placed.append(state_on_rank(mixer, tensor_parallel_size=tp, **state))
+            continue
+        layer = with_attention(
+            mixer,
+            num_kv_heads=num_kv_heads,
+            window=window,
+            head_dim=model.head_dim,
+            kv_lora_rank=kv_lora_rank,
+        )
+        kv, scale = attention_on_rank(layer, dtype, tensor_parallel_size)
+        placed.append(kv)
         scales += scale
     return KVLayout(tuple(placed), dtype, scales, kv_lora_rank or 0)

@@ -51,6 +51,17 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
             f"max_num_batched_tokens ({tokens}) must be at least max_model_len ({max_model_len}) "
             "without chunked prefill"
         )
+    scheduled = config.max_num_scheduled_tokens
+    if scheduled is not None and scheduled > tokens:
+        raise ValueError(
+            f"max_num_scheduled_tokens ({scheduled}) must be at most max_num_batched_tokens "
+            f"({tokens})"
+        )
+    if scheduled is not None and not config.enable_chunked_prefill and scheduled < max_model_len:
+        raise ValueError(
+            f"max_num_scheduled_tokens ({scheduled}) must be at least max_model_len "
+            f"({max_model_len}) without chunked prefill"
+        )
     utilization = config.gpu_memory_utilization
     if utilization is None:
         utilization = engine_of(config.vllm_version).gpu_memory_utilization

@@ -5,29 +5,48 @@ docs/vllm-rules.md tells the rules in words, section 9.
 
 from __future__ import annotations
 
+from math import gcd, lcm
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.budget.packed import pack
+from kvsim.budget.pages import STATES, Page, StateCache, aligned_block_size, pages_of, unified
 from kvsim.records.paged import Attention
 from kvsim.rules.attention import admission_cap, cdiv
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from kvsim.budget.layout import KVLayout, LayerKV
-    from kvsim.catalog.spec import AttentionKind
+    from kvsim.budget.layout import KVLayout, LayerKind
 
 
 class KVGroup(NamedTuple):
     """Layers that share a block table.
 
     ``block_size`` tokens per block; ``slot_bytes`` is one token's KV in all its layers.
+    ``page_bytes`` is one block in them, padding included, and ``used_bytes`` without it; ``layers``
+    are their places in the model. ``state`` is set for layers that keep a state per request.
     """
 
-    kind: AttentionKind
+    kind: LayerKind
     window: int | None
     block_size: int
     num_layers: int
     slot_bytes: int
+    page_bytes: int = 0
+    used_bytes: int = 0
+    state: StateCache | None = None
+    layers: tuple[int, ...] = ()
+
+    def blocks_for(self, num_tokens: int, max_in_flight_tokens: int, max_model_len: int) -> int:
+        """Blocks that a request of ``num_tokens`` tokens holds at most at once."""
+        if self.kind == "ring":
+            return 1
+        if self.state is not None:
+            return self.state.num_blocks
+        kind, window = Attention[self.kind.upper()], self.window or 0
+        blocks = cdiv(num_tokens, self.block_size)
+        cap = admission_cap(kind, window, self.block_size, max_in_flight_tokens, max_model_len)
+        return min(blocks, cap) if cap > 0 else blocks
 
 
 class KVPlan(NamedTuple):
@@ -38,24 +57,33 @@ class KVPlan(NamedTuple):
 
     def blocks_for(self, num_tokens: int, max_in_flight_tokens: int, max_model_len: int) -> int:
         """Blocks that a request of ``num_tokens`` tokens holds at most at once, all groups."""
-        total = 0
-        for group in self.groups:
-            kind, window = Attention[group.kind.upper()], group.window or 0
-            blocks = cdiv(num_tokens, group.block_size)
-            cap = admission_cap(kind, window, group.block_size, max_in_flight_tokens, max_model_len)
-            total += min(blocks, cap) if cap > 0 else blocks
-        return total
+        return sum(
+            group.blocks_for(num_tokens, max_in_flight_tokens, max_model_len)
+            for group in self.groups
+        )
 
+    @property
+    def scheduler_block_size(self) -> int:
+        """Tokens at whose multiples all groups' blocks end."""
+        return lcm(*(group.block_size for group in self.groups))
 
-class _Spec(NamedTuple):
-    kind: AttentionKind
-    window: int | None
-    block_size: int
-    bytes_per_token: int
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens that a block's name stands for."""
+        if any(group.state is not None and group.state.mode == "none" for group in self.groups):
+            return self.scheduler_block_size
+        named = [group.block_size for group in self.groups if group.kind != "ring"]
+        return gcd(*named) if named else self.scheduler_block_size
 
 
 def plan_groups(
-    layout: KVLayout, block_size: int, *, hybrid: bool = True, packed: bool = False
+    layout: KVLayout,
+    block_size: int,
+    *,
+    hybrid: bool = True,
+    packed: bool = False,
+    state: StateCache | None = None,
+    max_model_len: int = 0,
 ) -> KVPlan:
     """Group layers so that all groups' blocks have one size.
 
@@ -65,59 +93,81 @@ def plan_groups(
 
     Parameters
     ----------
-    block_size : tokens per block of the layers with most KV per token
+    block_size : tokens per block of the layers with most KV per token; raised where there are
+        states, so that a page of attention holds one
     hybrid : False treats every layer as full attention (``disable_hybrid_kv_cache_manager``);
         so does vLLM for chunked-local layers next to full ones unless told otherwise
     packed : group layers of different pages by bytes instead, as vLLM does when the block is the
-        outermost dimension of the KV tensor (inferred from one recorded plan)
+        outermost dimension of the KV tensor
+    state : how states are kept
+    max_model_len : tokens, the block size of states that are not cached
     """
     layers = layout.layers
     kinds = {layer.kind for layer in layers}
     if not hybrid or ("chunked" in kinds and "full" in kinds):
-        layers = tuple(layer._replace(kind="full", window=None) for layer in layers)
-    if packed and len({layer.bytes_per_token for layer in layers}) > 1:
-        return _pack(layers, block_size)
-    specs = _unify_pages(layers, block_size)
-    buckets: dict[_Spec, int] = {}
-    for spec in specs:
-        buckets[spec] = buckets.get(spec, 0) + 1
-    size = _group_size(list(buckets.values()))
-    page = max(spec.block_size * spec.bytes_per_token for spec in specs)
+        layers = tuple(
+            layer if layer.kind in STATES else layer._replace(kind="full", window=None)
+            for layer in layers
+        )
+    block_size = aligned_block_size(layers, block_size)
+    pages = pages_of(layers, block_size, state or StateCache(), max_model_len)
+    return plan_pages(pages, packed=packed)
+
+
+def plan_pages(pages: Sequence[Page], *, packed: bool = False) -> KVPlan:
+    """Group layers whose pages are known.
+
+    Raises
+    ------
+    ValueError
+        For states beside pages of MLA that cannot be made as large.
+    """
+    everything = range(len(pages))
+    if len({page.sort for page in pages}) == 1:
+        return _plan(pages, [everything])
+    if packed and len({page.page_bytes for page in pages}) > 1:
+        return _plan(pages, pack(pages))
+    equal = unified(pages)
+    if equal is None:
+        if any(page.kind in STATES for page in pages):
+            raise ValueError("MLA beside larger states: a page of MLA must be as large as a state")
+        full = [page._replace(kind="full", window=None) for page in pages]
+        return _plan(full, [everything])
+    return _plan(equal, _deal(equal))
+
+
+def _plan(pages: Sequence[Page], members: Iterable[Sequence[int]]) -> KVPlan:
+    """Make the groups; a block has the bytes of the largest."""
+    groups = tuple(_group([pages[i] for i in layers], layers) for layers in members)
+    return KVPlan(groups, max(group.page_bytes for group in groups))
+
+
+def _group(pages: Sequence[Page], layers: Sequence[int]) -> KVGroup:
+    first = pages[0]
+    return KVGroup(
+        kind=first.kind,
+        window=first.window,
+        block_size=first.block_size,
+        num_layers=len(pages),
+        slot_bytes=sum(page.bytes_per_token for page in pages),
+        page_bytes=sum(page.page_bytes for page in pages),
+        used_bytes=sum(page.used_bytes for page in pages),
+        state=first.state,
+        layers=tuple(layers),
+    )
+
+
+def _deal(pages: Sequence[Page]) -> list[list[int]]:
+    """Deal each kind of layer out over groups of one size."""
+    buckets: dict[Page, list[int]] = {}
+    for index, page in enumerate(pages):
+        buckets.setdefault(page, []).append(index)
+    size = _group_size([len(layers) for layers in buckets.values()])
     groups = []
-    for spec, count in buckets.items():
-        num_groups = -(-count // size)
-        for index in range(num_groups):
-            num_layers = len(range(index, count, num_groups))
-            slot_bytes = num_layers * spec.bytes_per_token
-            groups.append(KVGroup(spec.kind, spec.window, spec.block_size, num_layers, slot_bytes))
-    return KVPlan(tuple(groups), page * max(group.num_layers for group in groups))
-
-
-def _pack(layers: Sequence[LayerKV], block_size: int) -> KVPlan:
-    """Deal each kind of layer out over groups of at most the rarest kind's bytes."""
-    buckets: dict[LayerKV, int] = {}
-    for layer in layers:
-        buckets[layer] = buckets.get(layer, 0) + 1
-    target = min(layer.bytes_per_token * count for layer, count in buckets.items())
-    groups = []
-    for layer, count in buckets.items():
-        num_groups = -(-count // max(target // layer.bytes_per_token, 1))
-        for index in range(num_groups):
-            num_layers = len(range(index, count, num_groups))
-            slot_bytes = num_layers * layer.bytes_per_token
-            groups.append(KVGroup(layer.kind, layer.window, block_size, num_layers, slot_bytes))
-    return KVPlan(tuple(groups), block_size * max(group.slot_bytes for group in groups))
-
-
-def _unify_pages(layers: Sequence[LayerKV], block_size: int) -> list[_Spec]:
-    """Stretch the blocks of layers with less KV per token to the largest page, if it divides."""
-    largest = max(layer.bytes_per_token for layer in layers)
-    specs = []
-    for layer in layers:
-        slot = layer.bytes_per_token
-        stretch = 1 if largest % slot else largest // slot
-        specs.append(_Spec(layer.kind, layer.window, block_size * stretch, slot))
-    return specs
+    for layers in buckets.values():
+        num_groups = cdiv(len(layers), size)
+        groups += [layers[index::num_groups] for index in range(num_groups)]
+    return groups
 
 
 def _group_size(counts: Sequence[int]) -> int:

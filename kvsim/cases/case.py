@@ -14,20 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
-from kvsim.cases.transfer import ConnectorPart, Transfer
+from kvsim.cases.group import Group, conflicts
+from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts
 from kvsim.catalog.spec import AttentionKind
 from kvsim.files import read_bytes, write_whole
 from kvsim.kv.allocator_spec import parse_allocator
-from kvsim.kv.attention import (
-    AttentionSpec,
-    ChunkedLocal,
-    FullAttention,
-    SlidingWindow,
-    plan_of,
-)
+from kvsim.kv.attention import FullAttention, plan_of
 from kvsim.kv.manager import KVCacheConfig
+from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.scheduler import SchedulerConfig
-from kvsim.sched.speculation import Method, SpeculativeConfig
+from kvsim.speculation import Method, SpeculativeConfig
 
 if TYPE_CHECKING:
     from kvsim.sched.connector import ConnectorConfig
@@ -36,51 +32,9 @@ Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 
 
-#: What vLLM has recorded schedules of, and kvsim has no rules for.
-NOT_MODELLED = {
-    *("kv_events", "encoder", "mamba_cache_mode", "prefix_match_unit"),
-    "mamba_shared_prefix_checkpoint",
-}
-
-
 class _Part(BaseModel):
     # What a later vLLM adds and kvsim does not know shows as a difference, if it matters.
     model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Group(_Part):
-    """One KV-cache group: attention kind with its window or chunk, and tokens per block."""
-
-    type: Literal["full", "sliding_window", "chunked_local"]
-    block_size: Count
-    window: Count | None = None
-    chunk: Count | None = None
-    eagle: bool = False
-
-    @model_validator(mode="after")
-    def _has_length(self) -> Self:
-        missing = {"sliding_window": self.window, "chunked_local": self.chunk}.get(self.type, 1)
-        if missing is None:
-            raise ValueError(f"a {self.type} group needs its window or chunk")
-        return self
-
-    @classmethod
-    def of(cls, spec: AttentionSpec) -> Group:
-        """Describe an attention spec."""
-        if isinstance(spec, SlidingWindow):
-            return cls(type="sliding_window", block_size=spec.block_size, window=spec.window)
-        if isinstance(spec, ChunkedLocal):
-            return cls(type="chunked_local", block_size=spec.block_size, chunk=spec.chunk)
-        return cls(type="full", block_size=spec.block_size)
-
-    @property
-    def spec(self) -> AttentionSpec:
-        """The rules of the group."""
-        if self.window is not None:
-            return SlidingWindow(self.block_size, self.window)
-        if self.chunk is not None:
-            return ChunkedLocal(self.block_size, self.chunk)
-        return FullAttention(self.block_size)
 
 
 Layer = tuple[AttentionKind, Count | None, Count] | tuple[AttentionKind, Count | None, Count, Count]
@@ -90,6 +44,22 @@ class Lora(_Part):
     """Adapters: the most of one batch."""
 
     max_loras: Count
+
+
+class Encoder(_Part):
+    """The encoder of a multimodal model: tokens of a step, and of the cache."""
+
+    budget: Whole
+    cache_size: Whole
+    disable_chunked_mm_input: bool = False
+
+
+class Item(_Part):
+    """A part of a prompt that the encoder computes; equal hashes are equal contents."""
+
+    hash: str
+    offset: Whole
+    length: Count
 
 
 class Spec(_Part):
@@ -143,6 +113,9 @@ class CaseConfig(_Part):
     async_scheduling: bool = False
     max_num_active_seqs: Count | None = None
     groups: Annotated[list[Group], Field(min_length=1)] | None = None
+    mamba_cache_mode: Literal["none", "align"] | None = None
+    prefix_match_unit: Count | None = None
+    mamba_shared_prefix_checkpoint: bool = False
     retention_interval: Whole | None = 0
     num_lookahead_tokens: Whole = 0
     summary: bool = False
@@ -158,18 +131,11 @@ class CaseConfig(_Part):
     lora: Lora | None = None
     spec: Spec | None = None
     connector: ConnectorPart | None = None
+    encoder: Encoder | None = None
+    kv_events: bool = False
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_modelled(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            unknown = sorted(given.keys() & NOT_MODELLED)
-            if any(given[name] for name in unknown):
-                raise ValueError(f"not modelled: {', '.join(n for n in unknown if given[n])}")
-        return given
 
     @model_validator(mode="after")
     def _has_memory(self) -> Self:
@@ -188,21 +154,15 @@ class CaseConfig(_Part):
                     f"connector: {name} {getattr(self, name)!r} cannot transfer KV; {value} can"
                 )
         if self.connector.kind == "offloading":
-            self._can_offload()
+            for conflict in offloading_conflicts(self):
+                raise ValueError(conflict)
         return self
 
-    def _can_offload(self) -> None:
-        kinds = {group.type for group in self.groups or ()} - {"full", "sliding_window"}
-        if kinds:
-            raise ValueError(
-                f"connector: offloading of {', '.join(sorted(kinds))} groups is not modelled; full "
-                "and sliding_window are"
-            )
-        if self.speculation is not None and self.speculation.drops_last_block:
-            raise ValueError(
-                f"connector: offloading under {self.speculation.method} drops a block of each hit, "
-                "which is not modelled; disable_eagle_block_drop, ngram and draft_model are"
-            )
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        for conflict in conflicts(self):
+            raise ValueError(conflict)
+        return self
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -230,34 +190,37 @@ class CaseConfig(_Part):
         return self.connector.config(len(self.groups or (None,)))
 
     @property
+    def encoder_inputs(self) -> EncoderConfig | None:
+        """What a step may encode, None without an encoder."""
+        return None if self.encoder is None else EncoderConfig(**vars(self.encoder))
+
+    @property
     def scheduler_config(self) -> SchedulerConfig:
         """What the scheduler is told: the fields of the same names."""
-        return SchedulerConfig(**{f.name: getattr(self, f.name) for f in fields(SchedulerConfig)})
+        names = {f.name for f in fields(SchedulerConfig)} - {"seed"}  # nothing here is drawn
+        return SchedulerConfig(**{name: getattr(self, name) for name in names})
 
     def _lookahead(self) -> dict[str, Any]:
         """Return what the KV cache is told of speculation."""
         spec = self.speculation
         if spec is None:
             return {"num_lookahead_tokens": self.num_lookahead_tokens}
-        return {
-            "num_lookahead_tokens": spec.num_lookahead_tokens,
-            "num_hash_lookahead_tokens": spec.num_hash_lookahead_tokens,
-            "num_unnamed_tokens": max(spec.num_prefill_lookahead_tokens - 1, 0),
-            "drops_last_block": spec.drops_last_block,
-            "draft_groups": tuple(g for g, group in enumerate(self.groups or ()) if group.eagle),
-        }
+        flagged = tuple(g for g, group in enumerate(self.groups or ()) if group.eagle)
+        return {**spec.kv_settings, "draft_groups": flagged}
 
     @property
     def kv_config(self) -> KVCacheConfig:
         """What the KV-cache manager is told."""
         if self.layers is None or self.kv_cache_bytes is None:  # given by blocks, a byte per slot
             groups = [group.spec for group in self.groups or ()]
-            plan = plan_of(groups or [FullAttention(self.block_size)])
+            specs = tuple(groups or [FullAttention(self.block_size)])
+            plan = plan_of(specs)
             layout = KVLayout((LayerKV("full", None, 1),), kv_dtype("bf16"), 0)
             num_bytes = self.num_gpu_blocks * plan.bytes_per_block
             swap_space_bytes = self.num_cpu_blocks * plan.bytes_per_block
         else:
             plan, num_bytes, swap_space_bytes = None, self.kv_cache_bytes, self.swap_space_bytes
+            specs = ()
             dtype = kv_dtype(parse_allocator(self.allocator).kv_cache_dtype or "bf16")
             layout = KVLayout(tuple(LayerKV(*layer) for layer in self.layers), dtype, 0)
         return KVCacheConfig(
@@ -272,7 +235,11 @@ class CaseConfig(_Part):
             **self._lookahead(),
             prefix_cache_retention_interval=self.retention_interval,
             swap_space_bytes=swap_space_bytes,
+            events=self.kv_events,
             plan=plan,
+            specs=specs,
+            prefix_match_unit=self.prefix_match_unit,
+            mamba_shared_prefix_checkpoint=self.mamba_shared_prefix_checkpoint,
         )
 
 
@@ -285,6 +252,7 @@ class CaseRequest(_Part):
     verification by verification, and ``drafts`` those proposed time by time, each over and over.
     It is aborted at the beginning of ``abort_step``, if it is still there; ``kv`` is what it loads
     and sends.
+    ``mm`` are the parts of its prompt that an encoder computes, by offset.
     """
 
     id: str | int
@@ -301,6 +269,7 @@ class CaseRequest(_Part):
     drafts: list[Whole] | None = None
     abort_step: Whole | None = None
     kv: Transfer | None = None
+    mm: list[Item] = []
 
 
 class Workload(_Part):
@@ -327,6 +296,10 @@ class Case(_Part):
             length = sum(segment[-1] for segment in request.segments)
             if length >= self.config.max_model_len:
                 raise ValueError(f"request {request.id}: its prompt is not below max_model_len")
+            ends = [0, *(item.offset + item.length for item in request.mm), length]
+            starts = [0, *(item.offset for item in request.mm), length]
+            if sorted(starts) != starts or max(ends) > length:
+                raise ValueError(f"request {request.id}: mm must lie in the prompt, by offset")
         for number, step in enumerate(self.steps):
             if not isinstance(step.get("s"), int):
                 raise ValueError(f"steps[{number}] has no step number s")

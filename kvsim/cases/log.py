@@ -14,16 +14,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from kvsim.cases.encoder import EncoderLog
+from kvsim.cases.events import EventLog
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import FINISHED
 from kvsim.rules.runs import batch_at
 from kvsim.sched.queue import WaitingQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from kvsim.cases.events import EventNames
     from kvsim.engine.replica import Replica
     from kvsim.records.engine import Batch
+    from kvsim.records.kv import KV
     from kvsim.records.request import Request
 
 #: A waiting queue longer than this is logged by its length.
@@ -43,6 +47,16 @@ def _joined(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
+def copied_blocks(kv: KV) -> list[list[int]]:
+    """Return source and copy of the states and blocks copied in a step, group by group."""
+    states = kv.states
+    pairs = [
+        (states.copy_groups[k], states.copies.blocks[2 * k + 1], states.copies.blocks[2 * k])
+        for k in range(states.num_copies)
+    ]
+    return [[source, copy] for _, source, copy in sorted(pairs, key=lambda pair: pair[0])]
+
+
 class StepLog:
     """Turns the steps of a replica into log entries.
 
@@ -51,15 +65,26 @@ class StepLog:
     replica : the replica, after each of its steps
     names : request_id to the name in the log
     summary : keep counts and checksums instead of names
+    hashes : of the contents that an encoder computes, by number
+    events : names of what KV cache events tell, None if there are none
     """
 
     def __init__(
-        self, replica: Replica, names: Mapping[int, str | int], *, summary: bool = False
+        self,
+        replica: Replica,
+        names: Mapping[int, str | int],
+        *,
+        summary: bool = False,
+        hashes: Sequence[str] = (),
+        events: EventNames | None = None,
     ) -> None:
         self._replica = replica
         self._state = replica.state
         self._names = names
         self._summary = summary
+        has_encoder = replica.state.limits.has_encoder
+        self._encoder = EncoderLog(replica.state, hashes) if has_encoder else None
+        self._events = None if events is None else EventLog(replica, events)
         self._lengths: dict[int, list[int]] = {}  # blocks per group, before the step
 
     def before(self) -> None:
@@ -90,6 +115,10 @@ class StepLog:
             if blocks:
                 entry["nb"] = blocks
         self._drafts(entry)
+        if state.kv.has_states:
+            entry["cow"] = copied_blocks(state.kv)
+        if self._encoder is not None:
+            self._encoder.scheduled(entry, self._name)
         entry["free"] = self._replica.kv.num_free
 
     def _drafts(self, entry: Entry) -> None:
@@ -140,6 +169,10 @@ class StepLog:
                 entry["w"] = [self._name(request) for request in waiting]
         kv = self._replica.kv
         entry["free2"] = kv.num_free
+        if self._encoder is not None:
+            self._encoder.processed(entry)
+        if self._events is not None:
+            self._events.processed(entry)
         if isinstance(kv, PagedManager):
             self._blocks(entry, kv)
         else:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.cases.connector import FakeWorker
+from kvsim.cases.encoder import contents_of, items_of
+from kvsim.cases.events import EventNames
 from kvsim.cases.log import StepLog
 from kvsim.cases.offloading import OffloadingLog
 from kvsim.cost.constant import ConstantCost
@@ -67,7 +69,7 @@ def compiled_refuses(config: CaseConfig) -> str:
     return refusal(parts_of(config)) or ""
 
 
-def _contents_of(workload: Workload) -> Contents:
+def contents_of_case(workload: Workload) -> Contents:
     """Return the requests of a case by row."""
     given = workload.requests
     segments = [[_segment(*segment) for segment in request.segments] for request in given]
@@ -93,7 +95,8 @@ def _contents_of(workload: Workload) -> Contents:
     }
     arrays = {name: np.array(rows) for name, rows in lists.items()}
     flat = [segment for one in segments for segment in one]
-    return Contents(arrays, segment_rows(*zip(*flat, strict=True)))
+    items, arrays["item_offsets"] = items_of(given)
+    return Contents(arrays, segment_rows(*zip(*flat, strict=True)), items)
 
 
 def _segment(content: int, *span: int) -> tuple[int, int, int]:
@@ -117,7 +120,6 @@ def _counts(name: str, given: list[list[int]]) -> dict[str, Any]:
     return {
         f"{name}s": [count for counts in given for count in counts] or [0],
         f"{name}_offsets": np.cumsum([0, *map(len, given)]),
-        f"next_{name}": np.zeros(len(given)),
     }
 
 
@@ -157,7 +159,7 @@ def play(
     RuntimeError
         If ``check`` finds an invariant broken.
     """
-    parts, contents = parts_of(config), _contents_of(workload)
+    parts, contents = parts_of(config), contents_of_case(workload)
     reason = refusal(parts) if compiled else None
     if reason is not None:
         raise ValueError(f"backend: compiled cannot run this: {reason}")
@@ -169,7 +171,9 @@ def play(
     state.patient, state.limits.clock_ties = True, config.clock_ties
     state.limits.has_grammars = any(r.grammar_steps is not None for r in workload.requests)
     names = {index: request.id for index, request in enumerate(workload.requests)}
-    log = StepLog(replica, names, summary=config.summary)
+    hashes = list(contents_of(workload.requests))
+    events = EventNames(config, workload.requests) if config.kv_events else None
+    log = StepLog(replica, names, summary=config.summary, hashes=hashes, events=events)
     arrivals, stops, step = _arrivals(workload), iter(replica.stops()), 0
     worker = None
     if config.connector is not None:

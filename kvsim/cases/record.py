@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.cases.case import Case, CaseConfig, CaseRequest, Group, Workload, write_case
+from kvsim.cases.case import Case, CaseConfig, CaseRequest, Workload, write_case
+from kvsim.cases.group import Group
 from kvsim.cases.log import StepLog
 from kvsim.config import Config
 from kvsim.engine.setup import Setup, resolve
@@ -134,6 +135,11 @@ def _record(
     if config.num_samples not in (None, 1) or (trace.num_samples > 1).any():
         raise ValueError("record: a case has one sequence per request; num_samples must be 1")
     setup, recording = resolve(config), Recording()
+    limits = setup.scheduler_config
+    if limits.speculation is not None or limits.max_loras or trace.has("grammar_time"):
+        raise ValueError(
+            "record: drafts, adapters and grammars are replayed, not recorded; leave them out"
+        )
     summary = len(trace) > MOST_NAMED
     names: dict[int, str | int] = {index: str(index) for index in range(len(trace))}
 
@@ -171,7 +177,8 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
         )
     kv, limits, memory = setup.kv, setup.scheduler_config, setup.kv_config
     own: dict[str, Any] = vars(limits).copy()
-    own.pop("max_loras")
+    for name in ("max_loras", "speculation", "seed"):
+        del own[name]
     if type(kv) is PagedManager:
         own["groups"] = [Group.of(spec) for spec in kv.groups]
         own["eviction"] = setup.allocator.params.get("eviction", "lru")
@@ -180,7 +187,7 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
         own["allocator"] = setup.config.allocator
         own["kv_cache_bytes"] = memory.num_bytes
         own["layers"] = [
-            layer[:3] if layer.num_tensors == 2 else tuple(layer) for layer in memory.layout.layers
+            layer[:3] if layer.num_tensors == 2 else layer[:4] for layer in memory.layout.layers
         ]
         own["swap_space_bytes"] = memory.swap_space_bytes
     return CaseConfig(

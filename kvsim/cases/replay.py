@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.case import Case, read_case
+from kvsim.cases.events import without_tokens
 from kvsim.cases.play import play
 
 if TYPE_CHECKING:
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
 
 #: Fields that stand in the log only when there is something to say.
 EVENTS = (
-    *("abt", "sch", "sd", "new", "res", "pre", "nb", "ld", "lj", "sj", "fl", "acc"),
-    *("jc", "rcv", "bad", "bad_req", "snt", "fin", "h", "df"),
+    *("abt", "sch", "sd", "new", "res", "pre", "nb", "enc", "encf", "cow", "ld", "lj", "sj", "fl"),
+    *("acc", "jc", "rcv", "bad", "bad_req", "snt", "fin", "h", "df", "ev"),
 )
 #: Fields of every step, where the allocator has them.
-STATES = ("s", "ks", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "bt", "addr", "cpu", "co")
+STATES = (
+    *("s", "ks", "ecf", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "ecf2", "ecb2"),
+    *("bt", "addr", "cpu", "co"),
+)
 #: Longest value that is shown whole.
 MOST_SHOWN = 160
 
@@ -98,11 +102,16 @@ def replay(
 def _compare(expected: Entry, got: Entry, events: list[str]) -> Difference | None:
     pairs = [(name, expected.get(name), got.get(name)) for name in STATES if name in expected]
     # An event that is left out has not happened.
-    pairs[1:1] = [(name, expected.get(name) or None, got.get(name) or None) for name in events]
+    pairs[1:1] = [(name, _event(expected, name), _event(got, name)) for name in events]
     for name, a, b in pairs:
         if a != b and not _nothing_scheduled(a, b):
             return Difference(expected["s"], *_narrow(name, a, b))
     return None
+
+
+def _event(entry: Entry, name: str) -> Any:
+    value = entry.get(name) or None
+    return without_tokens(value) if name == "ev" and value else value
 
 
 def _nothing_scheduled(a: object, b: object) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvsim.records.connector import FAKE, OFFLOADING
 from kvsim.sched.connector import ConnectorConfig, FailurePolicy, Role
 from kvsim.sched.offloading import OffloadingConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvsim.cases.case import CaseConfig
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -79,3 +84,24 @@ class Transfer(BaseModel):
     fail_request: bool = False
     remote_decode: bool = False
     send_steps: Whole = 1
+
+
+#: Groups whose blocks native offloading stores.
+OFFLOADED = ("full", "mla", "sliding_window", "sliding_window_mla")
+
+
+def offloading_conflicts(config: CaseConfig) -> Iterator[str]:
+    """Say what of a case native offloading does not go with."""
+    for group in config.groups or ():
+        if group.type not in OFFLOADED or group.replay:
+            kind = f"{group.type} with replay" if group.replay else group.type
+            yield (
+                f"connector: offloading of {kind} groups is not modelled; that of "
+                f"{', '.join(OFFLOADED)} is"
+            )
+    speculation = config.speculation
+    if speculation is not None and speculation.drops_last_block:
+        yield (
+            f"connector: offloading under {speculation.method}, which drops a block of each hit, "
+            "is not modelled; under draft_model, ngram, or with disable_eagle_block_drop it is"
+        )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim.catalog.hf_families import FAMILIES, Config
+from kvsim.catalog.hf_hybrids import HYBRIDS
 from kvsim.catalog.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
         file = file / "config.json"
     config = _text_config(_load(file), file)
     model_type = config.get("model_type")
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    families = FAMILIES | HYBRIDS
+    family = families.get(model_type) if isinstance(model_type, str) else None
     if family is None:
-        known = ", ".join(sorted(FAMILIES))
+        known = ", ".join(sorted(families))
         raise config.error(f"model_type {model_type!r} is not supported (one of: {known})")
     given = {key: value for key, value in config.values.items() if key in family.null_means_none}
     present = {key: value for key, value in config.values.items() if value is not None}

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from kvsim.catalog.state import STATE_FORMS, StateForm, StateLayer
+
 AttentionKind = Literal["full", "sliding", "chunked"]
 
-#: One letter per layer in ``ModelSpec.layer_pattern``.
-LAYER_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "chunked"}
+ATTENTION_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "chunked"}
+#: One letter per layer in ``ModelSpec.layer_pattern``: attention, a state, or an MLP alone.
+LAYER_KINDS: dict[str, str] = {**ATTENTION_KINDS, "M": "mamba", "-": "mlp"}
 
 
 #: Sizes without which there is no model.
@@ -54,7 +57,8 @@ class ModelSpec:
     vocab_size, max_position_embeddings
         Rows of the embedding, and the longest context in tokens.
     layer_pattern, window
-        One letter per layer, repeated over the layers: F full, S sliding, C chunked-local.
+        One letter per layer, repeated over the layers: F full, S sliding, C chunked-local, M a
+        Mamba or linear-attention layer, - an MLP alone, in which case the others have none.
         ``window`` is the sliding window, or the chunk, in tokens.
     full_num_kv_heads, full_head_dim
         KV shape of the full-attention layers where it differs from the sliding ones.
@@ -62,6 +66,10 @@ class ModelSpec:
         Full layers project K once and use it as V too (Gemma 4); both are still cached.
     kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim, q_lora_rank
         Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434); ``kv_lora_rank = 0`` is none.
+    state_form, state_num_heads, state_head_dim, state_num_groups, state_size, conv_kernel
+        Of the layers M, see :class:`~kvsim.catalog.state.StateLayer`.
+    state_dtype
+        What their states are kept in where that is not the dtype of the weights.
     num_experts, num_experts_per_token, moe_intermediate_size
         Mixture of experts; ``num_experts = 0`` is none.
     num_shared_experts, num_dense_layers
@@ -69,8 +77,11 @@ class ModelSpec:
         instead of experts: the leading ones in DeepSeek, every other one in Llama-4 Maverick.
     gated_mlp, tie_word_embeddings
         Three matrices instead of two in an MLP; the LM head is the embedding.
-    qkv_bias, output_bias, mlp_bias, router_bias, lm_head_bias, qk_norm, attention_sinks
+    qkv_bias, output_bias, mlp_bias, router_bias, lm_head_bias, qk_norm, attention_sinks,
+    shared_expert_gate
         Small parameters.
+    attention_gate
+        The output of attention is gated, by a projection as wide as the queries (Qwen3-Next).
     norms_per_layer, norm_bias, num_position_embeddings
         Norms before and after each sublayer; LayerNorm has a bias; learned positions (rows).
     quantization
@@ -107,6 +118,13 @@ class ModelSpec:
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
     q_lora_rank: int = 0
+    state_form: StateForm | None = None
+    state_num_heads: int = 0
+    state_head_dim: int = 0
+    state_num_groups: int = 0
+    state_size: int = 0
+    conv_kernel: int = 0
+    state_dtype: str | None = None
     num_experts: int = 0
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0
@@ -121,6 +139,8 @@ class ModelSpec:
     lm_head_bias: bool = False
     qk_norm: bool = False
     attention_sinks: bool = False
+    attention_gate: bool = False
+    shared_expert_gate: bool = False
     norms_per_layer: int = 2
     norm_bias: bool = False
     num_position_embeddings: int = 0
@@ -150,18 +170,55 @@ class ModelSpec:
                 f"model {self.name!r}: layer_pattern {self.layer_pattern!r} must be made of "
                 f"{', '.join(LAYER_KINDS)}"
             )
-        if kinds != {"F"} and (self.window is None or self.window <= 0):
+        if kinds & {"S", "C"} and (self.window is None or self.window <= 0):
             raise ValueError(
                 f"model {self.name!r}: layers with a window need window > 0, not {self.window}"
             )
 
+        if "M" in kinds and self.state is None:
+            raise ValueError(
+                f"model {self.name!r}: layers M need state_form ({', '.join(STATE_FORMS)}) and "
+                "positive state_num_heads, state_head_dim, state_size and conv_kernel"
+            )
+
+    @cached_property
+    def mixers(self) -> tuple[AttentionLayer | StateLayer | None, ...]:
+        """What each layer, first to last, remembers tokens by; None for an MLP alone."""
+        letters = (self.layer_pattern[i % len(self.layer_pattern)] for i in range(self.num_layers))
+        return tuple(
+            self.state if letter == "M" else None if letter == "-" else self._layer(letter)
+            for letter in letters
+        )
+
     @cached_property
     def layers(self) -> tuple[AttentionLayer, ...]:
-        """The attention of every layer, first to last."""
-        return tuple(self._layer(i) for i in range(self.num_layers))
+        """The attention of every layer that has it, first to last."""
+        return tuple(mixer for mixer in self.mixers if isinstance(mixer, AttentionLayer))
 
-    def _layer(self, index: int) -> AttentionLayer:
-        kind = LAYER_KINDS[self.layer_pattern[index % len(self.layer_pattern)]]
+    @property
+    def state(self) -> StateLayer | None:
+        """What a layer M keeps; None if there is none."""
+        sizes = (self.state_num_heads, self.state_head_dim, self.state_size, self.conv_kernel)
+        if self.state_form not in STATE_FORMS or min(sizes) <= 0:
+            return None
+        heads, dim, size, kernel = sizes
+        return StateLayer(
+            self.state_form, heads, dim, self.state_num_groups, size, kernel, self.state_dtype
+        )
+
+    @property
+    def num_state_layers(self) -> int:
+        """Layers that keep a state per request."""
+        return sum(isinstance(mixer, StateLayer) for mixer in self.mixers)
+
+    @property
+    def num_mlp_layers(self) -> int:
+        """Layers with an MLP or experts: all, or those that have nothing else."""
+        alone = sum(mixer is None for mixer in self.mixers)
+        return alone or self.num_layers
+
+    def _layer(self, letter: str) -> AttentionLayer:
+        kind = ATTENTION_KINDS[letter]
         window = None if kind == "full" else self.window
         if self.is_mla:
             return AttentionLayer(kind, window, 1, self.kv_lora_rank + self.qk_rope_head_dim, 1)
@@ -197,7 +254,7 @@ class ModelSpec:
     @property
     def num_moe_layers(self) -> int:
         """Layers with experts."""
-        return self.num_layers - self.num_dense_layers if self.is_moe else 0
+        return self.num_mlp_layers - self.num_dense_layers if self.is_moe else 0
 
     @property
     def num_expert_params(self) -> int:
@@ -227,7 +284,7 @@ class ModelSpec:
         qkv_width = q_width + 2 * kv_width
         if layer.kind == "full" and self.full_key_is_value:
             qkv_width -= kv_width
-        params = h * qkv_width + q_width * h
+        params = h * qkv_width + q_width * h * (2 if self.attention_gate else 1)
         params += qkv_width * self.qkv_bias + h * self.output_bias
         params += 2 * layer.head_dim * self.qk_norm + n * self.attention_sinks
         return params
@@ -238,12 +295,21 @@ class ModelSpec:
         norm = self.hidden_size * (2 if self.norm_bias else 1)
         total = self.num_embedding_params + self.num_lm_head_params + norm
         total += sum(self.num_attention_params(layer) for layer in self.layers)
+        if self.state is not None:
+            total += self.num_state_layers * self.state.num_params(self.hidden_size)
         total += self.num_layers * self.norms_per_layer * norm
-        dense_layers = self.num_layers - self.num_moe_layers
+        dense_layers = self.num_mlp_layers - self.num_moe_layers
         total += dense_layers * self._mlp_params(self.intermediate_size)
-        router = self.hidden_size * self.num_experts + self.num_experts * self.router_bias
         experts = (self.num_experts + self.num_shared_experts) * self.num_expert_params
-        return total + self.num_moe_layers * (router + experts)
+        return total + self.num_moe_layers * (self.num_router_params + experts)
+
+    @property
+    def num_router_params(self) -> int:
+        """Parameters that choose the experts of one layer, and weigh the shared one."""
+        if not self.is_moe:
+            return 0
+        router = self.hidden_size * self.num_experts + self.num_experts * self.router_bias
+        return router + self.hidden_size * self.shared_expert_gate
 
     @property
     def num_routed_expert_params(self) -> int:

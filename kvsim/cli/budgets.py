@@ -34,7 +34,7 @@ def _save(answer: Any, out: str | None, name: str, drawn: Any) -> None:
 
 
 @click.command(cls=SectionedCommand)
-@config_options(only=("Model and GPU", "KV memory", "Scheduler limits"))
+@config_options(only=("Model and GPU", "KV memory", "Scheduler limits", "Speculation and adapters"))
 @OUT
 @JSON
 def capacity(out: str | None, json_file: str | None, **options: Any) -> None:

@@ -81,7 +81,7 @@ REPLICATIONS = click.option(
 
 
 @cli.command(cls=SectionedCommand)
-@config_options(leave_out=("allocator",))
+@config_options(leave_out=("allocator", "kv_events_config"))
 @click.option(
     "--allocators",
     default="contiguous-max,contiguous-pow2,contiguous-oracle,paged",
@@ -179,6 +179,10 @@ def run(
     elif what is not None and given.setdefault("model", what) != what:
         raise ValueError(f"{what}: a second model beside --model {given['model']}")
     config = RunConfig.build(**given)
+    if config.kv_events_config is not None and config.kv_events_config.writes:
+        check_file("--kv-events-config", str(config.kv_events_config.path))
+        if replications > 1:
+            raise ValueError("--kv-events-config: a file holds one run; leave --replications out")
     if out is not None:
         config = config.model_copy(update={"record_memory_map": True})
     results, described = [], []

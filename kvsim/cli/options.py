@@ -44,6 +44,8 @@ SECTIONS = {
         "disable_hybrid_kv_cache_manager",
         "kv_cache_layout",
         "prefix_cache_retention_interval",
+        "mamba_ssm_cache_dtype",
+        "encoder_cache_size",
         "num_lookahead_tokens",
     ),
     "Scheduler limits": (
@@ -54,6 +56,12 @@ SECTIONS = {
         "prefill_schedule_interval",
         "enable_chunked_prefill",
         "async_scheduling",
+    ),
+    "Speculation and adapters": (
+        "speculative_config",
+        "enable_lora",
+        "max_loras",
+        "max_lora_rank",
     ),
     "Scheduling": (
         "scheduler",
@@ -73,6 +81,7 @@ SECTIONS = {
     "Records": (
         "front_end_latency",
         "goodput",
+        "kv_events_config",
         "record_steps",
         "record_memory_map",
         "check_invariants",

@@ -48,13 +48,14 @@ enable-mfu-metrics kv-cache-metrics cudagraph-metrics enable-logging-iteration-d
 language-model-only
 """
 
+#: Of these, what one command knows.
+OWN = {("run", "--kv-events-config")}
+
 WITH_VALUE = frozenset(f"--{name}" for name in _WITH_VALUE.split())
 ALONE = frozenset(f"--{name}" for name in _ALONE.split())
 
 #: What would change the numbers and is not modelled.
 NOT_MODELLED = {
-    "--speculative-config": "speculative decoding (--num-lookahead-tokens keeps its slots)",
-    "--enable-lora": "LoRA adapters",
     "--enable-expert-parallel": "expert parallelism; experts are split like other weights",
     "--cpu-offload-gb": "weights in host memory",
     "--kv-transfer-config": "KV connectors; --kv-offloading-size keeps prefix blocks on the host",
@@ -89,7 +90,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             raise ValueError(f"{flag} is not modelled: {NOT_MODELLED[flag]}")
         if flag in ALONE or flag.replace("--no-", "--", 1) in ALONE or item.startswith("-O"):
             taken.append(item)
-        elif flag in WITH_VALUE:
+        elif flag in WITH_VALUE and (arguments[0], flag) not in OWN:
             value = "" if equals else next(items, "")
             taken.append(f"{item} {value}".strip())
         else:

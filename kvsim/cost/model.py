@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvsim.records.cost import Cost
     from kvsim.records.memory import Memory
     from kvsim.sched.scheduler import StepPlan
+    from kvsim.speculation import SpeculativeConfig
 
 
 class StepCost(NamedTuple):
@@ -49,6 +50,7 @@ class CostConfig:
         None if a copy's fixed time does not matter
     host_waits : the host decides a step only when the one before has ended (vLLM without
         asynchronous scheduling), so that its work stands between them
+    speculation : how tokens are drafted, None if they are not
     """
 
     model: ModelSpec
@@ -61,6 +63,7 @@ class CostConfig:
     block_size: int | None = None
     piece_bytes: int | None = None
     host_waits: bool = False
+    speculation: SpeculativeConfig | None = None
 
 
 def lay_out_cost(

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.arithmetic import peak_flops
+from kvsim.cost.drafter import lay_out_drafter
 from kvsim.cost.efficiency import Efficiency, efficiency_of, with_constants_of, with_narrow_kv
 from kvsim.cost.hierarchy import COPY_SECONDS
 from kvsim.cost.host_link import lay_out_link
@@ -124,6 +125,8 @@ class RooflineCost:
         if config.host_waits:  # for reasons of no kernel (D31)
             record.step_time += rate.sync_step
             record.request_time += rate.sync_request
+        if config.speculation is not None:
+            lay_out_drafter(record, config, config.speculation)
         record.token_time = layers * _elementwise_io(config) / (bandwidth * rate.elementwise)
         record.one_shot, record.one_shot_token, record.two_shot, record.two_shot_token = (
             _all_reduce(config, rate)

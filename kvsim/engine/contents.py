@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from kvsim.records.encoder import Item
 from kvsim.records.memory import Flat, Views
 from kvsim.records.request import Request, Segment
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 _contents: WeakKeyDictionary[Trace, Contents] = WeakKeyDictionary()
 
 
-#: Lists of times; all others are integers.
-SECONDS = ("ready_time",)
+#: Lists of times and shares; all others are integers.
+FLOATS = ("ready_time", "grammar_time", "accept_rate")
 
 
 class Contents:
@@ -33,16 +34,23 @@ class Contents:
     ----------
     lists : num_prompt_tokens, max_tokens, output_content_id, priority, cache_salt and num_samples,
         int64, one per request, and segment_offsets, one more; with priorities id_rank, with
-        adapters lora, with grammars ready_time, seconds
+        adapters lora, with grammars ready_time or grammar_time, with recorded acceptance accepts
     segments : the prompts' segments, shape (segments,)
+    items : parts of prompts that an encoder computes, with item_offsets in the lists
     """
 
-    def __init__(self, lists: dict[str, NDArray[np.int64]], segments: NDArray[Any]) -> None:
+    def __init__(
+        self,
+        lists: dict[str, NDArray[np.int64]],
+        segments: NDArray[Any],
+        items: NDArray[Any] | None = None,
+    ) -> None:
         self.lists = {
-            name: np.ascontiguousarray(rows, np.float64 if name in SECONDS else np.int64)
+            name: np.ascontiguousarray(rows, np.float64 if name in FLOATS else np.int64)
             for name, rows in lists.items()
         }
         self._segments = segments
+        self._items = items
 
     def __len__(self) -> int:
         return len(self.lists["num_prompt_tokens"])
@@ -62,21 +70,51 @@ class Contents:
             }
             if trace.priority.any():
                 lists["id_rank"] = text_ranks(map(str, range(len(trace))))
+            lists |= _seldom(trace)
             columns = (trace.segment_content_id, trace.segment_start, trace.segment_num_tokens)
             _contents[trace] = cls(lists, segment_rows(*columns))
         return _contents[trace]
 
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
         """Point a replica's record of the trace here."""
-        for name, values in self.lists.items():
+        lists = self.lists
+        for name, values in lists.items():
             setattr(record, name, memory.list_of(values))
-        record.has_ranks, record.has_drafts = "id_rank" in self.lists, "drafts" in self.lists
+        record.has_ranks, record.has_drafts = "id_rank" in lists, "drafts" in lists
+        record.has_rates, record.has_accepts = "accept_rate" in lists, "accepts" in lists
+        record.has_loras = "lora" in lists
+        for name, numbers in (("next_accept", "accepts"), ("next_draft", "drafts")):
+            if numbers in lists:  # a replica's own
+                setattr(record, name, memory.ints(len(self)))
+        record.has_grammar_times = "grammar_time" in lists
+        if record.has_grammar_times:
+            record.ready_time = memory.list_of(np.full(len(self), -1.0))
         segments: Any = Views(self._segments, Segment, Flat())
         record.segments = segments if memory.compiled else list(map(_segment, self._segments))
+        if self._items is not None:
+            items: Any = Views(self._items, Item, Flat())
+            record.items = items if memory.compiled else [Item(*map(int, i)) for i in self._items]
 
     def request(self, index: int, arrival_time: float, max_model_len: int) -> Request:
         """Make one request of the trace; its output is cut at ``max_model_len``."""
         return request_of(self.lists, self._segments, index, arrival_time, max_model_len)
+
+
+def _seldom(trace: Trace) -> dict[str, Any]:
+    """Return the lists of what few traces have."""
+    lists: dict[str, Any] = {}
+    if trace.has("lora_id"):
+        lists["lora"] = trace.lora_id
+        kept_apart = np.stack([trace.cache_salt, trace.lora_id], axis=1)
+        numbers = np.unique(kept_apart, axis=0, return_inverse=True)[1].reshape(-1) + 1
+        lists["cache_salt"] = np.where(trace.lora_id > 0, -numbers, trace.cache_salt)
+    if trace.has("grammar_time"):
+        lists["grammar_time"] = trace.grammar_time
+    if trace.has("acceptance_rate"):
+        lists["accept_rate"] = trace.acceptance_rate
+    if trace.has("accepted_drafts"):
+        lists["accepts"], lists["accept_offsets"] = trace.accepted_drafts, trace.accept_offsets
+    return lists
 
 
 def text_ranks(ids: Iterable[str]) -> NDArray[np.int64]:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from kvsim.budget.limits import refused_by_vllm
 from kvsim.cost.efficiency import measured_narrow_kv
+from kvsim.sched.acceptance import acceptance_basis
 
 if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
+    from kvsim.speculation import SpeculativeConfig
 
 
 def notes(setup: Setup) -> list[str]:
@@ -23,6 +25,8 @@ def notes(setup: Setup) -> list[str]:
             said.append(
                 f"{config.allocator}: {field} = {getattr(config, field)} has no effect: {reason}"
             )
+    if setup.scheduler_config.speculation is not None:
+        said.extend(_of_speculation(setup, setup.scheduler_config.speculation))
     excess = memory.budget.excess
     if excess > 0 and config.logged:
         said.append(
@@ -35,6 +39,7 @@ def notes(setup: Setup) -> list[str]:
             f"{memory.gpu.num_linked_gpus} GPUs of one server: all-reduces are priced as if they "
             "shared its links, too fast"
         )
+    said += _events_unheard(setup)
     dtype = setup.kv_config.layout.dtype
     if dtype.bits <= 8 and not measured_narrow_kv(memory.gpu.name, dtype.name):
         said.append(
@@ -42,3 +47,26 @@ def notes(setup: Setup) -> list[str]:
             "are the roofline's, with the fractions of other kernels"
         )
     return said
+
+
+def _of_speculation(setup: Setup, spec: SpeculativeConfig) -> list[str]:
+    """Say what the acceptance of drafts, and their time, rest on."""
+    said = [acceptance_basis(spec)]
+    if spec.has_drafter and setup.config.cost_model.partition("+")[0] == "roofline":
+        said.append(
+            "drafting: a pass takes the drafter's weights at the card's rates and a fixed time "
+            "fitted to EAGLE-3 on an H100"
+        )
+    return [text for text in said if text]
+
+
+def _events_unheard(setup: Setup) -> list[str]:
+    """Say why KV cache events that were asked for go nowhere, if so."""
+    events = setup.config.kv_events_config
+    if events is None or not events.enable_kv_cache_events:
+        return []
+    if not events.writes:
+        return ["kv_events_config has no effect: it names no path, the file that gets the events"]
+    if not setup.kv_config.enable_prefix_caching:
+        return ["kv_events_config: without prefix caching there are no KV cache events"]
+    return []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvsim.cost.model import lay_out_cost
+from kvsim.kv.events import EventRows, take_events
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.growth import more_requests
@@ -18,7 +19,9 @@ from kvsim.records.memory import Flat, Numbers, Objects, Views
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
+from kvsim.sched.acceptance import conditional_rate
 from kvsim.sched.connector import lay_out_connector, num_transfers
+from kvsim.sched.encoder import check_encoder, lay_out_encoder
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
@@ -99,6 +102,7 @@ class Replica:
         state.clock = state.stage_free_time = start_time
         state.watched = watched or observer is not None
         self._steps: list[NDArray[Any]] = []
+        self._events: list[EventRows] = []
         self._serve: Callable[[int, int], int] | None = None
         self._ids, self._times = np.zeros(0, np.int64), np.zeros(0)
         if setup.kv.foresees:
@@ -137,10 +141,24 @@ class Replica:
         state.phase_next = memory.ints(2 * config.max_running + 2)
         self._lay_out_records(state)
         self._contents.lay_out(state.trace, memory)
+        self._lay_out_seldom(state)
         if config.kv_transfer is not None:
             self._lay_out_connector(state, config.kv_transfer)
+        lay_out_encoder(state, memory, config.encoder_inputs)
         more_requests(state, memory, FIRST_REQUESTS)
         return state
+
+    def _lay_out_seldom(self, state: records.Replica) -> None:
+        """Lay out what few traces have."""
+        trace = state.trace
+        state.limits.has_grammars = trace.has_grammar_times
+        spec = self.setup.scheduler_config.speculation
+        if trace.has_rates and spec is not None:
+            count = spec.num_speculative_tokens
+            given = self._contents.lists["accept_rate"]
+            means, row = np.unique(given, return_inverse=True)
+            rates = [m if m < 0 else conditional_rate(m * count, count) for m in means.tolist()]
+            trace.accept_rate = self._memory.list_of(np.array(rates)[row.reshape(-1)])
 
     def _num_holdings(self, kv: KVCacheManager) -> int:
         """Most requests that hold KV at once; with a connector also who does not run."""
@@ -270,6 +288,8 @@ class Replica:
                 more_requests(state, self._memory, state.num_requests)
             elif outcome == records.NEEDS_STEPS:
                 self._drain_steps()
+            elif outcome == records.NEEDS_EVENTS:
+                self._events.append(take_events(state.kv.pool))
             yield outcome
             if outcome == records.DONE:
                 return
@@ -286,6 +306,8 @@ class Replica:
     def check_integrity(self) -> None:
         """Recount all memory."""
         self.kv.check_integrity()
+        if self.state.limits.has_encoder:
+            check_encoder(self.state)
 
     def settle(self, end_time: float) -> Totals:  # noqa: D102
         state = self.state
@@ -310,6 +332,12 @@ class Replica:
     def _drain_steps(self) -> None:
         self._steps.append(self._step_rows[: self.state.num_step_rows].copy())
         self.state.num_step_rows = 0
+
+    def take_events(self) -> list[EventRows]:
+        """Return the KV cache events since the last call."""
+        taken = [*self._events, take_events(self.state.kv.pool)]
+        self._events = []
+        return taken
 
     @property
     def memory_map(self) -> NDArray[np.uint8]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import Memory, resolve_memory
+from kvsim.budget.drafter import with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import VLLM
 from kvsim.registry import parse_spec
+from kvsim.results.kv_events import check_path
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, scheduler_type
 
 if TYPE_CHECKING:
@@ -73,8 +75,11 @@ class Setup(Parts):
                 f"num_samples: {self.config.allocator} under scheduler {self.scheduler!r} serves "
                 "one sequence per request; paged under vllm-v0 and contiguous-* serve more"
             )
-        if self.config.num_lookahead_tokens:
-            raise ValueError("num_samples: num_lookahead_tokens must be 0 with several sequences")
+        if self.kv_config.num_lookahead_tokens or self.scheduler_config.speculation:
+            raise ValueError(
+                "num_samples: num_lookahead_tokens must be 0 with several sequences, and nothing "
+                "drafted"
+            )
         smallest = self.scheduler_config.max_num_seqs
         if self.config.num_samples and self.config.num_samples > smallest:
             raise ValueError(
@@ -121,12 +126,18 @@ def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str
 
 def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     """Resolve a configuration whose scheduler is known by name."""
+    asked = config
+    if allocator.speculation is not None:
+        spec = None if allocator.speculation == "none" else allocator.speculation
+        config = config.model_copy(update={"speculative_config": spec})
     memory = resolve_memory(config)
+    _check_states(memory)
     layout = _layout(config, memory, allocator)
     kind = _scheduler_type(config, memory, layout, allocator, scheduler)
     allocator = _with_offloading(config, allocator, kind, scheduler)
     asynchronous = _async_scheduling(config, kind, scheduler)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
+    _check_speculation(config, memory, kind, scheduler)
     kv_config = _kv_config(config, memory, layout, kind, scheduler, num_steps_in_flight)
     scheduler_config = _scheduler_config(
         config,
@@ -139,6 +150,12 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     kv = make_kv(allocator, kv_config)
     if not isinstance(SCHEDULERS.get(scheduler), type):
         SCHEDULERS.create(scheduler, kv, scheduler_config)
+    if config.speculative_config is not None and not kv.speculates:
+        raise ValueError(
+            f"speculative_config: allocator {config.allocator!r} keeps no slots for drafts; paged "
+            "does"
+        )
+    _check_events(config, kv)
     if allocator.swap and not kv.can_swap:
         raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
     if kv.foresees and config.data_parallel_size > 1:
@@ -149,7 +166,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     host_waits = kind.supports_async and num_steps_in_flight == 1
     cost_config = _cost_config(config, memory, layout, kv, host_waits=host_waits)
     return Setup(
-        config=config,
+        config=asked,
         memory=memory,
         allocator=allocator,
         scheduler=scheduler,
@@ -165,6 +182,24 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         kv=kv,
         cost=_make_cost_model(config, cost_config),
     )
+
+
+def _tells_events(config: Config) -> bool:
+    """Whether events of cached content are written."""
+    return config.kv_events_config is not None and config.kv_events_config.writes
+
+
+def _check_events(config: Config, kv: KVCacheManager) -> None:
+    """Refuse events of what keeps no prefixes, and a file that cannot be written."""
+    if not _tells_events(config):
+        return
+    if not kv.tells_events:
+        raise ValueError(
+            f"kv_events_config: allocator {config.allocator!r} has no blocks with content; paged "
+            "has"
+        )
+    assert config.kv_events_config is not None
+    check_path(str(config.kv_events_config.path))
 
 
 def _scheduler_type(
@@ -219,8 +254,11 @@ def _kv_config(
     scheduler: str,
     steps: int,
 ) -> KVCacheConfig:
+    tp = config.tensor_parallel_size
     return KVCacheConfig(
-        layout=layout,
+        layout=with_drafter(
+            layout, memory.model, config.speculative_config, tensor_parallel_size=tp
+        ),
         block_size=config.block_size,
         num_bytes=memory.num_gpu_blocks * memory.plan.bytes_per_block,
         max_model_len=memory.limits.max_model_len,
@@ -230,8 +268,9 @@ def _kv_config(
         swap_space_bytes=int(config.swap_space * GIB),
         reserve_full_isl=config.scheduler_reserve_full_isl,
         reserve_output=kind.reserves_output,
-        num_lookahead_tokens=config.num_lookahead_tokens,
+        **_lookahead(config),
         prefix_cache_retention_interval=config.prefix_cache_retention_interval,
+        events=_tells_events(config),
         use_beam_search=config.use_beam_search,
         beam_switch=config.beam_switch,
         hybrid=not config.disable_hybrid_kv_cache_manager,
@@ -279,7 +318,49 @@ def _scheduler_config(
         async_scheduling=asynchronous,
         max_num_scheduled_tokens=_own(config, kind, scheduler, "max_num_scheduled_tokens", None),
         prefill_schedule_interval=_own(config, kind, scheduler, "prefill_schedule_interval", 0),
+        max_loras=config.max_loras if _own(config, kind, scheduler, "enable_lora", False) else 0,
+        speculation=config.speculative_config,
+        seed=config.seed,
     )
+
+
+def _check_states(memory: Memory) -> None:
+    """Refuse a model that keeps states: its blocks have rules of their own."""
+    if memory.model.num_state_layers:
+        raise ValueError(
+            f"model {memory.model.name!r}: its {memory.model.num_state_layers} Mamba or "
+            "linear-attention layers are not simulated; kvsim capacity says what they take"
+        )
+
+
+def _lookahead(config: Config) -> dict[str, Any]:
+    """Return what the KV cache is told of speculation."""
+    if config.speculative_config is None:
+        return {"num_lookahead_tokens": config.num_lookahead_tokens}
+    return config.speculative_config.kv_settings
+
+
+def _check_speculation(
+    config: Config, memory: Memory, kind: type[Scheduler], scheduler: str
+) -> None:
+    """Refuse what cannot draft."""
+    if config.speculative_config is None:
+        return
+    if kind.rules_of != VLLM:
+        raise ValueError(f"speculative_config: scheduler {scheduler!r} drafts nothing; vllm does")
+    spec, tokens = config.speculative_config, _step_tokens(memory, kind)
+    limits = (config.max_num_scheduled_tokens, config.long_prefill_token_threshold, tokens)
+    needed = max(spec.num_prefill_lookahead_tokens, spec.num_draft_slots) + 1
+    if min(limit for limit in limits if limit) < needed:
+        raise ValueError(
+            f"speculative_config: a step must have room for {needed} tokens of a request; "
+            "max_num_batched_tokens, max_num_scheduled_tokens and long_prefill_token_threshold "
+            "must not be smaller"
+        )
+    if config.num_lookahead_tokens:
+        raise ValueError(
+            "num_lookahead_tokens: follows from speculative_config; give one of the two"
+        )
 
 
 def _own(
@@ -311,6 +392,7 @@ def _cost_config(
         block_size=kv.block_size if kv.has_block_table else None,
         piece_bytes=kv.piece_bytes,
         host_waits=host_waits,
+        speculation=config.speculative_config,
     )
 
 
@@ -318,8 +400,15 @@ def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> 
     supported = kind.supports_async
     if config.async_scheduling and not supported:
         raise ValueError(f"async_scheduling: scheduler {scheduler!r} decides one step at a time")
+    spec = config.speculative_config
+    waits = spec is not None and not spec.has_drafter
+    if config.async_scheduling and spec is not None and waits:
+        raise ValueError(
+            f"async_scheduling: {spec.method} drafts on the host, from tokens it must know; not "
+            "with asynchronous scheduling"
+        )
     if config.async_scheduling is None:
-        return supported and config.pipeline_parallel_size == 1
+        return supported and config.pipeline_parallel_size == 1 and not waits
     return config.async_scheduling
 
 

@@ -13,14 +13,17 @@ from kvsim.config import Config
 from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.contents import Contents
+from kvsim.engine.event_names import RunNames
 from kvsim.engine.notes import notes
 from kvsim.engine.refusal import refusal
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Setup, resolve
 from kvsim.fleet.router import make_router
 from kvsim.fleet.world import Serving
+from kvsim.records.engine import VLLM
 from kvsim.records.request import Request
 from kvsim.results.comparison import Comparison
+from kvsim.results.kv_events import batches, write_events
 from kvsim.results.metrics import Pool, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import MEMORY, REQUESTS, STEPS, FinishReason
@@ -100,6 +103,7 @@ def serve(
         setup = setup.for_samples(int(trace.num_samples.max()))
     elif config.use_beam_search:
         raise ValueError("use_beam_search: every request has one sequence; give num_samples")
+    check_columns(setup, trace)
     table = _new_requests(trace)
     start = float(trace.arrival_time[0])
     end = start + config.horizon
@@ -129,12 +133,23 @@ def serve(
     arrival_time = table["arrival_time"].copy()
     serving = Serving(trace, arrival_time, admissible, replicas, router, config.max_concurrency)
     serving.run()
+    if setup.kv_config.events:
+        _write_events(setup, trace, replicas)
     rejected = ~admissible
     table["arrival_time"][rejected] = arrival_time[rejected]
     table["finish_reason"][rejected] = FinishReason.REJECTED
     sent = (table["request_id"] < serving.num_sent) & (arrival_time < end)
     table["finish_reason"][~sent] = FinishReason.UNSENT
     return _collect(setup, trace, table, replicas, reason)
+
+
+def _write_events(setup: Setup, trace: Trace, replicas: Sequence[Replica]) -> None:
+    """Write the KV cache events of all replicas into one file."""
+    config = setup.config.kv_events_config
+    assert config is not None
+    names = RunNames(setup, trace, Contents.of(trace), token_ids=config.token_ids)
+    streams = [batches(one.take_events(), names, rank) for rank, one in enumerate(replicas)]
+    write_events(str(config.path), streams)
 
 
 class Checker:
@@ -219,6 +234,24 @@ def check_trace(trace: object) -> None:
     if not isinstance(trace, Trace):
         raise ValueError(
             f"trace: must be a kvsim.Trace, not {type(trace).__name__}; workloads.load reads files"
+        )
+
+
+def check_columns(setup: Setup, trace: Trace) -> None:
+    """Refuse a trace whose requests ask for what the configuration does not serve.
+
+    Raises
+    ------
+    ValueError
+        With the row and what serves it.
+    """
+    if trace.has("lora_id") and not setup.scheduler_config.max_loras:
+        row = int(np.argmax(trace.lora_id > 0))
+        raise ValueError(f"trace: request {row} asks for an adapter, and enable_lora is off")
+    if trace.has("grammar_time") and setup.scheduler_type.rules_of != VLLM:
+        raise ValueError(
+            f"trace: requests wait for grammars, and scheduler {setup.scheduler!r} knows none; "
+            "vllm does"
         )
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from kvsim.budget.layout import KV_DTYPES
 from kvsim.errors import unknown_name
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.registry import parse_spec
+from kvsim.speculation import SpeculativeConfig
 
 
 class AllocatorSpec(NamedTuple):
     """An allocator as asked for.
 
-    ``kv_cache_dtype``, ``num_kv_heads``, ``window``, ``kv_lora_rank`` and ``swap`` come from
-    modifiers and override what flags and model say; None and False leave them alone. ``params`` are
-    the base's own.
+    ``kv_cache_dtype``, ``num_kv_heads``, ``window``, ``kv_lora_rank``, ``swap`` and ``speculation``
+    come from modifiers and override what flags and model say; None and False leave them alone.
+    ``params`` are the base's own.
     """
 
     base: str
@@ -25,6 +26,7 @@ class AllocatorSpec(NamedTuple):
     window: int | None = None
     kv_lora_rank: int | None = None
     swap: bool = False
+    speculation: SpeculativeConfig | Literal["none"] | None = None
 
 
 #: Modifiers with a number: what they set, and an example.
@@ -38,13 +40,30 @@ def _positive(key: str, value: str | None) -> int:
     return int(value)
 
 
+def _speculation(value: str | None) -> SpeculativeConfig | Literal["none"]:
+    """Read METHOD:DRAFTS, and the mean length of what a verification gives where it is known."""
+    if value == "none":
+        return "none"
+    method, _, rest = (value or "").partition(":")
+    drafts, _, length = rest.partition(":")
+    if not drafts.isdigit():
+        raise ValueError("spec needs METHOD:DRAFTS[:LENGTH], e.g. spec=eagle3:3:2.4, or none")
+    given: dict[str, object] = {"method": method, "num_speculative_tokens": int(drafts)}
+    if length:
+        try:
+            given["synthetic_acceptance_length"] = float(length)
+        except ValueError:
+            raise ValueError(f"spec: length is {length!r}, must be a number") from None
+    return SpeculativeConfig.of(given)
+
+
 def parse_allocator(text: str) -> AllocatorSpec:
     """Read an allocator's name with its modifiers.
 
     Modifiers: ``int8``, ``fp8``, ``int4``, ``bf16``, ``fp16``, ``fp32`` (KV dtype), ``window=N`` (a
     sliding window of N tokens on every layer), ``gqa=N`` and ``mqa`` (N or 1 KV heads), ``mla=N``
     (a latent of N elements in place of keys and values), ``swap`` (preempted requests go to host
-    memory).
+    memory), ``spec=METHOD:DRAFTS[:LENGTH]`` (speculative decoding; ``spec=none`` without).
 
     Raises
     ------
@@ -83,12 +102,17 @@ def parse_allocator(text: str) -> AllocatorSpec:
             except ValueError as error:
                 raise ValueError(f"allocator {text!r}: {error}") from None
             change(NUMBERED[key][0], number)
+        elif key == "spec":
+            try:
+                change("speculation", _speculation(value))
+            except ValueError as error:
+                raise ValueError(f"allocator {text!r}: {error}") from None
         elif key in own:
             if value is None:
                 raise ValueError(f"allocator {text!r}: {key.replace('_', '-')} needs a value")
             params[key] = value
         else:
-            known = [*KV_DTYPES, *NUMBERED, "mqa", "swap"]
+            known = [*KV_DTYPES, *NUMBERED, "mqa", "swap", "spec"]
             known += [p.replace("_", "-") for p in own]
             unknown = unknown_name("modifier", key.replace("_", "-"), known)
             raise ValueError(f"allocator {text!r}: {unknown}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from kvsim.budget.planner import KVGroup, KVPlan
-from kvsim.records.paged import CHUNKED, FULL, SLIDING
+from kvsim.records.paged import CHUNKED, FULL, MAMBA, MAMBA_ALIGN, RING, RSWA, SLIDING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,12 +22,30 @@ class FullAttention:
 
 
 @dataclass(frozen=True)
+class MLA(FullAttention):
+    """Full attention over latents, a specification of its own: it hits by itself."""
+
+
+@dataclass(frozen=True)
 class SlidingWindow:
-    """A token sees itself and the ``window - 1`` tokens before it."""
+    """A token sees itself and the ``window - 1`` tokens before it.
+
+    Parameters
+    ----------
+    extra_retained : tokens before the window that are kept (multi-module MTP)
+    replay : nothing is cached; behind a hit the window's tokens are computed again
+    """
 
     block_size: int
     window: int
+    extra_retained: int = 0
+    replay: bool = False
     kind: ClassVar[int] = SLIDING
+
+
+@dataclass(frozen=True)
+class MLASlidingWindow(SlidingWindow):
+    """A sliding window over latents."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +62,91 @@ class ChunkedLocal:
         return self.chunk
 
 
-AttentionSpec: TypeAlias = FullAttention | SlidingWindow | ChunkedLocal
+@dataclass(frozen=True)
+class ReferenceWindow:
+    """A token sees the prompt and the ``window`` tokens before it (R-SWA)."""
+
+    block_size: int
+    window: int
+    kind: ClassVar[int] = RSWA
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A ring buffer, the state of a compressor: one block per request, never shared."""
+
+    block_size: int
+    kind: ClassVar[int] = RING
+    window: ClassVar[int] = 0
+
+
+@dataclass(frozen=True)
+class Mamba:
+    """A state that every token overwrites: Mamba, linear attention.
+
+    Parameters
+    ----------
+    mode : ``none`` keeps the newest state; ``align`` also states at ends of blocks, to be hit
+    spec_blocks : states kept beside it for drafts
+    checkpoint_blocks : states that a chunk of a prompt can leave inside it, 0 or 1
+    checkpoint_alignment : tokens from the chunk's start to such a state are a multiple of it
+    """
+
+    block_size: int
+    mode: Literal["none", "align"] = "align"
+    spec_blocks: int = 0
+    checkpoint_blocks: int = 0
+    checkpoint_alignment: int = 1
+    window: ClassVar[int] = 0
+
+    @property
+    def kind(self) -> int:
+        """Whose rules it follows."""
+        return MAMBA if self.mode == "none" else MAMBA_ALIGN
+
+
+AttentionSpec: TypeAlias = (
+    FullAttention | SlidingWindow | ChunkedLocal | ReferenceWindow | Ring | Mamba
+)
+
+
+def is_cached(spec: AttentionSpec) -> bool:
+    """Whether its blocks are named and looked up."""
+    return not isinstance(spec, Ring) and not (isinstance(spec, SlidingWindow) and spec.replay)
+
+
+def sees_all(spec: AttentionSpec) -> bool:
+    """Whether a hit is that of full attention: all blocks from the first on."""
+    return spec.kind in (FULL, RSWA)
+
+
+def num_kept(spec: AttentionSpec) -> int:
+    """Tokens of its window, retained ones included."""
+    return spec.window + (spec.extra_retained if isinstance(spec, SlidingWindow) else 0)
+
+
+def replay_window(spec: AttentionSpec) -> int:
+    """Tokens that are computed again behind a hit, 0 if none are."""
+    return spec.window if isinstance(spec, SlidingWindow) and spec.replay else 0
+
+
+def most_states(spec: AttentionSpec, num_tokens: int) -> int:
+    """Blocks that a request of so many tokens ever holds at once of a state; 0 if it is none."""
+    if isinstance(spec, Ring):
+        return 1
+    if not isinstance(spec, Mamba):
+        return 0
+    last = 1 if spec.mode == "none" else 2 + spec.checkpoint_blocks
+    return min(last, -(-num_tokens // spec.block_size)) + spec.spec_blocks
 
 
 def attention_spec(group: KVGroup) -> AttentionSpec:
     """Return the rules for a group of the planner."""
+    if group.kind == "ring":
+        return Ring(group.block_size)
+    if (state := group.state) is not None:
+        spec_blocks, checkpoints = state.num_speculative_blocks, state.num_checkpoint_blocks
+        return Mamba(group.block_size, state.mode, spec_blocks, checkpoints)
     if group.window is None:
         return FullAttention(group.block_size)
     if group.kind == "sliding":
@@ -57,7 +155,7 @@ def attention_spec(group: KVGroup) -> AttentionSpec:
 
 
 def group_of(spec: AttentionSpec, slot_bytes: int = 1) -> KVGroup:
-    """Return a planner's group that has these rules."""
+    """Return a planner's group that has these rules, or the same blocks."""
     if isinstance(spec, SlidingWindow):
         return KVGroup("sliding", spec.window, spec.block_size, 1, slot_bytes)
     if isinstance(spec, ChunkedLocal):

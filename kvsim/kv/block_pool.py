@@ -27,13 +27,27 @@ __all__ = ["NULL_BLOCK", "BlockPool", "lay_out_pool"]
 
 
 def lay_out_pool(
-    pool: Pool, memory: Memory, num_gpu_blocks: int, num_groups: int, eviction: EvictionPolicy
+    pool: Pool,
+    memory: Memory,
+    num_gpu_blocks: int,
+    num_groups: int,
+    eviction: EvictionPolicy,
+    num_cards: int = 0,
 ) -> None:
-    """Fill an empty record with free blocks, the null block beside them."""
+    """Fill an empty record with free blocks, the null block beside them.
+
+    Behind the blocks come ``num_cards`` records for further keys of a block.
+    """
     blocks = max(num_gpu_blocks, 1)
     buckets = 1 << (2 * blocks * num_groups - 1).bit_length()
     pool.num_usable = pool.num_unhashed = blocks - 1
-    pool.blocks = memory.records(Block, blocks)
+    pool.blocks = memory.records(Block, blocks + num_cards)
+    if num_cards > 0:
+        pool.num_cards, pool.free_card = num_cards, blocks
+        for card in range(blocks, blocks + num_cards - 1):
+            pool.blocks[card].next = card + 1
+        pool.first_cards = memory.ints(blocks, NONE)
+        pool.card_owners = memory.ints(num_cards)
     pool.unhashed = memory.list_of(range(blocks - 1, 0, -1) if blocks > 1 else [0])
     pool.buckets, pool.bucket_mask = memory.ints(buckets, NONE), buckets - 1
     pool.num_seen, pool.fewest_dead = memory.ints(blocks), memory.ints(blocks)
@@ -151,8 +165,10 @@ class BlockPool:
             Naming the block and both sides of the broken equation.
         """
         pool = self.kv.pool
+        num_blocks = pool.num_usable + 1  # behind them are cards
         ref_cnt, hashed, group_of = (
-            np.array(column(pool.blocks, name)) for name in ("ref_cnt", "hashed", "group")
+            np.array(column(pool.blocks, name)[:num_blocks])
+            for name in ("ref_cnt", "hashed", "group")
         )
         held = np.zeros_like(ref_cnt)
         for group, table in tables:

@@ -28,6 +28,7 @@ class ForkedManager(PagedManager):
     """
 
     rules_of = FORKED
+    speculates = False
 
     def __init__(self, config: KVCacheConfig, *, block_size: int | None = None) -> None:
         super().__init__(config, block_size=block_size)

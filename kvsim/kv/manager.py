@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kvsim.budget.pages import StateCache
 from kvsim.budget.planner import plan_groups
 from kvsim.registry import Registry
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from kvsim.budget.layout import KVLayout
     from kvsim.budget.planner import KVPlan
+    from kvsim.kv.attention import AttentionSpec
     from kvsim.kv.usage import KVUsage
     from kvsim.records.request import Request
 
@@ -77,8 +79,10 @@ class KVCacheConfig:
     reserve_output : take the whole output's slots at admission, because the scheduler never
         preempts
     num_lookahead_tokens : slots beyond the scheduled tokens (speculative decoding)
+    num_draft_tokens : most tokens of a step that are only drafts
     num_hash_lookahead_tokens : tokens after a block that its name covers (lookahead hashes)
     num_unnamed_tokens : at the end of what is computed, whose blocks are not named yet
+    num_prefill_lookahead_tokens : that a drafter reads beyond a chunk of a prompt
     drops_last_block : the last block of a hit is computed again (EAGLE without lookahead hashes)
     draft_groups : groups that hold layers of the drafter, which alone drop; none: all drop
     prefix_cache_retention_interval : vLLM's; 0 keeps the fewest sliding-window blocks, None all
@@ -88,7 +92,11 @@ class KVCacheConfig:
         probability per step
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
+    events : tell what becomes of cached content (vLLM's KV cache events)
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
+    specs : their rules, if they do not follow from the plan
+    prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks
+    mamba_shared_prefix_checkpoint : states are kept where a shared prefix ends, in a block or not
     """
 
     layout: KVLayout
@@ -101,8 +109,10 @@ class KVCacheConfig:
     reserve_full_isl: bool = True
     reserve_output: bool = False
     num_lookahead_tokens: int = 0
+    num_draft_tokens: int = 0
     num_hash_lookahead_tokens: int = 0
     num_unnamed_tokens: int = 0
+    num_prefill_lookahead_tokens: int = 0
     drops_last_block: bool = False
     draft_groups: tuple[int, ...] = ()
     prefix_cache_retention_interval: int | None = 0
@@ -112,14 +122,26 @@ class KVCacheConfig:
     beam_switch: float = 0.0
     hybrid: bool = True
     packed: bool = False
+    events: bool = False
     plan: KVPlan | None = None
+    specs: tuple[AttentionSpec, ...] = ()
+    prefix_match_unit: int | None = None
+    mamba_shared_prefix_checkpoint: bool = False
 
     def grouping(self, block_size: int | None = None) -> KVPlan:
         """Return the groups of layers, with blocks of the configured size or another."""
         if self.plan is not None:
             return self.plan
-        size = block_size or self.block_size
-        return plan_groups(self.layout, size, hybrid=self.hybrid, packed=self.packed)
+        return plan_groups(
+            self.layout,
+            block_size or self.block_size,
+            hybrid=self.hybrid,
+            packed=self.packed,
+            state=StateCache(
+                "align" if self.enable_prefix_caching else "none", self.num_draft_tokens
+            ),
+            max_model_len=self.max_model_len,
+        )
 
 
 class KVCacheManager(ABC):
@@ -139,6 +161,8 @@ class KVCacheManager(ABC):
     default_scheduler : name of the scheduler that serves it unless another one is asked for
     has_block_table : its attention kernel reads a block table, which costs time
     serves_samples : serves requests of several sequences
+    speculates : keeps slots for drafts, and takes back those of rejected ones
+    tells_events : its rules tell what becomes of cached content (vLLM's KV cache events)
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
     ignores : configuration fields that change nothing here, each with the reason
@@ -150,6 +174,8 @@ class KVCacheManager(ABC):
     has_block_table = True
     serves_samples = False
     can_swap = False
+    speculates = False
+    tells_events = False
     foresees = False
     ignores: Mapping[str, str] = MappingProxyType({})
     piece_bytes: int | None = None

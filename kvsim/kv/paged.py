@@ -12,14 +12,25 @@ from typing import TYPE_CHECKING
 
 from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotation
 
-from kvsim.kv.attention import AttentionSpec, attention_spec
+from kvsim.kv.attention import (
+    AttentionSpec,
+    Mamba,
+    attention_spec,
+    is_cached,
+    most_states,
+    num_kept,
+    replay_window,
+    sees_all,
+)
 from kvsim.kv.block_pool import BlockPool, lay_out_pool
+from kvsim.kv.events import lay_out_events
 from kvsim.kv.eviction import eviction_policy
 from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, PAGED
 from kvsim.records.memory import head
-from kvsim.records.paged import FULL, NULL_BLOCK, BlockTable, KVGroup, LookupSpec
+from kvsim.records.paged import FULL, NULL_BLOCK, RING, BlockTable, KVGroup, LookupSpec
+from kvsim.records.record import NONE
 from kvsim.rules.attention import admission_cap, cdiv
 from kvsim.rules.window import num_dead
 
@@ -50,6 +61,8 @@ class PagedManager(RuleManager):
 
     rules_of = PAGED
     can_swap = True
+    speculates = True
+    tells_events = True
 
     def __init__(
         self,
@@ -60,7 +73,7 @@ class PagedManager(RuleManager):
     ) -> None:
         super().__init__(config)
         plan = config.grouping(block_size)
-        self.groups = [attention_spec(group) for group in plan.groups]
+        self.groups = [*config.specs] or [attention_spec(group) for group in plan.groups]
         self.slot_bytes = [group.slot_bytes for group in plan.groups]
         self.bytes_per_block = self.piece_bytes = plan.bytes_per_block
         self.num_gpu_blocks = config.num_bytes // plan.bytes_per_block
@@ -74,7 +87,7 @@ class PagedManager(RuleManager):
         self.admission_caps = [
             admission_cap(
                 spec.kind,
-                spec.window,
+                num_kept(spec),
                 spec.block_size,
                 config.max_in_flight_tokens,
                 config.max_model_len,
@@ -86,9 +99,13 @@ class PagedManager(RuleManager):
 
     def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
         config = self.config
-        sizes = [spec.block_size for spec in self.groups]
         kv.manager = self.rules_of
-        kv.alignment, kv.hash_block_size = lcm(*sizes), gcd(*sizes)
+        kv.alignment = lcm(*(spec.block_size for spec in self.groups))
+        kv.scheduler_block_size = kv.alignment
+        units = [spec.block_size for spec in self.groups if is_cached(spec)]
+        kv.hash_block_size = gcd(*units) or kv.alignment
+        if config.prefix_match_unit and len(self.groups) > 1:
+            kv.hash_block_size = config.prefix_match_unit
         kv.bytes_per_block = self.bytes_per_block
         kv.max_model_len = config.max_model_len
         kv.watermark_blocks = int(config.watermark * self.num_gpu_blocks)
@@ -104,10 +121,21 @@ class PagedManager(RuleManager):
         kv.reserve_full_isl = config.reserve_full_isl
         kv.reserve_output = config.reserve_output
         kv.enable_prefix_caching = config.enable_prefix_caching
+        kv.replay_window = max(map(replay_window, self.groups))
         kv.has_windows = any(spec.kind != FULL for spec in self.groups)
         kv.num_cpu_free = config.swap_space_bytes // self.bytes_per_block
         self._lay_out_groups(kv, memory)
-        lay_out_pool(kv.pool, memory, self.num_gpu_blocks, len(self.groups), self.eviction)
+        tells = config.events and config.enable_prefix_caching
+        num_cards = (
+            self.num_gpu_blocks if tells and len({s.block_size for s in self.groups}) > 1 else 0
+        )
+        if any(isinstance(spec, Mamba) and spec.mode == "align" for spec in self.groups):
+            num_cards = self._lay_out_states(kv, memory)
+        lay_out_pool(
+            kv.pool, memory, self.num_gpu_blocks, len(self.groups), self.eviction, num_cards
+        )
+        if tells:
+            lay_out_events(kv, memory, config.max_in_flight_tokens)
         self.add_holdings(kv, memory, num_holdings)
 
     def _lay_out_groups(self, kv: KV, memory: Memory) -> None:
@@ -117,31 +145,71 @@ class PagedManager(RuleManager):
         members: dict[AttentionSpec, list[int]] = {}
         for g, spec in enumerate(self.groups):
             group = kv.groups[g]
-            group.index, group.kind, group.window = g, spec.kind, spec.window
+            group.index, group.kind, group.window = g, spec.kind, num_kept(spec)
+            group.extra_retained = num_kept(spec) - spec.window
+            group.is_cached = is_cached(spec)
+            group.num_spec_blocks = spec.spec_blocks if isinstance(spec, Mamba) else 0
             group.block_size, group.slot_bytes = spec.block_size, self.slot_bytes[g]
             group.admission_cap = self.admission_caps[g]
             flagged = g in config.draft_groups or not config.draft_groups
-            group.drops_last_block = config.drops_last_block and flagged
-            group.keys_per_block = spec.block_size // kv.hash_block_size
-            members.setdefault(spec, []).append(g)
-        full_first = sorted(members.items(), key=lambda m: m[0].kind != FULL)
+            drops = config.drops_last_block and flagged
+            group.drops_last_block = drops and not isinstance(spec, Mamba)
+            group.keys_per_block = max(spec.block_size // kv.hash_block_size, 1)
+            if is_cached(spec):
+                members.setdefault(spec, []).append(g)
+        full_first = sorted(members.items(), key=lambda m: not sees_all(m[0]))
         kv.num_specs = len(full_first)
         kv.specs = memory.records(LookupSpec, kv.num_specs)
         for place, (spec, groups) in enumerate(full_first):
             found = kv.specs[place]
-            found.kind, found.window, found.block_size = spec.kind, spec.window, spec.block_size
+            found.kind = FULL if sees_all(spec) else spec.kind
+            found.window, found.block_size = num_kept(spec), spec.block_size
+            found.extra_retained = num_kept(spec) - spec.window
             found.num_groups, found.groups = len(groups), memory.list_of(groups)
             found.drops_last_block = any(kv.groups[g].drops_last_block for g in groups)
             for g in groups:
                 kv.groups[g].drops_last_block = found.drops_last_block
+
+    def _lay_out_states(self, kv: KV, memory: Memory) -> int:
+        """Lay out what states need; returns how many further keys blocks may have."""
+        config, unit = self.config, kv.hash_block_size
+        cached = [spec for spec in self.groups if is_cached(spec)]
+        states = [spec for spec in cached if isinstance(spec, Mamba)]
+        kv.has_states = True
+        kv.matches_partially = unit < max(spec.block_size for spec in states) and all(
+            isinstance(spec, Mamba) or sees_all(spec) or spec.block_size == unit for spec in cached
+        )
+        if kv.matches_partially:
+            kv.alignment = unit
+        kv.states.block_size = config.block_size
+        if states[0].checkpoint_blocks:
+            kv.states.checkpoint_alignment = states[0].checkpoint_alignment
+        kv.states.keeps_shared = (
+            config.mamba_shared_prefix_checkpoint
+            and kv.matches_partially
+            and bool(config.draft_groups)
+            and config.num_prefill_lookahead_tokens <= 1
+        )
+        kv.states.named_in = memory.ints(self.num_usable + 1)
+        kv.states.checkpoints = memory.ints(kv.num_groups, NONE)
+        longest = max([unit, *(s.block_size for s in cached if sees_all(s))]) // unit
+        return (self.num_usable + 1) * (longest - 1) if kv.matches_partially else 0
 
     def num_tables(self) -> int:
         """Block tables of one request."""
         return len(self.groups)
 
     def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
-        width = cdiv(self.config.max_model_len, kv.hash_block_size) + 2
+        smallest = min(kv.hash_block_size, *(spec.block_size for spec in self.groups))
+        width = cdiv(self.config.max_model_len, smallest) + 2
+        width += max(kv.groups[g].num_spec_blocks for g in range(kv.num_groups))
         holdings = kv.holdings[first:stop]
+        if kv.has_states:
+            most = stop * kv.num_groups  # copies of one step
+            old = [*kv.states.pending[: first * kv.num_groups]]
+            kv.states.pending = memory.list_of([*old, *[NONE] * (most - len(old))])
+            kv.states.copies.blocks = memory.ints(2 * most)
+            kv.states.copy_groups = memory.ints(most)
         memory.share_out(holdings, "keys", int, width)
         tables = memory.share_out(holdings, "tables", BlockTable, self.num_tables())
         memory.share_out(tables, "blocks", int, width)
@@ -157,6 +225,8 @@ class PagedManager(RuleManager):
         holding = self.kv.holdings[self.kv.free_holdings[self.kv.num_free_holdings - 1]]
         return [
             [table.blocks[place] for place in range(cdiv(num_tokens, spec.block_size))]
+            if is_cached(spec)
+            else []
             for spec, table in zip(self.groups, holding.tables, strict=True)
         ]
 
@@ -175,11 +245,11 @@ class PagedManager(RuleManager):
         return kv
 
     def fits(self, request: Request) -> bool:  # noqa: D102
-        lookahead = self.config.num_lookahead_tokens
+        lookahead = self.config.num_lookahead_tokens + self.config.num_draft_tokens
         tokens = min(request.end + lookahead, self.config.max_model_len)
         total = 0
         for spec, cap in zip(self.groups, self.admission_caps, strict=True):
-            blocks = cdiv(tokens, spec.block_size)
+            blocks = most_states(spec, tokens) or cdiv(tokens, spec.block_size)
             if cap and not self.config.reserve_output:
                 # Beside its window and what is in flight, a request holds its lookahead slots.
                 blocks = min(blocks, cap + cdiv(lookahead, spec.block_size))
@@ -256,7 +326,7 @@ class PagedManager(RuleManager):
             if sum(lengths) != counted:
                 raise RuntimeError(f"{counted} table entries, {sum(lengths)} found")
             for (request, _), length in zip(live, lengths, strict=True):
-                if request.num_filled > length * spec.block_size:
+                if spec.kind < RING and request.num_filled > length * spec.block_size:
                     raise RuntimeError("a request has more tokens than slots")
 
 

@@ -34,6 +34,7 @@ class TieredManager(PagedManager):
     """
 
     rules_of = PAGED
+    speculates = False
 
     def __init__(
         self,

@@ -34,6 +34,8 @@ class UnifiedManager(PagedManager):
     At most ``num_resident`` blocks are on the GPU at a time. Full attention only.
     """
 
+    speculates = False
+
     def __init__(
         self,
         config: KVCacheConfig,

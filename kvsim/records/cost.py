@@ -34,6 +34,7 @@ class Layers(Record):
     pair_flops: float = 0.0
     prompt_pair_flops: float = 0.0
     decode_keys: int = 0
+    draft_pairs: int = 0  # of drafts, which read those keys too
     prefill_keys: int = 0
     prefill_pairs: int = 0
 
@@ -51,6 +52,10 @@ class Work(Record):
     num_tokens: int = 0
     num_sampled: int = 0
     num_decodes: int = 0
+    num_drafts: int = 0  # of the tokens, those that are only proposed
+    num_drafted: int = 0  # tokens to propose after it, per request
+    draft_pairs: int = 0  # query-key pairs of drafts, beside those of the tokens before them
+    draft_keys: int = 0  # tokens whose KV the drafter reads
     weight_bytes: float = 0.0
     gemm_flops: float = 0.0
     head_bytes: float = 0.0
@@ -65,7 +70,7 @@ class Work(Record):
     @property
     def num_prefill_tokens(self) -> int:
         """Tokens of prompts, or of chunks of them."""
-        return self.num_tokens - self.num_decodes
+        return self.num_tokens - self.num_decodes - self.num_drafts
 
 
 @dataclass(slots=True)
@@ -114,3 +119,11 @@ class Cost(Record):
     copy_round: float = 0.0  # a copy per tensor of each layer
     copy_round_per_byte: float = 0.0
     fault_time: float = 0.0
+    has_drafts: bool = False
+    draft_share: float = 0.0  # of a step's time, on the host
+    draft_passes: int = 0  # most passes of the drafter per step
+    draft_pass_time: float = 0.0  # fixed, of each
+    draft_bytes: float = 0.0  # weights that a pass reads
+    draft_token_flops: float = 0.0
+    draft_head_flops: float = 0.0  # per token that is drafted
+    draft_key_bytes: float = 0.0  # KV per token

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from kvsim.records.connector import Connector
 from kvsim.records.cost import Cost
+from kvsim.records.encoder import Encoder, Item
 from kvsim.records.kv import KV
 from kvsim.records.offloading import Offloading
 from kvsim.records.queue import Queue
@@ -38,9 +39,12 @@ class Outcome(IntEnum):
     NEEDS_STEPS = 4  # the table of steps is full
     SCHEDULED = 5  # a watched replica has scheduled a step
     COMPLETED = 6  # or taken in the output of one
+    NEEDS_EVENTS = 7  # the log of KV cache events is nearly full
 
 
-DONE, PAUSED, STUCK, NEEDS_REQUESTS, NEEDS_STEPS, SCHEDULED, COMPLETED = (int(o) for o in Outcome)
+DONE, PAUSED, STUCK, NEEDS_REQUESTS, NEEDS_STEPS, SCHEDULED, COMPLETED, NEEDS_EVENTS = (
+    int(outcome) for outcome in Outcome
+)
 
 
 @dataclass(slots=True)
@@ -101,6 +105,11 @@ class Limits(Record):
     num_draft_slots: int = 0  # of a step's input, per request
     num_prefill_lookahead_tokens: int = 0  # that the drafter reads beyond a chunk
     num_draft_rows: int = 0
+    draw_seed: int = 0  # of how many drafts are accepted
+    has_encoder: bool = False
+    encoder_budget: int = 0  # tokens that a step may encode
+    encoder_cache_size: int = 0
+    whole_items: bool = False  # vLLM's disable_chunked_mm_input
     clock_ties: bool = False  # arrival times may be equal, as in records of steps
     depth: int = 1  # steps that may be under way at once
     num_stages: int = 1
@@ -142,6 +151,9 @@ class Totals(Record):
     stored_bytes: int = 0
     paged_in_bytes: int = 0
     paged_out_bytes: int = 0
+    num_drafts: int = 0  # verifications, as vLLM's spec_decode_num_drafts counts them
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -206,10 +218,12 @@ class Trace(Record):
     num_samples: list[int] = field(default_factory=list)
     has_ranks: bool = False
     id_rank: list[int] = field(default_factory=list)  # of ids as text, if requests have priorities
+    has_loras: bool = False
     lora: list[int] = field(default_factory=list)  # with adapters only
-    accepts: list[int] = field(
-        default_factory=list
-    )  # drafts accepted, verification by verification
+    has_rates: bool = False
+    accept_rate: list[float] = field(default_factory=list)  # of every draft, NONE for the replica's
+    has_accepts: bool = False
+    accepts: list[int] = field(default_factory=list)  # by verification, over and over
     accept_offsets: list[int] = field(default_factory=list)
     next_accept: list[int] = field(default_factory=list)  # by row
     has_drafts: bool = False
@@ -217,6 +231,10 @@ class Trace(Record):
     draft_offsets: list[int] = field(default_factory=list)
     next_draft: list[int] = field(default_factory=list)
     ready_time: list[float] = field(default_factory=list)  # of grammars
+    has_grammar_times: bool = False
+    grammar_time: list[float] = field(default_factory=list)  # from arrival on, NONE without
+    items: list[Item] = field(default_factory=list)  # that an encoder computes, by offset
+    item_offsets: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
     arrival_time: list[float] = field(default_factory=list)
     num_arrivals: int = 0
@@ -284,10 +302,13 @@ class Replica(Record):
     loras: list[int] = field(default_factory=list)  # adapters of the step being decided
     num_loras: int = 0
     num_next_drafts: int = 0  # to propose after the step scheduled last
+    accept_rates: list[float] = field(default_factory=list)  # of drafts up to each position
     draft_rows: list[int] = field(default_factory=list)  # first, last, drafts by requests of a step
     ready_clock: float = 0.0  # grammars are compiled up to this time
     offloading: Offloading = field(default_factory=Offloading)
+    wake_time: float = -math.inf  # nothing can be scheduled before
     connector: Connector = field(default_factory=Connector)
+    encoder: Encoder = field(default_factory=Encoder)
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)

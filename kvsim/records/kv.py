@@ -8,6 +8,7 @@ from enum import IntEnum
 from kvsim.records.contiguous import Contiguous
 from kvsim.records.paged import BlockPool, Holding, KVGroup, LookupSpec
 from kvsim.records.record import Record
+from kvsim.records.states import States
 from kvsim.records.virtual import Virtual
 
 
@@ -80,7 +81,8 @@ class KV(Record):
     virtual: Virtual = field(default_factory=Virtual)
     python: object = None  # a manager that is no rule
 
-    alignment: int = 1  # of hits, tokens (vLLM's scheduler_block_size)
+    alignment: int = 1  # of hits, tokens
+    scheduler_block_size: int = 1  # what all blocks' sizes divide; the same, unless hits end inside
     hash_block_size: int = 1
     bytes_per_block: int = 0
     max_model_len: int = 0
@@ -88,6 +90,7 @@ class KV(Record):
     num_lookahead_tokens: int = 0
     num_hash_lookahead_tokens: int = 0  # after a block that its key covers
     num_unnamed_tokens: int = 0  # at the end of what is computed, not named yet
+    tells_tails: bool = False  # events tell of prompts that end in a block, which none looks up
     drops_last_block: bool = False  # of a hit: a drafter has no state of it
     segment: int = 0  # tokens between the window ends that stay cached, 0 for none
     keeps_boundaries: bool = False  # also the window before a prompt's end stays cached
@@ -95,4 +98,8 @@ class KV(Record):
     reserve_output: bool = False
     enable_prefix_caching: bool = False
     has_windows: bool = False
+    has_states: bool = False  # of Mamba layers, that later requests can take up
+    matches_partially: bool = False  # a hit may end inside a block
+    states: States = field(default_factory=States)
+    replay_window: int = 0  # tokens computed again behind a hit; 0: no group asks for it
     beam_switch: float = 0.0  # share of beams that continue another one, per step

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kvsim.records.contents import Contents, HostTier
+from kvsim.records.encoder import Item
+from kvsim.records.events import EventLog
 from kvsim.records.eviction import LRU, Note, Ranking
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record
@@ -19,9 +21,13 @@ class Attention(IntEnum):
     FULL = 0
     SLIDING = 1
     CHUNKED = 2
+    RSWA = 3  # the prompt, and a window of what comes after it
+    RING = 4  # a compressor's state: one block per request
+    MAMBA = 5  # a state, the newest one only
+    MAMBA_ALIGN = 6  # a state, and those at ends of blocks that later requests can take up
 
 
-FULL, SLIDING, CHUNKED = (int(kind) for kind in Attention)
+FULL, SLIDING, CHUNKED, RSWA, RING, MAMBA, MAMBA_ALIGN = (int(kind) for kind in Attention)
 
 
 @dataclass(slots=True)
@@ -57,11 +63,17 @@ class BlockPool(Record):
     hand: int = 0  # and the rank behind which it stands
     has_host: bool = False
     host: HostTier = field(default_factory=HostTier)
+    has_events: bool = False
+    log: EventLog = field(default_factory=EventLog)
     num_hashed: int = 0  # blocks that carry a key, in use or free
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0
     tracks_kept: bool = False  # requests that do not run may hold blocks for a transfer
     keepers: list[int] = field(default_factory=list)  # how many of them, by block
+    num_cards: int = 0  # records behind those of the blocks, for further keys of a block
+    free_card: int = NONE
+    first_cards: list[int] = field(default_factory=list)  # by block
+    card_owners: list[int] = field(default_factory=list)  # by card
     num_shared: int = 0  # blocks of windows with several references
     num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
     fewest_dead: list[int] = field(default_factory=list)
@@ -79,7 +91,10 @@ class KVGroup(Record):
 
     index: int = 0
     kind: int = FULL
-    window: int = 0  # tokens of a sliding window or a chunk
+    window: int = 0  # tokens of a sliding window, retained ones included, or of a chunk
+    extra_retained: int = 0  # tokens of it that are kept, but needed by no hit
+    is_cached: bool = True  # its blocks get keys and are looked up
+    num_spec_blocks: int = 0  # of states, for drafts
     block_size: int = 0
     slot_bytes: int = 0
     admission_cap: int = 0  # most blocks a request ever holds at once, 0 for no limit
@@ -98,6 +113,7 @@ class LookupSpec(Record):
 
     kind: int = FULL
     window: int = 0
+    extra_retained: int = 0
     block_size: int = 0
     groups: list[int] = field(default_factory=list)
     num_groups: int = 0
@@ -127,6 +143,9 @@ class Holding(Record):
     num_keys: int = 0
     segment: int = 0  # where the next block to hash begins
     offset: int = 0
+    has_items: bool = False  # some requests have parts that an encoder computes
+    items: list[Item] = field(default_factory=list)  # of all requests, as in the trace
+    item_offsets: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0  # leading tokens whose blocks have been offered to the cache
     num_processed_tokens: int = 0  # known to be computed when windows were last moved
     dead_bytes: int = 0  # before the windows, in the blocks that they are leaving

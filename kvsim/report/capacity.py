@@ -31,6 +31,7 @@ def capacity_table(capacity: Capacity) -> RenderableType:
         share = size / budget["total"]
         table.add_row(label, f" {gib(size)}", f" {_bar(share)} {percent(share)} %")
     lines = [
+        *_states(c.states),
         f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",
         f"{c.num_gpu_blocks:,} blocks of {c.block_size} tokens and {c.bytes_per_block:,} bytes: "
         f"{c.num_tokens:,} tokens",
@@ -63,6 +64,16 @@ def capacity_table(capacity: Capacity) -> RenderableType:
         notes.append(Text("Assumed: " + "; ".join(c.assumptions) + ".", style="dim"))
     title = Text(f"{c.model} on {several}{c.gpu}\n", style="bold")
     return Group(title, table, Text("\n".join(lines)), *notes)
+
+
+def _states(states: Mapping[str, int] | None) -> list[str]:
+    if states is None:
+        return []
+    return [
+        f"{states['num_layers']} layers keep a state: {states['bytes_per_state']:,} bytes per "
+        f"request and GPU, {states['padding_bytes']:,} more as their pages are padded to those of "
+        f"attention; {states['blocks_per_request']} blocks of a request"
+    ]
 
 
 def _by_length(counts: Mapping[str, int]) -> str:

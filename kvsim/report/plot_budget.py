@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ def capacity(found: Capacity) -> Figure:
     axes = figure.subplots()
     left = 0.0
     parts = {name: size for name, size in found.budget_bytes.items() if name != "total"}
-    for (name, size), colour in zip(parts.items(), LINES, strict=False):
+    for (name, size), colour in zip(parts.items(), cycle(LINES), strict=False):
         width = size / 2**30
         label = f"{name.replace('_', ' ')} {width:.2f}"
         axes.barh([0], [width], left=left, color=colour, height=0.6, label=label)

@@ -229,6 +229,11 @@ def run_table(
         + ", ".join(f"{percent(cache[key])} % {label}" for label, key in WASTE.items()),
         f"prefix cache hit rate {percent(s['prefix_cache_hit_rate'])} %",
     ]
+    if s["acceptance_rate"] is not None:
+        lines.append(
+            f"drafts: {percent(s['acceptance_rate'])} % accepted, "
+            f"{number(s['mean_acceptance_length'], 2)} tokens per verification"
+        )
     if s["request_goodput"] is not None:
         lines.append(
             f"goodput {number(s['request_goodput'], 2)} requests/s over the whole run; "

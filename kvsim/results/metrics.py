@@ -91,7 +91,7 @@ def summarize(
     summary["total_token_throughput"] = _ratio(tokens, duration)
     for name in ("ttft", "tpot"):
         summary |= _statistics(name, values[name])
-    summary |= _gap_statistics(done, total.token_gaps, all_ended=_all_ended(requests))
+    summary |= _gap_statistics(done, total, all_ended=_all_ended(requests))
     summary |= _statistics("e2el", values["e2el"])
     normalized = values["e2el"] / np.maximum(done["num_output_tokens"], 1)
     summary["mean_normalized_latency_ms"] = _ms(normalized.mean()) if len(done) else None
@@ -140,6 +140,19 @@ def _counts(requests: NDArray[Any], total: Totals) -> Summary:
         "prefix_cache_hit_rate": _ratio(
             int(admitted["num_cached_tokens"].sum()), int(admitted["num_prompt_tokens"].sum())
         ),
+        **_acceptance(total),
+    }
+
+
+def _acceptance(total: Totals) -> Summary:
+    """Say how many drafts the target accepts, as vLLM logs it; None where nothing is drafted."""
+    accepted = _ratio(total.num_accepted_tokens, total.num_drafts)
+    return {
+        "num_drafts": total.num_drafts if total.num_drafts else None,
+        "num_draft_tokens": total.num_draft_tokens if total.num_drafts else None,
+        "num_accepted_tokens": total.num_accepted_tokens if total.num_drafts else None,
+        "acceptance_rate": _ratio(total.num_accepted_tokens, total.num_draft_tokens),
+        "mean_acceptance_length": None if accepted is None else 1.0 + accepted,
     }
 
 
@@ -186,13 +199,17 @@ def _all_ended(requests: NDArray[Any]) -> bool:
     return not (requests["finish_reason"] == FinishReason.IN_FLIGHT).any()
 
 
-def _gap_statistics(done: NDArray[Any], gaps: Mapping[int, int], *, all_ended: bool) -> Summary:
+def _gap_statistics(done: NDArray[Any], total: Totals, *, all_ended: bool) -> Summary:
     """Inter-token latency of all tokens, those of requests in flight included.
 
+    Tokens that are accepted together come together: one gap, as a client sees it.
     Percentiles come from the binned gaps; so does the mean where the requests that have ended do
     not hold all of them, else it is exact.
     """
+    gaps = total.token_gaps
     num_gaps = int((done["num_output_tokens"] - 1).sum())
+    if total.num_drafts:
+        num_gaps = sum(gaps.values())
     if not gaps or (all_ended and not num_gaps):
         return {f"{kind}_itl_ms": None for kind in ("mean", *PERCENTILES)}
     keys = np.array(sorted(gaps))

@@ -156,6 +156,10 @@ def roofline(
 
 def _cost_config(config: Config) -> CostConfig:
     model, gpu = get_model(config.model), get_gpu(config.gpu)
+    if model.num_state_layers:
+        raise FieldError(
+            "model", f"{model.name} has Mamba or linear-attention layers, whose work is not counted"
+        )
     dtype = weight_dtype(config.dtype)
     quantization = config.quantization or model.quantization
     check_quantization(quantization)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, SLIDING
+from kvsim.records.paged import CHUNKED, FULL, MAMBA, MAMBA_ALIGN, SLIDING
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -26,6 +26,8 @@ def num_skipped(kind: int, window: int, num_tokens: int) -> int:
         return 0
     if kind == CHUNKED:  # a token sees only its own chunk
         return num_tokens // window * window
+    if kind > CHUNKED:
+        return max(0, num_tokens - 1) if kind >= MAMBA else 0
     return max(0, num_tokens - window + 1)  # a token sees itself and the window - 1 before it
 
 
@@ -33,7 +35,7 @@ def admission_cap(
     kind: int, window: int, block_size: int, max_in_flight_tokens: int, max_model_len: int
 ) -> int:
     """Most blocks a request ever holds at once in a group, 0 if only its length limits it."""
-    if kind == FULL:
+    if kind == FULL or kind > CHUNKED:
         return 0
     if kind == CHUNKED:
         return cdiv(min(window + max_in_flight_tokens, max_model_len), block_size)
@@ -43,21 +45,28 @@ def admission_cap(
 
 def run_length(group: KVGroup) -> int:
     """Blocks in a row that a hit needs in a sliding window, with the one that it drops."""
-    return cdiv(group.window - 1, group.block_size) + group.drops_last_block
+    if group.kind == MAMBA_ALIGN:
+        return 1
+    return cdiv(group.window - group.extra_retained - 1, group.block_size) + group.drops_last_block
 
 
 def keeps_all(kv: KV, group: KVGroup) -> bool:
     """Whether a later hit could need any block, wherever it stands."""
+    if group.kind == MAMBA_ALIGN:
+        return not kv.keeps_boundaries
     if group.kind != SLIDING:
         return True
     return kv.segment > 0 and run_length(group) >= kv.segment // group.block_size
 
 
 def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
-    """Whether a later hit could end such that it needs the block of a window at that place."""
+    """Whether a later hit could end such that it needs the block at that place.
+
+    Of a window it needs a run of blocks, of states one.
+    """
     run, ahead = run_length(group), int(group.drops_last_block)
     if kv.segment > 0:
-        blocks = kv.segment // group.block_size
+        blocks = max(kv.segment // group.block_size, 1)
         if place >= ahead and (place - ahead) % blocks >= blocks - run:
             return True
     if not kv.keeps_boundaries:
@@ -66,8 +75,9 @@ def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
     prompt, shared = request.num_prompt_tokens, request.shared_prefix_boundary
     if not kv.drops_last_block:
         return is_in_run(kv, group, prompt - 1, place) or is_in_run(kv, group, shared, place)
+    size = kv.scheduler_block_size
     for tokens in (prompt - 1, prompt):
-        boundary = max(tokens // kv.alignment * kv.alignment - kv.alignment, 0)
+        boundary = max(tokens // size * size - size, 0)
         if is_in_run(kv, group, boundary, place):
             return True
     if shared == 0:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING
+from kvsim.rules.encoder import give_back_items
 from kvsim.rules.held import leave_queue
 from kvsim.rules.kv import allocate_slots, free_slots
 from kvsim.rules.queue import is_before, is_more_urgent, requeue
@@ -115,6 +116,8 @@ def preempt_at(state: Replica, batch: Batch, place: int) -> int:
     for later in range(place, state.num_running):
         state.running[later] = state.running[later + 1]
     num_tokens = drop(state, batch, k)
+    if state.limits.has_encoder:
+        give_back_items(state, k)
     free_slots(state.kv, state.requests[k])
     preempt(state, k)
     return num_tokens

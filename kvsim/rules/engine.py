@@ -14,6 +14,7 @@ from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.engine import (
     COMPLETED,
     DONE,
+    NEEDS_EVENTS,
     NEEDS_REQUESTS,
     NEEDS_STEPS,
     ORCA,
@@ -29,12 +30,16 @@ from kvsim.records.request import FINISHED, RUNNING, WAITING
 from kvsim.rules.abort import abort, end_request
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector import has_reports, has_transfers, release
+from kvsim.rules.encoder import release_all, release_computed
+from kvsim.rules.events import is_short_of_room, note_update
+from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
+from kvsim.rules.mamba import begin_states, release_copies
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
-from kvsim.rules.queue import defer, enqueue
+from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.report import begin_update, end_update
 from kvsim.rules.runs import batch_at, run_of_steps
@@ -73,8 +78,8 @@ def see_arrivals(state: Replica) -> bool:
 
 def add_request(state: Replica, k: int) -> None:
     """Queue a new arrival by the rules."""
-    if state.limits.has_grammars and state.trace.ready_time[state.requests[k].request_id] >= 0:
-        defer(state, state.requests[k])  # also if it is ready at once
+    if state.limits.has_grammars:
+        await_grammar(state, state.requests[k])
     enqueue(state, k)
     state.tried = False
     state.connector.is_idle = False
@@ -127,7 +132,7 @@ def describe(state: Replica, request: Request, row: int) -> None:
     request.cache_salt = trace.cache_salt[row]
     request.num_samples = trace.num_samples[row]
     request.id_rank = trace.id_rank[row] if trace.has_ranks else row
-    if state.limits.max_loras > 0:
+    if trace.has_loras:
         request.lora = trace.lora[row]
 
 
@@ -139,6 +144,8 @@ def begin_step(state: Replica, batch: Batch) -> None:
     state.swapped_bytes = 0
     state.steady = True
     state.tried = False
+    if state.kv.has_states:
+        begin_states(state.kv)
 
 
 def decide_by_rules(state: Replica, batch: Batch) -> None:
@@ -151,6 +158,8 @@ def decide_by_rules(state: Replica, batch: Batch) -> None:
         schedule_static(state, batch)
     elif state.limits.scheduler == VLLM_V0:
         schedule_v0(state, batch)
+    if state.kv.has_states:
+        release_copies(state.kv)
 
 
 def decide(state: Replica, batch: Batch) -> None:
@@ -159,6 +168,8 @@ def decide(state: Replica, batch: Batch) -> None:
         python_schedule(state, batch)
         return
     begin_step(state, batch)
+    if state.limits.has_grammars and not state.patient:
+        state.ready_clock = state.clock
     decide_by_rules(state, batch)
     take_transfers(state, batch)
 
@@ -206,6 +217,11 @@ def stand_still(state: Replica) -> bool:
     state.num_empty_steps += 1
     if state.patient:
         return True
+    if state.limits.has_grammars:
+        ready = first_ready(state)
+        if ready < math.inf:
+            state.wake_time = ready
+            return True
     if has_transfers(state):
         state.connector.is_idle = True
         return True
@@ -229,6 +245,8 @@ def complete(state: Replica) -> None:
         python_complete(state, batch)
     else:
         take_in(state, batch)
+    if state.kv.pool.has_events:
+        note_update(state.kv.pool.log, state.clock)
 
 
 def take_in(state: Replica, batch: Batch) -> None:
@@ -248,20 +266,22 @@ def take_in(state: Replica, batch: Batch) -> None:
         if stale:
             request.num_stale_tokens -= entry.num_tokens
         accepted = 0
-        if entry.num_drafts > 0 and entry.unfinished == 0:
-            accepted = verify(state, entry, request.request_id)
+        if speculates and entry.num_drafts > 0 and entry.unfinished == 0:
+            accepted = verify(state, entry, request)
         if request.status == FINISHED:
             recycle(state, k)
             continue
         if connected and is_void(state, request, entry, stale):
             continue
-        if entry.unfinished > 0:
-            continue
-        if entry.num_drafts > accepted and not stale:
+        if speculates and entry.num_drafts > accepted and not stale:
             rejected = entry.num_drafts - accepted
             take_back(state, request, rejected)
             if request.num_placeholders > 0:
                 request.num_placeholders -= rejected
+        if state.limits.has_encoder:
+            release_computed(state, request)
+        if entry.unfinished > 0:
+            continue
         known = min(accepted + 1, request.end - request.num_tokens)
         request.num_tokens += known  # also when stale: the token was delivered and is kept
         if known <= accepted and not stale:
@@ -272,8 +292,6 @@ def take_in(state: Replica, batch: Batch) -> None:
         else:
             note_token(state, request, now)
         request.last_token_time = now
-        if known > 1:
-            note_gap(state, 0.0, known - 1)
         if not stale and (request.num_placeholders > 0 or speculates):
             if request.num_placeholders > 0:
                 request.num_placeholders -= accepted + 1
@@ -321,6 +339,8 @@ def note_token(state: Replica, request: Request, now: float) -> None:
 def finish(state: Replica, k: int, now: float) -> None:
     """End a request that has got its last token."""
     request = state.requests[k]
+    if state.limits.has_encoder:
+        release_all(state, request)
     if request.status != RUNNING:  # preempted while its last token was in flight
         leave_queue(state, k)
         state.num_deferred -= request.is_deferred
@@ -365,7 +385,7 @@ def next_event_time(state: Replica) -> float:
     if state.must_complete:
         return batch_at(state, 0).end
     if state.num_batches > 0 or (has_work(state) and state.clock < state.end_time):
-        return state.clock
+        return time_to_wake(state) if state.wake_time > state.clock else state.clock
     if state.trace.next == state.trace.num_arrivals or state.clock >= state.end_time:
         return math.inf
     return max(state.trace.arrival_time[state.trace.next], state.clock)
@@ -398,11 +418,16 @@ def advance(state: Replica, max_steps: int) -> int:
                 break
         elif state.clock >= state.horizon:
             break
+        elif state.wake_time > state.clock:
+            if not sleep(state):
+                break
         elif state.clock < state.end_time:
             if steps >= max_steps:
                 return PAUSED
             if state.num_step_rows >= state.max_step_rows and state.record_steps:
                 return NEEDS_STEPS
+            if state.kv.pool.has_events and is_short_of_room(state.kv.pool.log):
+                return NEEDS_EVENTS
             if state.steady and not state.watched and state.horizon == math.inf:
                 run = run_of_steps(state, max_steps - steps)
                 steps += run

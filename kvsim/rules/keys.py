@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 START = 0x9E3779B97F4A7C15
 FIRST_KEY = 1  # parent of a first block (any constant)
 ENDLESS = 2**62  # tokens of an output's content; it never runs out
+ITEM = 2**61 + 1  # before an item that an encoder computes, in a key; no content's number
 
 
 def fold(key: int, value: int) -> int:
@@ -69,6 +70,15 @@ def look_ahead(key: int, holding: Holding, request: Request, num_tokens: int) ->
     return key
 
 
+def add_items(key: int, holding: Holding, row: int, start: int, stop: int) -> int:
+    """Fold the encoder's items that overlap a block into its key, and where they begin in it."""
+    for place in range(holding.item_offsets[row], holding.item_offsets[row + 1]):
+        item = holding.items[place]
+        if item.offset < stop and item.offset + item.num_tokens > start:
+            key = mix(mix(mix(key, ITEM), item.content), item.offset - start)
+    return key
+
+
 def extend_keys(
     holding: Holding, request: Request, num_keys: int, block_size: int, lookahead: int
 ) -> None:
@@ -102,5 +112,8 @@ def extend_keys(
         key = mix(mix(mix(key, piece), piece_start), piece_length)
         if lookahead > 0:
             key = look_ahead(key, holding, request, lookahead)
+        if holding.has_items:
+            stop = (k + 1) * block_size + lookahead
+            key = add_items(key, holding, request.request_id, k * block_size, stop)
         holding.keys[k] = key
     holding.num_keys = max(holding.num_keys, num_keys)

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import NULL_BLOCK
-from kvsim.rules.attention import cdiv, num_skipped
+from kvsim.records.paged import MAMBA, MAMBA_ALIGN, RING
+from kvsim.records.record import NONE
+from kvsim.rules.attention import cdiv
+from kvsim.rules.checkpoint import takes_checkpoint
 from kvsim.rules.eviction import note_arrival
 from kvsim.rules.kept import rejoin, set_apart
-from kvsim.rules.paged import cache_blocks, num_missing, num_slots, past_the_end, set_quiet
-from kvsim.rules.pool import append_blocks, touch
+from kvsim.rules.mamba import append_states, grow_states, states_to_grow
+from kvsim.rules.paged import (
+    cache_blocks,
+    need_to_admit,
+    num_missing,
+    num_slots,
+    past_the_end,
+    set_quiet,
+    share_hit,
+)
+from kvsim.rules.pool import append_blocks
 from kvsim.rules.window import drop_out_of_window
 
 if TYPE_CHECKING:
@@ -22,50 +33,41 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 
-def need_behind_hit(
-    kv: KV, holding: Holding, num_tokens: int, hit: int, start: int, capped: bool
-) -> int:
-    """Free blocks that an admission takes which goes on at ``start``, behind external tokens."""
+def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped: bool) -> int:
+    """Free blocks that a request lacks which has tables already.
+
+    ``end`` leaves out slots to look ahead, which states do not need.
+    """
     need = 0
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
-        blocks = cdiv(num_tokens, group.block_size)
+        group, table = kv.groups[g], kv.holdings[request.holding].tables[g]
+        if group.kind == MAMBA_ALIGN:
+            need += states_to_grow(kv, request, group, table, end)
+            continue
+        blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks
+        if group.kind == RING:
+            blocks = 1
         if capped and group.admission_cap > 0:
             blocks = min(blocks, group.admission_cap)
-        found = hit // group.block_size
-        skipped = num_skipped(group.kind, group.window, start) // group.block_size
-        need += max(blocks - max(skipped, found), 0)
-        for place in range(skipped, found):
-            block = table.blocks[place]
-            need += block != NULL_BLOCK and kv.pool.blocks[block].ref_cnt == 0
+        need += max(blocks - table.length, 0)
     return need
 
 
-def need_with_table(kv: KV, holding: Holding, num_tokens: int, capped: bool) -> int:
-    """Free blocks that a request lacks which has tables already."""
-    need = 0
-    for g in range(kv.num_groups):
-        group = kv.groups[g]
-        blocks = cdiv(num_tokens, group.block_size)
-        if capped and group.admission_cap > 0:
-            blocks = min(blocks, group.admission_cap)
-        need += max(blocks - holding.tables[g].length, 0)
-    return need
+def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
+    """Take blocks for what comes from elsewhere; of states only the last one comes."""
+    group, table = kv.groups[g], kv.holdings[request.holding].tables[g]
+    missing = num_missing(group, table, start)
+    if group.kind == MAMBA_ALIGN:
+        kv.states.pending[request.holding * kv.num_groups + g] = NONE
+        missing = cdiv(start, group.block_size) - table.length
+    append_blocks(kv.pool, group, table, max(missing, 0))
 
 
-def share_seen(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -> None:
-    """Begin a table with the blocks of a hit that tokens from ``start`` on see, and null blocks."""
-    skipped = num_skipped(group.kind, group.window, start) // group.block_size
-    table.length = max(hit // group.block_size, skipped)
-    table.num_null = skipped
-    for place in range(skipped):
-        table.blocks[place] = NULL_BLOCK
-    for place in range(skipped, table.length):
-        if table.blocks[place] == NULL_BLOCK:
-            table.num_null = place + 1
-        else:
-            touch(kv.pool, group, table.blocks[place])
-    group.num_table_blocks += table.length
+def take_states(kv: KV, group: KVGroup, table: BlockTable, start: int, end: int) -> None:
+    """Take the states of the first tokens behind what comes from elsewhere."""
+    slots = cdiv(end, group.block_size) + group.num_spec_blocks
+    if slots > table.length:
+        append_states(kv, group, table, slots, 0, takes_checkpoint(kv, group, start, end), end)
 
 
 def watermark(state: Replica) -> int:
@@ -86,22 +88,26 @@ def take_external(
     free = kv.pool.num_free - watermark(state)
     if kv.reserve_full_isl:
         length = min(request.num_tokens, kv.max_model_len)
-        if need_behind_hit(kv, holding, length, hit, start, True) > free:
+        if need_to_admit(kv, holding, length, length, hit, start, True) > free:
             return False
-    slots = num_slots(kv, request, start + num_tokens) if num_tokens > 0 else start
-    if need_behind_hit(kv, holding, slots, hit, start, False) > free - reserved:
+    end = start + num_tokens
+    slots = num_slots(kv, request, end) if num_tokens > 0 else start
+    if need_to_admit(kv, holding, slots, end, hit, start, False) > free - reserved:
         return False
     note_arrival(kv.pool, request, holding, kv.hash_block_size)
     for g in range(kv.num_groups):
-        share_seen(kv, kv.groups[g], holding.tables[g], hit, start)
+        share_hit(kv, kv.groups[g], holding.tables[g], hit, start)
+    request.holding = kv.free_holdings[kv.num_free_holdings - 1]
+    for g in range(kv.num_groups):
+        holding.tables[g].num_offered = holding.tables[g].length
+        take_loaded(kv, request, g, start)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
-        append_blocks(kv.pool, group, table, num_missing(group, table, start))
-    for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
-        append_blocks(kv.pool, group, table, num_missing(group, table, slots))
+        if group.kind == MAMBA_ALIGN:
+            take_states(kv, group, table, start, end)
+        else:
+            append_blocks(kv.pool, group, table, num_missing(group, table, slots))
         group.num_internal += past_the_end(request, group, table)
-        table.num_offered = hit // group.block_size
     holding.num_cached_tokens = hit
     holding.num_processed_tokens = start
     holding.dead_bytes = 0
@@ -130,20 +136,23 @@ def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
     kv, holding = state.kv, state.kv.holdings[request.holding]
     if kv.reserve_full_isl:
         length = min(request.num_tokens, kv.max_model_len)
-        if need_with_table(kv, holding, length, True) > kv.pool.num_free - watermark(state):
+        if need_with_table(kv, request, length, length, True) > kv.pool.num_free - watermark(state):
             return False
     end = request.num_computed_tokens + num_tokens
     rejoin(kv, request, request.num_computed_tokens)
     if kv.has_windows:
         drop_out_of_window(kv, request, holding)
     slots = num_slots(kv, request, end)
-    if need_with_table(kv, holding, slots, False) > kv.pool.num_free - watermark(state):
+    if need_with_table(kv, request, slots, end, False) > kv.pool.num_free - watermark(state):
         set_apart(kv, request)
         return False
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
         group.num_internal -= past_the_end(request, group, table)
-        append_blocks(kv.pool, group, table, num_missing(group, table, slots))
+        if group.kind == MAMBA_ALIGN:
+            grow_states(kv, request, group, table, end)
+        else:
+            append_blocks(kv.pool, group, table, num_missing(group, table, slots))
         group.num_internal += past_the_end(request, group, table)
     filled = min(end, request.max_slots)
     kv.num_filled += filled - request.num_filled
@@ -159,7 +168,7 @@ def missing_blocks(state: Replica, request: Request) -> int:
     kv, length = state.kv, min(request.num_tokens, state.kv.max_model_len)
     if state.limits.num_drafts > 0:
         length += 1 + state.limits.num_drafts + kv.num_lookahead_tokens
-    return need_with_table(kv, kv.holdings[request.holding], length, True)
+    return need_with_table(kv, request, length, length, True)
 
 
 def reserved_blocks(state: Replica) -> int:
@@ -172,5 +181,6 @@ def reserved_blocks(state: Replica) -> int:
     if state.limits.num_drafts > 0:
         for g in range(kv.num_groups):
             ahead = 1 + state.limits.num_drafts + kv.num_lookahead_tokens
-            total += cdiv(ahead, kv.groups[g].block_size)
+            if kv.groups[g].kind < MAMBA:
+                total += cdiv(ahead, kv.groups[g].block_size)
     return total

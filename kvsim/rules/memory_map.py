@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.kv import CONTIGUOUS, FORKED, VIRTUAL
-from kvsim.records.paged import NULL_BLOCK
+from kvsim.records.paged import NULL_BLOCK, RING
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, num_skipped
 from kvsim.rules.kv import has_pool
@@ -86,6 +86,8 @@ def mark_blocks(state: Replica, kv: KV, holding: Holding) -> None:
             kv.live_ends[block] = (filled - start) / group.block_size
             kv.last_ends[block] = (last - start) / group.block_size
             kv.unused[block] = INTERNAL
+            if group.kind >= RING:  # a state
+                kv.dead_ends[block], kv.live_ends[block] = 0.0, 1.0
 
 
 def paint_contiguous(state: Replica, first: int) -> None:

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import FULL, NULL_BLOCK
+from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING
 from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
+from kvsim.rules.events import note_key, note_partial, note_stored
 from kvsim.rules.eviction import note_arrival
 from kvsim.rules.keys import extend_keys
-from kvsim.rules.pool import append_blocks, cache, forget, free_blocks, touch
+from kvsim.rules.mamba import (
+    admit_states,
+    grow_states,
+    name_states,
+    states_to_admit,
+    states_to_grow,
+)
+from kvsim.rules.partial_keys import copy_hit, name_part
+from kvsim.rules.pool import append_blocks, cache, drop_cards, forget, free_blocks, touch
+from kvsim.rules.replay import filled_by_hit
 from kvsim.rules.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
 
 if TYPE_CHECKING:
@@ -27,12 +37,18 @@ if TYPE_CHECKING:
 
 
 def past_the_end(request: Request, group: KVGroup, table: BlockTable) -> int:
-    """Slots of a table that its request will never fill."""
+    """Slots of a table that its request will never fill; a state has no slots per token."""
+    if group.kind >= RING:
+        return 0
     return max(table.length * group.block_size - request.max_slots, 0)
 
 
 def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
     """Blocks that a table lacks to own so many slots."""
+    if group.kind > CHUNKED:
+        if group.kind == RING:
+            return 1 - table.length
+        slots += group.num_spec_blocks * group.block_size
     if slots <= table.length * group.block_size:
         return 0
     return cdiv(slots, group.block_size) - table.length
@@ -45,17 +61,37 @@ def num_slots(kv: KV, request: Request, end: int) -> int:
     return min(end + kv.num_lookahead_tokens, kv.max_model_len)
 
 
-def need_to_admit(kv: KV, holding: Holding, num_tokens: int, hit: int, capped: bool) -> int:
-    """Free blocks an admission takes: new ones, and hit ones that nobody holds now."""
+def num_found(kv: KV, group: KVGroup, hit: int) -> int:
+    """Blocks of a group that a hit covers, in part at its end."""
+    if not group.is_cached:
+        return 0
+    return cdiv(hit, group.block_size) if kv.matches_partially else hit // group.block_size
+
+
+def need_to_admit(
+    kv: KV, holding: Holding, num_tokens: int, end: int, hit: int, start: int, capped: bool
+) -> int:
+    """Free blocks an admission takes: new ones, and hit ones that nobody holds now.
+
+    ``end`` leaves out slots to look ahead, which states do not need. The request goes on at
+    ``start``, behind its hit and what comes from elsewhere.
+    """
     need = 0
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
-        blocks = cdiv(num_tokens, group.block_size)
+        if group.kind == MAMBA_ALIGN:
+            need += states_to_admit(kv, holding, g, end, hit)
+            continue
+        blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks
+        if group.kind == RING:
+            blocks = 1
         if capped and group.admission_cap > 0:
             blocks = min(blocks, group.admission_cap)
-        found = hit // group.block_size
-        skipped = num_skipped(group.kind, group.window, hit) // group.block_size
+        found = num_found(kv, group, hit)
+        skipped = num_skipped(group.kind, group.window, start) // group.block_size
         need += max(blocks - max(skipped, found), 0)
+        if kv.matches_partially and found * group.block_size > hit:
+            need += 1  # its last block is copied
         for place in range(skipped, found):
             block = table.blocks[place]
             need += block != NULL_BLOCK and kv.pool.blocks[block].ref_cnt == 0
@@ -73,18 +109,25 @@ def admit_paged(
     free = kv.pool.num_free - (kv.watermark_blocks if kv.num_held > 0 else 0)
     if kv.reserve_full_isl:
         length = min(request.num_tokens, kv.max_model_len)
-        if need_to_admit(kv, holding, length, hit, True) > free:
+        if need_to_admit(kv, holding, length, length, hit, hit, True) > free:
             return False
     end = hit + num_fetched + num_tokens
     slots = num_slots(kv, request, end)
-    if need_to_admit(kv, holding, slots, hit, False) > free:
+    if need_to_admit(kv, holding, slots, end, hit, hit, False) > free:
         return False
     note_arrival(kv.pool, request, holding, kv.hash_block_size)
     for g in range(kv.num_groups):
-        share_hit(kv, kv.groups[g], holding.tables[g], hit)
+        share_hit(kv, kv.groups[g], holding.tables[g], hit, hit)
+    if kv.has_states:
+        request.holding = kv.free_holdings[kv.num_free_holdings - 1]
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
-        append_blocks(kv.pool, group, table, num_missing(group, table, slots))
+        if group.kind == MAMBA_ALIGN:
+            admit_states(kv, request, group, table, end, hit)
+        else:
+            if kv.matches_partially and table.length * group.block_size > hit:
+                copy_hit(kv, group, table)
+            append_blocks(kv.pool, group, table, num_missing(group, table, slots))
         group.num_internal += past_the_end(request, group, table)
         table.num_offered = (hit + num_fetched) // group.block_size
     holding.num_cached_tokens = hit + num_fetched
@@ -98,10 +141,13 @@ def admit_paged(
     return True
 
 
-def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int) -> None:
-    """Begin a table with the blocks of a hit, those that no later token sees left out."""
-    skipped = num_skipped(group.kind, group.window, hit) // group.block_size
-    table.length = hit // group.block_size
+def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -> None:
+    """Begin a table with the blocks of a hit, those that no token from ``start`` on sees left out.
+
+    What comes from elsewhere behind the hit may be out of the window, too.
+    """
+    skipped = num_skipped(group.kind, group.window, start) // group.block_size
+    table.length = max(num_found(kv, group, hit), skipped)
     table.num_null = skipped
     for place in range(skipped):
         table.blocks[place] = NULL_BLOCK
@@ -125,6 +171,8 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
     elif kv.has_windows:
         move_windows(kv, request, kv.holdings[request.holding])
     filled = min(end, request.max_slots)  # drafts may reach beyond the end
+    if kv.replay_window > 0:
+        filled = filled_by_hit(request, kv.holdings[request.holding], filled)
     kv.num_filled += filled - request.num_filled
     request.num_filled = filled
     return True
@@ -138,14 +186,21 @@ def grow(kv: KV, request: Request, end: int) -> bool:
     slots = num_slots(kv, request, end)
     need = 0
     for g in range(kv.num_groups):
-        need += num_missing(kv.groups[g], holding.tables[g], slots)
+        group, table = kv.groups[g], holding.tables[g]
+        if group.kind == MAMBA_ALIGN:
+            need += states_to_grow(kv, request, group, table, end)
+        else:
+            need += num_missing(group, table, slots)
     if need > kv.pool.num_free:
         if kv.has_windows:
             count_dead(kv, holding)
         return False
-    if need > 0:
+    if need > 0 or kv.has_states:
         for g in range(kv.num_groups):
             group, table = kv.groups[g], holding.tables[g]
+            if group.kind == MAMBA_ALIGN:
+                grow_states(kv, request, group, table, end)
+                continue
             group.num_internal -= past_the_end(request, group, table)
             append_blocks(kv.pool, group, table, num_missing(group, table, slots))
             group.num_internal += past_the_end(request, group, table)
@@ -158,12 +213,14 @@ def grow(kv: KV, request: Request, end: int) -> bool:
 def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
     """Note until when growing fills last blocks, and moves windows within a block, and no more."""
     quiet = kv.max_model_len
-    if kv.drops_last_block and kv.num_groups > 1:
-        quiet = 0  # every group names its blocks at a pace of its own
+    if (kv.drops_last_block and kv.num_groups > 1) or kv.replay_window > 0:
+        quiet = 0  # every group names or drops its blocks at a pace of its own
     elif kv.enable_prefix_caching:
         quiet = holding.num_cached_tokens + kv.alignment - 1
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
+        if group.kind > CHUNKED:
+            quiet = 0
         # One token short: the token that fills the last block also names it.
         quiet = min(quiet, table.length * group.block_size - 1 - kv.num_lookahead_tokens)
         if group.window > 0:
@@ -174,21 +231,34 @@ def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
 
 
 def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
-    """Give keys to the blocks that are full once ``num_tokens`` tokens are computed."""
-    ahead = kv.num_hash_lookahead_tokens
+    """Give keys to what a later hit can find once ``num_tokens`` tokens are computed."""
+    ahead, known = kv.num_hash_lookahead_tokens, num_tokens
     if ahead > 0:
-        num_tokens = min(num_tokens, request.num_tokens - ahead)
-    if kv.drops_last_block and kv.num_groups > 1:
-        cache_unevenly(kv, request, holding, num_tokens)
+        known = min(num_tokens, request.num_tokens - ahead)
+    if (kv.drops_last_block and kv.num_groups > 1) or kv.matches_partially:
+        cache_unevenly(kv, request, holding, known, num_tokens)
         return
-    num_tokens -= kv.num_unnamed_tokens
+    cache_evenly(kv, request, holding, known - kv.num_unnamed_tokens)
+    for g in range(kv.num_groups):
+        if kv.groups[g].kind == MAMBA_ALIGN:
+            name_states(kv, request, holding, g, num_tokens)
+
+
+def cache_evenly(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+    """Give keys to the blocks that are full in every group."""
     if num_tokens < holding.num_cached_tokens + kv.alignment:
+        if kv.tells_tails:
+            name_tails(kv, request, holding, num_tokens // kv.alignment * kv.alignment)
         return
     num_tokens -= num_tokens % kv.alignment
-    extend_keys(holding, request, num_tokens // kv.hash_block_size, kv.hash_block_size, ahead)
+    unit = kv.hash_block_size
+    extend_keys(holding, request, num_tokens // unit, unit, kv.num_hash_lookahead_tokens)
     for g in range(kv.num_groups):
         size = kv.groups[g].block_size
-        name_blocks(kv, request, holding, g, holding.num_cached_tokens // size, num_tokens // size)
+        first = max(holding.num_cached_tokens // size, holding.tables[g].num_offered)
+        name_blocks(kv, request, holding, g, first, num_tokens // size)
+        if kv.tells_tails:
+            name_tail(kv, request, holding, g, num_tokens)
     holding.num_cached_tokens = num_tokens
     set_quiet(kv, request, holding)
 
@@ -196,45 +266,84 @@ def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) ->
 def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, stop: int) -> None:
     """Give keys to blocks of one group that a later hit could need."""
     group, table = kv.groups[g], holding.tables[g]
-    all_places = keeps_all(kv, group)
+    if not group.is_cached:
+        return
+    all_places, log = keeps_all(kv, group), kv.pool.log
+    first_key = log.num_keys
     for place in range(max(first, table.num_null), stop):
+        if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:
+            continue
         if all_places or worth_caching(kv, group, request, place):
             if kv.pool.blocks[table.blocks[place]].hashed:  # by the end of a prompt in it
                 forget(kv.pool, table.blocks[place])
+                if kv.pool.num_cards > 0:
+                    drop_cards(kv.pool, table.blocks[place])
             key = holding.keys[(place + 1) * group.keys_per_block - 1]
             cache(kv.pool, table.blocks[place], key)
+            if group.kind == MAMBA_ALIGN:
+                kv.states.named_in[table.blocks[place]] = kv.states.step
+            if kv.pool.has_events:
+                note_key(log, key, place)
+    if kv.pool.has_events:
+        note_stored(kv, request, holding, group, first, stop, first_key)
+
+
+def name_tails(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+    """Name the block in which a prompt ends in every group, if no other block is full."""
+    unit = kv.hash_block_size
+    extend_keys(holding, request, num_tokens // unit, unit, kv.num_hash_lookahead_tokens)
+    for g in range(kv.num_groups):
+        name_tail(kv, request, holding, g, num_tokens)
 
 
 def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
     """Name the block in which a prompt ends, by the last whole hash unit of the prompt.
 
-    No look-up finds it, but the block counts as one with content.
+    Look-ups that match whole blocks do not find it, but the block counts as one with content; one
+    that is named already has both names.
     """
     group, table, unit = kv.groups[g], holding.tables[g], kv.hash_block_size
+    if group.kind != FULL or group.keys_per_block == 1:
+        return
     units = (request.num_prompt_tokens - 1 + group.drops_last_block) // unit
+    units = min(units, (request.num_tokens - kv.num_hash_lookahead_tokens) // unit)
     if units % group.keys_per_block == 0 or units * unit > num_tokens:
         return
-    block = table.blocks[units // group.keys_per_block]
-    if not kv.pool.blocks[block].hashed:
-        cache(kv.pool, block, holding.keys[units - 1])
+    place = units // group.keys_per_block
+    block, key = table.blocks[place], holding.keys[units - 1]
+    is_new = not kv.pool.blocks[block].hashed
+    if kv.pool.num_cards > 0:
+        is_new = name_part(kv, holding, block, units, place * group.keys_per_block)
+    elif is_new:
+        cache(kv.pool, block, key)
+    if is_new and kv.pool.has_events:
+        note_partial(kv, request, holding, g, units)
 
 
-def cache_unevenly(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
-    """Name the blocks of several groups, where those that drop a hit's last one keep one more."""
-    whole = max(num_tokens, 0) // kv.alignment * kv.alignment
+def cache_unevenly(
+    kv: KV, request: Request, holding: Holding, num_tokens: int, num_computed: int
+) -> None:
+    """Name the blocks of several groups, where those that drop a hit's last one keep one more.
+
+    Where hits may end inside a block, each group names all its full ones. Of the computed tokens,
+    ``num_tokens`` can be named.
+    """
+    unit = 1 if kv.matches_partially else kv.alignment
+    whole = max(num_tokens, 0) // unit * unit
     named = max(num_tokens - kv.num_unnamed_tokens, 0)
     extend_keys(holding, request, max(num_tokens, 0) // kv.hash_block_size, kv.hash_block_size, 0)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
         end = whole
         if group.drops_last_block and whole > 0:
-            end = min(named, named // kv.alignment * kv.alignment + group.block_size)
+            end = min(named, named // unit * unit + group.block_size)
         stop = end // group.block_size
         if stop > table.num_offered:
             name_blocks(kv, request, holding, g, table.num_offered, stop)
             table.num_offered = stop
-        if group.kind == FULL and group.keys_per_block > 1:
-            name_tail(kv, request, holding, g, end)
+        name_tail(kv, request, holding, g, end)
+        if group.kind == MAMBA_ALIGN:
+            name_states(kv, request, holding, g, num_computed)
     holding.num_cached_tokens = max(whole, holding.num_cached_tokens)
     set_quiet(kv, request, holding)
 

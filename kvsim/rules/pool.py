@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
+from kvsim.rules.events import note_removed
 from kvsim.rules.eviction import evict, insert_victim, note_cached, note_hit, remove_victim
 from kvsim.rules.host_tier import store
 
@@ -35,12 +36,18 @@ def cache(pool: BlockPool, k: int, key: int) -> None:
     block = pool.blocks[k]
     block.hashed = True
     block.key = key
-    block.copy = NONE
     pool.num_hashed += 1
     note_cached(pool, k)
-    first = find(pool, key, block.group)
+    link(pool, k)
+
+
+def link(pool: BlockPool, k: int) -> None:
+    """Enter a key into the hash map, behind older copies of the content."""
+    block = pool.blocks[k]
+    block.copy = NONE
+    first = find(pool, block.key, block.group)
     if first == NONE:
-        bucket = (key ^ block.group) & pool.bucket_mask
+        bucket = (block.key ^ block.group) & pool.bucket_mask
         block.chain = pool.buckets[bucket]
         pool.buckets[bucket] = k
         return
@@ -50,13 +57,20 @@ def cache(pool: BlockPool, k: int, key: int) -> None:
 
 
 def forget(pool: BlockPool, k: int) -> bool:
-    """Take a block's key away; returns whether its content has no block left.
+    """Take a block's key away; returns whether its content has no block left."""
+    pool.blocks[k].hashed = False
+    pool.num_hashed -= 1
+    return unlink(pool, k)
+
+
+def unlink(pool: BlockPool, k: int) -> bool:
+    """Take a key out of the hash map; returns whether its content has no block left.
 
     An older copy's place in the bucket goes to the next one.
     """
+    if pool.has_events:
+        note_removed(pool, k)
     block = pool.blocks[k]
-    block.hashed = False
-    pool.num_hashed -= 1
     bucket = (block.key ^ block.group) & pool.bucket_mask
     first, before = pool.buckets[bucket], NONE
     while pool.blocks[first].key != block.key or pool.blocks[first].group != block.group:
@@ -77,6 +91,18 @@ def forget(pool: BlockPool, k: int) -> bool:
     return block.copy == NONE
 
 
+def drop_cards(pool: BlockPool, owner: int) -> None:
+    """Take all further keys of a block away; :mod:`kvsim.rules.partial_keys` gives them."""
+    k = pool.first_cards[owner]
+    while k != NONE:
+        unlink(pool, k)
+        following = pool.blocks[k].next
+        pool.blocks[k].next = pool.free_card
+        pool.free_card = k
+        k = following
+    pool.first_cards[owner] = NONE
+
+
 def take_block(pool: BlockPool, group: KVGroup) -> int:
     """Hand out a free block, one without content if there is one."""
     if pool.num_unhashed > 0:
@@ -85,6 +111,8 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
     else:
         k = evict(pool)
         gone = forget(pool, k)
+        if pool.num_cards > 0:
+            drop_cards(pool, k)
         if gone and pool.has_host:
             store(pool.host, pool.blocks[k].key)
     pool.blocks[k].ref_cnt = 1

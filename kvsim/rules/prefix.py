@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, NULL_BLOCK, SLIDING
+from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, SLIDING
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, num_skipped
 from kvsim.rules.keys import extend_keys
+from kvsim.rules.partial_keys import owner_of
 from kvsim.rules.pool import find
 
 if TYPE_CHECKING:
@@ -24,11 +25,20 @@ if TYPE_CHECKING:
 
 def find_all(kv: KV, holding: Holding, spec: LookupSpec, place: int) -> bool:
     """Put the blocks of one content in every group into the tables; False if one lacks it."""
-    key = holding.keys[(place + 1) * (spec.block_size // kv.hash_block_size) - 1]
+    return find_part(
+        kv, holding, spec, place, (place + 1) * (spec.block_size // kv.hash_block_size)
+    )
+
+
+def find_part(kv: KV, holding: Holding, spec: LookupSpec, place: int, units: int) -> bool:
+    """Do as :func:`find_all` for the content up to so many hash units, which may end inside."""
+    key = holding.keys[units - 1]
     for k in range(spec.num_groups):
         block = find(kv.pool, key, spec.groups[k])
         if block == NONE:
             return False
+        if kv.pool.num_cards > 0:
+            block = owner_of(kv.pool, block)
         holding.tables[spec.groups[k]].blocks[place] = block
     return True
 
@@ -53,15 +63,38 @@ def find_prefix(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: b
     while place < limit // spec.block_size and find_all(kv, holding, spec, place):
         place += 1
     found = place * spec.block_size
+    if kv.matches_partially and spec.kind == FULL:
+        found = find_inside(kv, holding, spec, found, limit)
     if drops and found > 0:
         found -= min(kv.alignment, spec.block_size)
     return aligned(kv, found)
 
 
+def find_inside(kv: KV, holding: Holding, spec: LookupSpec, found: int, limit: int) -> int:
+    """Extend a hit of whole blocks into the next one, as far as a key reaches."""
+    unit, place = kv.hash_block_size, found // spec.block_size
+    for units in range(min(limit, found + spec.block_size - 1) // unit, found // unit, -1):
+        if find_part(kv, holding, spec, place, units):
+            return units * unit
+    return found
+
+
+def find_state(kv: KV, holding: Holding, spec: LookupSpec, limit: int) -> int:
+    """Find the last state that all groups of a spec have; everything before it counts as hit."""
+    for found in range(aligned(kv, limit), 0, -kv.alignment):
+        place = cdiv(found, spec.block_size) - 1
+        if find_part(kv, holding, spec, place, found // kv.hash_block_size):
+            for k in range(spec.num_groups):
+                for unseen in range(place):
+                    holding.tables[spec.groups[k]].blocks[unseen] = NULL_BLOCK
+            return found
+    return 0
+
+
 def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: bool) -> int:
     """Do as :func:`find_prefix` for a sliding window: the last run of blocks that fills it."""
     size = spec.block_size
-    run, needed = 0, cdiv(spec.window - 1, size) + drops
+    run, needed = 0, cdiv(spec.window - spec.extra_retained - 1, size) + drops
     for place in range(limit // size - 1, -1, -1):
         if not find_all(kv, holding, spec, place):
             run = 0
@@ -70,9 +103,9 @@ def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: b
             continue  # a hit must end on an aligned boundary
         run += 1
         if run >= needed:
-            if not drops:
+            if not drops and spec.extra_retained == 0:
                 return (place + run) * size
-            found = aligned(kv, (place + run - 1) * size)
+            found = aligned(kv, (place + run - drops) * size)
             forget_blocks(holding, spec, found, place)
             return found
     found = aligned(kv, run * size)
@@ -80,7 +113,7 @@ def find_window(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: b
 
 
 def forget_blocks(holding: Holding, spec: LookupSpec, found: int, first: int) -> None:
-    """Leave out the blocks of a window before its run, where the hit was shortened."""
+    """Leave out the blocks of a window before its run, where the hit does not need them."""
     for place in range(num_skipped(spec.kind, spec.window, found) // spec.block_size, first):
         for k in range(spec.num_groups):
             holding.tables[spec.groups[k]].blocks[place] = NULL_BLOCK
@@ -90,6 +123,8 @@ def find_spec(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: boo
     """Return the tokens that the groups of one spec can reuse."""
     if spec.kind == SLIDING:
         return find_window(kv, holding, spec, limit, drops)
+    if spec.kind == MAMBA_ALIGN:
+        return find_state(kv, holding, spec, limit)
     return find_prefix(kv, holding, spec, limit, drops)
 
 
@@ -127,7 +162,10 @@ def find_together(kv: KV, request: Request, holding: Holding, limit: int, hashed
             spec = kv.specs[s]
             if spec.kind != FULL or spec.length == NONE:
                 drops = spec.drops_last_block and not spec.has_dropped
-                most = min(length + spec.block_size, hashed) if drops else length
+                further = spec.block_size
+                if kv.matches_partially and spec.kind == FULL:
+                    further = kv.hash_block_size
+                most = min(length + further, hashed) if drops else length
                 found = find_spec(kv, holding, spec, most, drops)
                 if drops:
                     spec.has_dropped = True

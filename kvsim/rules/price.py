@@ -98,6 +98,28 @@ def work_time(cost: Cost, work: Work) -> float:
     time += prefill_time(cost, work)
     time += elementwise_time(cost, work)
     time += all_reduce_time(cost, work)
+    if cost.has_drafts:
+        time += draft_time(cost, work, time)
+    return time
+
+
+def draft_time(cost: Cost, work: Work, time: float) -> float:
+    """Seconds of drafting after a step that took a time: a share of it, and passes of a model.
+
+    The first pass of the drafter reads all tokens of the step, each further one the token that the
+    pass before has proposed.
+    """
+    passes = min(cost.draft_passes, work.num_drafted)
+    time *= cost.draft_share
+    if passes == 0:
+        return time
+    drafting = work.num_sampled - work.num_drafts
+    reading = work.draft_keys * cost.draft_key_bytes / cost.kv_rate
+    for k in range(passes):
+        num_tokens = work.num_tokens if k == 0 else drafting
+        flops = num_tokens * cost.draft_token_flops + drafting * cost.draft_head_flops
+        time += cost.draft_pass_time + gemm_time(cost, cost.draft_bytes, flops, num_tokens)
+        time += reading
     return time
 
 

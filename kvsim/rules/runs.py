@@ -42,7 +42,7 @@ def is_trying(state: Replica) -> bool:
         return running < limits.max_num_seqs
     if limits.scheduler == ORCA:
         return running < limits.max_num_seqs and not state.is_full
-    return running < limits.max_active and running < limits.max_num_batched_tokens
+    return running < limits.max_active and running < limits.max_num_scheduled_tokens
 
 
 def can_run(state: Replica) -> bool:
@@ -55,13 +55,15 @@ def can_run(state: Replica) -> bool:
         return False  # a user's class sees every step
     if state.connector.kind != NO_CONNECTOR:
         return False
-    if limits.prefill_schedule_interval > 1 or state.num_deferred > 0 or limits.num_drafts > 0:
+    if limits.prefill_schedule_interval > 1 or state.num_deferred > 0 or limits.has_encoder:
+        return False
+    if limits.num_drafts > 0 or kv.pool.has_events:
         return False
     if limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):
         return False
     if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL) or kv.has_windows or kv.num_groups > 1:
         return False
-    if limits.scheduler in (VLLM, VLLM_V0) and running > limits.max_num_batched_tokens:
+    if limits.scheduler in (VLLM, VLLM_V0) and running > limits.max_num_scheduled_tokens:
         return False
     if running == 0 or state.cost.has_samples:
         return False

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.kv import PAGED
+from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING
+from kvsim.rules.keys import mix
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Entry, Replica
@@ -85,14 +87,43 @@ def next_drafts(state: Replica, row: int, most: int) -> int:
     return min(drafts, state.limits.num_drafts)
 
 
-def verify(state: Replica, entry: Entry, row: int) -> int:
+def verify(state: Replica, entry: Entry, request: Request) -> int:
     """Return how many drafts of a step are accepted."""
+    entry.num_accepted = num_recorded(state, entry, request.request_id)
+    if entry.num_accepted == NONE:
+        entry.num_accepted = draw_accepted(state, entry, request)
+    state.totals.num_drafts += 1
+    state.totals.num_draft_tokens += entry.num_drafts
+    state.totals.num_accepted_tokens += entry.num_accepted
+    return entry.num_accepted
+
+
+def num_recorded(state: Replica, entry: Entry, row: int) -> int:
+    """Return how many drafts were accepted where that is on record, or NONE."""
     trace = state.trace
+    if not trace.has_accepts or trace.accept_offsets[row] == trace.accept_offsets[row + 1]:
+        return NONE
     first, stop = trace.accept_offsets[row], trace.accept_offsets[row + 1]
     accepted = trace.accepts[first + trace.next_accept[row] % (stop - first)]
     trace.next_accept[row] += 1
-    entry.num_accepted = min(accepted, entry.num_drafts)
-    return entry.num_accepted
+    return min(accepted, entry.num_drafts)
+
+
+def draw_accepted(state: Replica, entry: Entry, request: Request) -> int:
+    """Draw how many drafts are accepted: the same at the same place of the same output.
+
+    So two configurations differ in what they do with the drafts, not in luck.
+    """
+    key = mix(mix(state.limits.draw_seed, request.request_id), request.num_tokens)
+    share, rate, chance, accepted = key * 2.0**-63, -1.0, 1.0, 0
+    if state.trace.has_rates:
+        rate = state.trace.accept_rate[request.request_id]
+    while accepted < entry.num_drafts:
+        chance = chance * rate if rate >= 0.0 else state.accept_rates[accepted]
+        if share >= chance:
+            break
+        accepted += 1
+    return accepted
 
 
 def take_back(state: Replica, request: Request, num_tokens: int) -> None:

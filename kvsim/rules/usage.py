@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.kv import CONTIGUOUS, VIRTUAL
+from kvsim.records.paged import RING
 from kvsim.rules.contiguous import measure_contiguous
 from kvsim.rules.held import num_queued
 from kvsim.rules.kv import has_pool
@@ -50,6 +51,10 @@ def measure_paged(kv: KV) -> None:
     for g in range(kv.num_groups):
         group = kv.groups[g]
         size, slot = group.block_size, group.slot_bytes
+        if group.kind >= RING:  # a state is live as long as a request holds it
+            tokens += group.num_used * size * slot
+            external += group.num_used * (kv.bytes_per_block - size * slot)
+            continue
         unfilled = group.num_table_blocks * size - kv.num_filled
         dead = group.num_retired
         reserved += (unfilled - group.num_internal) * slot

@@ -12,6 +12,7 @@ from kvsim.records.record import NONE
 from kvsim.records.request import WAITING_FOR_REMOTE_KVS
 from kvsim.rules.batch import admit, plan, preempt_at, victim_place
 from kvsim.rules.cadence import is_prefill_held, note_cadence
+from kvsim.rules.checkpoint import num_to_state
 from kvsim.rules.connector import (
     admit_connected,
     begin_connected,
@@ -20,11 +21,14 @@ from kvsim.rules.connector import (
     promote,
     start_load,
 )
+from kvsim.rules.encoder import begin_encoding, choose_items, encode_items, release_all
+from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
 from kvsim.rules.kept import is_in_use
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras
 from kvsim.rules.queue import defer
+from kvsim.rules.replay import num_replayed, worth_replaying
 from kvsim.rules.speculation import add_drafts, expect_drafts, is_padded, without_lookahead
 
 if TYPE_CHECKING:
@@ -47,6 +51,8 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     threshold = limits.long_prefill_token_threshold if num_unfinished > 1 else 0
     if threshold > 0 and limits.adaptive:
         threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)
+    if limits.has_encoder:
+        begin_encoding(state)
     schedule_running(state, batch, threshold, held)
     if limits.max_loras > 0:
         note_loras(state)
@@ -70,6 +76,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
     longest, index = state.limits.max_model_len - 1, 0
     staged = state.limits.asynchronous and state.limits.num_stages > 1
     speculates, slots = state.limits.num_drafts > 0, state.limits.num_draft_slots
+    encodes = state.limits.has_encoder
     budget, inputs = state.budget, state.input_budget - slots
     while index < state.num_running and budget > 0 and inputs > 0:
         k = state.running[index]
@@ -85,6 +92,10 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
         if 0 < threshold < num_tokens:
             num_tokens = threshold
         num_tokens = min(num_tokens, budget, inputs, longest - computed)
+        if encodes and num_tokens > 0:
+            num_tokens = choose_items(state, request, computed, num_tokens)
+        if state.kv.has_states:
+            num_tokens = num_to_state(state, request, computed, num_tokens)
         if speculates and num_tokens > 0:
             num_tokens = without_lookahead(state, request, computed, num_tokens)
         if num_tokens <= 0:
@@ -113,6 +124,8 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.carries_prefill = True
             state.carries_chunk = True
         plan(state, batch, k, num_tokens)
+        if encodes:
+            encode_items(state, k)
         if speculates:
             num_known = request.num_tokens + placeholders - computed
             add_drafts(state, batch, max(min(request.num_drafts, num_tokens - num_known), 0))
@@ -127,8 +140,7 @@ def must_wait(state: Replica, request: Request) -> bool:
     """Whether others are admitted past a waiting request: it cannot run yet, whatever the room."""
     if request.num_stale_tokens > 0 and not state.connector.drops_stale:
         return True
-    grammars = state.limits.has_grammars
-    if grammars and state.trace.ready_time[request.request_id] > state.ready_clock:
+    if state.limits.has_grammars and lacks_grammar(state, request):
         return True
     return state.limits.max_loras > 0 and not has_room_for_lora(state, request)
 
@@ -166,7 +178,12 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             set_aside(state, k, num_aside)
             num_aside += 1
             continue
-        num_tokens = request.num_tokens - hit
+        num_replays = 0
+        if kv.replay_window > 0:
+            hit = worth_replaying(kv, hit)
+            num_replays = num_replayed(kv, hit)
+        computed = hit - num_replays
+        num_tokens = request.num_tokens - computed
         if held and num_tokens > 1:
             state.refused = False
             break
@@ -179,7 +196,7 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             num_aside += 1
             continue
         num_drafts = 0
-        if is_padded(state, request, hit):
+        if is_padded(state, request, computed):
             num_drafts = limits.num_drafts
             num_tokens += num_drafts
             if num_tokens > min(budget, inputs):
@@ -191,23 +208,36 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.refused = False
             break
         num_tokens = min(num_tokens, budget, inputs)
-        if limits.num_drafts > 0:
-            num_tokens = without_lookahead(state, request, hit, num_tokens)
+        if limits.has_encoder:
+            num_tokens = choose_items(state, request, computed, num_tokens)
+        if kv.has_states and num_tokens > 0:
+            whole, num_tokens = num_tokens, num_to_state(state, request, computed, num_tokens)
             if num_tokens == 0:
-                set_aside(state, k, num_aside)
-                num_aside += 1
-                continue
+                state.refused = False
+                break
+            if num_drafts > 0 and num_tokens < whole:
+                num_tokens, num_drafts = 1, 0
+        if limits.num_drafts > 0:
+            num_tokens = without_lookahead(state, request, computed, num_tokens)
+        if (limits.has_encoder or limits.num_drafts > 0) and num_tokens == 0:
+            set_aside(state, k, num_aside)
+            num_aside += 1
+            continue
         if connected:
             state.refused = not admit_connected(state, request, num_tokens)
         else:
-            state.refused = not admit_slots(kv, request, num_tokens, hit)
+            state.refused = not admit_slots(kv, request, max(num_tokens - num_replays, 0), hit)
         if state.refused:
             state.tried = True
             state.totals.num_allocation_failures += 1
+            if limits.has_encoder:
+                release_all(state, request)
             break
-        if request.num_tokens - hit > 1:
+        if request.num_tokens - computed > 1:
             state.carries_prefill = True
-        admit(state, batch, k, num_tokens, hit)
+        admit(state, batch, k, num_tokens, computed)
+        if limits.has_encoder:
+            encode_items(state, k)
         if limits.num_drafts > 0:
             add_drafts(state, batch, num_drafts)
         budget -= num_tokens

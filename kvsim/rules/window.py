@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, NULL_BLOCK
+from kvsim.records.paged import CHUNKED, NULL_BLOCK, RSWA, SLIDING
 from kvsim.records.record import NONE
-from kvsim.rules.attention import num_skipped
+from kvsim.rules.attention import cdiv, num_skipped
 from kvsim.rules.pool import free_blocks
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ def drop_out_of_window(kv: KV, request: Request, holding: Holding) -> None:
     holding.num_processed_tokens = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
+        if group.kind == RSWA:
+            drop_gap(kv, request, group, table, holding.num_processed_tokens)
+            continue
         skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
         stop = skipped // group.block_size
         if stop > table.num_null:
@@ -37,6 +40,23 @@ def drop_out_of_window(kv: KV, request: Request, holding: Holding) -> None:
             for place in range(table.num_null, stop):
                 table.blocks[place] = NULL_BLOCK
             table.num_null = stop
+
+
+def drop_gap(
+    kv: KV, request: Request, group: KVGroup, table: BlockTable, num_processed: int
+) -> None:
+    """Give back the blocks between a prompt and the window, which both stay.
+
+    What the gap leaves of the blocks at its ends counts as live.
+    """
+    prompt = request.num_prompt_tokens
+    stop = max(prompt, num_processed - group.window) // group.block_size
+    first = stop
+    while first > cdiv(prompt, group.block_size) and table.blocks[first - 1] != NULL_BLOCK:
+        first -= 1
+    free_blocks(kv.pool, group, table, first, stop)
+    for place in range(first, stop):
+        table.blocks[place] = NULL_BLOCK
 
 
 def first_to_leave(group: KVGroup, table: BlockTable) -> int:
@@ -64,7 +84,7 @@ def count_dead(kv: KV, holding: Holding) -> None:
         if group.window > 0:
             dead += num_dead(group, holding) * group.slot_bytes
             table = holding.tables[g]
-            if group.kind != CHUNKED and holding.num_processed_tokens >= first_to_leave(
+            if group.kind == SLIDING and holding.num_processed_tokens >= first_to_leave(
                 group, table
             ):
                 rate += group.slot_bytes

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.records.cost import Cost, Layers, Work
-    from kvsim.records.engine import Batch
+    from kvsim.records.engine import Batch, Entry
     from kvsim.records.request import Request
 
 
@@ -38,27 +38,52 @@ def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
     """Count what a step that is not empty computes, and what each kind of layers looks at."""
     work = cost.work
     num_tokens, num_decodes, num_sampled, decode_keys, has_samples = 0, 0, 0, 0, False
+    if cost.has_drafts:
+        count_drafts(work, batch)
     for at in range(batch.size):
         entry = batch.entries[at]
         num_tokens += entry.num_tokens
         num_sampled += entry.unfinished == 0
-        if entry.num_tokens == 1:
+        if entry.num_tokens == 1 or is_verified(cost, entry):
             num_decodes += 1
             decode_keys += entry.end
     work.num_requests = batch.size
     work.num_tokens = num_tokens
-    work.num_sampled = num_sampled
+    work.num_sampled = num_sampled + (work.num_drafts if cost.has_drafts else 0)
     work.num_decodes = num_decodes
     if cost.has_samples:
         has_samples = count_samples(work, requests, batch)
     for k in range(cost.num_layers):
         layers = cost.layers[k]
         layers.decode_keys = decode_keys
+        if cost.has_drafts:
+            layers.draft_pairs = work.draft_pairs
         layers.prefill_keys = 0
         layers.prefill_pairs = 0
         if layers.kind != FULL or num_decodes < batch.size or has_samples:
             count_attention(cost, layers, requests, batch)
     weigh(cost)
+
+
+def is_verified(cost: Cost, entry: Entry) -> bool:
+    """Whether an entry is a token and the drafts after it, which attention reads KV for once."""
+    return cost.has_drafts and entry.num_tokens == 1 + entry.num_drafts
+
+
+def count_drafts(work: Work, batch: Batch) -> None:
+    """Count the drafts of a step, and what the drafter reads after it."""
+    num_drafts, pairs, keys = 0, 0, 0
+    for at in range(batch.size):
+        entry = batch.entries[at]
+        if entry.num_tokens == 1 + entry.num_drafts:
+            num_drafts += entry.num_drafts
+            pairs += entry.num_drafts * entry.end
+        if entry.unfinished == 0:
+            keys += entry.end
+    work.num_drafts = num_drafts
+    work.draft_pairs = pairs
+    work.draft_keys = keys
+    work.num_drafted = batch.num_drafts
 
 
 def count_samples(work: Work, requests: Sequence[Request], batch: Batch) -> bool:
@@ -89,19 +114,22 @@ def count_samples(work: Work, requests: Sequence[Request], batch: Batch) -> bool
 def count_attention(cost: Cost, layers: Layers, requests: Sequence[Request], batch: Batch) -> None:
     """Count keys and pairs that layers of one kind look at."""
     decode_keys, prefill_keys, pairs, kind, window = 0, 0, 0, layers.kind, layers.window
+    draft_pairs = 0
     for at in range(batch.size):
         entry = batch.entries[at]
         start = entry.end - entry.num_tokens
         keys = num_keys(kind, window, start, entry.num_tokens)
-        if entry.num_tokens == 1:
+        if entry.num_tokens == 1 or is_verified(cost, entry):
             if cost.has_samples:
                 request = requests[entry.request]
                 keys *= request.num_samples if start >= request.num_prompt_tokens else 1
             decode_keys += keys
+            draft_pairs += keys * entry.num_drafts
         else:
             prefill_keys += keys
             pairs += num_pairs(kind, window, entry.end) - num_pairs(kind, window, start)
     layers.decode_keys = decode_keys
+    layers.draft_pairs = draft_pairs
     layers.prefill_keys = prefill_keys
     layers.prefill_pairs = pairs
 
@@ -124,7 +152,7 @@ def weigh_attention(cost: Cost, work: Work) -> None:
         decode_bytes += layers.decode_keys * layers.kv_bytes
         prefill_bytes += layers.prefill_keys * layers.kv_bytes
         prefill_flops += layers.prefill_pairs * layers.prompt_pair_flops
-        decode_flops += layers.decode_keys * layers.pair_flops
+        decode_flops += (layers.decode_keys + layers.draft_pairs) * layers.pair_flops
     work.decode_bytes = decode_bytes
     work.decode_flops = decode_flops
     work.prefill_bytes = prefill_bytes

@@ -111,7 +111,9 @@ def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
         if group.kind == SLIDING:
             found.window = group.window
             found.num_needed = cdiv(group.window - 1, group.block_size)
-            found.run = cdiv(group.window, chunk)
+            # Tokens that are retained count for the reach of a hit, but not as its window.
+            window = group.window - group.extra_retained
+            found.run = max(cdiv(window, chunk), cdiv(group.window - 1, chunk))
             segment = kv.segment if kv.keeps_boundaries else offloading.segment
             found.blocks_per_segment = segment // group.block_size
     offloading.num_full = sum(group.kind == FULL for group in groups)

@@ -21,9 +21,11 @@ from kvsim.rules import engine
 from kvsim.rules.kv import take_transfers
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
+from kvsim.sched.acceptance import acceptance_rates
 from kvsim.sched.connector import ConnectorConfig  # noqa: TC001 - a field of a dataclass
+from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.queue import WaitingQueue
-from kvsim.sched.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
+from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +52,9 @@ class SchedulerConfig:
     prefill_schedule_interval: int = 0
     max_loras: int = 0
     speculation: SpeculativeConfig | None = None
+    seed: int = 0
     kv_transfer: ConnectorConfig | None = None
+    encoder_inputs: EncoderConfig | None = None
 
     @property
     def max_active(self) -> int:
@@ -169,6 +173,8 @@ def lay_out_scheduler(
     state.loras = memory.ints(max(config.max_loras, 1))
     rows = config.speculation.num_speculative_tokens_per_batch_size if config.speculation else ()
     state.draft_rows = memory.list_of([number for row in rows for number in row] or [0])
+    rates = acceptance_rates(config.speculation) if config.speculation else [0.0]
+    state.accept_rates = memory.list_of(rates)
     state.last_prefill = -config.prefill_schedule_interval
     state.admissions = memory.records(records.Admission, active)
 
@@ -196,6 +202,7 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
         limits.num_drafts = spec.num_speculative_tokens
         limits.num_draft_slots = spec.num_draft_slots
         limits.num_prefill_lookahead_tokens = spec.num_prefill_lookahead_tokens
+        limits.draw_seed = config.seed
         limits.num_draft_rows = len(spec.num_speculative_tokens_per_batch_size)
 
 

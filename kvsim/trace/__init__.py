@@ -24,6 +24,10 @@ MAX_TOKENS = 2**24
 MIN_DURATION = 1e-9
 #: Most sequences of one request.
 MAX_SAMPLES = 64
+#: A rate or a time that a request does not have.
+NOT_GIVEN = -1.0
+#: Columns that count for the digest only where some request has them.
+SELDOM = ("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts")
 
 
 class RowError(ValueError):
@@ -81,6 +85,16 @@ class Trace:
         Conversation the request belongs to; -1 is none.
     num_samples : int64
         Parallel samples of one prompt.
+    lora_id : int64
+        LoRA adapter; 0 is none.
+    grammar_time : float64, seconds
+        From arrival until the grammar of a structured output is compiled; -1 is no grammar.
+    acceptance_rate : float64
+        Mean share of drafts accepted under speculative decoding; -1 is the configuration's.
+    accept_offsets : int64, len(trace) + 1
+        Rows of ``accepted_drafts`` that belong to each request.
+    accepted_drafts : int64
+        Drafts accepted, verification by verification, over and over; they win over a rate.
     """
 
     arrival_time: Floats
@@ -95,6 +109,11 @@ class Trace:
     cache_salt: Ints
     session_id: Ints
     num_samples: Ints
+    lora_id: Ints
+    grammar_time: Floats
+    acceptance_rate: Floats
+    accept_offsets: Ints
+    accepted_drafts: Ints
 
     # -- building -------------------------------------------------------------------------
 
@@ -111,6 +130,10 @@ class Trace:
         cache_salt: Sequence[int | str | None] | NDArray[Any] | None = None,
         session_id: ArrayLike | None = None,
         num_samples: ArrayLike | None = None,
+        lora_id: Sequence[int | str | None] | NDArray[Any] | None = None,
+        grammar_time: ArrayLike | None = None,
+        acceptance_rate: ArrayLike | None = None,
+        accepted_drafts: Sequence[Sequence[int]] | None = None,
         sample_output_tokens: Sequence[Sequence[int]] | None = None,
     ) -> Trace:
         """Check and freeze a trace.
@@ -124,6 +147,12 @@ class Trace:
             is unique.
         output_content_id, priority, cache_salt, session_id, num_samples : shape (n,), optional
             A salt may be an integer from 1 on or a text; None, 0 and "" are no salt.
+        lora_id : shape (n,), optional
+            As salts are; 0, None and "" are no adapter.
+        grammar_time, acceptance_rate : shape (n,), optional
+            At least 0, the rate at most 1; -1 where there is none.
+        accepted_drafts : n lists of whole numbers, optional
+            Empty where nothing is recorded.
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
             Not modelled, refused when given: samples are as long as their request's output.
 
@@ -152,6 +181,7 @@ class Trace:
         if output_content_id is not None:
             output_content = column("output_content_id", output_content_id, 0)
             _check_rows("output_content_id", output_content, output_content >= 0, "at least 0")
+        accept_offsets, accepted = _accepted(accepted_drafts, n)
         trace = cls(
             arrival_time=arrival,
             num_prompt_tokens=prompt,
@@ -162,9 +192,14 @@ class Trace:
             segment_num_tokens=length,
             output_content_id=output_content,
             priority=column("priority", priority, 0),
-            cache_salt=_salts(cache_salt, n),
+            cache_salt=_codes("cache_salt", cache_salt, n),
             session_id=column("session_id", session_id, -1),
             num_samples=column("num_samples", num_samples, 1),
+            lora_id=_codes("lora_id", lora_id, n),
+            grammar_time=_shares("grammar_time", grammar_time, n),
+            acceptance_rate=_shares("acceptance_rate", acceptance_rate, n),
+            accept_offsets=accept_offsets,
+            accepted_drafts=accepted,
         )
         trace._validate()
         return trace._freeze()
@@ -182,6 +217,11 @@ class Trace:
         ok = (samples >= 1) & (samples <= MAX_SAMPLES)
         _check_rows("num_samples", samples, ok, f"1 to {MAX_SAMPLES}")
         _check_rows("session_id", self.session_id, self.session_id >= -1, "at least -1")
+        for name, most in (("grammar_time", math.inf), ("acceptance_rate", 1)):
+            values = getattr(self, name)
+            ok = (values == NOT_GIVEN) | ((values >= 0) & (values <= most) & np.isfinite(values))
+            allowed = "at least 0" if most > 1 else "0 to 1"
+            _check_rows(name, values, ok, f"{allowed}, or -1 for none")
         if not self.has_segments:
             return
         content, start, length = (
@@ -223,6 +263,13 @@ class Trace:
         """Whether some prompts may share content; else all are unique."""
         return len(self.segment_content_id) > 0
 
+    def has(self, name: str) -> bool:
+        """Whether some request has what a column that is seldom used says."""
+        values = getattr(self, name)
+        if name == "accepted_drafts":
+            return len(values) > 0
+        return bool((values != (NOT_GIVEN if values.dtype.kind == "f" else 0)).any())
+
     def segments_of(self, request_id: int) -> list[Segment]:
         """Return the content of one prompt, front to back."""
         if not self.has_segments:
@@ -252,6 +299,8 @@ class Trace:
         """Sixteen hex digits of a sha256 over every array, which name the content."""
         h = hashlib.sha256()
         for f in fields(self):
+            if f.name in SELDOM and not self.has(f.name):
+                continue
             h.update(f.name.encode())
             h.update(getattr(self, f.name).tobytes())
         return h.hexdigest()[:16]
@@ -267,7 +316,7 @@ class Trace:
             raise ValueError(f"a slice of a trace needs step 1 and at least one row, got {rows}")
         changed: dict[str, NDArray[Any]] = {}
         for f in fields(self):
-            if not f.name.startswith("segment_"):
+            if not f.name.startswith(("segment_", "accept_off", "accepted")):
                 changed[f.name] = getattr(self, f.name)[start:stop].copy()
         fresh = changed["output_content_id"] < 0
         changed["output_content_id"][fresh] += 2 * start
@@ -277,6 +326,9 @@ class Trace:
             changed["segment_offsets"] = self.segment_offsets[start : stop + 1] - first
             for name in ("segment_content_id", "segment_start", "segment_num_tokens"):
                 changed[name] = getattr(self, name)[first:last].copy()
+        first, last = self.accept_offsets[start], self.accept_offsets[stop]
+        changed["accept_offsets"] = self.accept_offsets[start : stop + 1] - first
+        changed["accepted_drafts"] = self.accepted_drafts[first:last].copy()
         return replace(self, **changed)._freeze()
 
     def with_num_samples(self, num_samples: int) -> Trace:
@@ -360,18 +412,42 @@ def _check_length(name: str, values: object, n: int, what: str) -> None:
         raise ValueError(f"{name} must have one {what} per request ({n}), got {len(values)}")
 
 
-def _salts(salts: Sequence[int | str | None] | NDArray[Any] | None, n: int) -> Ints:
+def _codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | None, n: int) -> Ints:
     """Integers stay; texts become small distinct integers, in order of first appearance."""
-    if salts is None:
+    if given is None:
         return np.zeros(n, dtype=np.int64)
-    _check_length("cache_salt", salts, n, "entry")
-    if any(isinstance(s, str) for s in salts):
+    _check_length(name, given, n, "entry")
+    if any(isinstance(s, str) for s in given):
         codes: dict[str, int] = {}
-        texts = [str(s) if s else "" for s in salts]
+        texts = [str(s) if s else "" for s in given]
         return np.array([codes.setdefault(s, len(codes) + 1) if s else 0 for s in texts], np.int64)
-    array = _ints("cache_salt", [s or 0 for s in salts], n)
-    _check_rows("cache_salt", array, array >= 0, "at least 0")
+    array = _ints(name, [s or 0 for s in given], n)
+    _check_rows(name, array, array >= 0, "at least 0")
     return array
+
+
+def _shares(name: str, given: ArrayLike | None, n: int) -> Floats:
+    """Return numbers, one per request, that most requests do not have."""
+    if given is None:
+        return np.full(n, NOT_GIVEN)
+    array = _floats(name, given)
+    if len(array) != n:
+        raise ValueError(f"{name} must have one entry per request ({n}), got {len(array)}")
+    return array
+
+
+def _accepted(given: Sequence[Sequence[int]] | None, n: int) -> tuple[Ints, Ints]:
+    """Return offsets and counts of accepted drafts."""
+    offsets = np.zeros(n + 1, dtype=np.int64)
+    if given is None:
+        return offsets, np.zeros(0, dtype=np.int64)
+    _check_length("accepted_drafts", given, n, "list")
+    for row, counts in enumerate(given):
+        whole = isinstance(counts, list | tuple) and all(type(c) is int and c >= 0 for c in counts)
+        if not whole:
+            raise RowError(row, "accepted_drafts", "must be a list of whole numbers from 0 on")
+    offsets[1:] = np.cumsum([len(counts) for counts in given])
+    return offsets, np.array([c for counts in given for c in counts], dtype=np.int64)
 
 
 def _segment_arrays(

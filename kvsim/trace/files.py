@@ -2,7 +2,8 @@
 
 ``arrival_time``, ``num_prompt_tokens`` and ``num_output_tokens`` are always there, the others only
 where they differ from the default. ``segments`` holds one list of
-``[content_id, start, num_tokens]`` per request, as JSON text inside a CSV file. Writing and reading
+``[content_id, start, num_tokens]`` per request, as JSON text inside a CSV file, ``accepted_drafts``
+one list of counts. Writing and reading
 back gives the same digest: floats are written with all their digits. Reading is the business of
 ``workloads.load``, which knows the public formats too.
 """
@@ -30,14 +31,18 @@ if TYPE_CHECKING:
 
 REQUIRED = ("arrival_time", "num_prompt_tokens", "num_output_tokens")
 #: Integer columns that are written only where some entry differs from this default.
-DEFAULTS = {"priority": 0, "cache_salt": 0, "session_id": -1, "num_samples": 1}
-OPTIONAL = (*DEFAULTS, "output_content_id", "segments")
+DEFAULTS = {"priority": 0, "cache_salt": 0, "session_id": -1, "num_samples": 1, "lora_id": 0}
+#: And columns of floats that are -1 where a request has no such thing.
+FLOATS = ("grammar_time", "acceptance_rate")
+#: Columns of lists, JSON text inside a CSV file.
+LISTS = ("segments", "accepted_drafts")
+OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", *LISTS)
 
 
 def columns_of(trace: Trace) -> Columns:
     """Return the columns of a trace's file as lists of plain Python values, defaults left out."""
     columns = {name: getattr(trace, name).tolist() for name in REQUIRED}
-    for name, default in DEFAULTS.items():
+    for name, default in (DEFAULTS | dict.fromkeys(FLOATS, -1)).items():
         values = getattr(trace, name)
         if (values != default).any():
             columns[name] = values.tolist()
@@ -45,6 +50,9 @@ def columns_of(trace: Trace) -> Columns:
         columns["output_content_id"] = trace.output_content_id.tolist()
     if trace.has_segments:
         columns["segments"] = _segment_lists(trace)
+    if trace.has("accepted_drafts"):
+        accepted, offsets = trace.accepted_drafts.tolist(), trace.accept_offsets.tolist()
+        columns["accepted_drafts"] = [accepted[a:b] for a, b in pairwise(offsets)]
     return columns
 
 
@@ -56,9 +64,10 @@ def _segment_lists(trace: Trace) -> list[list[list[int]]]:
 
 
 def _write_csv(columns: Columns, file: IO[bytes]) -> None:
-    if "segments" in columns:
-        texts = [json.dumps(s, separators=(",", ":")) for s in columns["segments"]]
-        columns = {**columns, "segments": texts}
+    for name in LISTS:
+        if name in columns:
+            texts = [json.dumps(s, separators=(",", ":")) for s in columns[name]]
+            columns = {**columns, name: texts}
     with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)

@@ -100,6 +100,10 @@ def _from_model(config: TrainingConfig) -> TrainingShape:
     if model.is_moe or model.is_mla:
         what = "a mixture of experts" if model.is_moe else "latent attention (MLA)"
         raise FieldError("model", f"{model.name} has {what}: only dense models with K and V")
+    if model.num_state_layers:
+        raise FieldError(
+            "model", f"{model.name} has Mamba or linear-attention layers: only attention's is known"
+        )
     return TrainingShape(
         name=model.name,
         num_params=model.num_params,

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kvsim.trace.files import DEFAULTS, OPTIONAL, REQUIRED
+from kvsim.trace import NOT_GIVEN
+from kvsim.trace.files import DEFAULTS, FLOATS, OPTIONAL, REQUIRED
 from workloads.draft import Draft, Piece
 from workloads.readers.formats import reader
 from workloads.readers.table import MIN_INT
 
 if TYPE_CHECKING:
     from workloads.readers.table import Table
+
+#: Columns whose entries may be texts.
+NAMED = ("cache_salt", "lora_id")
 
 
 @reader("kvsim", REQUIRED, OPTIONAL)
@@ -20,26 +24,46 @@ def read_own(table: Table) -> Draft:
     optional: dict[str, Any] = {
         name: table.ints(name, least=MIN_INT, empty=default)
         for name, default in DEFAULTS.items()
-        if name in table and name != "cache_salt"
+        if name in table and name not in NAMED
     }
-    if "cache_salt" in table:
-        allowed = "a whole number of at least 0 or a text"
-        optional["cache_salt"] = table.convert("cache_salt", _salt, allowed)
+    for name in NAMED:
+        if name in table:
+            allowed = "a whole number of at least 0 or a text"
+            optional[name] = table.convert(name, _code, allowed)
+    for name in FLOATS:
+        if name in table:
+            optional[name] = table.convert(name, _float, "a number, or empty")
     if "output_content_id" in table:
         optional["output_content_id"] = table.ints("output_content_id")
     if "segments" in table:
         allowed = "a list of [content_id, start, num_tokens]"
         optional["segments"] = table.convert("segments", _segments, allowed)
+    if "accepted_drafts" in table:
+        allowed = "a list of whole numbers of at least 0"
+        optional["accepted_drafts"] = table.convert("accepted_drafts", _counts, allowed)
     prompt, output = table.tokens("num_prompt_tokens"), table.tokens("num_output_tokens")
     return Draft(prompt, output, arrival_time=table.floats("arrival_time"), **optional)
 
 
-def _salt(cell: Any) -> int | str | None:
+def _code(cell: Any) -> int | str | None:
     if isinstance(cell, str):
         return int(cell) if cell.isdecimal() else cell
     if cell is None or type(cell) is int:
         return cell
     raise TypeError
+
+
+def _float(cell: Any) -> float:
+    return NOT_GIVEN if cell is None or cell == "" else float(cell)
+
+
+def _counts(cell: Any) -> list[int]:
+    counts = json.loads(cell) if isinstance(cell, str) else cell
+    if counts is None:
+        return []
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError
+    return list(counts)
 
 
 def _segments(cell: Any) -> list[Piece]:

@@ -1,0 +1,163 @@
+"""The model that drafts tokens: its parameters, what a token of it computes, its KV."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.budget.layout import KVLayout, attention_on_rank, kv_layout
+from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES, weight_bytes
+from kvsim.catalog import get_model
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import ModelSpec
+    from kvsim.speculation import SpeculativeConfig
+
+#: EAGLE-3 heads draft from a vocabulary of this size (yuhuili/EAGLE3-LLaMA3.1-Instruct-8B).
+EAGLE3_VOCAB = 32_000
+#: Hidden states of the target that a head joins: EAGLE and MTP one with the token's embedding,
+#: EAGLE-3 those of three layers.
+JOINED = {"eagle": 2, "mtp": 2, "eagle3": 3, "dflash": 5}
+#: Layers of a head; DFlash's published drafters for Qwen3 have five.
+HEAD_LAYERS = {"eagle": 1, "eagle3": 1, "mtp": 1, "dflash": 5}
+
+
+class Drafter(NamedTuple):
+    """A drafter, in parameters.
+
+    ``own_params`` are loaded beside the target's, ``body_params`` and ``head_params`` are read by a
+    pass, ``active_params`` are those of the body that a token multiplies with. ``kv_dims`` elements
+    of KV per token, over ``num_layers`` layers.
+    """
+
+    own_params: int
+    body_params: int
+    head_params: int
+    active_params: int
+    kv_dims: int
+    num_layers: int
+
+
+def drafter_of(model: ModelSpec, spec: SpeculativeConfig) -> Drafter:
+    """Return the drafter of a target model.
+
+    Raises
+    ------
+    ValueError
+        For a draft model that the catalogue does not have.
+    """
+    if spec.method == "draft_model":
+        return _whole(get_model(str(spec.model)))
+    layer = model.layers[-1]
+    layers = HEAD_LAYERS[spec.method]
+    if spec.method == "mtp":
+        layers = spec.mtp_modules
+    joined = JOINED[spec.method] * model.hidden_size * model.hidden_size
+    if spec.method == "mtp":  # each module has its own, and norms of both inputs and the output
+        joined = layers * (joined + 3 * model.hidden_size)
+    attention = model.num_attention_params(layer) + model.norms_per_layer * model.hidden_size
+    if spec.method == "eagle3":  # its layer reads the embedding beside the hidden state
+        attention += model.hidden_size * model.head_dim * (model.num_heads + 2 * model.num_kv_heads)
+    mlp, active_mlp = _mlp(model, experts=spec.method == "mtp")
+    vocab = EAGLE3_VOCAB if spec.method == "eagle3" else model.vocab_size
+    head = vocab * model.hidden_size
+    body = joined + layers * (attention + mlp)
+    own = body + (head if spec.method == "eagle3" else 0)  # others share the target's head
+    kv_dims = layers * layer.num_kv_heads * layer.head_dim * layer.num_vectors
+    return Drafter(own, body, head, joined + layers * (attention + active_mlp), kv_dims, layers)
+
+
+def _whole(model: ModelSpec) -> Drafter:
+    """Return a model of its own as a drafter."""
+    head = model.vocab_size * model.hidden_size
+    body = model.num_params - model.num_embedding_params - model.num_lm_head_params
+    kv_dims = sum(la.num_kv_heads * la.head_dim * la.num_vectors for la in model.layers)
+    return Drafter(
+        model.num_params,
+        body,
+        head,
+        model.num_active_params - head,
+        kv_dims,
+        model.num_layers,
+    )
+
+
+def _mlp(model: ModelSpec, *, experts: bool) -> tuple[int, int]:
+    """Parameters of a head's MLP, and those that a token multiplies with."""
+    if experts and model.is_moe:
+        shared = model.num_shared_experts * model.num_expert_params + model.num_router_params
+        routed = model.num_experts * model.num_expert_params
+        return shared + routed, shared + model.num_experts_per_token * model.num_expert_params
+    width = 3 * model.hidden_size * model.intermediate_size
+    return width, width
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def drafter_bytes(
+    model: ModelSpec,
+    spec: SpeculativeConfig,
+    *,
+    dtype: str = "bf16",
+    quantization: str | None = None,
+    tensor_parallel_size: int = 1,
+) -> int:
+    """Bytes of the drafter's weights on one GPU, beside the target's; 0 if it has none.
+
+    A draft model is stored as its own name says, an MTP module as the target's layers are (it is
+    part of that checkpoint), and other heads in ``dtype``.
+
+    Raises
+    ------
+    ValueError
+        For a draft model that the catalogue does not have.
+    """
+    if not spec.has_drafter:
+        return 0
+    if spec.method == "draft_model":
+        draft = get_model(str(spec.model))
+        return weight_bytes(
+            draft,
+            dtype=dtype,
+            quantization=draft.quantization,
+            tensor_parallel_size=tensor_parallel_size,
+        )
+    element: float = DTYPE_BYTES[dtype]
+    if spec.method == "mtp" and quantization not in (None, "mxfp4"):
+        element = QUANTIZED_BYTES[str(quantization)]
+    return int(drafter_of(model, spec).own_params * element / tensor_parallel_size)
+
+
+def with_drafter(
+    layout: KVLayout,
+    model: ModelSpec,
+    spec: SpeculativeConfig | None,
+    *,
+    tensor_parallel_size: int = 1,
+) -> KVLayout:
+    """Return a layout with the drafter's layers behind the target's, their KV in the same dtype.
+
+    The layers of a head are like the target's last attention layer, but see all tokens.
+
+    Raises
+    ------
+    ValueError
+        For a draft model that the catalogue does not have.
+    """
+    if spec is None or not spec.has_drafter:
+        return layout
+    if spec.method == "draft_model":
+        draft = get_model(str(spec.model))
+        own = kv_layout(draft, layout.dtype, tensor_parallel_size=tensor_parallel_size)
+        added, scales = own.layers, own.scale_bytes_per_token
+    else:
+        last = model.layers[-1]._replace(kind="full", window=None)
+        kv, scale = attention_on_rank(last, layout.dtype, tensor_parallel_size)
+        count = drafter_of(model, spec).num_layers
+        added, scales = (kv,) * count, scale * count
+    return replace(
+        layout,
+        layers=layout.layers + added,
+        scale_bytes_per_token=layout.scale_bytes_per_token + scales,
+    )

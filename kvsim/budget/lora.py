@@ -1,0 +1,95 @@
+"""Bytes of the slots that vLLM allocates for LoRA adapters when it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.budget.layout import heads_per_rank
+from kvsim.budget.weights import DTYPE_BYTES
+from kvsim.catalog.spec import AttentionLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvsim.catalog.spec import ModelSpec
+    from kvsim.catalog.state import StateLayer
+
+
+class Linear(NamedTuple):
+    """A matrix that an adapter changes, as wide as it is on one rank."""
+
+    inputs: float
+    outputs: float
+
+
+def lora_bytes(
+    model: ModelSpec,
+    *,
+    max_loras: int,
+    max_lora_rank: int,
+    dtype: str = "bf16",
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+) -> int:
+    """Bytes of the slots for adapters on one GPU.
+
+    Each slot has two matrices of ``max_lora_rank`` for every linear layer, as wide as its input and
+    its output: an estimate, since a model's code says which layers take adapters. Embeddings, the
+    LM head and routers are taken to have none.
+    """
+    tp = tensor_parallel_size
+    per_stage = -(-model.num_layers // pipeline_parallel_size)
+    elements = 0.0
+    for index, mixer in enumerate(model.mixers[:per_stage]):
+        for linear in _linears(model, mixer, index, tp):
+            elements += max_lora_rank * (linear.inputs + linear.outputs)
+    return int(max_loras * elements * DTYPE_BYTES[dtype])
+
+
+def _linears(
+    model: ModelSpec, mixer: AttentionLayer | StateLayer | None, index: int, tp: int
+) -> Iterator[Linear]:
+    if isinstance(mixer, AttentionLayer):
+        yield from _attention(model, mixer, tp)
+    elif mixer is not None:
+        yield from _state(model, mixer, tp)
+    alone = any(one is None for one in model.mixers)
+    if mixer is None or not alone:
+        yield from _mlp(model, index, tp)
+
+
+def _attention(model: ModelSpec, layer: AttentionLayer, tp: int) -> Iterator[Linear]:
+    """Queries, keys, values and output; MLA's latents are made on every rank."""
+    h, heads = model.hidden_size, model.num_heads / tp
+    if model.is_mla:
+        queries = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
+        if model.q_lora_rank:
+            yield Linear(h, model.q_lora_rank)
+        yield Linear(model.q_lora_rank or h, queries)
+        yield Linear(h, model.kv_lora_rank + model.qk_rope_head_dim)
+        yield Linear(model.kv_lora_rank, heads * (model.qk_nope_head_dim + model.v_head_dim))
+        yield Linear(heads * model.v_head_dim, h)
+        return
+    queries = heads * layer.head_dim
+    yield Linear(h, queries * (2 if model.attention_gate else 1))
+    values = heads_per_rank(layer.num_kv_heads, tp) * layer.head_dim
+    yield from (Linear(h, values), Linear(h, values), Linear(queries, h))
+
+
+def _state(model: ModelSpec, state: StateLayer, tp: int) -> Iterator[Linear]:
+    """What goes into the convolution and the gate, and the output."""
+    yield Linear(model.hidden_size, state.width / tp + state.num_conv_channels(tp))
+    yield Linear(state.width / tp, model.hidden_size)
+
+
+def _mlp(model: ModelSpec, index: int, tp: int) -> Iterator[Linear]:
+    """The MLP, or all experts: each has an adapter of its own."""
+    h = model.hidden_size
+    width, count = model.intermediate_size / tp, 1
+    if model.is_moe and index >= model.num_dense_layers:
+        width = model.moe_intermediate_size / tp
+        count = model.num_experts + model.num_shared_experts
+    for _ in range(count):
+        for _ in range(2 if model.gated_mlp else 1):
+            yield Linear(h, width)
+        yield Linear(width, h)

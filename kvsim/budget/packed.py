@@ -1,0 +1,98 @@
+"""Groups of layers where the block is the outermost dimension of the KV tensors (vLLM 0.33).
+
+A block then holds pages of several sizes side by side, so layers need not be made equal. Layers of
+one sort form a bucket, and each bucket is dealt out over as many groups as keep the blocks of all
+buckets about equally large.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.budget.pages import STATES
+from kvsim.rules.attention import cdiv
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.budget.pages import Page
+
+
+class _Bucket:
+    """Layers of one sort, by the size of their pages."""
+
+    def __init__(self, first: Page) -> None:
+        self.first = first
+        self.members: dict[int, list[int]] = {}
+        self.num_groups = 1
+
+    def add(self, index: int, page: Page) -> None:
+        """Add a layer."""
+        self.members.setdefault(page.page_bytes, []).append(index)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of all sizes."""
+        return sum(len(indices) for indices in self.members.values())
+
+    @property
+    def num_repeats(self) -> int:
+        """Layers of the commonest size."""
+        return max(len(indices) for indices in self.members.values())
+
+    @property
+    def balanced(self) -> bool:
+        """Whether all sizes are equally common, so that a repeat has one layer of each."""
+        return len({len(indices) for indices in self.members.values()}) == 1
+
+    def bytes_per_block(self, num_groups: int) -> int:
+        """Bytes of a block when dealt out over so many groups."""
+        return sum(cdiv(len(m), num_groups) * page for page, m in self.members.items())
+
+    def deal(self) -> list[list[int]]:
+        """Deal the repeats out over the groups; one that would stay empty is left out."""
+        groups = []
+        for index in range(self.num_groups):
+            dealt = [layer for m in self.members.values() for layer in m[index :: self.num_groups]]
+            groups.append(sorted(dealt))
+        return [group for group in groups if group]
+
+
+def pack(pages: Sequence[Page]) -> list[list[int]]:
+    """Group layers by bytes; returns the places of each group's layers."""
+    buckets: dict[object, _Bucket] = {}
+    for index, page in enumerate(pages):
+        buckets.setdefault(page.sort, _Bucket(page)).add(index, page)
+    every = list(buckets.values())
+    repeats = _repeats_per_group(every)
+    for bucket in every:
+        if repeats and bucket.balanced:
+            bucket.num_groups = cdiv(bucket.num_repeats, repeats)
+    states = [b for b in every if _is_state(b, repeats)]
+    anchor = max(b.bytes_per_block(b.num_layers if b in states else b.num_groups) for b in every)
+    for bucket in states:
+        most = max(anchor // bucket.first.page_bytes, 1)
+        bucket.num_groups = max(bucket.num_groups, cdiv(bucket.num_layers, most))
+    return [group for bucket in every for group in bucket.deal()]
+
+
+def _is_state(bucket: _Bucket, repeats: int) -> bool:
+    """Whether a request holds few blocks of it, so that it may be cut as small as others ask."""
+    return bucket.first.kind in STATES or (bucket.first.kind == "sliding" and not repeats)
+
+
+def _repeats_per_group(buckets: Sequence[_Bucket]) -> int:
+    """Repeats of a group: those that leave least of the balanced buckets' groups empty; 0: none.
+
+    There is such a number only if some balanced bucket has pages of several sizes.
+    """
+    balanced = [bucket for bucket in buckets if bucket.balanced]
+    fewest = max((b.num_repeats for b in balanced if len(b.members) > 1), default=0)
+    if not fewest:
+        return 0
+    most = max(bucket.num_repeats for bucket in balanced)
+
+    def empty(size: int) -> int:
+        return sum(-bucket.num_repeats % size for bucket in balanced)
+
+    return min(range(fewest, most + 1), key=lambda size: (empty(size), -size))

@@ -1,0 +1,122 @@
+"""Pages: what one block holds of one layer, and how layers of different pages are made equal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kvsim.rules.attention import cdiv
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.budget.layout import LayerKind, LayerKV
+
+#: Tokens that a block of an attention kernel is a multiple of; MLA's kernels want more.
+KERNEL_ALIGNMENT, MLA_ALIGNMENT = 16, 128
+
+#: Kinds that keep a state per request and nothing per token.
+STATES = ("mamba", "ring")
+
+
+class StateCache(NamedTuple):
+    """How the states of Mamba and linear-attention layers are kept.
+
+    ``mode`` is vLLM's ``mamba_cache_mode``: none keeps the newest state alone, align one at each
+    end of a block, for prefix caching. The rest are blocks that a request holds beside.
+    """
+
+    mode: Literal["none", "align"] = "none"
+    num_speculative_blocks: int = 0
+    num_checkpoint_blocks: int = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that a request holds at most at once in a group."""
+        if self.mode == "none":
+            return 1 + self.num_speculative_blocks
+        return 2 + self.num_speculative_blocks + self.num_checkpoint_blocks
+
+
+class Page(NamedTuple):
+    """One layer's part of a block.
+
+    ``page_bytes`` includes the padding; ``used_bytes`` is what it holds, keys and values of
+    ``block_size`` tokens or one state. ``is_latent`` is set for MLA and its indexer.
+    """
+
+    kind: LayerKind
+    window: int | None
+    block_size: int
+    bytes_per_token: int
+    page_bytes: int
+    used_bytes: int
+    is_latent: bool = False
+    state: StateCache | None = None
+
+    @property
+    def sort(self) -> tuple[object, ...]:
+        """What layers of one group have in common; sizes of pages may differ but for states."""
+        if self.kind in STATES:
+            return self.kind, self.block_size, self.page_bytes, self.state
+        return self.kind, self.block_size, self.window
+
+
+def aligned_block_size(layers: Sequence[LayerKV], block_size: int) -> int:
+    """Raise the block size until a page of attention is as large as a state.
+
+    Without states it stays. The result is a multiple of what the attention kernels need.
+    """
+    states = [layer.state_bytes for layer in layers if layer.kind == "mamba"]
+    attention = [layer for layer in layers if layer.kind not in STATES]
+    if not states or not attention:
+        return block_size
+    unit = max(KERNEL_ALIGNMENT, block_size)
+    if any(layer.num_tensors == 1 for layer in attention):
+        unit = max(unit, MLA_ALIGNMENT)
+    bytes_per_token = max(layer.bytes_per_token for layer in attention)
+    return unit * cdiv(max(states), unit * bytes_per_token)
+
+
+def pages_of(
+    layers: Sequence[LayerKV], block_size: int, state: StateCache, max_model_len: int
+) -> list[Page]:
+    """Return every layer's page; states are padded to the largest page of attention."""
+    largest = block_size * max((layer.bytes_per_token for layer in layers), default=0)
+    uncached = max_model_len if state.mode == "none" else block_size
+    pages = []
+    for layer in layers:
+        kind, held = layer.kind, layer.state_bytes
+        if kind == "mamba":
+            padded = max(held, largest)
+            pages.append(Page(kind, None, uncached, 0, padded, held, state=state))
+        elif kind == "ring":
+            pages.append(Page(kind, None, block_size, 0, held, held))
+        else:
+            slot, latent = layer.bytes_per_token, layer.num_tensors == 1
+            size = block_size * slot
+            pages.append(Page(kind, layer.window, block_size, slot, size, size, latent))
+    return pages
+
+
+def unified(pages: Sequence[Page]) -> list[Page] | None:
+    """Make all pages as large as the largest; None if they cannot be.
+
+    A smaller page of attention gets a longer block if that comes out even, and padding otherwise,
+    which MLA's kernels cannot read over. States are padded.
+    """
+    largest = max(page.page_bytes for page in pages)
+    made = []
+    for page in pages:
+        if page.page_bytes == largest:
+            made.append(page)
+        elif page.kind in STATES:
+            made.append(page._replace(page_bytes=largest))
+        elif largest % page.page_bytes == 0:
+            ratio = largest // page.page_bytes
+            longer, used = page.block_size * ratio, page.used_bytes * ratio
+            made.append(page._replace(block_size=longer, page_bytes=largest, used_bytes=used))
+        elif page.is_latent:
+            return None
+        else:
+            made.append(page._replace(page_bytes=largest))
+    return made

@@ -1,0 +1,110 @@
+"""KV cache events of recorded cases, as they are logged.
+
+``ev`` are those of one update: ``["S", hashes, parent, tokens, null, block_size, group, medium,
+LoRA name, extra keys, kind, window]`` of blocks stored, and ``["R", [hash], group, medium]`` of one
+removed. Hashes are numbered as they first appear.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.cases.group import Group
+from kvsim.records.events import STORED, UPDATE
+from kvsim.results.kv_events import GPU, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.cases.case import CaseConfig, CaseRequest
+    from kvsim.cases.log import Entry
+    from kvsim.engine.replica import Replica
+
+#: Where the checksum of the tokens stands, which a case does not hold.
+TOKENS = 4
+
+
+def without_tokens(events: list[list[Any]]) -> list[list[Any]]:
+    """Return recorded events without what depends on the very token ids."""
+    return [
+        [*event[:TOKENS], None, *event[TOKENS + 1 :]] if event[0] == "S" else event
+        for event in events
+    ]
+
+
+class EventNames:
+    """What the events of a case tell besides keys.
+
+    Parameters
+    ----------
+    config : its groups
+    requests : by row
+    """
+
+    def __init__(self, config: CaseConfig, requests: Sequence[CaseRequest]) -> None:
+        groups = config.groups or [Group(type="full", block_size=config.block_size)]
+        self.kinds = [(kind_of(group.type), group.window) for group in groups]
+        self.requests = requests
+
+    def lora(self, row: int) -> str | None:
+        """Return the name of a request's adapter."""
+        lora = self.requests[row].lora
+        return None if lora is None else f"lora{lora}"
+
+    def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
+        """Return what a block's key covers besides its tokens."""
+        request, lora = self.requests[row], self.lora(row)
+        keys: list[Any] = [] if lora is None else [lora]
+        keys += [
+            [item.hash, item.offset - first]
+            for item in request.mm
+            if item.offset < stop and item.offset + item.length > first
+        ]
+        if request.cache_salt and first == 0:
+            keys.append(request.cache_salt)
+        return keys or None
+
+
+class EventLog:
+    """Writes the events of updates into the steps' entries."""
+
+    def __init__(self, replica: Replica, names: EventNames) -> None:
+        self._replica = replica
+        self._names = names
+        self._numbers: dict[int, int] = {}
+        self._waiting: list[list[Any]] = []  # for the next update
+
+    def processed(self, entry: Entry) -> None:
+        """Add what the updates since the last step have published. Mutates the entry."""
+        published: list[list[Any]] = []
+        for rows in self._replica.take_events():
+            for event in rows.events:
+                if event["kind"] == UPDATE:
+                    published += self._waiting
+                    self._waiting = []
+                elif event["kind"] == STORED:
+                    first = event["first_key"]
+                    span = slice(first, first + event["key_count"])
+                    self._waiting.append(self._stored(event, rows.keys[span], rows.places[span]))
+                else:
+                    hashes = [self._number(int(event["key"]))]
+                    self._waiting.append(["R", hashes, int(event["group"]), GPU])
+        if published:
+            entry["ev"] = published
+
+    def _stored(self, event: Any, keys: Any, places: Any) -> list[Any]:
+        row, size, group = (int(event[name]) for name in ("row", "block_size", "group"))
+        hashes = [self._number(key) for key in keys.tolist()]
+        parent = self._number(int(event["key"])) if event["has_parent"] else None
+        extra = [
+            self._names.extra_keys(row, place * size, (place + 1) * size)
+            for place in places.tolist()
+        ]
+        num_tokens = int(event["stop"] - event["first"])
+        lora, kind = self._names.lora(row), self._names.kinds[group]
+        return [
+            *("S", hashes, parent, num_tokens, None, size, group, GPU, lora, extra or None, *kind)
+        ]
+
+    def _number(self, key: int) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))

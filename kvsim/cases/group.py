@@ -1,0 +1,147 @@
+"""One KV-cache group in a case: the words of the recorded schedules for what layers keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from kvsim.kv.attention import (
+    MLA,
+    AttentionSpec,
+    ChunkedLocal,
+    FullAttention,
+    Mamba,
+    MLASlidingWindow,
+    ReferenceWindow,
+    Ring,
+    SlidingWindow,
+    is_cached,
+    replay_window,
+)
+from kvsim.records.paged import CHUNKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvsim.cases.case import CaseConfig
+
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+
+#: The types of groups that a window or a chunk belongs to.
+LENGTHS = {
+    "sliding_window": "window",
+    "sliding_window_mla": "window",
+    "rswa": "window",
+    "chunked_local": "chunk",
+}
+
+
+class Group(BaseModel):
+    """What a group of layers keeps, with its window or chunk, and tokens per block."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    type: Literal[
+        "full",
+        "sliding_window",
+        "chunked_local",
+        "mla",
+        "sliding_window_mla",
+        "rswa",
+        "ring",
+        "mamba",
+    ]
+    block_size: Count
+    window: Count | None = None
+    chunk: Count | None = None
+    eagle: bool = False
+    extra_retained: Whole = 0
+    replay: bool = False
+    mode: Literal["none", "align"] = "align"
+    spec_blocks: Whole = 0
+    checkpoint_blocks: Annotated[int, Field(ge=0, le=1)] = 0
+    checkpoint_alignment: Count = 1
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        length = LENGTHS.get(self.type)
+        if length is not None and getattr(self, length) is None:
+            raise ValueError(f"a {self.type} group needs its window or chunk")
+        if (self.extra_retained or self.replay) and not self.type.startswith("sliding_window"):
+            raise ValueError("extra_retained, replay: only groups with a sliding window have these")
+        return self
+
+    @classmethod
+    def of(cls, spec: AttentionSpec) -> Group:
+        """Describe an attention spec."""
+        size = spec.block_size
+        if isinstance(spec, SlidingWindow):
+            latent = isinstance(spec, MLASlidingWindow)
+            return cls(
+                type="sliding_window_mla" if latent else "sliding_window",
+                block_size=size,
+                window=spec.window,
+                extra_retained=spec.extra_retained,
+                replay=spec.replay,
+            )
+        if isinstance(spec, ChunkedLocal):
+            return cls(type="chunked_local", block_size=size, chunk=spec.chunk)
+        if isinstance(spec, ReferenceWindow):
+            return cls(type="rswa", block_size=size, window=spec.window)
+        if isinstance(spec, Mamba):
+            return cls(type="mamba", **vars(spec))
+        if isinstance(spec, Ring):
+            return cls(type="ring", block_size=size)
+        return cls(type="mla" if isinstance(spec, MLA) else "full", block_size=size)
+
+    @property
+    def spec(self) -> AttentionSpec:
+        """The rules of the group."""
+        size = self.block_size
+        if self.type == "mamba":
+            return Mamba(
+                size,
+                self.mode,
+                self.spec_blocks,
+                self.checkpoint_blocks,
+                self.checkpoint_alignment,
+            )
+        if self.type == "ring":
+            return Ring(size)
+        if self.type == "rswa":
+            return ReferenceWindow(size, self.window or 0)
+        if self.window is not None:
+            kind = MLASlidingWindow if self.type == "sliding_window_mla" else SlidingWindow
+            return kind(size, self.window, self.extra_retained, self.replay)
+        if self.chunk is not None:
+            return ChunkedLocal(size, self.chunk)
+        return MLA(size) if self.type == "mla" else FullAttention(size)
+
+
+def conflicts(config: CaseConfig) -> Iterator[str]:
+    """Say which groups of a case do not go together, or not with the rest of it."""
+    specs = [group.spec for group in config.groups or ()]
+    if len({replay_window(spec) for spec in specs} - {0}) > 1:
+        yield "groups: windows that are replayed have one length"
+    unit = config.prefix_match_unit
+    if unit is not None and any(spec.block_size % unit for spec in specs if is_cached(spec)):
+        yield f"prefix_match_unit: {unit} does not divide the block size of every group"
+    is_plain = all(is_cached(spec) and spec.kind <= CHUNKED for spec in specs)
+    if not is_plain and (config.scheduler != "vllm" or config.eviction != "lru"):
+        yield "groups: rswa, ring, mamba and replay need scheduler vllm and eviction lru"
+    states = [spec for spec in specs if isinstance(spec, Mamba)]
+    if states:
+        yield from _conflicts_of_states(config, states)
+
+
+def _conflicts_of_states(config: CaseConfig, states: Sequence[Mamba]) -> Iterator[str]:
+    mode = config.mamba_cache_mode or states[0].mode
+    settings = {(one.mode, one.checkpoint_blocks, one.checkpoint_alignment) for one in states}
+    if len(settings) > 1 or states[0].mode != mode:
+        yield "mamba_cache_mode: all mamba groups have one mode, and the same checkpoints"
+    if mode == "none" and config.enable_prefix_caching:
+        yield "mamba_cache_mode: none keeps no states to hit; turn enable_prefix_caching off"
+    if mode == "align" and not config.enable_chunked_prefill:
+        yield "mamba_cache_mode: align cuts prompts into chunks; turn enable_chunked_prefill on"

@@ -1,0 +1,167 @@
+"""What the keys of a ``config.json`` mean in families with Mamba or linear-attention layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvsim.catalog.hf_families import FAMILIES, Config, Family, Fields
+
+#: Letters of ``ModelSpec.layer_pattern`` for those of Nemotron-H.
+NEMOTRON_LETTERS = {"M": "M", "*": "F", "-": "-"}
+
+
+def _sizes(config: Config, **renamed: Any) -> Fields:
+    """Sizes under Llama's names, those given in place of the file's."""
+    fields = FAMILIES["llama"].read(Config({**config.values, **renamed}, config.path))
+    return {key: value for key, value in fields.items() if not key.endswith("_bias")}
+
+
+def _pattern(letters: str) -> Fields:
+    """Return the shortest pattern that repeats to these letters; the last repeat may be cut."""
+    lengths = range(1, len(letters) + 1)
+    repeated = (letters[:n] for n in lengths if (letters[:n] * len(letters)).startswith(letters))
+    return {"layer_pattern": next(repeated)}
+
+
+def _routed(config: Config, per_token: str, width: str) -> Fields:
+    return {
+        "num_experts": config.integer("num_experts"),
+        "num_experts_per_token": config.integer(per_token),
+        "moe_intermediate_size": config.integer(width),
+    }
+
+
+def _jamba(config: Config) -> Fields:
+    """Mamba with an attention layer and experts at fixed distances."""
+    fields = _sizes(config)
+    layers = range(fields["num_layers"])
+    period, offset = config.integer("attn_layer_period", minimum=1), "attn_layer_offset"
+    letters = "".join("F" if i % period == config.integer(offset) else "M" for i in layers)
+    step = config.integer("expert_layer_period", minimum=1)
+    dense = sum(i % step != config.integer("expert_layer_offset") for i in layers)
+    return (
+        fields
+        | _pattern(letters)
+        | _routed(config, "num_experts_per_tok", "intermediate_size")
+        | {
+            "num_dense_layers": dense,
+            "state_form": "mamba1",
+            "state_num_heads": 1,
+            "state_head_dim": config.integer("mamba_expand") * fields["hidden_size"],
+            "state_size": config.integer("mamba_d_state"),
+            "conv_kernel": config.integer("mamba_d_conv"),
+        }
+    )
+
+
+def _nemotron_h(config: Config) -> Fields:
+    """Every layer is a Mamba-2 mixer, attention or an MLP of two matrices."""
+    letters = str(config.get("hybrid_override_pattern") or "")
+    unknown = sorted(set(letters) - NEMOTRON_LETTERS.keys())
+    if unknown or len(letters) != config.integer("num_hidden_layers"):
+        raise config.error(
+            "hybrid_override_pattern must have a letter of M, * and - for each layer, not "
+            f"{letters!r}"
+        )
+    head_dim = config.integer("attention_head_dim", "head_dim")
+    return (
+        _sizes(config, head_dim=head_dim)
+        | _pattern("".join(NEMOTRON_LETTERS[letter] for letter in letters))
+        | {
+            "gated_mlp": False,
+            "norms_per_layer": 1,
+            "state_form": "mamba2",
+            "state_num_heads": config.integer("mamba_num_heads"),
+            "state_head_dim": config.integer("mamba_head_dim"),
+            "state_num_groups": config.integer("n_groups"),
+            "state_size": config.integer("ssm_state_size"),
+            "conv_kernel": config.integer("conv_kernel"),
+        }
+    )
+
+
+def _qwen3_next(config: Config) -> Fields:
+    """Gated delta nets, and attention with a gated output in every few layers."""
+    fields = _sizes(config)
+    every = config.integer("full_attention_interval", minimum=1)
+    kinds = [str(kind) for kind in config.entries("layer_types")]
+    full = [kind == "full_attention" for kind in kinds]
+    full = full or [(i + 1) % every == 0 for i in range(fields["num_layers"])]
+    experts = _routed(config, "num_experts_per_tok", "moe_intermediate_size")
+    shared = config.integer("shared_expert_intermediate_size")
+    if shared % experts["moe_intermediate_size"]:
+        raise config.error(
+            f"shared_expert_intermediate_size ({shared}) must be a multiple of "
+            f"moe_intermediate_size ({experts['moe_intermediate_size']})"
+        )
+    return (
+        fields
+        | _pattern("".join("F" if is_full else "M" for is_full in full))
+        | experts
+        | {
+            "num_shared_experts": shared // experts["moe_intermediate_size"],
+            "qk_norm": True,
+            "attention_gate": True,
+            "shared_expert_gate": True,
+            "state_form": "gdn",
+            "state_num_heads": config.integer("linear_num_value_heads"),
+            "state_head_dim": config.integer("linear_value_head_dim"),
+            "state_num_groups": config.integer("linear_num_key_heads"),
+            "state_size": config.integer("linear_key_head_dim"),
+            "conv_kernel": config.integer("linear_conv_kernel_dim"),
+        }
+    )
+
+
+def _kimi_linear(config: Config) -> Fields:
+    """Kimi delta attention, and MLA in the layers that are named (the first is 1)."""
+    linear = config.get("linear_attn_config")
+    if not isinstance(linear, dict):
+        raise config.error("missing key linear_attn_config")
+    own = Config(linear, config.path)
+    head_dim = config.integer("v_head_dim")
+    longest = config.integer("max_position_embeddings", "model_max_length")
+    fields = _sizes(config, head_dim=head_dim, max_position_embeddings=longest)
+    full = set(own.entries("full_attn_layers"))
+    heads, dim = own.integer("num_heads"), own.integer("head_dim")
+    return (
+        fields
+        | _pattern("".join("F" if i + 1 in full else "M" for i in range(fields["num_layers"])))
+        | _routed(config, "num_experts_per_token", "moe_intermediate_size")
+        | {
+            "num_shared_experts": config.integer("num_shared_experts", default=0),
+            "num_dense_layers": config.integer("first_k_dense_replace", default=0),
+            "router_bias": True,
+            "kv_lora_rank": config.integer("kv_lora_rank"),
+            "q_lora_rank": config.integer("q_lora_rank", default=0),
+            "qk_nope_head_dim": config.integer("qk_nope_head_dim"),
+            "qk_rope_head_dim": config.integer("qk_rope_head_dim"),
+            "v_head_dim": head_dim,
+            "state_form": "kda",
+            "state_num_heads": heads,
+            "state_head_dim": dim,
+            "state_num_groups": heads,
+            "state_size": dim,
+            "conv_kernel": own.integer("short_conv_kernel_size"),
+            "state_dtype": "fp32",
+        }
+    )
+
+
+JAMBA = {
+    "attn_layer_offset": 4,
+    "attn_layer_period": 8,
+    "expert_layer_offset": 1,
+    "expert_layer_period": 2,
+    "mamba_d_conv": 4,
+    "mamba_d_state": 16,
+    "mamba_expand": 2,
+    "max_position_embeddings": 262_144,
+}
+
+HYBRIDS: dict[str, Family] = {
+    "jamba": Family(_jamba, JAMBA),
+    "kimi_linear": Family(_kimi_linear),
+    "nemotron_h": Family(_nemotron_h),
+    "qwen3_next": Family(_qwen3_next, {"full_attention_interval": 4}),
+}

@@ -1,0 +1,97 @@
+"""Layers that keep a state per request instead of KV per token: Mamba and linear attention."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+#: Mamba (arXiv 2312.00752), Mamba-2 (arXiv 2405.21060), gated delta net (arXiv 2412.06464), Kimi
+#: delta attention (arXiv 2510.26692).
+StateForm = Literal["mamba1", "mamba2", "gdn", "kda"]
+
+STATE_FORMS: tuple[str, ...] = get_args(StateForm)
+
+#: Forms whose convolution window is as much longer as tokens are drafted, in vLLM.
+WIDENED = ("mamba2", "gdn")
+
+
+class StateLayer(NamedTuple):
+    """One layer's state: a matrix per head, and the last inputs of a short convolution.
+
+    Parameters
+    ----------
+    form : how it is made
+    num_heads, head_dim : of the values; Mamba has one head of all channels
+    num_groups, size : heads of the keys (Mamba: groups of B and C), and their width
+    conv_kernel : inputs that the convolution sees
+    dtype : of the matrix; None: that of the weights
+    """
+
+    form: StateForm
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    size: int
+    conv_kernel: int
+    dtype: str | None = None
+
+    @property
+    def width(self) -> int:
+        """Channels of the values."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the matrices of all heads."""
+        return self.width * self.size
+
+    def num_conv_channels(self, tensor_parallel_size: int = 1) -> int:
+        """Channels of the convolution on one rank: of values, keys and queries (or B and C).
+
+        Mamba-2's groups are copied where ranks are more or do not share them out evenly.
+        """
+        groups, tp = self.num_groups, tensor_parallel_size
+        if self.form == "mamba2" and groups % tp:
+            groups = tp
+        return (self.width + 2 * groups * self.size) // tp
+
+    def num_bytes(
+        self,
+        element_bytes: int,
+        conv_element_bytes: int,
+        *,
+        tensor_parallel_size: int = 1,
+        num_speculative_tokens: int = 0,
+    ) -> int:
+        """Bytes of one state on one rank.
+
+        Raises
+        ------
+        ValueError
+            If the heads do not divide over the ranks.
+        """
+        tp = tensor_parallel_size
+        shared = self.width if self.form == "mamba1" else self.num_heads
+        if shared % tp or (self.form in ("gdn", "kda") and self.num_groups % tp):
+            raise ValueError(
+                f"{self.num_heads} heads of linear attention cannot be shared out over "
+                f"tensor_parallel_size {tp}"
+            )
+        drafts = num_speculative_tokens if self.form in WIDENED else 0
+        window = self.num_conv_channels(tp) * (self.conv_kernel - 1 + drafts)
+        return self.num_elements // tp * element_bytes + window * conv_element_bytes
+
+    def num_params(self, hidden_size: int) -> int:
+        """Parameters of the layer's mixer."""
+        h, width, heads, size = hidden_size, self.width, self.num_heads, self.size
+        channels = self.num_conv_channels()
+        conv, out = channels * self.conv_kernel, width * h
+        if self.form == "mamba1":  # Jamba's, with norms on step, B and C
+            rank = -(-h // 16)
+            step = width * (rank + 2 * size) + (rank + 1) * width + rank + 2 * size
+            return h * 2 * width + conv + width + step + width * size + width + out
+        if self.form == "mamba2":
+            return h * (width + channels + heads) + conv + channels + 3 * heads + width + out
+        if self.form == "gdn":
+            return h * (width + channels + 2 * heads) + conv + 2 * heads + self.head_dim + out
+        gates = 2 * (h * self.head_dim + self.head_dim * width)
+        return h * (channels + heads) + conv + gates + heads + width + self.head_dim + out

@@ -1,0 +1,69 @@
+"""What the KV cache events of a run tell besides keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.records.paged import CHUNKED, FULL
+
+if TYPE_CHECKING:
+    from kvsim.engine.contents import Contents
+    from kvsim.engine.setup import Setup
+    from kvsim.trace import Trace
+
+#: Token ids are stand-ins below this.
+NUM_TOKEN_IDS = 2**31
+#: Apart by so much are the ids of two contents' tokens at one place.
+BETWEEN_CONTENTS = 1_000_003
+
+
+class RunNames:
+    """Names of a run's groups, adapters and tokens.
+
+    Parameters
+    ----------
+    token_ids : give tokens ids; without, none are told
+    """
+
+    def __init__(
+        self, setup: Setup, trace: Trace, contents: Contents, *, token_ids: bool = False
+    ) -> None:
+        latent = all(layer.num_tensors == 1 for layer in setup.kv_config.layout.layers)
+        self._trace, self._loras = trace, contents.lists.get("lora")
+        self._tells_tokens = token_ids
+        self.kinds: list[tuple[str, int | None]] = []
+        for spec in getattr(setup.kv, "groups", ()):
+            if spec.kind == FULL:
+                self.kinds.append(("mla_attention" if latent else "full_attention", None))
+            elif spec.kind == CHUNKED:
+                self.kinds.append(("chunked_local_attention", None))
+            else:
+                kind = "sliding_window_mla" if latent else "sliding_window"
+                self.kinds.append((kind, spec.window))
+
+    def lora(self, row: int) -> tuple[int | None, str | None]:
+        """Return number and name of a request's adapter."""
+        number = 0 if self._loras is None else int(self._loras[row])
+        return (number, f"lora{number}") if number else (None, None)
+
+    def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
+        """Return adapter and cache salt, which the first block's key covers."""
+        del stop
+        name, salt = self.lora(row)[1], int(self._trace.cache_salt[row])
+        keys: list[Any] = [] if name is None else [name]
+        if salt and first == 0:
+            keys.append(str(salt))
+        return keys or None
+
+    def token_ids(self, row: int, first: int, stop: int) -> list[int]:
+        """Return stand-ins for the ids of tokens: the same for the same content."""
+        if not self._tells_tokens:
+            return []
+        output = int(self._trace.output_content_id[row])
+        ids, begin = [], 0
+        for content, start, count in [*self._trace.segments_of(row), (output, 0, stop)]:
+            low, high = max(first - begin, 0), min(stop - begin, count)
+            base = content * BETWEEN_CONTENTS + start
+            ids += [(base + place) % NUM_TOKEN_IDS for place in range(low, high)]
+            begin += count
+        return ids

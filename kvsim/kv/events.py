@@ -1,0 +1,70 @@
+"""The log of KV cache events in a replica's memory: laying it out, and reading it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvsim.records.events import Event
+from kvsim.records.memory import Views, head
+from kvsim.records.paged import FULL
+from kvsim.rules.attention import cdiv
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.records.kv import KV
+    from kvsim.records.memory import Memory
+    from kvsim.records.paged import BlockPool
+
+#: Events that come together before the host reads them.
+EVENTS_PER_READING = 1 << 16
+
+
+class EventRows(NamedTuple):
+    """Events in order, as :class:`kvsim.records.events.Event`, and the keys that they name."""
+
+    events: NDArray[Any]
+    keys: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+
+def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
+    """Make room for events; ``step_tokens`` are the most that are in flight at once."""
+    pool = kv.pool
+    groups = [kv.groups[g] for g in range(kv.num_groups)]
+    blocks = len(pool.blocks)
+    pool.has_events = True
+    large = [group.kind == FULL and group.keys_per_block > 1 for group in groups]
+    kv.tells_tails = len(groups) > 1 and any(large)
+    # Every block may go and come, and again after a preemption; each request tells once per group.
+    smallest = min(group.block_size for group in groups)
+    log = pool.log
+    log.reserve = (4 + 4 * len(groups)) * blocks + 2 * len(groups) * cdiv(step_tokens, smallest)
+    log.room = log.reserve + EVENTS_PER_READING
+    log.events = memory.room(Event, log.room)
+    log.keys, log.places = memory.ints(log.room), memory.ints(log.room)
+
+
+def take_events(pool: BlockPool) -> EventRows:
+    """Read the log, and empty it.
+
+    Raises
+    ------
+    RuntimeError
+        If a step had more events than there was room for.
+    """
+    log = pool.log
+    if log.num_lost:
+        raise RuntimeError(f"{log.num_lost} KV cache events of one step found no room")
+    count, events = log.num_events, log.events
+    if isinstance(events, Views):
+        rows = events.array[:count].copy()
+    else:
+        rows = np.zeros(count, Event.dtype())
+        for name in Event.kinds():
+            rows[name] = [getattr(events[place], name) for place in range(count)]
+    keys, places = (np.array(head(n, log.num_keys), np.int64) for n in (log.keys, log.places))
+    log.num_events = log.num_keys = 0
+    return EventRows(rows, keys, places)

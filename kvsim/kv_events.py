@@ -1,0 +1,88 @@
+"""Where the KV cache events of a run go: vLLM's KVEventsConfig."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kvsim.errors import unknown_name
+
+#: Keys of vLLM's that say how its server sends events.
+WITHOUT_EFFECT = frozenset(
+    ("endpoint", "replay_endpoint", "buffer_steps", "hwm", "max_queue_size", "topic")
+)
+PUBLISHERS = ("null", "zmq")
+#: How a file is written, by the end of its name.
+SUFFIXES = (".jsonl", ".msgpack")
+
+
+@dataclass(frozen=True)
+class KVEventsConfig:
+    """What becomes of KV cache events; names are vLLM's, but for the last two.
+
+    Parameters
+    ----------
+    enable_kv_cache_events : tell them
+    publisher : ``zmq``, or ``null`` to drop them; by default ``zmq`` if they are told
+    path : the file that gets what a server would send, ``.jsonl`` or ``.msgpack``
+    token_ids : write ids for the tokens of stored blocks, stand-ins made of their contents
+    """
+
+    enable_kv_cache_events: bool = False
+    publisher: str | None = None
+    path: str | None = None
+    token_ids: bool = False
+
+    @classmethod
+    def of(cls, given: object) -> KVEventsConfig:
+        """Read vLLM's JSON object, as text or as a dict.
+
+        Raises
+        ------
+        ValueError
+            For what is no such object, unknown keys and wrong values.
+        """
+        if isinstance(given, KVEventsConfig):
+            return given
+        if isinstance(given, str):
+            try:
+                given = json.loads(given)
+            except ValueError as error:
+                raise ValueError(f"is no JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise ValueError('must be an object such as {"enable_kv_cache_events": true, ...}')
+        known = {f.name for f in fields(cls)}
+        for key in given:
+            if key not in known | WITHOUT_EFFECT:
+                raise unknown_name("setting of KV cache events", key, sorted(known))
+        config = cls(**{k: v for k, v in given.items() if k in known and v is not None})
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Check the values.
+
+        Raises
+        ------
+        ValueError
+            One line that names the key and what is allowed.
+        """
+        for key in ("enable_kv_cache_events", "token_ids"):
+            if not isinstance(getattr(self, key), bool):
+                raise ValueError(f"{key} is {getattr(self, key)!r}: must be true or false")
+        if self.publisher is not None and self.publisher not in PUBLISHERS:
+            raise unknown_name("publisher", str(self.publisher), PUBLISHERS)
+        if self.path is not None:
+            self._check_path(self.path)
+
+    def _check_path(self, path: Any) -> None:
+        if not isinstance(path, str) or Path(path).suffix not in SUFFIXES:
+            raise ValueError(f"path is {path!r}: must end with {' or '.join(SUFFIXES)}")
+
+    @property
+    def writes(self) -> bool:
+        """Whether events go anywhere."""
+        sends = self.enable_kv_cache_events and self.publisher != "null"
+        return sends and self.path is not None

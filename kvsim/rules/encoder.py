@@ -1,0 +1,169 @@
+"""Encoder inputs: a chunk ends before an item that the encoder cannot compute in its step.
+
+What is encoded stays in a cache. An item refers to its content from the step that schedules it
+until its tokens are computed; a content without references goes when others need the room.
+
+docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.rules.queue import append, remove
+
+if TYPE_CHECKING:
+    from kvsim.records.encoder import Item
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+
+def begin_encoding(state: Replica) -> None:
+    """Begin a step in which nothing is encoded."""
+    state.encoder.budget = state.limits.encoder_budget
+    state.encoder.num_encoded = 0
+    state.encoder.num_evicted = 0
+
+
+def choose_items(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
+    """Choose what to encode for a chunk; returns the tokens of it that can be computed then.
+
+    Contents in the cache are kept for the request at once, even if it is not scheduled now.
+    """
+    encoder, trace, row = state.encoder, state.trace, request.request_id
+    ahead = state.limits.num_prefill_lookahead_tokens
+    encoder.num_chosen, encoder.num_chosen_tokens, encoder.num_duplicates = 0, 0, 0
+    encoder.budget_before = encoder.budget
+    for place in range(trace.item_offsets[row], trace.item_offsets[row + 1]):
+        item = trace.items[place]
+        if item.offset >= computed + num_tokens + ahead:
+            break
+        end = item.offset + item.num_tokens
+        if end <= computed:
+            continue
+        if state.limits.whole_items and computed <= item.offset and computed + num_tokens < end:
+            return max(item.offset - computed - ahead, 0)
+        if is_chosen(state, item.content):
+            encoder.duplicates[encoder.num_duplicates] = place
+            encoder.num_duplicates += 1
+        elif encoder.contents[item.content].is_cached:
+            keep_item(state, place)
+        elif not make_room(state, item):
+            return min(num_tokens, max(item.offset - computed, 0))
+        else:
+            encoder.chosen[encoder.num_chosen] = place
+            encoder.num_chosen += 1
+            encoder.num_chosen_tokens += item.num_tokens
+    return num_tokens
+
+
+def is_chosen(state: Replica, content: int) -> bool:
+    """Whether a content is to be encoded for the request at hand already."""
+    encoder, found = state.encoder, False
+    for n in range(encoder.num_chosen):
+        found |= state.trace.items[encoder.chosen[n]].content == content
+    return found
+
+
+def make_room(state: Replica, item: Item) -> bool:
+    """Evict contents for an item, the longest unneeded first; False if it cannot be encoded."""
+    encoder = state.encoder
+    if item.num_tokens > encoder.budget - encoder.num_chosen_tokens:
+        return False
+    needed = encoder.num_chosen_tokens + item.num_tokens
+    if needed > encoder.num_reclaimable_tokens:
+        return False
+    while needed > encoder.num_free_tokens:
+        content = encoder.unneeded.head
+        remove(encoder.unneeded, encoder.contents, content)
+        encoder.contents[content].is_cached = False
+        encoder.num_free_tokens += encoder.contents[content].num_tokens
+        encoder.evicted[encoder.num_evicted] = content
+        encoder.num_evicted += 1
+    return True
+
+
+def keep_item(state: Replica, place: int) -> None:
+    """Let an item refer to its content, which is in the cache."""
+    encoder = state.encoder
+    if encoder.is_needed[place] > 0:
+        return
+    encoder.is_needed[place] = 1
+    content = state.trace.items[place].content
+    encoded = encoder.contents[content]
+    encoded.num_references += 1
+    if encoded.num_references == 1:
+        remove(encoder.unneeded, encoder.contents, content)
+        encoder.num_reclaimable_tokens -= encoded.num_tokens
+
+
+def encode_items(state: Replica, k: int) -> None:
+    """Enter what was chosen for a request into the cache: it has its slots."""
+    encoder = state.encoder
+    for n in range(encoder.num_chosen):
+        place = encoder.chosen[n]
+        item = state.trace.items[place]
+        encoded = encoder.contents[item.content]
+        encoded.is_cached = True
+        encoded.num_tokens = item.num_tokens
+        encoded.num_references = 1
+        encoder.is_needed[place] = 1
+        encoder.num_free_tokens -= item.num_tokens
+        encoder.num_reclaimable_tokens -= item.num_tokens
+        forget_eviction(state, item.content)
+        encoder.encoded[encoder.num_encoded] = place
+        encoder.owners[encoder.num_encoded] = k
+        encoder.num_encoded += 1
+    for n in range(encoder.num_duplicates):
+        keep_item(state, encoder.duplicates[n])
+    if encoder.num_chosen > 0:  # what victims have given back since is lost, as in vLLM
+        encoder.budget = encoder.budget_before - encoder.num_chosen_tokens
+
+
+def forget_eviction(state: Replica, content: int) -> None:
+    """Take a content off the list of evicted ones: it is there again."""
+    encoder, kept = state.encoder, 0
+    for n in range(encoder.num_evicted):
+        if encoder.evicted[n] != content:
+            encoder.evicted[kept] = encoder.evicted[n]
+            kept += 1
+    encoder.num_evicted = kept
+
+
+def release_items(state: Replica, request: Request, num_tokens: int) -> None:
+    """Let go of the items that end within the first tokens of a request."""
+    encoder, trace, row = state.encoder, state.trace, request.request_id
+    for place in range(trace.item_offsets[row], trace.item_offsets[row + 1]):
+        item = trace.items[place]
+        if encoder.is_needed[place] > 0 and item.offset + item.num_tokens <= num_tokens:
+            encoder.is_needed[place] = 0
+            encoded = encoder.contents[item.content]
+            encoded.num_references -= 1
+            if encoded.num_references == 0:
+                append(encoder.unneeded, encoder.contents, item.content)
+                encoder.num_reclaimable_tokens += encoded.num_tokens
+
+
+def release_all(state: Replica, request: Request) -> None:
+    """Let go of all items of a request."""
+    release_items(state, request, request.num_prompt_tokens)
+
+
+def release_computed(state: Replica, request: Request) -> None:
+    """Let go of the items whose tokens are computed."""
+    release_items(state, request, request.num_computed_tokens - request.num_placeholders)
+
+
+def give_back_items(state: Replica, k: int) -> None:
+    """Let a preempted request go, and give what was to be encoded for it back to the step."""
+    encoder, kept = state.encoder, 0
+    for n in range(encoder.num_encoded):
+        place, owner = encoder.encoded[n], encoder.owners[n]
+        if owner == k:
+            encoder.budget += state.trace.items[place].num_tokens
+            continue
+        encoder.encoded[kept] = place
+        encoder.owners[kept] = owner
+        kept += 1
+    encoder.num_encoded = kept
+    release_all(state, state.requests[k])

@@ -1,0 +1,109 @@
+"""KV cache events: which content is in the pool, told as it comes and goes.
+
+A consumer that counts what is stored and removed knows the keys in the pool after every update.
+
+docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.events import REMOVED, STORED, UPDATE
+
+if TYPE_CHECKING:
+    from kvsim.records.events import Event, EventLog
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import BlockPool, Holding, KVGroup
+    from kvsim.records.request import Request
+
+
+def is_short_of_room(log: EventLog) -> bool:
+    """Whether the host must read the log before the next step."""
+    return max(log.num_events, log.num_keys) > log.room - log.reserve
+
+
+def next_event(log: EventLog, kind: int, group: int) -> Event:
+    """Begin an event; the last one is used again if there is no room."""
+    event = log.events[log.num_events]
+    event.kind = kind
+    event.group = group
+    log.is_open = kind != UPDATE
+    if log.num_events < log.room - 1:
+        log.num_events += 1
+    else:
+        log.num_lost += 1
+    return event
+
+
+def note_key(log: EventLog, key: int, place: int) -> None:
+    """Note the key that a block got, for the event that will name it."""
+    log.keys[log.num_keys] = key
+    log.places[log.num_keys] = place
+    if log.num_keys < log.room - 1:
+        log.num_keys += 1
+    else:
+        log.num_lost += 1
+
+
+def note_stored(
+    kv: KV,
+    request: Request,
+    holding: Holding,
+    group: KVGroup,
+    first: int,
+    stop: int,
+    first_key: int,
+) -> None:
+    """Tell which blocks of those from first to stop have keys: those noted since ``first_key``."""
+    if stop > first:
+        units = first * group.keys_per_block
+        tell_stored(
+            kv, request, holding, group.index, group.block_size, units, first, stop, first_key
+        )
+
+
+def note_partial(kv: KV, request: Request, holding: Holding, group: int, units: int) -> None:
+    """Tell that a block has the key of its first tokens, up to so many hash units of a request."""
+    log = kv.pool.log
+    first_key = log.num_keys
+    note_key(log, holding.keys[units - 1], units - 1)
+    size = kv.hash_block_size
+    tell_stored(kv, request, holding, group, size, units - 1, units - 1, units, first_key)
+
+
+def tell_stored(
+    kv: KV,
+    request: Request,
+    holding: Holding,
+    group: int,
+    size: int,
+    units: int,
+    first: int,
+    stop: int,
+    first_key: int,
+) -> None:
+    """Tell of blocks of a size that got keys, behind so many hash units."""
+    event = next_event(kv.pool.log, STORED, group)
+    event.row = request.request_id
+    event.block_size = size
+    event.first = first * size
+    event.stop = stop * size
+    event.has_parent = int(units > 0)
+    event.key = holding.keys[units - 1] if units > 0 else 0
+    event.first_key = first_key
+    event.key_count = kv.pool.log.num_keys - first_key
+
+
+def note_removed(pool: BlockPool, k: int) -> None:
+    """Tell that a block has no key any more."""
+    block = pool.blocks[k]
+    event = next_event(pool.log, REMOVED, block.group)
+    event.key = block.key
+
+
+def note_update(log: EventLog, time: float) -> None:
+    """End what an update publishes, if there is anything."""
+    if log.is_open:
+        event = next_event(log, UPDATE, 0)
+        event.time = time

@@ -1,0 +1,57 @@
+"""Structured output: a request waits until its grammar is compiled, and others pass it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.rules.queue import defer
+from kvsim.rules.recorder import pass_time
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+
+def await_grammar(state: Replica, request: Request) -> None:
+    """Note when the grammar of a new arrival will be compiled; it is deferred even if at once."""
+    trace, row = state.trace, request.request_id
+    if trace.has_grammar_times and trace.grammar_time[row] >= 0.0:
+        trace.ready_time[row] = request.arrival_time + trace.grammar_time[row]
+    if trace.ready_time[row] >= 0.0:
+        defer(state, request)
+
+
+def lacks_grammar(state: Replica, request: Request) -> bool:
+    """Whether a request's grammar is not compiled yet."""
+    return state.trace.ready_time[request.request_id] > state.ready_clock
+
+
+def first_ready(state: Replica) -> float:
+    """Return when the next grammar is compiled that a waiting request lacks, or infinity."""
+    first, k = math.inf, state.waiting.head
+    for place in range(state.waiting.length):
+        if state.limits.by_priority:
+            k = state.heap[place]
+        if lacks_grammar(state, state.requests[k]):
+            first = min(first, state.trace.ready_time[state.requests[k].request_id])
+        k = state.requests[k].next
+    return first
+
+
+def time_to_wake(state: Replica) -> float:
+    """Return when a replica that has nothing to schedule may have: at a time, or an arrival."""
+    time = state.wake_time
+    if state.trace.next < state.trace.num_arrivals:
+        time = min(time, state.trace.arrival_time[state.trace.next])
+    return max(time, state.clock)
+
+
+def sleep(state: Replica) -> bool:
+    """Let time pass until something may be scheduled; False if that is beyond the horizon."""
+    time = time_to_wake(state)
+    if time > state.horizon:
+        return False
+    state.wake_time = -math.inf
+    pass_time(state, min(time, state.end_time))
+    return True

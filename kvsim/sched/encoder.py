@@ -1,0 +1,82 @@
+"""The encoder of a multimodal model, as the scheduler sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvsim.records.encoder import Encoded
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.memory import Memory
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """What a step may encode, and the cache of it.
+
+    Parameters
+    ----------
+    budget : most tokens of a step (vLLM's max_num_encoder_input_tokens)
+    cache_size : tokens of the cache (vLLM's encoder_cache_size)
+    disable_chunked_mm_input : no chunk ends inside an item
+    """
+
+    budget: int
+    cache_size: int
+    disable_chunked_mm_input: bool = False
+
+
+def check_encoder(state: Replica) -> None:
+    """Recount an encoder cache.
+
+    Raises
+    ------
+    RuntimeError
+        If what is counted is not what is there.
+    """
+    encoder, trace = state.encoder, state.trace
+    needed: dict[int, int] = {}
+    for place in range(len(trace.items)):
+        if encoder.is_needed[place]:
+            content = trace.items[place].content
+            needed[content] = needed.get(content, 0) + 1
+    size = state.limits.encoder_cache_size
+    num_free = num_reclaimable = size
+    for content in range(len(encoder.contents)):
+        encoded = encoder.contents[content]
+        counted = needed.get(content, 0)
+        if encoded.num_references != counted or (counted and not encoded.is_cached):
+            raise RuntimeError(f"content {content}: {counted} items refer to it, not {encoded}")
+        num_free -= encoded.num_tokens * encoded.is_cached
+        num_reclaimable -= encoded.num_tokens * (counted > 0)
+    if (num_free, num_reclaimable) != (encoder.num_free_tokens, encoder.num_reclaimable_tokens):
+        raise RuntimeError(
+            f"encoder cache: {encoder.num_free_tokens} tokens free and "
+            f"{encoder.num_reclaimable_tokens} reclaimable counted, {num_free} and "
+            f"{num_reclaimable} found"
+        )
+
+
+def lay_out_encoder(state: Replica, memory: Memory, config: EncoderConfig | None) -> None:
+    """Show the items of the trace to the rules that read them; fill an empty encoder cache."""
+    trace = state.trace
+    num_items = len(trace.items)
+    for h in range(state.kv.num_holdings if num_items else 0):
+        holding = state.kv.holdings[h]
+        holding.has_items = True
+        holding.items, holding.item_offsets = trace.items, trace.item_offsets
+    if config is None:
+        return
+    state.limits.has_encoder = True
+    state.limits.encoder_budget = config.budget
+    state.limits.encoder_cache_size = config.cache_size
+    state.limits.whole_items = config.disable_chunked_mm_input
+    encoder = state.encoder
+    encoder.num_free_tokens = encoder.num_reclaimable_tokens = config.cache_size
+    num_contents = 1 + max((trace.items[place].content for place in range(num_items)), default=0)
+    encoder.contents = memory.records(Encoded, num_contents)
+    encoder.evicted = memory.ints(num_contents)
+    for name in ("is_needed", "chosen", "duplicates", "encoded", "owners"):
+        setattr(encoder, name, memory.ints(num_items))

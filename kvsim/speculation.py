@@ -1,0 +1,246 @@
+"""What speculative decoding asks of scheduler and KV cache: vLLM's SpeculativeConfig."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+from kvsim.errors import unknown_name
+
+Method = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "mtp", "dflash"]
+
+METHODS: tuple[str, ...] = get_args(Method)
+#: Methods whose drafter reads the target's hidden states.
+READ_HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash")
+#: Those of them whose last matched block must be computed again, or hashed with what follows it.
+LACK_THE_NEXT = ("eagle", "eagle3", "mtp")
+#: Methods that look drafts up in the text; they have no weights.
+LOOK_UP = ("ngram", "suffix")
+
+#: Most drafts per step and request; vLLM sets no limit.
+MAX_DRAFTS = 64
+
+_WITHOUT_EFFECT = """
+prompt_lookup_max prompt_lookup_min draft_tensor_parallel_size tensor_parallel_size quantization
+max_model_len revision code_revision disable_padded_drafter_batch draft_load_config
+draft_sample_method moe_backend attention_backend enforce_eager use_local_argmax_reduction
+suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests suffix_decoding_max_spec_factor
+suffix_decoding_min_token_prob
+"""
+#: Keys of vLLM's that change no number here.
+WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """How many tokens are drafted, and how; names and defaults are vLLM's.
+
+    Parameters
+    ----------
+    method : who drafts
+    num_speculative_tokens : drafts per step and request
+    num_speculative_tokens_per_batch_size : (first, last, drafts) by requests of a step, optional
+    mtp_modules : prediction modules of an MTP head
+    parallel_drafting : all drafts come from one pass of the drafter
+    model : the drafter, for methods that have weights of their own
+    rejection_sample_method : ``synthetic`` imposes an acceptance that is given below
+    synthetic_acceptance_rates : by position, the share of verifications that accept it and all
+        before it
+    synthetic_acceptance_length : mean tokens of a verification, the target's own included
+    synthetic_acceptance_rate : the same as a mean share of the drafts that are accepted
+    disable_lookahead_block_hashes : blocks are named by their own tokens alone
+    disable_eagle_block_drop : the last matched block is kept even so
+    """
+
+    method: Method
+    num_speculative_tokens: int
+    num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
+    mtp_modules: int = 1
+    parallel_drafting: bool = False
+    disable_lookahead_block_hashes: bool = False
+    disable_eagle_block_drop: bool = False
+    model: str | None = None
+    rejection_sample_method: str = "strict"
+    synthetic_acceptance_rates: tuple[float, ...] = ()
+    synthetic_acceptance_length: float | None = None
+    synthetic_acceptance_rate: float | None = None
+
+    @classmethod
+    def of(cls, given: object) -> SpeculativeConfig:
+        """Read vLLM's JSON object, as text or as a dict.
+
+        Raises
+        ------
+        ValueError
+            For what is no such object, unknown keys and values out of range.
+        """
+        if isinstance(given, SpeculativeConfig):
+            return given
+        if isinstance(given, str):
+            try:
+                given = json.loads(given)
+            except ValueError as error:
+                raise ValueError(f"is no JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise ValueError('must be an object such as {"method": "ngram", ...}')
+        known = {f.name for f in fields(cls)}
+        for key in given:
+            if key not in known | WITHOUT_EFFECT:
+                raise unknown_name("speculative setting", key, sorted(known))
+        values = {k: v for k, v in given.items() if k in known and v is not None}
+        values["method"] = _method(values)
+        if values["method"] == "mtp":
+            values.setdefault("num_speculative_tokens", values.get("mtp_modules", 1))
+        if "num_speculative_tokens" not in values:
+            raise ValueError("num_speculative_tokens is missing: how many drafts per step?")
+        for key in ("synthetic_acceptance_rates", "num_speculative_tokens_per_batch_size"):
+            values[key] = _tuples(key, values.get(key, ()))
+        config = cls(**values)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Check the values.
+
+        Raises
+        ------
+        ValueError
+            One line that names the key and what is allowed.
+        """
+        most = self.num_speculative_tokens
+        _whole("num_speculative_tokens", most, 1, MAX_DRAFTS)
+        _whole("mtp_modules", self.mtp_modules, 1, MAX_DRAFTS)
+        for row in self.num_speculative_tokens_per_batch_size:
+            if not (isinstance(row, tuple) and len(row) == 3):
+                raise ValueError(
+                    "num_speculative_tokens_per_batch_size: must be [first, last, drafts] each, "
+                    f"not {row!r}"
+                )
+            for number, least in zip(row, (1, 1, 0), strict=True):
+                _whole("num_speculative_tokens_per_batch_size", number, least, 2**31)
+            _whole("num_speculative_tokens_per_batch_size: drafts", row[2], 0, most)
+        if self.method == "draft_model" and self.model is None:
+            raise ValueError("model is missing: which one drafts?")
+        self._check_acceptance()
+
+    def _check_acceptance(self) -> None:
+        rates, length = self.synthetic_acceptance_rates, self.synthetic_acceptance_length
+        if rates:
+            if len(rates) != self.num_speculative_tokens:
+                raise ValueError(
+                    f"synthetic_acceptance_rates: {len(rates)} rates for "
+                    f"{self.num_speculative_tokens} drafts, must be one for each"
+                )
+            falling = all(a >= b for a, b in pairwise(rates))
+            if not (falling and rates[-1] >= 0 and rates[0] <= 1):
+                raise ValueError(
+                    "synthetic_acceptance_rates: must be 0 to 1 and never rise, as each counts "
+                    f"those that accept all before it too, got {list(rates)}"
+                )
+        if length is not None and not 1 <= length <= self.num_speculative_tokens + 1:
+            raise ValueError(
+                f"synthetic_acceptance_length is {length}: must be 1 to "
+                f"{self.num_speculative_tokens + 1}, the drafts and the target's own token"
+            )
+        rate = self.synthetic_acceptance_rate
+        if rate is not None and not 0 <= rate <= 1:
+            raise ValueError(f"synthetic_acceptance_rate is {rate}: must be 0 to 1")
+        given = (bool(rates), length is not None, rate is not None)
+        if sum(given) > 1:
+            raise ValueError("synthetic_acceptance_*: give one of rates, length and rate")
+
+    @property
+    def has_drafter(self) -> bool:
+        """Whether drafts come from a model, and not from the text."""
+        return self.method not in LOOK_UP
+
+    @property
+    def drafts_at_once(self) -> bool:
+        """Whether one pass of the drafter gives all drafts."""
+        return self.parallel_drafting or self.method == "dflash"
+
+    @property
+    def kv_settings(self) -> dict[str, Any]:
+        """What the KV cache is told of it, by the names of its configuration."""
+        return {
+            "num_lookahead_tokens": self.num_lookahead_tokens,
+            "num_draft_tokens": self.num_speculative_tokens,
+            "num_hash_lookahead_tokens": self.num_hash_lookahead_tokens,
+            "num_prefill_lookahead_tokens": self.num_prefill_lookahead_tokens,
+            "num_unnamed_tokens": max(self.num_prefill_lookahead_tokens - 1, 0),
+            "drops_last_block": self.drops_last_block,
+        }
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Slots beyond the scheduled tokens."""
+        if self.method in LOOK_UP:
+            return 0
+        return self.num_speculative_tokens + (self.method == "dflash")
+
+    @property
+    def num_prefill_lookahead_tokens(self) -> int:
+        """Tokens that the drafter reads beyond a chunk of a prompt."""
+        if self.method not in READ_HIDDEN_STATES:
+            return 0
+        several = self.method == "mtp" and self.mtp_modules > 1 and self.num_speculative_tokens > 1
+        return self.num_speculative_tokens if several else 1
+
+    @property
+    def num_hash_lookahead_tokens(self) -> int:
+        """Tokens after a block that its name covers."""
+        if self.method not in LACK_THE_NEXT or self.disable_lookahead_block_hashes:
+            return 0
+        return 0 if self.disable_eagle_block_drop else self.num_prefill_lookahead_tokens
+
+    @property
+    def drops_last_block(self) -> bool:
+        """Whether the last block of a hit is computed again."""
+        if self.method not in LACK_THE_NEXT or self.disable_eagle_block_drop:
+            return False
+        return self.disable_lookahead_block_hashes
+
+    @property
+    def num_draft_slots(self) -> int:
+        """Input slots per request that drafting takes from a step's budget."""
+        if self.method == "draft_model":
+            return self.num_speculative_tokens if self.parallel_drafting else 1
+        if self.parallel_drafting and self.method in LACK_THE_NEXT:
+            return self.num_speculative_tokens - 1
+        return 0
+
+
+def _method(values: dict[str, Any]) -> Any:
+    """Return the method, read off the drafter's name as vLLM does where it is not given."""
+    method, model = values.get("method"), str(values.get("model", ""))
+    if method is None:
+        if model.strip("[]") in LOOK_UP:
+            return model.strip("[]")
+        if not model:
+            raise ValueError(f"method is missing (one of: {', '.join(METHODS)})")
+        named = [m for m in ("eagle3", "eagle", "dflash", "mtp") if m in model.lower()]
+        return named[0] if named else "draft_model"
+    if method.endswith("_mtp"):
+        return "mtp"
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    return method
+
+
+def _tuples(key: str, given: Any) -> tuple[Any, ...]:
+    """Return a list, of lists or of numbers, that cannot change."""
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"{key}: must be a list, not {given!r}")
+    items = tuple(tuple(item) if isinstance(item, list) else item for item in given)
+    if key == "synthetic_acceptance_rates":
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, int | float):
+                raise ValueError(f"{key}: must be numbers, not {item!r}")
+    return items
+
+
+def _whole(key: str, value: Any, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{key} is {value!r}: must be a whole number, {least} to {most}")
