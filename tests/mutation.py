@@ -27,6 +27,7 @@ TESTS = (
     "cases",
     "peer_bugs",
     "eviction",
+    "offloading",
 )
 
 
@@ -52,6 +53,12 @@ class Mutant(NamedTuple):
 VLLM, BATCH, ENGINE, QUEUE = (f"rules/{name}.py" for name in ("vllm", "batch", "engine", "queue"))
 PAGED, POOL, PREFIX = "rules/paged.py", "rules/pool.py", "rules/prefix.py"
 WINDOW = "rules/window.py"
+HOST, HOST_LRU, HOST_ARC = (f"rules/host_{name}.py" for name in ("cache", "lru", "arc"))
+OFFL, JOBS = "rules/offloading.py", "rules/offload_jobs.py"
+OFFL_LOOKUP, OFFL_STORE, OFFL_WINDOW, OFFL_REQUEST = (
+    f"rules/offload_{name}.py" for name in ("lookup", "store", "window", "request")
+)
+OFFL_SCHED = "sched/offloading.py"
 ENCODER, EVENTS = "rules/encoder.py", "rules/events.py"
 CADENCE, LORA = "rules/cadence.py", "rules/lora.py"
 SPECULATION = "rules/speculation.py"
@@ -279,6 +286,66 @@ MUTANTS = [
     Mutant("31 states keep their repeats", PACKED, "bucket.num_groups = max(bucket.num_groups, cdiv(bucket.num_layers, most))", "bucket.num_groups = cdiv(bucket.num_layers, most)"),
     Mutant("31 repeats are dealt in turn", PACKED, "m[index :: self.num_groups]", "m[index * len(m) // self.num_groups : (index + 1) * len(m) // self.num_groups]"),
     Mutant("31 a block is the largest group", PLANNER, "return KVPlan(groups, max(group.page_bytes for group in groups))", "return KVPlan(groups, groups[0].page_bytes)"),
+    Mutant("23 fresh slots first", HOST, 'if host.num_slots_used < host.capacity:', 'if host.num_free_slots == 0:'),
+    Mutant("23 what is being written is not ready", HOST, 'return host.chunks[k].pins != WRITING', 'return True'),
+    Mutant("23 a pinned chunk is not ready to leave", HOST, 'host.num_ready -= chunk.pins == 0', 'pass'),
+    Mutant("23 ghosts are cut", HOST, 'while host.lists[ghosts].length > host.capacity:', 'while False:'),
+    Mutant("23 a threshold counts offers", HOST, 'return offers.rows[k].count >= host.threshold', 'return True'),
+    Mutant("23 a touch never lowers a rank", HOST_LRU, 'chunk.rank = max(chunk.rank, number * host.orders + chunk.order)', 'chunk.rank = number * host.orders + chunk.order'),
+    Mutant("23 offered chunks stay (LRU)", HOST_LRU, 'if chunk.pins == 0 and chunk.offer == host.last_offer:', 'if False:'),
+    Mutant("23 offered chunks stay (ARC)", HOST_ARC, 'return host.chunks[k].pins == 0 and host.chunks[k].offer != host.last_offer', 'return host.chunks[k].pins == 0'),
+    Mutant("23 a recent ghost raises the target", HOST_ARC, 'host.target + max(1.0, frequent / recent)', 'host.target + 1.0'),
+    Mutant("23 a frequent ghost lowers the target", HOST_ARC, 'host.target = max(host.target - max(1.0, recent / frequent), 0.0)', 'host.target = host.target'),
+    Mutant("23 a missed ghost is renewed", HOST_ARC, '    move_to(host, k, place)\n\n\ndef can_leave', '\n\ndef can_leave'),
+    Mutant("23 recent chunks leave while they are many", HOST_ARC, 'if host.lists[RECENT].length >= int(host.target):', 'if True:'),
+    Mutant("23 own transfers make a look-up unknown", OFFL_LOOKUP, 'return state.num_jobs > 0', 'return False'),
+    Mutant("23 a look-up stores from the front again", OFFL_LOOKUP, 'state.cursors[g] = 0', 'pass'),
+    Mutant("23 less than a chunk is no hit", OFFL_LOOKUP, '    if end - local < group.chunk_tokens:\n        return 0, 0\n    return end, unknown', '    return end, unknown'),
+    Mutant("23 what is being written makes a look-up unknown", OFFL_LOOKUP, 'if unknown > 0 or (', 'if ('),
+    Mutant("23 what is being loaded makes a look-up unknown", OFFL_LOOKUP, '(kv.enable_prefix_caching and is_loading(offloading, holding, local, end))', 'False'),
+    Mutant("23 without prefix caching loads do not wait for loads", OFFL_LOOKUP, 'kv.enable_prefix_caching and is_loading', 'is_loading'),
+    Mutant("23 one token is left with several groups", OFFL_LOOKUP, 'end, unknown = request.num_tokens - 1, 0', 'end, unknown = request.num_tokens, 0'),
+    Mutant("23 a lowered hit forgets what was unknown", OFFL_LOOKUP, 'unknown, again, first = 0, True, 0', 'again, first = True, 0'),
+    Mutant("23 a lowered hit looks at windows again", OFFL_LOOKUP, 'elif has_window and not again:', 'elif False:'),
+    Mutant("23 a window needs its run", OFFL_LOOKUP, 'while place >= first and run < needed:', 'while place >= first and run < 1:'),
+    Mutant("23 a run at the right end is longer", OFFL_LOOKUP, 'reach = group.window - 1 + -end % group.chunk_tokens', 'reach = group.window - 1'),
+    Mutant("23 longest windows first", OFFL_SCHED, 'return offloading.groups[g].run if offloading.groups[g].window else float("inf")', 'return -g'),
+    Mutant("23 a missed chunk is shown once", OFFL_STORE, 'if state.marks[mark] & MISSED > 0:', 'if False:'),
+    Mutant("23 misses are shown from the last", OFFL_STORE, 'for at in range(count - 1, -1, -1):', 'for at in range(count):'),
+    Mutant("23 evict only what is lacking", OFFL_STORE, 'num_to_evict = num_missing - (host.capacity - host.num_chunks)', 'num_to_evict = num_missing'),
+    Mutant("23 no room stores nothing", OFFL_STORE, 'if num_to_evict > host.num_ready - num_kept:', 'if num_to_evict > host.num_ready:'),
+    Mutant("23 a failed store is tried again", OFFL_STORE, '        if num_missing == NONE:\n            return NONE\n', '        if num_missing == NONE:\n            num_missing = 0\n'),
+    Mutant("23 whole chunks of known blocks", OFFL_STORE, 'last = min(num_tokens // group.chunk_tokens, state.num_known[g] // size)', 'last = num_tokens // group.chunk_tokens'),
+    Mutant("23 the last block of a chunk must be there", OFFL_WINDOW, 'if known_block(offloading, state, group, place * size + size - 1) == NULL_BLOCK:', 'if False:'),
+    Mutant("23 a reachable block must be there", OFFL_WINDOW, '            if known_block(offloading, state, group, block) == NULL_BLOCK:\n                return False\n', ''),
+    Mutant("23 only reachable chunks", OFFL_WINDOW, '    return found\n\n\ndef is_chunk', '    return True\n\n\ndef is_chunk'),
+    Mutant("23 the prompt keeps its last window", OFFL_WINDOW, 'return is_near(offloading, group, prompt, block) or is_near(', 'return False or is_near('),
+    Mutant("23 a shared prefix keeps its last window", OFFL_WINDOW, 'prompt, shared = state.num_prompt_tokens - 1, state.shared_prefix_boundary', 'prompt, shared = state.num_prompt_tokens - 1, 0'),
+    Mutant("23 a segment keeps its last window", OFFL_WINDOW, 'block % per >= per - needed', 'False'),
+    Mutant("23 a block that another got is not stored", OFFL_WINDOW, 'if group.window > 0 and offloading.got[block] > state.since[group.first_block + place]:', 'if False:'),
+    Mutant("23 a request has one number", OFFL_REQUEST, 'if state.number == 0:', 'if True:'),
+    Mutant("23 reused before stored", OFFL_REQUEST, 'if state.marks[at] & STORED == 0:', 'if True:'),
+    Mutant("23 at its end a request ranks its chunks anew", OFFL_REQUEST, 'rank_chunk(host, k, new_number(host))', 'pass'),
+    Mutant("23 the higher group first at the end", OFFL_REQUEST, '* group.chunk_tokens >= end:', '* group.chunk_tokens > end:'),
+    Mutant("23 the lower group leaves first", OFFL_REQUEST, '(end * num_groups + num_groups - 1 - g)', '(end * num_groups + g)'),
+    Mutant("23 later positions leave first", OFFL_REQUEST, 'return offloading.host.orders - 1 - (end', 'return (end'),
+    Mutant("23 used again is frequent", OFFL_REQUEST, 'FREQUENT if marks & REUSED > 0 else host.chunks[k].place', 'host.chunks[k].place'),
+    Mutant("23 small loads run with the step", OFFL, 'if local + external >= request.num_tokens or num_tokens > offloading.sync_load_budget:', 'if True:'),
+    Mutant("23 a whole hit is loaded before the step", OFFL, 'if local + external >= request.num_tokens or num_tokens >', 'if num_tokens >'),
+    Mutant("23 a load begins behind named blocks", OFFL, '(is_sync or not kv.pool.blocks[block].hashed)', 'True'),
+    Mutant("23 stores begin behind a load", OFFL, 'side.cursors[g] = cdiv(end, offloading.groups[g].chunk_tokens)', 'side.cursors[g] = 0'),
+    Mutant("23 preemption flushes", OFFL, 'flush_all_of(offloading, s, step, float(step))', 'pass'),
+    Mutant("23 blocks of a load are got", OFFL, '            note_got(offloading, holding.tables[g].blocks[place], step)\n        side', '            pass\n        side'),
+    Mutant("23 prompt only", OFFL, 'end = min(end, request.num_prompt_tokens if offloading.prompt_only else request.num_tokens)', 'end = min(end, request.num_tokens)'),
+    Mutant("23 output is known tokens only", OFFL, 'request.num_prompt_tokens if offloading.prompt_only else request.num_tokens)\n    if not', 'request.num_prompt_tokens if offloading.prompt_only else end)\n    if not'),
+    Mutant("23 the last token has no KV", OFFL, 'computed = max(request.num_prompt_tokens, request.num_tokens - 1)', 'computed = max(request.num_prompt_tokens, request.num_tokens)'),
+    Mutant("23 an aborted request stores what is computed", OFFL, 'request.num_computed_tokens if is_aborted else computed', 'computed'),
+    Mutant("23 stores of a finished request are watched", OFFL, '    watch_all_of(offloading, s, step, float(step))\n', ''),
+    Mutant("23 blocks of windows are watched at once", JOBS, 'if offloading.blocks[b].is_window > 0:', 'if False:'),
+    Mutant("23 blocks of full groups only at the end", JOBS, 'if offloading.blocks[b].is_window > 0:', 'if True:'),
+    Mutant("23 blocks got in the same step count", JOBS, 'if offloading.got[entry.block] == step:', 'if False:'),
+    Mutant("23 no later than without a flush", JOBS, 'hasten(offloading, j, min(due, job.latest))', 'hasten(offloading, j, due)'),
+    Mutant("23 flushed again it is reported later", JOBS, 'if job.flushed != step:', 'if job.flushed == NONE:'),
 ]  # fmt: skip
 
 #: Those that ``--compiled`` also runs through the compiled engine: each is a minute of compiling.

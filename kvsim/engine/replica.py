@@ -22,6 +22,7 @@ from kvsim.rules import engine as rules
 from kvsim.sched.acceptance import conditional_rate
 from kvsim.sched.connector import lay_out_connector, num_transfers
 from kvsim.sched.encoder import check_encoder, lay_out_encoder
+from kvsim.sched.offloading import add_states
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
@@ -290,6 +291,9 @@ class Replica:
                 self._drain_steps()
             elif outcome == records.NEEDS_EVENTS:
                 self._events.append(take_events(state.kv.pool))
+            elif outcome == records.NEEDS_STATES:
+                count = max(state.offloading.num_states, FIRST_REQUESTS)
+                add_states(state.offloading, self._memory, state.kv, count)
             yield outcome
             if outcome == records.DONE:
                 return

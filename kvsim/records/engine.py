@@ -40,11 +40,20 @@ class Outcome(IntEnum):
     SCHEDULED = 5  # a watched replica has scheduled a step
     COMPLETED = 6  # or taken in the output of one
     NEEDS_EVENTS = 7  # the log of KV cache events is nearly full
+    NEEDS_STATES = 8  # more requests may meet the host cache than there are records for
 
 
-DONE, PAUSED, STUCK, NEEDS_REQUESTS, NEEDS_STEPS, SCHEDULED, COMPLETED, NEEDS_EVENTS = (
-    int(outcome) for outcome in Outcome
-)
+(
+    DONE,
+    PAUSED,
+    STUCK,
+    NEEDS_REQUESTS,
+    NEEDS_STEPS,
+    SCHEDULED,
+    COMPLETED,
+    NEEDS_EVENTS,
+    NEEDS_STATES,
+) = (int(outcome) for outcome in Outcome)
 
 
 @dataclass(slots=True)

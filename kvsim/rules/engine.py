@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kvsim.records.connector import NO_CONNECTOR
+from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
 from kvsim.records.engine import (
     COMPLETED,
     DONE,
     NEEDS_EVENTS,
     NEEDS_REQUESTS,
+    NEEDS_STATES,
     NEEDS_STEPS,
     ORCA,
     PAUSED,
@@ -36,6 +37,7 @@ from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
 from kvsim.rules.mamba import begin_states, release_copies
+from kvsim.rules.offloading import lacks_states
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
@@ -428,6 +430,8 @@ def advance(state: Replica, max_steps: int) -> int:
                 return NEEDS_STEPS
             if state.kv.pool.has_events and is_short_of_room(state.kv.pool.log):
                 return NEEDS_EVENTS
+            if state.connector.kind == OFFLOADING and lacks_states(state):
+                return NEEDS_STATES
             if state.steady and not state.watched and state.horizon == math.inf:
                 run = run_of_steps(state, max_steps - steps)
                 steps += run

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv
+from kvsim.rules.held import num_queued
 from kvsim.rules.host_cache import find_chunk, pin
 from kvsim.rules.offload_jobs import (
     add_block,
@@ -33,6 +34,16 @@ if TYPE_CHECKING:
     from kvsim.records.offloading import Offloading, OffloadState
     from kvsim.records.paged import Holding
     from kvsim.records.request import Request
+
+
+def lacks_states(state: Replica) -> bool:
+    """Whether more requests may be admitted in a step than there are records for.
+
+    Each runs, or loads a chunk into a free block.
+    """
+    offloading = state.offloading
+    loads = min(state.kv.pool.num_free, offloading.host.num_chunks)
+    return offloading.num_free_states < min(num_queued(state), state.limits.max_active + loads)
 
 
 # -- admission ------------------------------------------------------------------------------------

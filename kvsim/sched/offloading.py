@@ -89,7 +89,6 @@ def lay_out_offloading(
     offloading.watchers, offloading.got = memory.ints(num_blocks), memory.ints(num_blocks)
     offloading.reported = memory.ints(most)
     offloading.state_of = memory.ints(num_rows)
-    add_states(offloading, memory, kv, num_rows)
 
 
 def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:
