@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from kvsim.cases.case import CaseConfig
+from kvsim.cases.group import Group
+from kvsim.kv.paged import PagedManager
 from kvsim.records.host_cache import (
     FREQUENT,
     FREQUENT_GHOST,
@@ -18,10 +21,27 @@ from kvsim.records.host_cache import (
 from kvsim.records.memory import Objects
 from kvsim.records.offloading import Offer, OffloadGroup, Offloading, OffloadState
 from kvsim.records.record import NONE
+from kvsim.records.request import Request
 from kvsim.rules import host_cache as rules
-from kvsim.rules.offload_request import last_marked, order_of, reuse, touch_at_end
-from kvsim.rules.offload_store import prepare_store
-from kvsim.sched.offloading import OffloadingConfig, lay_out_host_cache
+from kvsim.rules.attention import cdiv
+from kvsim.rules.keys import mix
+from kvsim.rules.offload_lookup import find_offloaded
+from kvsim.rules.offload_request import (
+    key_of,
+    last_marked,
+    learn_keys,
+    meet,
+    order_of,
+    reuse,
+    touch_at_end,
+)
+from kvsim.rules.offload_store import last_to_store, offer_group, prepare_store
+from kvsim.sched.offloading import (
+    OffloadingConfig,
+    add_states,
+    lay_out_host_cache,
+    lay_out_offloading,
+)
 
 #: Tokens of a chunk, and chunks of a request at most.
 SIZE, MOST = 4, 12
@@ -385,3 +405,268 @@ def test_the_host_cache_does_what_a_plain_model_does(seed):
         if arc:
             assert [store.keys_in(p) for p in range(4)] == [list(one) for one in model.lists]
             assert store.host.target == model.target
+
+
+# -- look-ups and stores over groups, by hand -----------------------------------------------------
+
+
+class Groups:
+    """Offloading over a paged cache of some groups: (type, block size, window)."""
+
+    def __init__(
+        self,
+        groups: list[tuple[str, int, int | None]],
+        *,
+        retention: int | None = 0,
+        **options: Any,
+    ) -> None:
+        given = [{"type": kind, "block_size": size, "window": w} for kind, size, w in groups]
+        config = CaseConfig(
+            num_gpu_blocks=64,
+            max_num_seqs=4,
+            max_num_batched_tokens=64,
+            max_model_len=128,
+            groups=[Group(**one) for one in given],
+            retention_interval=retention,
+        )
+        manager = PagedManager(config.kv_config)
+        self.kv, self.holding = manager.kv, manager.kv.holdings[0]
+        self.offloading = Offloading()
+        settings = OffloadingConfig(400, **options)
+        lay_out_offloading(self.offloading, Objects(), settings, self.kv, 1)
+        add_states(self.offloading, Objects(), self.kv, 2)
+        self.boundary = 0  # of a shared prefix
+        self.holding.owner = 0
+        self.holding.num_keys = 128 // self.kv.hash_block_size
+        for unit in range(self.holding.num_keys):
+            self.holding.keys[unit] = mix(7, unit)
+
+    def request(self, prompt: int) -> Request:
+        """Make the one request."""
+        return Request(0, 0.0, prompt, 8, place=0)
+
+    def put(self, g: int, place: int, pins: int) -> None:
+        """Have a chunk in host memory."""
+        key = key_of(self.holding, self.offloading.groups[g], g, place)
+        k = rules.add_chunk(self.offloading.host, key, 0)
+        self.offloading.host.chunks[k].pins = pins
+
+    def find(self, num_tokens: int, local: int) -> int:
+        """Look the request up."""
+        request = self.request(num_tokens)
+        return find_offloaded(self.kv, self.offloading, request, self.holding, local)
+
+
+def looked_up(groups: Groups, pins: dict[tuple[int, int], int], num_tokens: int, local: int) -> int:
+    """Look up by the rules once more, in the plainest form."""
+    chunks = [group.chunk_tokens for group in groups.offloading.groups[: groups.kv.num_groups]]
+    windows = [groups.kv.groups[g].window for g in range(groups.kv.num_groups)]
+
+    def needed(g: int, end: int) -> int:
+        run = -(-windows[g] // chunks[g])
+        return max(run, -(-(windows[g] - 1 + -end % chunks[g]) // chunks[g]))
+
+    full = [g for g, window in enumerate(windows) if not window]
+    by_window = sorted(
+        (g for g, window in enumerate(windows) if window),
+        key=lambda g: -cdiv(windows[g], chunks[g]),
+    )
+    most = num_tokens if len(chunks) == 1 and full else num_tokens - 1
+    todo, unknown = full + by_window, False
+    while todo:
+        again: list[int] = []
+        seen: list[int] = []
+        for g in todo:
+            most = min(most, num_tokens // chunks[g] * chunks[g])
+            if most - local < chunks[g]:
+                return 0
+            first, last = local // chunks[g], -(-most // chunks[g])
+            there = [place for place in range(first, last) if (g, place) in pins]
+            if not windows[g]:
+                run = []
+                while first + len(run) in there:
+                    run.append(first + len(run))
+                if not run or min(most, (run[-1] + 1) * chunks[g]) - local < chunks[g]:
+                    return 0
+            else:
+                ends = [
+                    end
+                    for end in range(last, first, -1)
+                    if end - (size := needed(g, most) if end == last else needed(g, 0)) >= first
+                    and all(place in there for place in range(end - size, end))
+                ]
+                leading = first
+                while leading in there:
+                    leading += 1
+                end = ends[0] if ends else leading
+                if end == first:
+                    return 0
+                size = needed(g, most) if end == last else needed(g, 0)
+                run = list(range(max(end - size, first) if ends else first, end))
+            result = min(most, (run[-1] + 1) * chunks[g])
+            if result < most:
+                if unknown:
+                    unknown, again = False, full + by_window
+                elif any(windows[other] for other in seen) and not again:
+                    again = by_window
+            most = result
+            unknown |= any(pins[g, place] < 0 for place in run)
+            seen.append(g)
+        todo = again
+    if unknown:
+        return -1
+    for g, size in enumerate(chunks):
+        last = -(-most // size)
+        first = local // size
+        if windows[g]:
+            first = max(first, last - needed(g, most))
+        if any(pins.get((g, place), 0) > 0 for place in range(first, last)):
+            return -1 if groups.kv.enable_prefix_caching else most - local
+    return most - local
+
+
+SHAPES = (
+    [("full", 4, None)],
+    [("full", 4, None), ("sliding_window", 4, 9)],
+    [("sliding_window", 4, 5), ("full", 8, None), ("sliding_window", 4, 14)],
+    [("full", 8, None), ("sliding_window", 4, 7)],
+    [("full", 4, None), ("sliding_window", 8, 17), ("sliding_window", 8, 9)],
+    [("sliding_window", 4, 8)],
+)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_look_up_finds_what_the_rules_say(seed):
+    draw = random.Random(seed)
+    groups = Groups(draw.choice(SHAPES), blocks_per_chunk=draw.choice((1, 1, 2)))
+    groups.kv.enable_prefix_caching = draw.random() < 0.8
+    num_tokens, pins = draw.randrange(9, 60), {}
+    absent = draw.choice((0.05, 0.15, 0.3))
+    for g in range(groups.kv.num_groups):
+        for place in range(128 // groups.offloading.groups[g].chunk_tokens):
+            if draw.random() > absent:
+                pins[g, place] = draw.choice((0,) * 12 + (-1, 1))
+                groups.put(g, place, pins[g, place])
+    local = draw.randrange(num_tokens // groups.kv.alignment) * groups.kv.alignment
+    assert groups.find(num_tokens, local) == looked_up(groups, pins, num_tokens, local)
+
+
+def test_own_copies_make_a_look_up_unknown_and_start_stores_anew():
+    groups = Groups([("full", 4, None)])
+    groups.put(0, 0, 0)
+    assert groups.find(9, 0) == 4
+    s = meet(groups.offloading, groups.request(9))
+    state = groups.offloading.states[s]
+    state.cursors[0], state.num_jobs = 2, 1
+    assert groups.find(9, 0) == -1
+    assert state.cursors[0] == 0
+
+
+def offered(
+    groups: Groups,
+    table: dict[int, list[int]],
+    tokens: int,
+    prompt: int,
+    *,
+    ended: bool = False,
+    cursor: int = 0,
+) -> list[tuple[int, int]]:
+    """List the chunks (group, place) that a request offers which knows so many tokens."""
+    offloading, request = groups.offloading, groups.request(prompt)
+    request.num_tokens = max(tokens, prompt)
+    s = meet(offloading, request)
+    state, count = offloading.states[s], 0
+    request.shared_prefix_boundary = groups.boundary
+    learn_keys(groups.kv, offloading, state, groups.holding, request)
+    for g, blocks in table.items():
+        state.num_known[g], state.cursors[g] = len(blocks), cursor
+        for place, block in enumerate(blocks):
+            state.blocks[offloading.groups[g].first_block + place] = block
+    for g in range(groups.kv.num_groups):
+        last = last_to_store(offloading, state, g, tokens)
+        count = offer_group(offloading, state, g, last, count, ended)
+    return [(offloading.offers[at].group, offloading.offers[at].place) for at in range(count)]
+
+
+def test_only_whole_chunks_of_known_blocks_and_tokens_are_offered():
+    groups = Groups([("full", 4, None)], blocks_per_chunk=2)
+    assert offered(groups, {0: [1, 2, 3, 4, 5]}, 30, 30) == [(0, 0), (0, 1)]
+    assert offered(groups, {0: [1, 2, 3, 4, 5, 6]}, 23, 30) == [(0, 0), (0, 1)]
+
+
+WINDOWED: list[tuple[str, int, int | None]] = [("full", 16, None), ("sliding_window", 4, 6)]
+#: Known blocks of the window alone, so that nothing of the full group is offered.
+IN_WINDOW = {0: [], 1: list(range(1, 17))}
+
+
+@pytest.mark.parametrize(
+    ("retention", "places"),
+    [(0, [6, 7]), (16, [2, 3, 6, 7, 10, 11]), (32, [6, 7, 14, 15])],
+)
+def test_of_a_window_the_ends_of_segments_and_of_the_prompt_are_offered(retention, places):
+    groups = Groups(WINDOWED, retention=retention)
+    tokens = 48 if retention == 16 else 64
+    assert offered(groups, IN_WINDOW, tokens, 48) == [(1, place) for place in places]
+
+
+def test_of_a_window_the_end_of_a_shared_prefix_is_offered():
+    groups = Groups(WINDOWED)
+    groups.boundary = 16
+    assert offered(groups, IN_WINDOW, 64, 48) == [(1, place) for place in (2, 3, 6, 7)]
+
+
+def test_without_retention_the_incomplete_segment_of_the_prompt_counts_too():
+    groups = Groups(WINDOWED, retention=None)
+    ends = [2, 3, 6, 7]
+    # The prompt ends in block 10, the segment began with block 8.
+    assert offered(groups, IN_WINDOW, 40, 42) == [(1, place) for place in (*ends, 8, 9)]
+    # Beyond the prompt there is no such end, until the request has finished.
+    ends += [10, 11]
+    assert offered(groups, IN_WINDOW, 56, 42) == [(1, place) for place in ends]
+    whole = [(1, place) for place in (*ends, 12, 13)]
+    assert offered(groups, IN_WINDOW, 56, 42, ended=True) == whole
+    # Then what was passed over in the last segment is offered, and nothing twice.
+    assert offered(groups, IN_WINDOW, 56, 42, ended=True, cursor=14) == whole[-2:]
+    assert offered(groups, IN_WINDOW, 44, 42, ended=True, cursor=11) == []
+
+
+def test_chunks_without_their_last_block_or_one_that_a_hit_needs_are_left_out():
+    groups = Groups([("full", 8, None), ("sliding_window", 4, 6)], retention=16, blocks_per_chunk=2)
+    blocks = list(range(1, 13))
+    assert offered(groups, {0: [], 1: blocks}, 48, 48) == [(1, 1), (1, 3), (1, 5)]
+    blocks[3] = 0  # the last of chunk 1
+    blocks[6] = 0  # a hit that ends with chunk 3 needs it
+    assert offered(groups, {0: [], 1: blocks}, 48, 48) == [(1, 5)]
+
+
+def test_a_window_block_that_somebody_else_got_is_not_stored():
+    groups = Groups(WINDOWED)
+    groups.offloading.got[7] = 1  # block 6 of the request, in a later step than its own
+    assert offered(groups, IN_WINDOW, 64, 48) == [(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([{"type": "chunked_local", "block_size": 4, "chunk": 8}], "offloading of chunked_local"),
+        ([{"type": "sliding_window", "block_size": 4, "window": 8, "replay": True}], "with replay"),
+    ],
+)
+def test_groups_without_rules_are_refused(groups, message):
+    with pytest.raises(ValueError, match=message):
+        config(groups=[{"type": "full", "block_size": 4}, *groups])
+
+
+def test_drafters_that_drop_a_block_are_refused():
+    with pytest.raises(ValueError, match="offloading under eagle"):
+        config(spec={"method": "eagle", "k": 2})
+    config(spec={"method": "ngram", "k": 2})
+
+
+def config(**more: Any) -> CaseConfig:
+    """Configure a case with native offloading."""
+    sizes = {"num_gpu_blocks": 8, "max_num_seqs": 2, "max_num_batched_tokens": 8}
+    connector = {"kind": "offloading", "cpu_chunks": 8}
+    return CaseConfig.model_validate(
+        {**sizes, "max_model_len": 16, "block_size": 4, "connector": connector, **more}
+    )
