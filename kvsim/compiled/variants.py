@@ -64,7 +64,7 @@ OTHER_KINDS = frozenset(
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
         *("virtual", "vllm_v0", "memory_map"),
-        *("connector", "held", "kept", "loading", "report"),
+        *("connector", "kept", "loading", "report"),
     )
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.connector import FAKE, NO_CONNECTOR, NO_LOAD, RECEIVED, STARTED, UNKNOWN
+from kvsim.records.connector import FAKE, NO_LOAD, RECEIVED, STARTED, UNKNOWN
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
 from kvsim.rules.kept import give_back, rejoin, set_apart
@@ -195,15 +195,11 @@ def let_go(state: Replica, request: Request) -> None:
 def has_transfers(state: Replica) -> bool:
     """Whether anything goes on that only the host can end."""
     connector = state.connector
-    if connector.kind == NO_CONNECTOR:
-        return False
     return connector.num_kept > 0 or connector.held.length > 0
 
 
 def has_reports(state: Replica) -> bool:
     """Whether the host has reported anything that has not been taken in."""
     connector = state.connector
-    if connector.kind == NO_CONNECTOR:
-        return False
     failures = connector.num_bad_blocks + connector.num_bad_requests
     return connector.num_received + connector.num_sent + failures > 0

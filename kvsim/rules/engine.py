@@ -206,7 +206,7 @@ def stand_still(state: Replica) -> bool:
     state.num_empty_steps += 1
     if state.patient:
         return True
-    if has_transfers(state):
+    if state.connector.kind != NO_CONNECTOR and has_transfers(state):
         state.connector.is_idle = True
         return True
     if state.num_preempted == 0 and state.num_running == 0 and num_queued(state) > 0:
