@@ -1,7 +1,7 @@
 """KV that others have computed: what a connector offers, and what becomes of it in the scheduler.
 
 vLLM's KV connectors as its scheduler sees them; docs/vllm-rules.md tells the rules in words,
-section 12.
+section 13.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
         admitted = take_external(state, request, next_holding(kv), num_tokens, 0)
         if admitted:
             take_holding(kv, request)
+            note_load(state, request)
     else:
         admitted = admit_slots(kv, request, num_tokens, connector.hit)
     if admitted:
@@ -123,10 +124,15 @@ def start_load(state: Replica, k: int) -> bool:
     connector.place[request.request_id] = k
     connector.load[request.request_id] = STARTED
     connector.num_missing_blocks += missing_blocks(state, request)
-    connector.loads[connector.num_loads] = k
-    connector.num_loads += 1
+    note_load(state, request)
     after_allocation(state, request)
     return True
+
+
+def note_load(state: Replica, request: Request) -> None:
+    """Note that a request loads from the step being decided on."""
+    state.connector.loads[state.connector.num_loads] = request.place
+    state.connector.num_loads += 1
 
 
 def promote(state: Replica, request: Request) -> bool:
@@ -153,7 +159,6 @@ def end_load(state: Replica, request: Request) -> None:
     """Forget a load."""
     state.connector.num_missing_blocks -= missing_blocks(state, request)
     state.connector.load[request.request_id] = NO_LOAD
-    state.connector.is_cut[request.request_id] = 0
 
 
 # -- the end --------------------------------------------------------------------------------------

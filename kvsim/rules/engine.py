@@ -304,7 +304,6 @@ def is_void(state: Replica, request: Request, entry: Entry, stale: bool) -> bool
         return connector.drops_stale
     if connector.skips[request.request_id] == 0:
         return False
-    connector.skips[request.request_id] = 0
     if entry.unfinished == 0 and request.num_placeholders > 0:
         request.num_placeholders -= 1 + entry.num_drafts
     return True
