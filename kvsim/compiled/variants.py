@@ -80,7 +80,7 @@ OTHER_KINDS = frozenset(
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
         *("speculation", "grammar", "lora", "cadence"),
         *("virtual", "vllm_v0", "memory_map"),
-        *("connector", "held", "kept", "loading", "report"),
+        *("connector", "kept", "loading", "report"),
         *("replay", "mamba", "partial_keys", "checkpoint"),
         *("encoder", "events"),
     )
