@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.cases.transfer import Transfer
 from kvsim.records.connector import STARTED
 from kvsim.records.memory import head
+from kvsim.records.request import WAITING_FOR_REMOTE_KVS
 from kvsim.rules.engine import has_work
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class FakeWorker:
         self._given = [request.kv or Transfer() for request in workload.requests]
         self._steps: deque[int] = deque()  # of the batches under way
         self._loads: list[Job] = []
+        self._sync_loads: list[Job] = []
         self._sends: list[Job] = []
         self._unsent: list[int] = []  # rows that ended since the last schedule
         self._reported: Entry = {}
@@ -55,7 +57,7 @@ class FakeWorker:
         kv = self._given[row]
         prompt = sum(segment[-1] for segment in request.segments)
         if kv.remote_prefill:
-            connector.offered[row] = prompt
+            connector.offered[row] = prompt - kv.sync
         elif kv.ext_tokens is not None:
             connector.offered[row] = min(kv.ext_tokens, prompt - kv.sync)
         connector.is_sync[row] = int(kv.sync)
@@ -72,6 +74,9 @@ class FakeWorker:
             self._steps.append(step)
         for at in range(connector.num_loads):
             request = state.requests[connector.loads[at]]
+            if request.status != WAITING_FOR_REMOTE_KVS:
+                self._sync_loads.append((step, request.request_id))
+                continue
             row, computed = request.request_id, request.num_computed_tokens
             tables = self._tables(request)
             entry.setdefault("ld", []).append([self._names[row], computed, tables])
@@ -82,17 +87,16 @@ class FakeWorker:
     def report(self) -> None:
         """Deliver what comes with the output of the oldest batch."""
         connector, step = self._connector, self._steps.popleft()
-        state = self._replica.state
         self._loads, received = _due(self._loads, step)
         self._sends, sent = _due(self._sends, step)
+        self._sync_loads, there = _due(self._sync_loads, step)
         bad: list[int] = []
         failed: list[int] = []
-        for row in received:
+        for row in received + there:
             given = self._given[row]
             if given.fail_from_block is not None:
-                table = self._tables(state.requests[connector.place[row]])[0]
-                bad += table[given.fail_from_block :]
-            if given.fail_request:
+                bad += self._table(row)[given.fail_from_block :]
+            if given.fail_request and row in received:
                 failed.append(row)
         connector.num_received = _fill(connector.received, received)
         connector.num_sent = _fill(connector.sent, sent)
@@ -105,21 +109,39 @@ class FakeWorker:
     def will_complete(self) -> bool:
         """Whether the next thing to happen is that the oldest batch is taken in, unscheduled."""
         state = self._replica.state
-        return state.num_batches > 0 and (state.must_complete or not has_work(state))
+        if state.num_batches == 0 or state.trace.next < state.trace.num_arrivals:
+            return False
+        return state.must_complete or not has_work(state)
 
     def processed(self, entry: Entry) -> None:
-        """Add what was reported, who is held and which blocks stand behind a fence.
+        """Add what was reported, who failed, who is held and which blocks stand behind a fence.
 
         Mutates the entry.
         """
         connector = self._connector
         given = {**self._reported, "h": self._held(), "df": self._fenced()}
         entry.update({key: value for key, value in given.items() if value})
+        if self._reported:
+            self._fail(entry)
         self._reported = {}
         ended = [self._rows[name] for name in entry.get("fin", ())]
         self._unsent += [
             row for row in ended if connector.is_kept[row] and connector.load[row] != STARTED
         ]
+
+    def _fail(self, entry: Entry) -> None:
+        """Add who ended since its KV could not be loaded."""
+        state, connector = self._replica.state, self._connector
+        for k in head(connector.failed, connector.num_failed):
+            name = self._names[state.requests[k].request_id]
+            if name not in entry.setdefault("fin", []):
+                entry["fin"].append(name)
+
+    def _table(self, row: int) -> list[int]:
+        """Return the first block table of the request of a row; empty if it has none any more."""
+        requests = self._replica.state.requests
+        tables = [self._tables(r)[0] for r in requests if r.request_id == row and r.holding >= 0]
+        return tables[0] if tables else []
 
     def _tables(self, request: Request) -> list[list[int]]:
         return [list(table) for table in self._replica.kv.block_ids(request)]

@@ -38,6 +38,8 @@ SMALL = frozenset(
         "all_reduce_time with_transfers is_before enqueue requeue dequeue head_of num_waiting",
         "has_pool has_blocks num_free append_slot allocate_forked",
         "allocate_contiguous rolled measure_contiguous",
+        "num_queued next_in_line leave_queue put_back drop_references queue_unhashed",
+        "take_holding return_holding",
     )
     for name in line.split()
 )

@@ -82,7 +82,7 @@ OTHER_KINDS = frozenset(
         *("virtual", "vllm_v0", "memory_map"),
         *("host_arc", "host_cache", "host_lru", "offload_jobs", "offload_lookup"),
         *("offload_request", "offload_store", "offload_window", "offloading"),
-        *("connector", "held", "kept", "loading", "report"),
+        *("connector", "kept", "loading", "report"),
         *("replay", "mamba", "partial_keys", "checkpoint"),
         *("encoder", "events"),
     )

@@ -67,7 +67,6 @@ class Connector(Record):
     is_held: list[int] = field(default_factory=list)  # by row
     place: list[int] = field(default_factory=list)  # of its request, by row
     load: list[int] = field(default_factory=list)  # by row, a `Load`
-    is_cut: list[int] = field(default_factory=list)  # by row: part of its load has failed
     is_kept: list[int] = field(default_factory=list)  # by row: ended, and holds blocks
     num_kept: int = 0
     num_missing_blocks: int = 0  # of loading requests, until their prompts are computed
@@ -75,7 +74,7 @@ class Connector(Record):
     hit: int = 0  # of the request being admitted: tokens in the pool
     external: int = 0  # tokens behind them that the connector has
     is_async: bool = False  # and that come later
-    loads: list[int] = field(default_factory=list)  # places of who began to load in this step
+    loads: list[int] = field(default_factory=list)  # places of who loads from this step on
     num_loads: int = 0
 
     num_steps: int = 0  # scheduled, with at least one token
@@ -84,6 +83,7 @@ class Connector(Record):
     num_fenced: int = 0
 
     skips: list[int] = field(default_factory=list)  # by row: its output of this step is void
+    has_skips: bool = False
     failed: list[int] = field(default_factory=list)  # places of requests that end with an error
     num_failed: int = 0
     is_marked: list[int] = field(default_factory=list)  # scratch, by block

@@ -1,22 +1,14 @@
 """KV that others have computed: what a connector offers, and what becomes of it in the scheduler.
 
 vLLM's KV connectors as its scheduler sees them; docs/vllm-rules.md tells the rules in words,
-section 12.
+section 13.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.connector import (
-    FAKE,
-    NO_CONNECTOR,
-    NO_LOAD,
-    OFFLOADING,
-    RECEIVED,
-    STARTED,
-    UNKNOWN,
-)
+from kvsim.records.connector import FAKE, NO_LOAD, OFFLOADING, RECEIVED, STARTED, UNKNOWN
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
 from kvsim.rules.kept import give_back, rejoin, set_apart
@@ -118,6 +110,7 @@ def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
         admitted = take_external(state, request, next_holding(kv), num_tokens, 0)
         if admitted:
             take_holding(kv, request)
+            note_load(state, request)
     else:
         admitted = admit_slots(kv, request, num_tokens, connector.hit)
     if admitted:
@@ -137,10 +130,15 @@ def start_load(state: Replica, k: int) -> bool:
     connector.place[request.request_id] = k
     connector.load[request.request_id] = STARTED
     connector.num_missing_blocks += missing_blocks(state, request)
-    connector.loads[connector.num_loads] = k
-    connector.num_loads += 1
+    note_load(state, request)
     after_allocation(state, request)
     return True
+
+
+def note_load(state: Replica, request: Request) -> None:
+    """Note that a request loads from the step being decided on."""
+    state.connector.loads[state.connector.num_loads] = request.place
+    state.connector.num_loads += 1
 
 
 def promote(state: Replica, request: Request) -> bool:
@@ -167,7 +165,6 @@ def end_load(state: Replica, request: Request) -> None:
     """Forget a load."""
     state.connector.num_missing_blocks -= missing_blocks(state, request)
     state.connector.load[request.request_id] = NO_LOAD
-    state.connector.is_cut[request.request_id] = 0
 
 
 # -- the end --------------------------------------------------------------------------------------
@@ -209,17 +206,15 @@ def let_go(state: Replica, request: Request) -> None:
 def has_transfers(state: Replica) -> bool:
     """Whether anything goes on that only the host can end."""
     connector = state.connector
-    if connector.kind == NO_CONNECTOR:
-        return False
     if connector.kind == OFFLOADING and has_copies(state.offloading):
         return True
     return connector.num_kept > 0 or connector.held.length > 0
 
 
 def has_reports(state: Replica) -> bool:
-    """Whether the host has reported anything that has not been taken in."""
+    """Whether something has been reported that was not taken in, or will be without the host."""
     connector = state.connector
-    if connector.kind == NO_CONNECTOR:
-        return False
+    if connector.kind == OFFLOADING and has_copies(state.offloading):
+        return True
     failures = connector.num_bad_blocks + connector.num_bad_requests
     return connector.num_received + connector.num_sent + failures > 0

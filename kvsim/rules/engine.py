@@ -224,7 +224,7 @@ def stand_still(state: Replica) -> bool:
         if ready < math.inf:
             state.wake_time = ready
             return True
-    if has_transfers(state):
+    if state.connector.kind != NO_CONNECTOR and has_transfers(state):
         state.connector.is_idle = True
         return True
     if state.num_preempted == 0 and state.num_running == 0 and num_queued(state) > 0:
@@ -324,7 +324,6 @@ def is_void(state: Replica, request: Request, entry: Entry, stale: bool) -> bool
         return connector.drops_stale
     if connector.skips[request.request_id] == 0:
         return False
-    connector.skips[request.request_id] = 0
     if entry.unfinished == 0 and request.num_placeholders > 0:
         request.num_placeholders -= 1 + entry.num_drafts
     return True

@@ -1,6 +1,6 @@
 """Blocks for KV that comes from elsewhere: taken before it arrives, named when it is there.
 
-docs/vllm-rules.md tells the rules in words, section 12.
+docs/vllm-rules.md tells the rules in words, section 13.
 """
 
 from __future__ import annotations

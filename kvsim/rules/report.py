@@ -45,7 +45,6 @@ def fail(state: Replica, k: int, num_tokens: int) -> None:
         return
     if connector.recomputes:
         request.num_computed_tokens = num_tokens
-        connector.is_cut[request.request_id] = 1
     else:
         connector.failed[connector.num_failed] = k
         connector.num_failed += 1
@@ -100,12 +99,17 @@ def cut_running(state: Replica) -> None:
         if place != NONE:
             fail(state, k, place * size)
             connector.skips[state.requests[k].request_id] = 1
+            connector.has_skips = True
     mark_bad(state, 0)
 
 
 def end_update(state: Replica) -> None:
     """End who could not be loaded, then note loads and sends that have ended, in that order."""
     connector = state.connector
+    if connector.has_skips:
+        connector.has_skips = False
+        for at in range(state.num_running):
+            connector.skips[state.requests[state.running[at]].request_id] = 0
     for at in range(connector.num_failed):
         if state.requests[connector.failed[at]].status != FINISHED:
             end_early(state, connector.failed[at], FAILED)

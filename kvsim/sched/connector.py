@@ -21,7 +21,7 @@ FailurePolicy = Literal["recompute", "fail"]
 #: Lists of a connector with a number per request of the trace.
 BY_ROW = (
     *("offered", "is_sync", "num_unknown", "keeps", "received", "sent", "bad_requests"),
-    *("is_held", "place", "load", "is_cut", "is_kept", "skips", "loads", "failed"),
+    *("is_held", "place", "load", "is_kept", "skips", "loads", "failed"),
 )
 
 

@@ -1,0 +1,280 @@
+"""KV connectors as the scheduler sees them, and aborts: what recorded schedules leave open."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples
+
+from kvsim.cases.case import CaseConfig, Workload
+from kvsim.cases.play import _contents_of, parts_of, play
+from kvsim.cases.replay import _compare
+from kvsim.engine.replica import Replica
+from kvsim.records.connector import NO_LOAD
+from kvsim.results.tables import REQUESTS, FinishReason
+from kvsim.rules.connector import find_computed
+from kvsim.rules.engine import see_arrivals
+from kvsim.rules.loading import reserved_blocks
+
+SMALL = {
+    "num_gpu_blocks": 30,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 32,
+    "max_model_len": 64,
+    "block_size": 4,
+}
+
+
+def config(role=None, on_failure="recompute", **options):
+    connector = {"kind": "fake", "role": role, "failure_policy": on_failure} if role else None
+    return CaseConfig.model_validate(SMALL | {"connector": connector} | options)
+
+
+def workload(*requests):
+    """Requests given as (arrival step, prompt, output, options)."""
+    rows = [
+        {"id": f"r{k}", "arrival_step": step, "segments": [[k, prompt]], "max_tokens": out} | more
+        for k, (step, prompt, out, more) in enumerate(requests)
+    ]
+    return Workload.model_validate({"requests": rows})
+
+
+def played(config, work, **options):
+    entries = []
+    for entry in play(config, work, check=True, **options):
+        entries.append(entry)
+        assert len(entries) < 2000
+    return entries
+
+
+def first(entries, field):
+    return next((entry["s"], entry[field]) for entry in entries if field in entry)
+
+
+def transfers():
+    """What a request may load and send, mostly nothing."""
+    some = st.fixed_dictionaries(
+        {},
+        optional={
+            "remote_prefill": st.booleans(),
+            "ext_tokens": st.integers(1, 40),
+            "sync": st.booleans(),
+            "unknown": st.integers(0, 2),
+            "load_steps": st.integers(0, 4),
+            "fail_from_block": st.integers(0, 5),
+            "fail_request": st.booleans(),
+            "remote_decode": st.booleans(),
+            "send_steps": st.integers(0, 4),
+        },
+    )
+    return st.one_of(st.none(), some)
+
+
+@st.composite
+def workloads(draw, kv=None):
+    rows = []
+    for k in range(draw(st.integers(1, 8))):
+        shared = draw(st.integers(0, 1))
+        row = {
+            "id": f"r{k}",
+            "arrival_step": draw(st.integers(0, 12)),
+            "segments": [[shared, draw(st.integers(1, 30))], [10 + k, draw(st.integers(1, 20))]],
+            "max_tokens": draw(st.integers(1, 20)),
+            "priority": draw(st.integers(0, 2)),
+            "kv": draw(transfers() if kv is None else kv),
+            "abort_step": draw(st.one_of(st.none(), st.integers(0, 30))),
+        }
+        rows.append(row)
+    # Comes last, so that a step is logged after all others have gone.
+    rows.append({"id": "last", "arrival_step": 500, "segments": [[99, 5]], "max_tokens": 1})
+    return Workload.model_validate({"requests": rows})
+
+
+def options():
+    window = [
+        {"type": "full", "block_size": 4},
+        {"type": "sliding_window", "block_size": 4, "window": 9},
+    ]
+    return st.fixed_dictionaries(
+        {
+            "num_gpu_blocks": st.integers(34, 60),
+            "async_scheduling": st.booleans(),
+            "enable_prefix_caching": st.booleans(),
+            "policy": st.sampled_from(("fcfs", "priority")),
+            "watermark": st.sampled_from((0.0, 0.1)),
+            "groups": st.sampled_from((None, None, window)),
+        }
+    )
+
+
+def without_blocks(work):
+    """Take failing blocks out of a workload: they are known in one group only."""
+    given = work.model_dump()
+    for row in given["requests"]:
+        if row["kv"]:
+            row["kv"]["fail_from_block"] = None
+    return Workload.model_validate(given)
+
+
+@given(options(), workloads(), st.sampled_from(("kv_producer", "kv_consumer", "kv_both")))
+@examples(30)
+def test_memory_is_recounted_after_every_step(options, work, role):
+    if options["groups"]:
+        work = without_blocks(work)
+    for on_failure in ("recompute", "fail"):
+        entries = played(config(role, on_failure, **options), work)
+        assert not entries[-1]["r"] + entries[-1]["w"] + entries[-1].get("h", [])
+        assert entries[-1]["free2"] == options["num_gpu_blocks"] - 1
+
+
+@given(options(), workloads(kv=st.none()))
+@examples(15)
+def test_a_connector_that_offers_nothing_changes_nothing(options, work):
+    options["groups"] = None  # with windows, blocks are dropped in another order at the end
+    plain = played(config(**options), work)
+    role = "kv_producer" if not options["async_scheduling"] else None
+    for entry, other in zip(plain, played(config(role, **options), work), strict=True):
+        assert _compare(entry, other, ["sch", "new", "res", "pre", "nb", "fin", "abt"]) is None
+
+
+@given(options(), workloads(), st.sampled_from(("kv_producer", "kv_consumer", "kv_both")))
+@examples(15)
+def test_both_engines_transfer_alike(options, work, role):
+    if options["groups"]:
+        work = without_blocks(work)
+    given = config(role, **options)
+    assert list(play(given, work)) == list(play(given, work, compiled=True))
+
+
+def test_a_request_whose_kv_cannot_be_loaded_fails_or_is_computed():
+    work = workload((0, 16, 4, {"kv": {"remote_prefill": True, "fail_request": True}}))
+    failed = played(config("kv_consumer", "fail"), work)
+    assert first(failed, "bad_req") == (1, ["r0"])
+    assert first(failed, "fin") == (1, ["r0"])
+    assert failed[-1]["free2"] == 29
+    computed = played(config("kv_consumer"), work)
+    assert first(computed, "new")[1][0][:2] == ["r0", 0]
+    assert sum(n for entry in computed for _, n in entry["sch"]) == 16 + 3
+
+
+def test_a_failed_synchronous_load_is_cut_and_its_output_dropped():
+    kv = {"ext_tokens": 12, "sync": True, "fail_from_block": 1}
+    entries = played(config("kv_consumer"), workload((0, 16, 2, {"kv": kv})))
+    assert entries[0]["sch"] == [["r0", 4]]
+    assert entries[0]["bad"] == entries[0]["new"][0][2][0][1:]
+    assert entries[1]["sch"] == [["r0", 12]]  # all behind the first block
+    failed = played(config("kv_consumer", "fail"), workload((0, 16, 2, {"kv": kv})))
+    assert failed[0]["fin"] == ["r0"]
+    assert len(failed) == 1
+
+
+def test_a_later_request_computes_only_behind_its_own_bad_blocks():
+    """The two share a prefix: what the first computes again is good for the second."""
+    kv = {"remote_prefill": True, "load_steps": 3, "fail_from_block": 0}
+    rows = [
+        {"id": 0, "arrival_step": 0, "segments": [[1, 8]], "max_tokens": 1},
+        *(
+            {
+                "id": k,
+                "arrival_step": 2,
+                "segments": [[1, 8], [k, 9]],
+                "max_tokens": 1,
+                "kv": kv | ({"fail_from_block": None} if k == 1 else {}),
+            }
+            for k in (1, 2)
+        ),
+    ]
+    entries = played(config("kv_consumer"), Workload.model_validate({"requests": rows}))
+    assert len(first(entries, "bad")[1]) == 5
+    loaded = {row[0]: row[1] for entry in entries for row in entry.get("new", ())}
+    assert loaded == {0: 0, 1: 8, 2: 8}  # 1 is cut too, behind nothing: its first bad block counts
+
+
+def test_kept_blocks_are_reserved_for_a_transfer():
+    work = workload((0, 16, 1, {"kv": {"remote_decode": True, "send_steps": 3}}))
+    entries = played(config("kv_producer"), work)
+    assert [entry["free2"] for entry in entries] == [25, 25, 25, 25, 29]
+    assert first(entries, "snt") == (4, ["r0"])
+    assert first(entries, "fin") == (0, ["r0"])
+
+
+def test_an_abort_ends_a_request_wherever_it_stands():
+    work = workload(
+        (0, 16, 20, {"abort_step": 3}),
+        (0, 16, 20, {}),
+        (1, 64 - 20, 10, {"abort_step": 2}),
+        (0, 4, 2, {"abort_step": 9}),
+    )
+    entries = played(config(num_gpu_blocks=14, max_num_seqs=2), work)
+    aborted = {name: entry["s"] for entry in entries for name in entry.get("abt", ())}
+    assert aborted == {"r0": 3, "r2": 2}  # r3 had ended
+    assert all("r0" not in entry["r"] for entry in entries if entry["s"] >= 3)
+    assert entries[-1]["free2"] == 13
+
+
+def test_only_the_tail_of_a_block_that_the_connector_covers_is_given_up(monkeypatch):
+    replica = replica_of(config("kv_consumer"), workload((0, 16, 1, {}), (0, 16, 1, {})))
+    state, request = started(replica)
+    state.connector.block_size = 8  # as if hits could end inside a block
+    monkeypatch.setattr("kvsim.rules.connector.look_up", lambda kv, request: 12)
+    for offered, hit, external in ((0, 12, 0), (12, 12, 0), (13, 8, 5), (16, 8, 8)):
+        state.connector.offered[request.request_id] = offered
+        assert find_computed(state, request) == hit + external
+        assert (state.connector.hit, state.connector.external) == (hit, external)
+        assert state.connector.is_async == (external > 0)
+
+
+def replica_of(given, work):
+    contents = _contents_of(work)
+    table = np.zeros(len(contents), dtype=REQUESTS)
+    return Replica(0, parts_of(given), contents, table, start_time=0.0)
+
+
+def started(replica):
+    replica.submit(np.arange(1), np.zeros(1))
+    see_arrivals(replica.state)
+    return replica.state, replica.state.requests[replica.state.waiting.head]
+
+
+def test_a_replica_stands_idle_until_the_host_reports():
+    work = workload((0, 16, 3, {}), (0, 8, 2, {}))
+    replica = replica_of(config("kv_both"), work)
+    state, connector = replica.state, replica.state.connector
+    connector.offered[0], connector.keeps[1] = 16, 1
+    replica.submit(np.arange(2), np.zeros(2))
+    replica.advance(float("inf"))
+    assert (state.num_outstanding, connector.num_kept, connector.held.length) == (1, 1, 1)
+    assert replica.next_event_time() == float("inf")
+    replica.check_integrity()
+    usage = replica.kv.usage
+    assert (usage.token_states, usage.reservation) == (0, 7 * 4)
+    connector.received[0], connector.num_received = 0, 1
+    connector.sent[0], connector.num_sent = 1, 1
+    replica.advance(float("inf"))
+    assert (state.num_outstanding, connector.num_kept, connector.load[0]) == (0, 0, NO_LOAD)
+    assert replica.kv.num_free == 29
+    assert not replica.abort(0)
+
+
+def test_a_load_leaves_room_for_prompts_under_way():
+    work = workload((0, 60, 2, {}), (0, 8, 2, {}))
+    replica = replica_of(config("kv_consumer", max_num_batched_tokens=12), work)
+    replica.submit(np.arange(1), np.zeros(1))
+    replica.state.watched = True
+    next(stop for stop in replica.stops() if stop)
+    assert reserved_blocks(replica.state) == 15 - 3
+
+
+def test_who_is_aborted_is_told_apart_in_the_results():
+    work = workload((0, 16, 3, {}))
+    replica = replica_of(config(), work)
+    replica.state.watched = True
+    replica.submit(np.arange(1), np.zeros(1))
+    next(stop for stop in replica.stops() if stop)
+    assert replica.abort(0)
+    assert replica._requests["finish_reason"][0] == FinishReason.ABORTED
+
+
+def test_what_cannot_transfer_is_refused():
+    with pytest.raises(ValueError, match="connector: scheduler 'orca'"):
+        config("kv_both", scheduler="orca")
