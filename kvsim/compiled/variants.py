@@ -41,6 +41,7 @@ PLAIN = {
     "KVGroup.is_cached": 1,
     "KVGroup.num_spec_blocks": 0,
     "Holding.has_items": 0,
+    "KVGroup.state_bytes": 0,
     "KVGroup.window": 0,
     "KVGroup.kind": 0,
     "KVGroup.drops_last_block": 0,

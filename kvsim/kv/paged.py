@@ -55,6 +55,7 @@ class PagedManager(RuleManager):
     num_gpu_blocks : blocks in the pool, the null block included
     groups : attention spec of each KV-cache group; all share the pool
     slot_bytes : per group, bytes of one token's KV in it
+    state_bytes : per group, bytes that a block of it can hold
     bytes_per_block : bytes of one block, the same for all groups; what a group's layers leave
         unused of it is external waste
     """
@@ -75,6 +76,9 @@ class PagedManager(RuleManager):
         plan = config.grouping(block_size)
         self.groups = [*config.specs] or [attention_spec(group) for group in plan.groups]
         self.slot_bytes = [group.slot_bytes for group in plan.groups]
+        self.state_bytes = [
+            group.used_bytes or group.block_size * group.slot_bytes for group in plan.groups
+        ]
         self.bytes_per_block = self.piece_bytes = plan.bytes_per_block
         self.num_gpu_blocks = config.num_bytes // plan.bytes_per_block
         self.num_usable = max(self.num_gpu_blocks - 1, 0)
@@ -150,6 +154,7 @@ class PagedManager(RuleManager):
             group.is_cached = is_cached(spec)
             group.num_spec_blocks = spec.spec_blocks if isinstance(spec, Mamba) else 0
             group.block_size, group.slot_bytes = spec.block_size, self.slot_bytes[g]
+            group.state_bytes = self.state_bytes[g] if spec.kind >= RING else 0
             group.admission_cap = self.admission_caps[g]
             flagged = g in config.draft_groups or not config.draft_groups
             drops = config.drops_last_block and flagged
