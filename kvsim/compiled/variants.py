@@ -32,6 +32,7 @@ PLAIN = {
     "KV.num_unnamed_tokens": 0,
     "KV.drops_last_block": 0,
     "KV.has_states": 0,
+    "KV.names_by_group": 0,
     "KV.matches_partially": 0,
     "KV.replay_window": 0,
     "KVGroup.extra_retained": 0,

@@ -93,6 +93,8 @@ class KVCacheConfig:
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
     specs : their rules, if they do not follow from the plan
     prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks
+    names_all_parts : blocks get all keys that vLLM gives them, also those that no look-up finds (for
+        whoever logs them)
     mamba_shared_prefix_checkpoint : states are kept where a shared prefix ends, in a block or not
     """
 
@@ -121,6 +123,7 @@ class KVCacheConfig:
     plan: KVPlan | None = None
     specs: tuple[AttentionSpec, ...] = ()
     prefix_match_unit: int | None = None
+    names_all_parts: bool = False
     mamba_shared_prefix_checkpoint: bool = False
 
     def grouping(self, block_size: int | None = None) -> KVPlan:

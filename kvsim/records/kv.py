@@ -96,6 +96,7 @@ class KV(Record):
     reserve_output: bool = False
     enable_prefix_caching: bool = False
     has_windows: bool = False
+    names_by_group: bool = False  # each group names its blocks at a pace of its own
     has_states: bool = False  # of Mamba layers, that later requests can take up
     matches_partially: bool = False  # a hit may end inside a block
     states: States = field(default_factory=States)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import MAMBA_ALIGN, NULL_BLOCK
+from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, keeps_all, worth_caching
 from kvsim.rules.checkpoint import last_state, takes_checkpoint
@@ -144,21 +144,18 @@ def append_states(
     append_blocks(kv.pool, group, table, slots - table.length)
 
 
-def name_states(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
-    """Give keys to the states inside a block, and to the one that the chunk has left."""
+def name_states(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
+    """Give keys to the state inside a block, and to the one that the chunk has left."""
     states, prompt = kv.states, request.num_prompt_tokens
-    shared = request.shared_prefix_boundary
-    is_end = num_tokens == last_state(kv, prompt, kv.hash_block_size)
-    if states.keeps_shared and num_tokens == shared and shared <= prompt:
-        is_end = True
-    for g in range(kv.num_groups):
-        if kv.groups[g].kind != MAMBA_ALIGN:
-            continue
-        if kv.matches_partially and is_end and num_tokens > 0:
+    if kv.matches_partially and num_tokens > 0:
+        shared = request.shared_prefix_boundary
+        if num_tokens == last_state(kv, prompt, kv.hash_block_size) or (
+            states.keeps_shared and num_tokens == shared <= prompt
+        ):
             name_state(kv, request, holding, g, num_tokens)
-        if states.checkpoints[g] != NONE:
-            name_checkpoint(kv, request, holding, g)
-            states.checkpoints[g] = NONE
+    if states.checkpoints[g] != NONE:
+        name_checkpoint(kv, request, holding, g)
+        states.checkpoints[g] = NONE
 
 
 def name_state(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
