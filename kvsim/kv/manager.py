@@ -93,8 +93,8 @@ class KVCacheConfig:
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
     specs : their rules, if they do not follow from the plan
     prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks
-    names_all_parts : blocks get all keys that vLLM gives them, also those that no look-up finds (for
-        whoever logs them)
+    names_all_parts : blocks get all keys that vLLM gives them, for a log of them; some of them no
+        look-up finds
     mamba_shared_prefix_checkpoint : states are kept where a shared prefix ends, in a block or not
     """
 
