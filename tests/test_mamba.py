@@ -6,6 +6,16 @@ import pytest
 
 from kvsim.cases.case import Case, CaseConfig, Workload
 from kvsim.cases.play import play
+from kvsim.kv.paged import PagedManager
+from kvsim.records.memory import head
+from kvsim.records.record import NONE
+from kvsim.records.request import Request
+from kvsim.rules.checkpoint import first_stop, last_state
+from kvsim.rules.keys import extend_keys
+from kvsim.rules.mamba import begin_states, is_new, release_copies, states_to_grow
+from kvsim.rules.partial_keys import copy_own, name_part
+from kvsim.rules.pool import append_blocks, cache, forget
+from kvsim.rules.prefix import find_inside
 
 UNIT, BLOCK = 4, 16
 
@@ -157,3 +167,149 @@ def test_a_case_with_such_groups_is_written_as_it_was_read():
     config, requests = random_case(1)
     case = Case(config=config, workload={"requests": requests}, steps=[{"s": 0}])
     assert Case.model_validate(case.model_dump()).config == config
+
+
+def kv_of(groups=None, **fields):
+    """Return the memory of groups that match parts of a block."""
+    groups = [group("mamba"), group("full")] if groups is None else groups
+    return PagedManager(config_of(groups, prefix_match_unit=UNIT, **fields).kv_config)
+
+
+def blocks_of(kv, group, count):
+    table = kv.holdings[0].tables[group]
+    append_blocks(kv.pool, kv.groups[group], table, count)
+    return head(table.blocks, count)
+
+
+def test_states_take_no_slots_to_look_ahead():
+    spec = {"method": "mtp", "k": 2}
+    manager = kv_of([group("mamba", spec_blocks=2), group("full")], spec=spec)
+    one = Request(num_prompt_tokens=BLOCK - 1, max_tokens=40)
+    assert manager.allocate_slots(one, BLOCK - 1)
+    one.num_computed_tokens, kv = BLOCK - 1, manager.kv
+    table = kv.holdings[one.holding].tables[0]
+    assert states_to_grow(kv, one, kv.groups[0], table, BLOCK) == 0
+    assert states_to_grow(kv, one, kv.groups[0], table, BLOCK + 1) == 1
+
+
+def test_a_content_is_new_if_any_block_got_it_in_this_step():
+    kv = kv_of().kv
+    old, new = blocks_of(kv, 0, 2)
+    begin_states(kv)
+    cache(kv.pool, old, 7)
+    kv.states.named_in[old] = kv.states.step
+    begin_states(kv)
+    assert not is_new(kv, old)
+    cache(kv.pool, new, 7)
+    kv.states.named_in[new] = kv.states.step
+    assert is_new(kv, old)
+
+
+def test_the_copy_of_a_state_takes_its_key_as_of_this_step():
+    kv = kv_of().kv
+    (source,) = blocks_of(kv, 0, 1)
+    cache(kv.pool, source, 7)
+    begin_states(kv)
+    copy_own(kv, kv.groups[0], source)
+    copy = kv.states.copies.blocks[0]
+    assert not kv.pool.blocks[source].hashed
+    assert kv.pool.blocks[copy].key == 7
+    assert is_new(kv, copy)
+    assert (kv.pool.blocks[source].ref_cnt, kv.pool.blocks[copy].ref_cnt) == (2, 1)
+    release_copies(kv)
+    assert (kv.pool.blocks[source].ref_cnt, kv.pool.blocks[copy].ref_cnt) == (1, 0)
+    assert kv.pool.num_cached == 1
+
+
+def test_an_interval_below_a_block_keeps_every_state():
+    config = config_of([group("mamba"), group("full")], retention_interval=BLOCK // 2)
+    last = steps_of(config, request("a", (1, 20), max_tokens=30))[-1]
+    assert last["nh"] == 6  # three blocks are full in either group
+
+
+def test_a_threshold_below_a_block_cuts_chunks_anywhere():
+    config = config_of([group("mamba"), group("full")], long_prefill_token_threshold=8)
+    steps = steps_of(config, request("a", (1, 40)), request("b", (2, 40)))
+    assert steps[0]["sch"] == [["a", 8], ["b", 8]]
+
+
+def test_an_admission_cut_at_a_block_has_no_drafts():
+    groups = [group("mamba", 4, spec_blocks=2), group("full", 4)]
+    config = config_of(groups, block_size=4, prefix_match_unit=1, spec={"method": "ngram", "k": 2})
+    steps = steps_of(config, request("a", (1, 16), max_tokens=1), request("b", (1, 16), step=9))
+    (first,) = [step for step in steps if step.get("new", [["a"]])[0][0] == "b"]
+    assert first["new"][0][1] == 15
+    assert first["sch"] == [["b", 1]]
+    assert not first.get("sd")
+
+
+def test_a_prompt_computed_again_does_not_stop_at_its_own_last_unit():
+    kv = kv_of().kv
+    again = Request(num_prompt_tokens=30, num_tokens=50, max_tokens=40)
+    assert last_state(kv, 30, UNIT) == 28
+    assert first_stop(kv, again, 16, 50, 49) == 48
+    first = Request(num_prompt_tokens=30, max_tokens=40)
+    assert first_stop(kv, first, 16, 30, 30) == 28
+
+
+def test_a_chunk_with_a_checkpoint_counts_blocks_to_a_shared_prefix_from_its_start():
+    kv = kv_of([group("mamba", checkpoint_blocks=1), group("full")]).kv
+    one = Request(num_prompt_tokens=90, max_tokens=4)
+    one.shared_prefix_boundary = 60
+    assert first_stop(kv, one, 4, 90, 90) == 4 + 48
+    one.shared_prefix_boundary = 0
+    assert first_stop(kv, one, 4, 90, 90) == 90
+
+
+def test_names_that_look_ahead_leave_a_state_before_what_they_cover():
+    spec = {"method": "mtp", "k": 3, "mtp_modules": 3}
+    kv = kv_of([group("mamba", spec_blocks=3), group("full")], spec=spec).kv
+    assert [last_state(kv, n, UNIT) for n in (18, 19, 20)] == [12, 16, 16]
+
+
+@pytest.mark.parametrize(
+    ("others", "parts"),
+    [
+        ([group("full")], True),
+        ([group("rswa", window=9), group("mla", 8)], True),
+        ([group("full"), group("sliding_window", UNIT, window=9)], True),
+        ([group("full"), group("sliding_window", 8, window=9)], False),
+        ([group("full"), group("ring", 8)], True),
+    ],
+)
+def test_hits_end_inside_a_block_where_every_group_can_follow(others, parts):
+    assert kv_of([group("mamba"), *others]).kv.matches_partially == parts
+
+
+def test_full_attention_goes_on_to_the_longest_part_of_a_block():
+    kv = kv_of().kv
+    one, holding = Request(num_prompt_tokens=50, max_tokens=4), kv.holdings[1]
+    extend_keys(holding, one, 12, UNIT, 0)
+    full = next(s for s in kv.specs if s.kind == 0)
+    short, long = blocks_of(kv, 1, 2)
+    cache(kv.pool, short, holding.keys[4])
+    cache(kv.pool, long, holding.keys[6])
+    assert find_inside(kv, holding, full, BLOCK, 49) == BLOCK + 3 * UNIT
+    assert holding.tables[1].blocks[1] == long
+    assert find_inside(kv, holding, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK + UNIT
+    assert holding.tables[1].blocks[1] == short
+
+
+def test_a_shorter_key_stands_beside_a_longer_one_and_goes_with_its_block():
+    kv = kv_of().kv
+    one, holding = Request(num_prompt_tokens=50, max_tokens=4), kv.holdings[1]
+    extend_keys(holding, one, 12, UNIT, 0)
+    (block,) = blocks_of(kv, 1, 1)
+    name_part(kv, holding, block, 6, 4)
+    assert kv.pool.blocks[block].key == holding.keys[5]
+    name_part(kv, holding, block, 7, 4)  # replaces the shorter one
+    assert kv.pool.blocks[block].key == holding.keys[6]
+    full = next(s for s in kv.specs if s.kind == 0)
+    assert find_inside(kv, holding, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK
+    forget(kv.pool, block)
+    cache(kv.pool, block, holding.keys[7])  # the whole block
+    name_part(kv, holding, block, 6, 4)
+    name_part(kv, holding, block, 6, 4)
+    assert find_inside(kv, holding, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK + 2 * UNIT
+    assert holding.tables[1].blocks[1] == block
+    assert kv.pool.blocks[kv.pool.first_cards[block]].next == NONE  # one card
