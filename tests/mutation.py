@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ("rules", "block_pool", "kv_managers", "schedulers", "cases", "peer_bugs", "eviction")
+TESTS = (
+    "rules",
+    "block_pool",
+    "kv_managers",
+    "schedulers",
+    "cases",
+    "peer_bugs",
+    "eviction",
+    "mamba",
+)
 
 
 #: Ends the tests' conftest: they are to judge a rule, not whether a mutant compiles.
@@ -137,7 +146,6 @@ MUTANTS = [
     Mutant("24 hits inside a block: when", LAYOUT, "isinstance(spec, Mamba) or sees_all(spec) or spec.block_size == unit", "True"),
     Mutant("24 full attention hits inside a block", PREFIX, "        found = find_inside(kv, holding, spec, found, limit)\n", "        pass\n"),
     Mutant("24 the longest part of a block", PREFIX, "range(min(limit, found + spec.block_size - 1) // unit, found // unit, -1)", "range(found // unit + 1, min(limit, found + spec.block_size - 1) // unit + 1)"),
-    Mutant("24 all full blocks are named", PAGED, "unit = kv.num_hash_lookahead_tokens, 1 if kv.matches_partially else kv.alignment", "unit = kv.num_hash_lookahead_tokens, kv.alignment"),
     Mutant("24 a prompt's last state is named", MAMBA, "            name_state(kv, request, holding, g, num_tokens)\n", "            pass\n"),
     Mutant("24 a state inside a block is copied", MAMBA, "    if num_tokens % group.block_size > 0:\n        kv.states.pending", "    if False:\n        kv.states.pending"),
     Mutant("24 a copy takes a block", MAMBA, "        need = max(need, 0) + 1\n        spare = 1\n", "        pass\n"),

@@ -12,7 +12,14 @@ from kvsim.records.record import NONE
 from kvsim.records.request import Request
 from kvsim.rules.checkpoint import first_stop, last_state
 from kvsim.rules.keys import extend_keys
-from kvsim.rules.mamba import begin_states, is_new, release_copies, states_to_grow
+from kvsim.rules.mamba import (
+    begin_states,
+    is_new,
+    release_copies,
+    states_to_admit,
+    states_to_grow,
+)
+from kvsim.rules.paged import need_to_admit
 from kvsim.rules.partial_keys import copy_own, name_part
 from kvsim.rules.pool import append_blocks, cache, forget
 from kvsim.rules.prefix import find_inside
@@ -190,6 +197,28 @@ def test_states_take_no_slots_to_look_ahead():
     table = kv.holdings[one.holding].tables[0]
     assert states_to_grow(kv, one, kv.groups[0], table, BLOCK) == 0
     assert states_to_grow(kv, one, kv.groups[0], table, BLOCK + 1) == 1
+
+
+def test_a_copy_takes_a_block_of_its_own():
+    manager = kv_of()
+    kv, one = manager.kv, Request(num_prompt_tokens=40, max_tokens=40)
+    holding = kv.holdings[0]
+    for g in range(2):
+        holding.tables[g].blocks[0], holding.tables[g].blocks[1] = blocks_of(kv, g, 2)
+        kv.pool.blocks[holding.tables[g].blocks[1]].ref_cnt = 1
+    inside = BLOCK + UNIT
+    assert states_to_admit(kv, holding, 0, 2 * BLOCK, inside) == 1  # the copy
+    assert states_to_admit(kv, holding, 0, 40, inside) == 2
+    assert states_to_admit(kv, holding, 0, 40, 2 * BLOCK) == 1
+    states = states_to_admit(kv, holding, 0, 40, inside)
+    assert need_to_admit(kv, holding, 40, 40, inside, False) == states + 2  # one is copied
+    assert manager.allocate_slots(one, 28)
+    one.num_computed_tokens = 28
+    table = kv.holdings[one.holding].tables[0]
+    assert kv.states.pending[one.holding * 2] == NONE
+    kv.states.pending[one.holding * 2] = 1
+    assert states_to_grow(kv, one, kv.groups[0], table, 32) == 1
+    assert states_to_grow(kv, one, kv.groups[0], table, 33) == 2
 
 
 def test_a_content_is_new_if_any_block_got_it_in_this_step():

@@ -285,10 +285,10 @@ def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: in
 def cache_by_group(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
     """Name the blocks of several groups, of each as many as suits it.
 
-    Those that drop a hit's last block keep one more. Where hits may end inside a block, each group
-    names all its full ones, and states and ends of prompts inside one.
+    Those that drop a hit's last block keep one more. Where hits may end inside a block, so do names
+    of states and of prompts.
     """
-    ahead, unit = kv.num_hash_lookahead_tokens, 1 if kv.matches_partially else kv.alignment
+    ahead, unit = kv.num_hash_lookahead_tokens, kv.alignment
     known = max(min(num_tokens, request.num_tokens - ahead), 0)
     whole, named = known // unit * unit, max(known - kv.num_unnamed_tokens, 0)
     extend_keys(holding, request, known // kv.hash_block_size, kv.hash_block_size, ahead)
