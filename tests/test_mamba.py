@@ -6,6 +6,7 @@ import pytest
 
 from kvsim.cases.case import Case, CaseConfig, Workload
 from kvsim.cases.play import play
+from kvsim.kv.block_pool import BlockPool
 from kvsim.kv.paged import PagedManager
 from kvsim.records.memory import head
 from kvsim.records.record import NONE
@@ -248,6 +249,20 @@ def test_the_copy_of_a_state_takes_its_key_as_of_this_step():
     release_copies(kv)
     assert (kv.pool.blocks[source].ref_cnt, kv.pool.blocks[copy].ref_cnt) == (1, 0)
     assert kv.pool.num_cached == 1
+
+
+def test_copies_go_group_by_group_each_source_before_its_copy():
+    kv = kv_of().kv
+    sources = [blocks_of(kv, g, 1)[0] for g in (1, 0)]
+    begin_states(kv)
+    for g, source in zip((1, 0), sources, strict=True):
+        cache(kv.pool, source, 7)
+        copy_own(kv, kv.groups[g], source)
+        kv.pool.blocks[source].ref_cnt -= 1  # its request is preempted in this step
+    copies = [kv.states.copies.blocks[0], kv.states.copies.blocks[2]]
+    release_copies(kv)
+    assert list(BlockPool.over(kv).free_queue())[-2:] == [copies[1], copies[0]]
+    assert list(BlockPool.over(kv).free_queue())[:2] == sources
 
 
 def test_an_interval_below_a_block_keeps_every_state():
