@@ -167,7 +167,6 @@ MUTANTS = [
     Mutant("24 checkpoints: from a unit on", CHECKPOINT, "start % unit != 0", "False"),
     Mutant("24 checkpoints: their alignment", CHECKPOINT, "(place - start) % alignment == 0", "True"),
     Mutant("24 checkpoints: at a unit or later", CHECKPOINT, "return start + unit <= place < end", "return place < end"),
-    Mutant("24 checkpoints: in the last chunk", CHECKPOINT, "    if end < prefill_end or not allows", "    if not allows"),
     Mutant("24 checkpoints: take a block", MAMBA, "    return need + takes_checkpoint(kv, group, start, end)\n", "    return need\n"),
     Mutant("24 checkpoints: a slot before", MAMBA, "slots - group.num_spec_blocks - 1 - leaves", "slots - group.num_spec_blocks - 1"),
     Mutant("24 checkpoints: named", MAMBA, "            give_key(kv, block, key)\n    elif", "            pass\n    elif"),

@@ -11,10 +11,11 @@ from kvsim.kv.paged import PagedManager
 from kvsim.records.memory import head
 from kvsim.records.record import NONE
 from kvsim.records.request import Request
-from kvsim.rules.checkpoint import first_stop, last_state
+from kvsim.rules.checkpoint import allows_checkpoint, first_stop, last_state
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.mamba import (
     begin_states,
+    is_kept,
     is_new,
     release_copies,
     states_to_admit,
@@ -357,3 +358,58 @@ def test_a_shorter_key_stands_beside_a_longer_one_and_goes_with_its_block():
     assert find_inside(kv, holding, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK + 2 * UNIT
     assert holding.tables[1].blocks[1] == block
     assert kv.pool.blocks[kv.pool.first_cards[block]].next == NONE  # one card
+
+
+CHECKPOINTS = [group("mamba", checkpoint_blocks=1, checkpoint_alignment=8), group("full")]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "place", "allowed"),
+    [
+        (0, 40, 32, True),
+        (0, 40, 36, False),  # not at the kernel's alignment
+        (2, 40, 34, False),  # the chunk begins inside a unit
+        (16, 48, 40, True),
+        (20, 48, 44, False),  # the state would take the slot of the one before
+        (0, 40, 0, False),
+        (0, 40, 40, False),
+    ],
+)
+def test_where_a_chunk_may_leave_a_state(start, end, place, allowed):
+    assert allows_checkpoint(kv_of(CHECKPOINTS).kv, BLOCK, start, end, place) == allowed
+
+
+def test_a_state_left_inside_a_chunk_is_hit():
+    config = config_of(CHECKPOINTS, prefix_match_unit=UNIT, max_num_batched_tokens=128)
+    prompt = (1, 90)
+    steps = steps_of(config, request("a", prompt), request("b", prompt, (2, 5), step=9))
+    assert steps[0]["sch"] == [["a", 90]]
+    assert admissions(steps)["b"][0] == 88
+
+
+def test_a_state_left_inside_a_chunk_that_no_hit_needs_has_no_key():
+    groups = [group("mamba", checkpoint_blocks=1), group("full")]
+    config = config_of(
+        groups, prefix_match_unit=UNIT, max_num_batched_tokens=56, retention_interval=BLOCK
+    )
+    first = steps_of(config, request("a", (1, 90)))[0]
+    assert first["sch"] == [["a", 48]]
+    assert first["nh"] == 3 + 1  # the left state covers 44 tokens
+
+
+def test_a_state_left_where_a_prefix_is_shared_is_kept():
+    kv = kv_of(CHECKPOINTS).kv
+    one = Request(num_prompt_tokens=90, max_tokens=4)
+    assert [is_kept(kv, kv.groups[0], one, end) for end in (44, 88)] == [False, True]
+    one.shared_prefix_boundary = 44
+    assert is_kept(kv, kv.groups[0], one, 44)
+
+
+def test_what_is_never_cached_sets_no_unit_of_names_but_aligns():
+    kv = PagedManager(config_of([group("full"), group("ring", 24)]).kv_config).kv
+    assert (kv.hash_block_size, kv.alignment, kv.num_specs) == (16, 48, 1)
+
+
+def test_mla_hits_by_itself():
+    kv = PagedManager(config_of([group("full"), group("mla"), group("mla")]).kv_config).kv
+    assert [spec.num_groups for spec in list(kv.specs)[: kv.num_specs]] == [1, 2]
