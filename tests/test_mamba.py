@@ -11,6 +11,7 @@ from kvsim.kv.paged import PagedManager
 from kvsim.records.memory import head
 from kvsim.records.record import NONE
 from kvsim.records.request import Request
+from kvsim.rules.attention import num_skipped, run_length
 from kvsim.rules.checkpoint import allows_checkpoint, first_stop, last_state
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.mamba import (
@@ -24,7 +25,8 @@ from kvsim.rules.mamba import (
 from kvsim.rules.paged import need_to_admit
 from kvsim.rules.partial_keys import copy_own, name_part
 from kvsim.rules.pool import append_blocks, cache, forget
-from kvsim.rules.prefix import find_inside
+from kvsim.rules.prefix import find_inside, find_window
+from kvsim.rules.window import drop_gap
 
 UNIT, BLOCK = 4, 16
 
@@ -413,3 +415,30 @@ def test_what_is_never_cached_sets_no_unit_of_names_but_aligns():
 def test_mla_hits_by_itself():
     kv = PagedManager(config_of([group("full"), group("mla"), group("mla")]).kv_config).kv
     assert [spec.num_groups for spec in list(kv.specs)[: kv.num_specs]] == [1, 2]
+
+
+def test_r_swa_keeps_the_block_in_which_a_prompt_ends():
+    kv = PagedManager(config_of([group("rswa", window=8)], num_gpu_blocks=20).kv_config).kv
+    blocks = blocks_of(kv, 0, 5)
+    one, table = Request(num_prompt_tokens=20, max_tokens=60), kv.holdings[0].tables[0]
+    drop_gap(kv, one, kv.groups[0], table, 55)
+    assert head(table.blocks, 5) == blocks  # its window begins in the third block
+    drop_gap(kv, one, kv.groups[0], table, 56)
+    assert head(table.blocks, 5) == [*blocks[:2], 0, *blocks[3:]]
+    drop_gap(kv, one, kv.groups[0], table, 73)
+    assert head(table.blocks, 5) == [*blocks[:2], 0, 0, blocks[4]]
+
+
+def test_retained_tokens_stay_in_the_window_but_no_hit_needs_them():
+    groups = [group("full"), group("sliding_window", window=33, extra_retained=16)]
+    kv = PagedManager(config_of(groups).kv_config).kv
+    one, holding = Request(num_prompt_tokens=100, max_tokens=4), kv.holdings[1]
+    extend_keys(holding, one, 6, BLOCK, 0)
+    for place, block in enumerate(blocks_of(kv, 1, 3), start=2):
+        cache(kv.pool, block, holding.keys[place])
+    blocks, spec = holding.tables[1].blocks, kv.specs[1]
+    assert find_window(kv, holding, spec, 99, False) == 5 * BLOCK
+    assert [blocks[place] > 0 for place in range(5)] == [False, False, False, True, True]
+    assert run_length(kv.groups[1]) == 2
+    assert num_skipped(kv.groups[1].kind, kv.groups[1].window, 5 * BLOCK) == 32
+    assert kv.groups[1].admission_cap == -(-(33 - 1 + 16 + 64) // BLOCK) + 1
