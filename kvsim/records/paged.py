@@ -93,6 +93,7 @@ class KVGroup(Record):
     kind: int = FULL
     window: int = 0  # tokens of a sliding window, retained ones included, or of a chunk
     extra_retained: int = 0  # tokens of it that are kept, but needed by no hit
+    reference_window: int = 0  # tokens that R-SWA keeps behind the prompt
     is_cached: bool = True  # its blocks get keys and are looked up
     num_spec_blocks: int = 0  # of states, for drafts
     block_size: int = 0
