@@ -168,26 +168,44 @@ def test_a_failed_synchronous_load_is_cut_and_its_output_dropped():
     assert len(failed) == 1
 
 
-def test_a_later_request_computes_only_behind_its_own_bad_blocks():
-    """The two share a prefix: what the first computes again is good for the second."""
-    kv = {"remote_prefill": True, "load_steps": 3, "fail_from_block": 0}
-    rows = [
-        {"id": 0, "arrival_step": 0, "segments": [[1, 8]], "max_tokens": 1},
-        *(
-            {
-                "id": k,
-                "arrival_step": 2,
-                "segments": [[1, 8], [k, 9]],
-                "max_tokens": 1,
-                "kv": kv | ({"fail_from_block": None} if k == 1 else {}),
-            }
-            for k in (1, 2)
-        ),
-    ]
-    entries = played(config("kv_consumer"), Workload.model_validate({"requests": rows}))
+def test_a_bad_block_that_an_earlier_request_shares_counts_as_good_for_a_later_one():
+    work = sharing(
+        {"remote_prefill": True, "load_steps": 3},
+        {"remote_prefill": True, "load_steps": 3, "fail_from_block": 0},
+    )
+    entries = played(config("kv_consumer"), work)
     assert len(first(entries, "bad")[1]) == 5
-    loaded = {row[0]: row[1] for entry in entries for row in entry.get("new", ())}
-    assert loaded == {0: 0, 1: 8, 2: 8}  # 1 is cut too, behind nothing: its first bad block counts
+    # The first begins anew, with other blocks; the second is cut behind those that both share.
+    assert first(entries[2:], "new")[1] == [[1, 8, [[1, 2, 5, 4, 3]]], [2, 8, [[1, 2, 6, 7, 8]]]]
+
+
+def sharing(*transfers):
+    """Requests that hit the same two blocks, and load the rest."""
+    rows = [{"id": 0, "arrival_step": 0, "segments": [[1, 8]], "max_tokens": 1}]
+    for k, kv in enumerate(transfers, 1):
+        segments = [[1, 8], [k, 9]]
+        rows.append({"id": k, "arrival_step": 2, "segments": segments, "max_tokens": 1, "kv": kv})
+    return Workload.model_validate({"requests": rows})
+
+
+def test_a_load_that_has_failed_whole_is_held_until_it_has_ended():
+    work = sharing(
+        {"remote_prefill": True, "load_steps": 6},
+        {"remote_prefill": True, "load_steps": 1, "fail_from_block": 0},
+    )
+    entries = played(config("kv_consumer"), work)
+    assert first(entries, "bad")[0] == 3
+    assert [entry.get("h") for entry in entries[1:6]] == [[1, 2], [1, 2], [1], [1], [1]]
+    assert first(entries[3:], "new") == (4, [[2, 8, [[1, 2, 6, 7, 8]]]])
+
+
+def test_who_has_loaded_and_must_wait_for_something_else_is_held():
+    kv = {"remote_prefill": True, "load_steps": 2}
+    work = workload((0, 8, 2, {"lora": 1, "kv": kv}), (1, 8, 6, {"lora": 2}))
+    entries = played(config("kv_consumer", lora={"max_loras": 1}), work)
+    assert first(entries, "rcv") == (2, ["r0"])
+    assert [entry.get("h") for entry in entries[:7]] == [["r0"]] * 7
+    assert not any(entry["w"] for entry in entries)
 
 
 def test_kept_blocks_are_reserved_for_a_transfer():

@@ -6,7 +6,8 @@ preemption; ``pre`` preempted; ``nb`` new blocks of running requests; ``free`` f
 slots); then, after the step's output is processed, ``fin`` finished; ``r`` / ``w`` running and
 waiting; ``free2``; ``fq`` / ``fql`` checksum of the free queue, and the queue while short; ``nh`` /
 ``hc`` number and checksum of blocks with a key; ``bt`` checksum of all block tables. Allocators
-without blocks log ``addr`` [id, start, size] instead.
+without blocks log ``addr`` [id, start, size] instead. What a connector adds is in
+:mod:`kvsim.cases.connector`.
 """
 
 from __future__ import annotations
