@@ -29,6 +29,7 @@ TESTS = (
     "eviction",
     "offloading",
     "mamba",
+    "connector",
 )
 
 
@@ -67,6 +68,8 @@ MAMBA, PARTIAL, CHECKPOINT = (
     f"rules/{name}.py" for name in ("mamba", "partial_keys", "checkpoint")
 )
 REPLAY = "rules/replay.py"
+CONNECTOR, HELD, KEPT = "rules/connector.py", "rules/held.py", "rules/kept.py"
+LOADING, REPORT, ABORT = "rules/loading.py", "rules/report.py", "rules/abort.py"
 ATTENTION, KEYS, EVICTION = "rules/attention.py", "rules/keys.py", "rules/eviction.py"
 PLANNER, PAGES, PACKED = (f"budget/{name}.py" for name in ("planner", "pages", "packed"))
 LAYOUT, POOL_LAYOUT = "kv/paged.py", "kv/block_pool.py"  # the constants that the rules read
@@ -110,7 +113,7 @@ MUTANTS = [
     Mutant("20 tokens scheduled in a step", VLLM, "state.budget = limits.max_num_scheduled_tokens", "state.budget = limits.max_num_batched_tokens"),
     Mutant("20 prefill interval", CADENCE, "if state.num_executed + 1 - state.last_prefill >= interval:", "if state.num_executed - state.last_prefill >= interval:"),
     Mutant("20 prefill is held for decodes alone", CADENCE, "is_chunk == 0", "is_chunk >= 0"),
-    Mutant("20 full: who waits for room", CADENCE, "state.waiting.length > state.num_deferred", "state.waiting.length > 0"),
+    Mutant("20 full: who waits for room", CADENCE, "num_queued(state) > state.num_deferred", "num_queued(state) > 0"),
     Mutant("20 full: not after preemptions", CADENCE, "if state.num_preempted == 0 and not held:", "if not held:"),
     Mutant("20 full: not while held", CADENCE, "if state.num_preempted == 0 and not held:", "if state.num_preempted == 0:"),
     Mutant("20 empty steps are not executed", CADENCE, "    if batch.size > 0:\n", "    if batch.size >= 0:\n"),
@@ -261,7 +264,7 @@ MUTANTS = [
     Mutant("2 placeholders go at preemption", BATCH, "    victim.num_placeholders = 0\n", ""),
     Mutant("2b nobody admitted in a preempting step", VLLM, "    if state.num_preempted == 0:\n        state.has", "    if True:\n        state.has"),
     Mutant("2b max_num_active_seqs", VLLM, "state.num_running < limits.max_active", "state.num_running <= limits.max_active"),
-    Mutant("2b.1 stale heads are set aside", VLLM, "if request.num_stale_tokens > 0:", "if False:"),
+    Mutant("2b.1 stale heads are set aside", VLLM, "if request.num_stale_tokens > 0 and not state.connector.drops_stale:", "if False:"),
     Mutant("2b.1 set aside in order", VLLM, "for place in range(num_aside - 1, -1, -1):", "for place in range(num_aside):"),
     Mutant("2b.3 threshold on waiting", VLLM, "            num_tokens = threshold\n        if num_tokens > min(budget, inputs) and", "            pass\n        if num_tokens > min(budget, inputs) and"),
     Mutant("2b.3 unchunked head blocks", VLLM, "if num_tokens > min(budget, inputs) and not limits.enable_chunked_prefill:", "if False:"),
@@ -275,7 +278,7 @@ MUTANTS = [
     Mutant("3 async caches what is known", ENGINE, "computed = request.num_computed_tokens - request.num_in_flight_tokens", "computed = request.num_computed_tokens"),
     Mutant("3 async caching happens", ENGINE, "cache_computed(state.kv, request, computed)", "pass"),
     Mutant("3 unfinished chunks sample nothing", BATCH, "int(end < request.num_tokens + request.num_placeholders)", "int(end < request.num_prompt_tokens)"),
-    Mutant("3 a preempted request that ends leaves the queue", ENGINE, "        dequeue(state, k)\n        state.num_deferred", "        state.num_deferred"),
+    Mutant("3 a preempted request that ends leaves the queue", ENGINE, "        leave_queue(state, k)\n        state.num_deferred", "        state.num_deferred"),
     # 4. Block pool.
     Mutant("4 block 0 is the null block", POOL_LAYOUT, "range(blocks - 1, 0, -1)", "range(blocks - 2, -1, -1)"),
     Mutant("4 get from the front", POOL, "        k = pool.unhashed[pool.num_unhashed]\n", "        k = pool.unhashed[0]\n        pool.unhashed[0] = pool.unhashed[pool.num_unhashed]\n"),
@@ -435,6 +438,55 @@ MUTANTS = [
     Mutant("23 blocks got in the same step count", JOBS, 'if offloading.got[entry.block] == step:', 'if False:'),
     Mutant("23 no later than without a flush", JOBS, 'hasten(offloading, j, min(due, job.latest))', 'hasten(offloading, j, due)'),
     Mutant("23 flushed again it is reported later", JOBS, 'if job.flushed != step:', 'if job.flushed == NONE:'),
+    # 22. KV connectors.
+    Mutant("22 held requests come first", HELD, "    if state.connector.kind != NO_CONNECTOR and state.connector.held.length > 0:\n        return state.connector.held.head\n    return head_of(state)", "    if state.connector.kind != NO_CONNECTOR and state.waiting.length == 0:\n        return state.connector.held.head\n    return head_of(state)"),
+    Mutant("22 who is held", HELD, "        request.num_computed_tokens > 0 or request.status == WAITING_FOR_REMOTE_KVS\n", "        request.status == WAITING_FOR_REMOTE_KVS\n"),
+    Mutant("22 a load that failed whole is held", HELD, "        request.num_computed_tokens > 0 or request.status == WAITING_FOR_REMOTE_KVS\n", "        request.num_computed_tokens > 0\n"),
+    Mutant("22 held by priority", HELD, "    while later != NONE and is_before(requests[later], requests[k]):", "    while later != NONE:"),
+    Mutant("22 the threshold counts both queues", VLLM, "state.num_running + num_queued(state)\n", "state.num_running + state.waiting.length\n"),
+    Mutant("22 unknown is set aside", CONNECTOR, "        return UNKNOWN\n    connector.is_async", "        return 0\n    connector.is_async"),
+    Mutant("22 a partial tail is given up", CONNECTOR, "        if external > tail:", "        if external >= tail:"),
+    Mutant("22 a partial tail keeps the connector out", CONNECTOR, "            external = 0\n    connector.is_async", "            external = external\n    connector.is_async"),
+    Mutant("22 offered once", CONNECTOR, "        state.connector.offered[request.request_id] = 0", "        pass"),
+    Mutant("22 external tokens count as computed", CONNECTOR, "    return hit + external\n", "    return hit\n"),
+    Mutant("22 reserved for prompts under way", LOADING, "            total += missing_blocks(state, request)", "            pass"),
+    Mutant("22 reserved for loads", LOADING, "kv, total = state.kv, state.connector.num_missing_blocks", "kv, total = state.kv, 0"),
+    Mutant("22 prompt left", LOADING, "if request.num_computed_tokens < request.num_prompt_tokens:", "if request.num_computed_tokens < request.num_tokens:"),
+    Mutant("22 reserved drafts", LOADING, "        length += 1 + state.limits.num_drafts + kv.num_lookahead_tokens", "        pass"),
+    Mutant("22 drafts reserved once more", LOADING, "            total += cdiv(ahead, kv.groups[g].block_size)", "            pass"),
+    Mutant("22 full-sequence check of a load", LOADING, "        if need_behind_hit(kv, holding, length, hit, start, True) > free:", "        if need_behind_hit(kv, holding, length, hit, start, True) > free - reserved:"),
+    Mutant("22 room of a load", LOADING, "hit, start, False) > free - reserved:", "hit, start, False) > free:"),
+    Mutant("22 a load has no lookahead", LOADING, " if num_tokens > 0 else start\n", " if num_tokens >= 0 else start\n"),
+    Mutant("22 windows end behind external tokens", LOADING, "    skipped = num_skipped(group.kind, group.window, start) // group.block_size\n    table.length", "    skipped = num_skipped(group.kind, group.window, hit) // group.block_size\n    table.length"),
+    Mutant("22 external blocks of all groups first", LOADING, "num_missing(group, table, start))", "num_missing(group, table, 0))"),
+    Mutant("22 a load is named when it is there", LOADING, "    if num_tokens > 0:\n        if kv.enable_prefix_caching:", "    if True:\n        if kv.enable_prefix_caching:"),
+    Mutant("22 loaded blocks are named", LOADING, "        cache_blocks(kv, request, kv.holdings[request.holding], num_tokens)\n", "        pass\n"),
+    Mutant("22 admission check after a load", LOADING, "        if need_with_table(kv, holding, length, True) > kv.pool.num_free - watermark(state):\n            return False", "        pass"),
+    Mutant("22 room for the next tokens after a load", LOADING, "    if need_with_table(kv, holding, slots, False) > kv.pool.num_free - watermark(state):", "    if need_with_table(kv, holding, slots, False) > kv.pool.num_free:"),
+    Mutant("22 the last token is computed", CONNECTOR, "        request.num_computed_tokens -= 1  #", "        request.num_computed_tokens -= 0  #"),
+    Mutant("22 resumed after a load", CONNECTOR, "request.status = PREEMPTED if request.num_preemptions > 0 else WAITING", "request.status = WAITING"),
+    Mutant("22 nothing loaded", CONNECTOR, "    if request.num_computed_tokens == 0:\n        rejoin", "    if request.num_computed_tokens == -1:\n        rejoin"),
+    Mutant("22 windows drop at the end", CONNECTOR, "    if kv.has_windows:\n        drop_out_of_window(kv, request, kv.holdings[request.holding])\n    if loads:", "    if loads:"),
+    Mutant("22 kept until read", CONNECTOR, "    if loads or (complete and connector.keeps[row]):", "    if loads:"),
+    Mutant("22 an aborted request is not read", CONNECTOR, "(complete and connector.keeps[row])", "connector.keeps[row]"),
+    Mutant("22 an aborted load keeps its blocks", CONNECTOR, "    if loads or (complete", "    if (complete"),
+    Mutant("22 received before sent", REPORT, "    for at in range(connector.num_received):\n", "    for at in range(connector.num_sent):\n        row = connector.sent[at]\n        if connector.is_kept[row]:\n            free_kept(state, connector.place[row])\n    for at in range(connector.num_received):\n"),
+    Mutant("22 a load given up is freed", REPORT, "        if connector.is_kept[row]:  # it", "        if connector.is_kept[row] > 1:  # it"),
+    Mutant("22 cut at the first bad block", REPORT, "            if found == NONE:\n                found = place", "            found = place"),
+    Mutant("22 a shared bad block is computed once", REPORT, "            connector.is_marked[table.blocks[place]] = 0\n", "            pass\n"),
+    Mutant("22 running requests are cut too", REPORT, "        cut_running(state)\n", "        pass\n"),
+    Mutant("22 void output of a cut request", REPORT, "            connector.skips[state.requests[k].request_id] = 1", "            connector.skips[state.requests[k].request_id] = 0"),
+    Mutant("22 whole request failed", REPORT, "            fail(state, connector.place[row], 0)", "            pass"),
+    Mutant("22 failure policy", REPORT, "    if connector.recomputes:", "    if True:"),
+    Mutant("22 fence after its step", KEPT, "connector.fences[lifted] <= number:", "connector.fences[lifted] < number:"),
+    Mutant("22 fence", KEPT, "    if not connector.has_fence or request.num_in_flight_tokens == 0:", "    if True:"),
+    Mutant("22 fenced blocks joined", KEPT, "    for g in range(kv.num_groups - 1, -1, -1):", "    for g in range(kv.num_groups):"),
+    Mutant("22 a victim in use is not preempted", VLLM, "            if state.connector.has_fence and is_in_use(state.requests[victim], batch):", "            if False:"),
+    Mutant("22 producers drop stale output", ENGINE, "        return connector.drops_stale", "        return False"),
+    Mutant("22 producers admit what is in flight", VLLM, "    if request.num_stale_tokens > 0 and not state.connector.drops_stale:", "    if request.num_stale_tokens > 0:"),
+    Mutant("22 steps go on while blocks are kept", CONNECTOR, "    return connector.num_kept > 0 or connector.held", "    return connector.held"),
+    Mutant("30 abort of a running request", ABORT, "        leave_running(state, k)\n", "        pass\n"),
+    Mutant("30 abort frees", ABORT, "        free_early(state, request)\n", "        pass\n"),
 ]  # fmt: skip
 
 #: Those that ``--compiled`` also runs through the compiled engine: each is a minute of compiling.

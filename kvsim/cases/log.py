@@ -7,7 +7,7 @@ blocks in which a hit ends; ``free`` free blocks (or slots); then, after the ste
 processed, ``fin`` finished; ``r`` / ``w`` running and waiting; ``free2``; ``fq`` / ``fql`` checksum
 of the free queue, and the queue while short; ``nh`` / ``hc`` number and checksum of blocks with a
 key; ``bt`` checksum of all block tables. Allocators without blocks log ``addr`` [id, start, size]
-instead.
+instead. What a connector adds is in :mod:`kvsim.cases.connector`.
 """
 
 from __future__ import annotations
