@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ("rules", "block_pool", "kv_managers", "schedulers", "cases", "peer_bugs", "eviction")
+TESTS = (
+    "rules",
+    "block_pool",
+    "kv_managers",
+    "schedulers",
+    "cases",
+    "peer_bugs",
+    "eviction",
+    "encoder",
+    "kv_events",
+)
 
 
 #: Ends the tests' conftest: they are to judge a rule, not whether a mutant compiles.
