@@ -131,7 +131,7 @@ def test_a_consumer_knows_the_keys_in_the_pool_after_every_step(backend, tmp_pat
         most.append(check_consumer(trace, options, tmp_path / "events.jsonl"))
 
     run()
-    assert sum(n > 0 for n in most) > len(most) // 2
+    assert sum(n > 0 for n in most) > len(most) // 5
 
 
 # -- rules that no recorded schedule shows --------------------------------------------------------
