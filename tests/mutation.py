@@ -30,6 +30,8 @@ TESTS = (
     "offloading",
     "mamba",
     "connector",
+    "encoder",
+    "kv_events",
 )
 
 
@@ -106,7 +108,7 @@ MUTANTS = [
     Mutant("21 groups that drop name one more", PAGED, "end = min(named, named // unit * unit + group.block_size)", "end = whole"),
     Mutant("21 multi-module drafters name later", PAGED, "    num_tokens -= kv.num_unnamed_tokens\n", ""),
     Mutant("21 boundaries of drafters", ATTENTION, "boundary = max(tokens // kv.alignment * kv.alignment - kv.alignment, 0)", "boundary = tokens // kv.alignment * kv.alignment"),
-    Mutant("20 the end of a prompt has a key", PAGED, "            name_tail(kv, request, holding, g, end)\n", "            pass\n"),
+    Mutant("20 the end of a prompt has a key", PAGED, "        name_tail(kv, request, holding, g, end)\n", "        pass\n"),
     Mutant("20 victim: the first of equals", BATCH, "            if is_more_urgent(state.requests[k], state.requests[other]):", "            if not is_more_urgent(state.requests[other], state.requests[k]):"),
     Mutant("20 ties of a trace's clock", BATCH, "        elif is_before(state.requests[k], state.requests[other]):", "        elif is_more_urgent(state.requests[k], state.requests[other]):"),
     Mutant("20 pipeline stages wait for a request's output", BATCH, "state.num_calls + state.limits.num_stages", "state.num_calls"),
