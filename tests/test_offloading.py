@@ -36,6 +36,7 @@ from kvsim.rules.offload_request import (
     touch_at_end,
 )
 from kvsim.rules.offload_store import last_to_store, offer_group, prepare_store
+from kvsim.rules.offloading import is_target, loads_with_step
 from kvsim.sched.offloading import (
     OffloadingConfig,
     add_states,
@@ -242,6 +243,27 @@ def test_arc_learns_from_ghosts_once_per_request():
     assert store.keys_in(RECENT_GHOST) == [12]
     assert store.keys_in(RECENT) == [13, 11]
     assert store.keys_in(FREQUENT_GHOST) == []
+
+
+def test_arc_learns_more_from_the_rarer_ghosts():
+    store = Store(3, eviction_policy="arc")
+    for key in (11, 12, 13):
+        store.offer(store.request([key]), 0, 1)
+        store.write(key)
+    for key in (12, 13):
+        again = store.request([key])
+        store.offer(again, 0, 1)
+        store.end(again)
+    store.host.target = 3.0
+    for key in (21, 22):
+        store.offer(store.request([key]), 0, 1)
+    store.host.target = 0.0
+    store.offer(store.request([23]), 0, 1)
+    assert (store.keys_in(RECENT_GHOST), store.keys_in(FREQUENT_GHOST)) == ([11], [12, 13])
+    assert store.offer(store.request([11]), 0, 1) is None  # all others are being written
+    assert store.host.target == 2.0
+    assert store.offer(store.request([12]), 0, 1) is None
+    assert store.host.target == 1.0
 
 
 class Model:
@@ -532,17 +554,19 @@ SHAPES = (
     [("full", 8, None), ("sliding_window", 4, 7)],
     [("full", 4, None), ("sliding_window", 8, 17), ("sliding_window", 8, 9)],
     [("sliding_window", 4, 8)],
+    [("full", 4, None), ("sliding_window", 8, 14)],
+    [("full", 4, None), ("sliding_window", 4, 18), ("sliding_window", 4, 6)],
 )
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(500))
 def test_a_look_up_finds_what_the_rules_say(seed):
     draw = random.Random(seed)
     groups = Groups(draw.choice(SHAPES), blocks_per_chunk=draw.choice((1, 1, 2)))
     groups.kv.enable_prefix_caching = draw.random() < 0.8
     num_tokens, pins = draw.randrange(9, 60), {}
-    absent = draw.choice((0.05, 0.15, 0.3))
     for g in range(groups.kv.num_groups):
+        absent = draw.choice((0.02, 0.1, 0.3))
         for place in range(128 // groups.offloading.groups[g].chunk_tokens):
             if draw.random() > absent:
                 pins[g, place] = draw.choice((0,) * 12 + (-1, 1))
@@ -634,15 +658,37 @@ def test_chunks_without_their_last_block_or_one_that_a_hit_needs_are_left_out():
     groups = Groups([("full", 8, None), ("sliding_window", 4, 6)], retention=16, blocks_per_chunk=2)
     blocks = list(range(1, 13))
     assert offered(groups, {0: [], 1: blocks}, 48, 48) == [(1, 1), (1, 3), (1, 5)]
-    blocks[3] = 0  # the last of chunk 1
     blocks[6] = 0  # a hit that ends with chunk 3 needs it
-    assert offered(groups, {0: [], 1: blocks}, 48, 48) == [(1, 5)]
+    assert offered(groups, {0: [], 1: blocks}, 48, 48) == [(1, 1), (1, 5)]
+    groups = Groups([("full", 4, None), ("sliding_window", 4, 6)], retention=32, blocks_per_chunk=3)
+    blocks = list(range(1, 16))
+    assert offered(groups, {0: [], 1: blocks}, 60, 60) == [(1, 2), (1, 3), (1, 4)]
+    blocks[8] = 0  # the last of chunk 2, whose first two a hit needs
+    assert offered(groups, {0: [], 1: blocks}, 60, 60) == [(1, 3), (1, 4)]
 
 
 def test_a_window_block_that_somebody_else_got_is_not_stored():
     groups = Groups(WINDOWED)
     groups.offloading.got[7] = 1  # block 6 of the request, in a later step than its own
     assert offered(groups, IN_WINDOW, 64, 48) == [(1, 7)]
+
+
+def test_a_step_waits_for_small_loads_that_leave_a_token_to_compute():
+    groups = Groups([("full", 4, None)], sync_load_tokens=12)
+    request = groups.request(17)
+    assert loads_with_step(groups.offloading, request, 4, 8)
+    assert not loads_with_step(groups.offloading, request, 4, 8)  # the step waits for 8 already
+    assert loads_with_step(groups.offloading, request, 4, 4)
+    groups.offloading.num_sync_tokens = 0
+    request.num_tokens = 16
+    assert not loads_with_step(groups.offloading, request, 8, 8)  # nothing would be left
+
+
+def test_a_load_begins_with_a_block_that_has_no_name_yet():
+    groups = Groups([("full", 4, None)])
+    groups.kv.pool.blocks[5].hashed = True
+    assert [is_target(groups.kv, block, False) for block in (0, 5, 6)] == [False, False, True]
+    assert [is_target(groups.kv, block, True) for block in (0, 5, 6)] == [False, True, True]
 
 
 @pytest.mark.parametrize(

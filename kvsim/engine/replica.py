@@ -14,6 +14,7 @@ from kvsim.cost.model import lay_out_cost
 from kvsim.kv.events import EventRows, take_events
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
+from kvsim.records.connector import OFFLOADING
 from kvsim.records.growth import more_requests
 from kvsim.records.memory import Flat, Numbers, Objects, Views
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
@@ -22,7 +23,7 @@ from kvsim.rules import engine as rules
 from kvsim.sched.acceptance import conditional_rate
 from kvsim.sched.connector import lay_out_connector, num_transfers
 from kvsim.sched.encoder import check_encoder, lay_out_encoder
-from kvsim.sched.offloading import add_states
+from kvsim.sched.offloading import add_states, check_offloading
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
@@ -310,6 +311,8 @@ class Replica:
     def check_integrity(self) -> None:
         """Recount all memory."""
         self.kv.check_integrity()
+        if self.state.connector.kind == OFFLOADING:
+            check_offloading(self.state.offloading)
         if self.state.limits.has_encoder:
             check_encoder(self.state)
 

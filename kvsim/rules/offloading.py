@@ -171,7 +171,8 @@ def store_computed(state: Replica, request: Request, end: int) -> None:
     offloading, kv, step = state.offloading, state.kv, state.num_calls
     s = offloading.state_of[request.request_id] - 1
     side = offloading.states[s]
-    end = min(end, request.num_prompt_tokens if offloading.prompt_only else request.num_tokens)
+    if offloading.prompt_only:
+        end = min(end, request.num_prompt_tokens)
     if not is_behind(offloading, side, end):
         return
     learn_keys(kv, offloading, side, kv.holdings[request.holding], request)

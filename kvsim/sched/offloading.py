@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.kv.eviction import lay_out_contents
 from kvsim.records.eviction import Ranked
-from kvsim.records.host_cache import HOST_ARC, HOST_LRU, Chunk
+from kvsim.records.host_cache import HOST_ARC, HOST_LRU, WRITING, Chunk
 from kvsim.records.memory import head
 from kvsim.records.offloading import Job, JobBlock, JobChunk, Offer, OffloadGroup, OffloadState
 from kvsim.records.paged import FULL, SLIDING
 from kvsim.records.queue import Queue
+from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv
 
 if TYPE_CHECKING:
@@ -152,3 +153,52 @@ def add_states(offloading: Offloading, memory: Memory, kv: KV, count: int) -> No
     )
     offloading.num_free_states += count
     offloading.num_states = n + count
+
+
+def check_offloading(offloading: Offloading) -> None:
+    """Recount the host cache.
+
+    Raises
+    ------
+    RuntimeError
+        Naming both sides of the broken equation.
+    """
+    host = offloading.host
+    made = [host.chunks[k] for k in range(1, host.num_made + 1)]
+    held = [chunk for chunk in made if chunk.slot != NONE]
+    slots = {chunk.slot for chunk in held} | set(head(host.free_slots, host.num_free_slots))
+    if len(held) != host.num_chunks or len(slots) != host.num_slots_used:
+        raise RuntimeError(
+            f"{host.num_chunks} chunks in {host.num_slots_used} slots counted, {len(held)} in "
+            f"{len(slots)} found"
+        )
+    ready = sum(chunk.pins == 0 for chunk in held)
+    writing = sum(chunk.pins == WRITING for chunk in held)
+    if (ready, writing) != (host.num_ready, host.num_writing):
+        raise RuntimeError(
+            f"{host.num_ready} chunks ready and {host.num_writing} being written counted, {ready} "
+            f"and {writing} found"
+        )
+    loads = sum(len(_chunks_of(offloading, j)) for j in _under_way(offloading, offloading.loads))
+    stores = sum(len(_chunks_of(offloading, j)) for j in _under_way(offloading, offloading.stores))
+    pins = sum(chunk.pins for chunk in held if chunk.pins > 0)
+    if (loads, stores) != (pins, writing):
+        raise RuntimeError(
+            f"jobs read {loads} chunks and write {stores}, {pins} are read and {writing} written"
+        )
+
+
+def _under_way(offloading: Offloading, queue: Queue) -> list[int]:
+    jobs, j = [], queue.head
+    while j != NONE:
+        jobs.append(j)
+        j = offloading.jobs[j].next
+    return jobs
+
+
+def _chunks_of(offloading: Offloading, j: int) -> list[int]:
+    chunks, c = [], offloading.jobs[j].first_chunk
+    while c != NONE:
+        chunks.append(offloading.chunks[c].chunk)
+        c = offloading.chunks[c].next
+    return chunks
