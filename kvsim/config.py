@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kvsim.catalog.spec import GpuSpec, ModelSpec
 from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
+from kvsim.kv_transfer import KVTransferConfig
 from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import MAX_SAMPLES
 
@@ -144,6 +145,13 @@ class Config(Validated):
         description="GiB of host memory, all tensor-parallel ranks together, for evicted prefix "
         "blocks: makes paged tiered",
     )
+    kv_offloading_backend: Literal["native"] | None = Field(
+        None,
+        description="native: chunks of prompts are stored as they are computed, by vLLM's rules",
+    )
+    kv_transfer_config: KVTransferConfig | None = Field(
+        None, description="KV connector, vLLM's JSON object"
+    )
     num_samples: Annotated[int, Field(gt=0, le=MAX_SAMPLES)] | None = Field(
         None, description="sequences of each request, instead of the trace's"
     )
@@ -220,6 +228,11 @@ class Config(Validated):
     @classmethod
     def _speculative(cls, value: object) -> object:
         return None if value is None or value == NONE else SpeculativeConfig.of(value)
+
+    @field_validator("kv_transfer_config", mode="before")
+    @classmethod
+    def _transfer(cls, value: object) -> object:
+        return None if value is None or value == NONE else KVTransferConfig.of(value)
 
     @field_validator("kv_events_config", mode="before")
     @classmethod
@@ -333,7 +346,14 @@ def _non_defaults(spec: Any) -> dict[str, Any]:
     values = {
         f.name: getattr(spec, f.name) for f in fields(spec) if getattr(spec, f.name) != f.default
     }
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+    return {k: _plain(v) for k, v in values.items() if v is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in the types that TOML has."""
+    if is_dataclass(value):
+        return _non_defaults(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _field_error(error: ValidationError) -> FieldError:

@@ -25,6 +25,7 @@ ROOMS = (
         "catalog",
         "speculation",
         "kv_events",
+        "kv_transfer",
         "config",
         "budget",
         "kv",

@@ -41,6 +41,8 @@ SECTIONS = {
         "watermark",
         "swap_space",
         "kv_offloading_size",
+        "kv_offloading_backend",
+        "kv_transfer_config",
         "disable_hybrid_kv_cache_manager",
         "kv_cache_layout",
         "prefix_cache_retention_interval",

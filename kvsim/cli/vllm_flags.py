@@ -31,7 +31,7 @@ node-rank attention-backend attention-config compilation-config optimization-lev
 cuda-graph-sizes cudagraph-capture-sizes max-cudagraph-capture-size prefix-caching-hash-algo
 stream-interval max-parallel-loading-workers ray-workers-use-nsight additional-config
 api-server-count mm-processor-kwargs limit-mm-per-prompt allowed-local-media-path
-media-io-kwargs kv-offloading-backend kv-events-config profiler-config shutdown-timeout
+media-io-kwargs profiler-config shutdown-timeout
 """
 
 #: Without effect here, alone; each also as --no-...
@@ -58,7 +58,6 @@ ALONE = frozenset(f"--{name}" for name in _ALONE.split())
 NOT_MODELLED = {
     "--enable-expert-parallel": "expert parallelism; experts are split like other weights",
     "--cpu-offload-gb": "weights in host memory",
-    "--kv-transfer-config": "KV connectors; --kv-offloading-size keeps prefix blocks on the host",
     "--max-num-partial-prefills": "several partial prefills at once",
     "--max-long-partial-prefills": "several partial prefills at once",
     "--decode-context-parallel-size": "context parallelism",

@@ -172,6 +172,9 @@ class Replica:
     def _lay_out_connector(self, state: records.Replica, config: ConnectorConfig) -> None:
         """Lay out the connector."""
         lay_out_connector(state, self._memory, config, state.limits.depth, len(self._contents))
+        if state.offloading.timed:
+            state.offloading.block_time = state.kv.bytes_per_block / state.cost.link_bytes_per_s
+            state.offloading.copy_time = state.cost.copy_round
 
     def _lay_out_records(self, state: records.Replica) -> None:
         """Lay out what the replica writes down."""

@@ -11,6 +11,7 @@ from kvsim.budget.capacity import Memory, resolve_memory, state_settings
 from kvsim.budget.drafter import with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
+from kvsim.engine.connector import make_connector
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import VLLM
@@ -156,6 +157,8 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
             "does"
         )
     _check_events(config, kv)
+    connector = make_connector(config, kv, kind, scheduler, scheduler_config.speculation)
+    scheduler_config = replace(scheduler_config, kv_transfer=connector)
     if allocator.swap and not kv.can_swap:
         raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
     if kv.foresees and config.data_parallel_size > 1:
@@ -217,7 +220,7 @@ def _with_offloading(
     config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str
 ) -> AllocatorSpec:
     """Put host memory behind a paged pool where vLLM's flag asks for it."""
-    if config.kv_offloading_size is None:
+    if config.kv_offloading_size is None or config.kv_offloading_backend is not None:
         return allocator
     if allocator.base != "paged":
         raise ValueError(

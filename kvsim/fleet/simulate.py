@@ -179,7 +179,8 @@ def check_no_leak(replica: Replica) -> None:
     config = replica.setup.kv_config
     most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
     held = usage.token_states + usage.reservation + usage.internal
-    if held and not (live or state.num_swapped or state.num_retired):
+    waits = state.connector.held.length + state.connector.num_kept  # for transfers of KV
+    if held and not (live or state.num_swapped or state.num_retired or waits):
         raise RuntimeError(f"{held} bytes are held, and no request is alive")
     if usage.token_states > most:
         raise RuntimeError(

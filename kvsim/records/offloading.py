@@ -58,6 +58,7 @@ class Job(Record):
     is_load: bool = False
     is_sync: bool = False
     step: int = 0  # that began it
+    num_blocks: int = 0
     due: float = 0.0  # reported with the first step from then on
     latest: float = 0.0  # due without a flush
     flushed: int = NONE  # the last step that waited for it
@@ -121,6 +122,16 @@ class Offloading(Record):
     num_sync_tokens: int = 0  # of the step being decided
     load_steps: int = 1
     store_steps: int = 1
+    timed: bool = False  # copies take time on a link, instead of steps
+    block_time: float = 0.0  # seconds to copy a block one way
+    copy_time: float = 0.0  # fixed, of a job
+    load_free_time: float = 0.0  # when the link is free, to the GPU
+    store_free_time: float = 0.0  # and to the host
+    now: float = 0.0  # when the step being decided is decided
+    ready_time: float = 0.0  # and when its results are there
+    wait_time: float = 0.0  # it must not start before
+    num_loaded_blocks: int = 0  # by jobs of the step being decided
+    num_stored_blocks: int = 0
     states: list[OffloadState] = field(default_factory=list)
     state_of: list[int] = field(default_factory=list)  # by row of the trace, plus 1; 0 for none
     free_states: list[int] = field(default_factory=list)

@@ -141,6 +141,18 @@ def _counts(requests: NDArray[Any], total: Totals) -> Summary:
             int(admitted["num_cached_tokens"].sum()), int(admitted["num_prompt_tokens"].sum())
         ),
         **_acceptance(total),
+        **_transfers(requests, total),
+    }
+
+
+def _transfers(requests: NDArray[Any], total: Totals) -> Summary:
+    """Say what KV connectors brought; None where there was none to bring."""
+    external, prompt = total.num_external_tokens, int(requests["num_prompt_tokens"].sum())
+    wait = _ratio(total.loading_seconds, total.num_loads)
+    return {
+        "external_prefix_cache_hit_rate": _ratio(external, prompt) if external else None,
+        "num_kv_loads": total.num_loads if external else None,
+        "mean_kv_load_ms": None if wait is None else _ms(wait),
     }
 
 

@@ -39,7 +39,7 @@ def note_connected(state: Replica, batch: Batch) -> None:
         state.connector.num_steps += 1
         batch.number = state.connector.num_steps
     batch.call = state.num_calls
-    if state.connector.kind == OFFLOADING:
+    if state.connector.kind == OFFLOADING and not state.offloading.timed:
         schedule_stores(state, batch)
 
 
@@ -68,6 +68,7 @@ def ask_host(state: Replica, request: Request, hit: int) -> int:
 
 def after_allocation(state: Replica, request: Request) -> None:
     """Tell the connector that a waiting request has got its blocks."""
+    state.totals.num_external_tokens += state.connector.external
     if state.connector.kind == FAKE:
         state.connector.offered[request.request_id] = 0
     elif state.connector.external > 0:
@@ -132,6 +133,7 @@ def start_load(state: Replica, k: int) -> bool:
     connector.num_missing_blocks += missing_blocks(state, request)
     note_load(state, request)
     after_allocation(state, request)
+    state.totals.num_loads += 1
     return True
 
 
@@ -203,10 +205,17 @@ def let_go(state: Replica, request: Request) -> None:
     give_back(state, request)
 
 
+def awaits_copies(state: Replica) -> bool:
+    """Whether steps go on until copies have ended."""
+    if state.connector.kind != OFFLOADING or state.offloading.timed:
+        return False
+    return has_copies(state.offloading)
+
+
 def has_transfers(state: Replica) -> bool:
     """Whether anything goes on that only the host can end."""
     connector = state.connector
-    if connector.kind == OFFLOADING and has_copies(state.offloading):
+    if awaits_copies(state):
         return True
     return connector.num_kept > 0 or connector.held.length > 0
 
@@ -214,7 +223,7 @@ def has_transfers(state: Replica) -> bool:
 def has_reports(state: Replica) -> bool:
     """Whether something has been reported that was not taken in, or will be without the host."""
     connector = state.connector
-    if connector.kind == OFFLOADING and has_copies(state.offloading):
+    if awaits_copies(state):
         return True
     failures = connector.num_bad_blocks + connector.num_bad_requests
     return connector.num_received + connector.num_sent + failures > 0

@@ -37,13 +37,14 @@ from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
 from kvsim.rules.mamba import begin_states, release_copies
-from kvsim.rules.offloading import lacks_states
+from kvsim.rules.offload_jobs import first_due
+from kvsim.rules.offloading import begin_copies, lacks_states
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
-from kvsim.rules.report import begin_update, end_update
+from kvsim.rules.report import begin_update, end_update, see_copies
 from kvsim.rules.runs import batch_at, run_of_steps
 from kvsim.rules.speculation import hand_back_drafts, take_back, verify
 from kvsim.rules.static import end_batch, retire_request, schedule_static
@@ -178,12 +179,18 @@ def decide(state: Replica, batch: Batch) -> None:
 
 def schedule(state: Replica) -> bool:
     """Decide a step and start it on the GPU; False if the scheduler is stuck."""
-    batch = batch_at(state, state.num_batches)
+    batch, copies = batch_at(state, state.num_batches), has_timed_copies(state)
+    if copies:
+        state.offloading.now = state.clock
+        if state.num_batches == 0:
+            see_copies(state)
     decide(state, batch)
     last_end = batch_at(state, state.num_batches - 1).end if state.num_batches > 0 else state.clock
     if batch.size > 0:
         time = price(state, batch)
         start = max(state.clock, state.stage_free_time)
+        if copies:
+            start = begin_copies(state, batch, start, time)
         state.stage_free_time = start + time / state.limits.num_stages
         batch.end = max(start + time, last_end)
         if state.record_steps:
@@ -191,6 +198,8 @@ def schedule(state: Replica) -> bool:
         record_step(state)
         state.num_empty_steps = 0
     else:
+        if copies:
+            begin_copies(state, batch, state.clock, 0.0)
         if state.record_steps:
             write_step(state, batch, state.clock, 0.0)
         record_step(state)
@@ -203,6 +212,11 @@ def schedule(state: Replica) -> bool:
     state.num_batches += 1
     state.must_complete = state.num_batches >= state.limits.depth or batch.size == 0
     return True
+
+
+def has_timed_copies(state: Replica) -> bool:
+    """Whether KV is copied to the host and back beside the steps."""
+    return state.connector.kind == OFFLOADING and state.offloading.timed
 
 
 def takes_empty_steps(state: Replica) -> bool:
@@ -219,11 +233,14 @@ def stand_still(state: Replica) -> bool:
     state.num_empty_steps += 1
     if state.patient:
         return True
+    ready = math.inf
     if state.limits.has_grammars:
         ready = first_ready(state)
-        if ready < math.inf:
-            state.wake_time = ready
-            return True
+    if has_timed_copies(state):
+        ready = min(ready, first_due(state.offloading))
+    if ready < math.inf:
+        state.wake_time = ready
+        return True
     if state.connector.kind != NO_CONNECTOR and has_transfers(state):
         state.connector.is_idle = True
         return True

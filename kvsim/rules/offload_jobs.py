@@ -6,6 +6,7 @@ reported with that step.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
@@ -34,6 +35,7 @@ def new_job(offloading: Offloading, s: int, step: int) -> int:
     job.is_sync = False
     job.step = step
     job.flushed = NONE
+    job.num_blocks = 0
     job.first_block = NONE
     job.last_block = NONE
     job.first_chunk = NONE
@@ -61,6 +63,7 @@ def add_block(offloading: Offloading, j: int, block: int, is_window: bool) -> No
     else:
         offloading.blocks[job.last_block].next = b
     job.last_block = b
+    job.num_blocks += 1
 
 
 def add_chunk_to(offloading: Offloading, j: int, k: int) -> None:
@@ -82,17 +85,30 @@ def add_chunk_to(offloading: Offloading, j: int, k: int) -> None:
 
 
 def launch_load(offloading: Offloading, j: int, due: float) -> None:
-    """Put a load with its blocks and chunks under way."""
+    """Put a load with its blocks and chunks under way; where copies take time, at once."""
     job = offloading.jobs[j]
     job.is_load = True
+    if offloading.timed:
+        due = copy_end(offloading, j, max(offloading.now, offloading.load_free_time))
+        offloading.load_free_time = due
+        offloading.num_loaded_blocks += job.num_blocks
+        if job.is_sync:
+            offloading.wait_time = max(offloading.wait_time, due)
     job.due = due
     job.latest = due
     insert_by_due(offloading, offloading.loads, j)
 
 
 def launch_store(offloading: Offloading, j: int, due: float) -> None:
-    """Put a store with its blocks and chunks under way; blocks of windows are watched at once."""
+    """Put a store with its blocks and chunks under way; blocks of windows are watched at once.
+
+    Where copies take time, ``due`` is when it can begin.
+    """
     job = offloading.jobs[j]
+    if offloading.timed:
+        due = copy_end(offloading, j, max(due, offloading.store_free_time))
+        offloading.store_free_time = due
+        offloading.num_stored_blocks += job.num_blocks
     job.due = due
     job.latest = due
     insert_by_due(offloading, offloading.stores, j)
@@ -107,6 +123,22 @@ def launch_store(offloading: Offloading, j: int, due: float) -> None:
         if offloading.blocks[b].is_window > 0:
             watch(offloading, b)
         b = offloading.blocks[b].next
+
+
+def copy_end(offloading: Offloading, j: int, start: float) -> float:
+    """Return when a job has copied its blocks."""
+    blocks = offloading.jobs[j].num_blocks
+    return start + offloading.copy_time + blocks * offloading.block_time
+
+
+def first_due(offloading: Offloading) -> float:
+    """Return when the next job ends, or infinity."""
+    due = math.inf
+    if offloading.loads.head != NONE:
+        due = offloading.jobs[offloading.loads.head].due
+    if offloading.stores.head != NONE:
+        due = min(due, offloading.jobs[offloading.stores.head].due)
+    return due
 
 
 def insert_by_due(offloading: Offloading, queue: Queue, j: int) -> None:
@@ -181,8 +213,12 @@ def unwatch(offloading: Offloading, b: int) -> None:
 def flush(offloading: Offloading, j: int, step: int, due: float) -> None:
     """Have a store end before this step, and be reported with it, not later than without."""
     job = offloading.jobs[j]
-    if job.flushed != step:
-        job.flushed = step
+    if job.flushed == step:
+        return
+    job.flushed = step
+    if offloading.timed:
+        offloading.wait_time = max(offloading.wait_time, job.due)
+    else:
         hasten(offloading, j, min(due, job.latest))
 
 

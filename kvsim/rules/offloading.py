@@ -176,7 +176,8 @@ def store_computed(state: Replica, request: Request, end: int) -> None:
     if not is_behind(offloading, side, end):
         return
     learn_keys(kv, offloading, side, kv.holdings[request.holding], request)
-    store_up_to(offloading, s, end, step, float(step + offloading.store_steps), False)
+    due = offloading.ready_time if offloading.timed else float(step + offloading.store_steps)
+    store_up_to(offloading, s, end, step, due, False)
 
 
 def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
@@ -191,7 +192,8 @@ def store_finished(state: Replica, s: int) -> None:
     """Store the rest of a request that has finished, and let it go."""
     offloading, step = state.offloading, state.num_calls
     end = offloading.states[s].num_stored_tokens
-    store_up_to(offloading, s, end, step, float(step + offloading.store_steps), True)
+    due = offloading.now if offloading.timed else float(step + offloading.store_steps)
+    store_up_to(offloading, s, end, step, due, True)
     watch_all_of(offloading, s, step, float(step))
     leave(offloading, s)
 
@@ -217,10 +219,24 @@ def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
     offloading.num_finished += 1
 
 
-def report_copies(state: Replica, step: int) -> None:
-    """End the copies that are reported with the output of a step."""
+def begin_copies(state: Replica, batch: Batch, start: float, time: float) -> float:
+    """Begin what a step stores, where copies take time; returns when the step can start."""
+    offloading, totals, size = state.offloading, state.totals, state.kv.bytes_per_block
+    offloading.ready_time = start + time
+    schedule_stores(state, batch)
+    totals.fetched_bytes += offloading.num_loaded_blocks * size
+    totals.stored_bytes += offloading.num_stored_blocks * size
+    offloading.num_loaded_blocks = 0
+    offloading.num_stored_blocks = 0
+    start = max(start, offloading.wait_time)
+    offloading.wait_time = 0.0
+    return start
+
+
+def report_copies(state: Replica, now: float) -> None:
+    """End the copies that are reported with the output of a step, or by a time."""
     offloading, connector = state.offloading, state.connector
-    collect_due(offloading, float(step))
+    collect_due(offloading, now)
     for at in range(offloading.num_reported):
         job = offloading.jobs[offloading.reported[at]]
         if job.is_load and not job.is_sync:

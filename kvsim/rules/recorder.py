@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.records.connector import NO_CONNECTOR
 from kvsim.rules.held import num_queued
 from kvsim.rules.memory_map import paint
 from kvsim.rules.python import python_heap
@@ -38,6 +39,8 @@ def pass_time(state: Replica, to: float) -> None:
     totals.cached_seconds += usage.cached * seconds
     totals.running_seconds += running * seconds
     totals.waiting_seconds += num_waiting(state) * seconds
+    if state.connector.kind != NO_CONNECTOR:
+        totals.loading_seconds += state.connector.held.length * seconds
     external = usage.external
     if is_refused(state):
         external += usage.unallocated

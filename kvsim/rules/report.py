@@ -26,7 +26,7 @@ def begin_update(state: Replica, batch: Batch) -> None:
     if batch.size > 0:
         lift_fences(state, batch.number)
     if connector.kind == OFFLOADING:
-        report_copies(state, batch.call)
+        report_copies(state, batch.end if state.offloading.timed else float(batch.call))
     for at in range(connector.num_bad_requests):
         row = connector.bad_requests[at]
         if connector.load[row] == STARTED:
@@ -113,18 +113,30 @@ def end_update(state: Replica) -> None:
     for at in range(connector.num_failed):
         if state.requests[connector.failed[at]].status != FINISHED:
             end_early(state, connector.failed[at], FAILED)
+    note_received(state)
+    for at in range(connector.num_sent):
+        row = connector.sent[at]
+        if connector.is_kept[row]:
+            free_kept(state, connector.place[row])
+    connector.num_sent = 0
+
+
+def note_received(state: Replica) -> None:
+    """Note the loads that have ended."""
+    connector = state.connector
     for at in range(connector.num_received):
         row = connector.received[at]
         if connector.is_kept[row]:  # it was given up meanwhile
             free_kept(state, connector.place[row])
         elif connector.load[row] == STARTED:
             connector.load[row] = RECEIVED
-    for at in range(connector.num_sent):
-        row = connector.sent[at]
-        if connector.is_kept[row]:
-            free_kept(state, connector.place[row])
     connector.num_received = 0
-    connector.num_sent = 0
+
+
+def see_copies(state: Replica) -> None:
+    """Take in the copies that have ended while no step was under way."""
+    report_copies(state, state.clock)
+    note_received(state)
 
 
 def free_kept(state: Replica, k: int) -> None:

@@ -38,6 +38,7 @@ class OffloadingConfig:
     offload_prompt_only : chunks that hold output are not stored
     sync_load_tokens : tokens of a step's loads that the step waits for
     load_steps, store_steps : steps after which a copy is reported
+    timed : copies take time on the link to the host instead
     """
 
     num_chunks: int
@@ -48,6 +49,7 @@ class OffloadingConfig:
     sync_load_tokens: int = 0
     load_steps: int = 1
     store_steps: int = 1
+    timed: bool = False
 
 
 def lay_out_host_cache(
@@ -78,6 +80,7 @@ def lay_out_offloading(
     offloading.prompt_only = config.offload_prompt_only
     offloading.sync_load_budget = config.sync_load_tokens
     offloading.load_steps, offloading.store_steps = config.load_steps, config.store_steps
+    offloading.timed = config.timed
     offloading.keeps_boundaries = kv.keeps_boundaries
     num_chunks = _lay_out_groups(offloading, memory, kv)
     orders = (kv.max_model_len + size * kv.alignment + 1) * (kv.num_groups + 1)

@@ -1,0 +1,91 @@
+"""The KV connector of a simulated server, from vLLM's flags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.budget.budget import GIB
+from kvsim.kv.paged import PagedManager
+from kvsim.kv_transfer import KVTransferConfig
+from kvsim.records.connector import OFFLOADING
+from kvsim.records.engine import VLLM
+from kvsim.records.paged import FULL, SLIDING
+from kvsim.rules.attention import cdiv
+from kvsim.sched.connector import ConnectorConfig
+from kvsim.sched.offloading import OffloadingConfig
+from kvsim.speculation import LACK_THE_NEXT
+
+if TYPE_CHECKING:
+    from kvsim.config import Config
+    from kvsim.kv.manager import KVCacheManager
+    from kvsim.kv_transfer import OffloadingOptions
+    from kvsim.sched.scheduler import Scheduler
+    from kvsim.speculation import SpeculativeConfig
+
+
+def make_connector(
+    config: Config,
+    kv: KVCacheManager,
+    kind: type[Scheduler],
+    scheduler: str,
+    speculation: SpeculativeConfig | None,
+) -> ConnectorConfig | None:
+    """Return the KV connector that a configuration asks for.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be: with the reason.
+    """
+    flag = "kv_offloading_backend" if config.kv_transfer_config is None else "kv_transfer_config"
+    given = config.kv_transfer_config
+    if given is None:
+        if config.kv_offloading_backend is None:
+            return None
+        if config.kv_offloading_size is None:
+            raise ValueError(f"{flag}: how much memory? kv_offloading_size is missing")
+        given = KVTransferConfig()
+    elif config.kv_offloading_size is not None and config.kv_offloading_backend is None:
+        raise ValueError(f"{flag}: beside kv_offloading_size, give kv_offloading_backend native")
+    if kind.rules_of != VLLM:
+        raise ValueError(f"{flag}: scheduler {scheduler!r} has no connectors; vllm has")
+    if type(kv) is not PagedManager:
+        raise ValueError(f"{flag}: allocator {config.allocator!r} cannot be offloaded; paged can")
+    if any(spec.kind not in (FULL, SLIDING) for spec in kv.groups):
+        raise ValueError(f"{flag}: only full and sliding-window attention is offloaded")
+    if speculation is not None and speculation.method in LACK_THE_NEXT:
+        raise ValueError(
+            f"{flag}: {speculation.method} is not modelled beside offloading; ngram and "
+            "draft_model are"
+        )
+    return ConnectorConfig(
+        OFFLOADING,
+        given.kv_role,
+        given.kv_load_failure_policy,
+        offloading=_offloading(config, given.kv_connector_extra_config, kv),
+    )
+
+
+def _offloading(config: Config, options: OffloadingOptions, kv: PagedManager) -> OffloadingConfig:
+    """Return how much host memory is for chunks of KV, and what is kept there."""
+    size = options.cpu_bytes_to_use
+    if config.kv_offloading_size is not None:
+        size = config.kv_offloading_size * GIB
+    tp = config.tensor_parallel_size
+    chunk_bytes = cdiv(kv.bytes_per_block * options.blocks_per_chunk, 4096) * 4096
+    num_chunks = int(size / tp) // chunk_bytes
+    if num_chunks < 1:
+        raise ValueError(
+            f"kv_transfer_config: cpu_bytes_to_use is {size:.0f}: must hold at least one chunk of "
+            f"{chunk_bytes * tp} bytes"
+        )
+    token_bytes = sum(kv.slot_bytes) * tp
+    return OffloadingConfig(
+        num_chunks,
+        options.blocks_per_chunk,
+        options.eviction_policy,  # type: ignore[arg-type]  # checked when it was read
+        options.store_threshold,
+        options.offload_prompt_only,
+        options.sync_load_budget_bytes // token_bytes,
+        timed=True,
+    )

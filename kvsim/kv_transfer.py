@@ -1,0 +1,127 @@
+"""Where KV comes from and goes to beside the GPU: vLLM's KVTransferConfig."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from kvsim.errors import unknown_name
+
+Role = Literal["kv_producer", "kv_consumer", "kv_both"]
+FailurePolicy = Literal["recompute", "fail"]
+
+#: The connector behind ``--kv-offloading-backend native``.
+OFFLOADING = "OffloadingConnector"
+#: Keys of vLLM's that change no number here.
+WITHOUT_EFFECT = frozenset(
+    """engine_id kv_buffer_device kv_buffer_size kv_rank kv_parallel_size kv_ip kv_port
+    kv_connector_module_path enable_permute_local_kv""".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True)
+class OffloadingOptions:
+    """What the native connector is told; names and defaults are vLLM's.
+
+    Parameters
+    ----------
+    cpu_bytes_to_use : host memory, bytes, all ranks together
+    blocks_per_chunk : GPU blocks that are copied together
+    eviction_policy : who leaves host memory first
+    store_threshold : offers of a chunk before it is stored, if at least 2
+    offload_prompt_only : chunks that hold output are not stored
+    sync_load_budget_bytes : loads of a step that the step itself waits for
+    """
+
+    cpu_bytes_to_use: float = 0
+    blocks_per_chunk: int = 1
+    eviction_policy: str = "lru"
+    store_threshold: int = 0
+    offload_prompt_only: bool = True
+    sync_load_budget_bytes: int = 0
+
+    def check(self) -> None:
+        """Check the values.
+
+        Raises
+        ------
+        ValueError
+            One line that names the key and what is allowed.
+        """
+        if self.eviction_policy not in ("lru", "arc"):
+            raise unknown_name("eviction_policy", str(self.eviction_policy), ("lru", "arc"))
+        for name, least in (
+            ("cpu_bytes_to_use", 0),
+            ("blocks_per_chunk", 1),
+            ("store_threshold", 0),
+            ("sync_load_budget_bytes", 0),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+                raise ValueError(f"{name} is {value!r}: must be a number of at least {least}")
+        if not isinstance(self.offload_prompt_only, bool):
+            raise ValueError(
+                f"offload_prompt_only is {self.offload_prompt_only!r}: must be true or false"
+            )
+
+
+@dataclass(frozen=True)
+class KVTransferConfig:
+    """A connector; names and defaults are vLLM's.
+
+    Parameters
+    ----------
+    kv_connector : whose protocol
+    kv_role : makes KV for others, takes it from others, or both
+    kv_load_failure_policy : what becomes of a request whose KV could not be loaded
+    kv_connector_extra_config : settings of the connector
+    """
+
+    kv_connector: str = OFFLOADING
+    kv_role: Role = "kv_both"
+    kv_load_failure_policy: FailurePolicy = "fail"
+    kv_connector_extra_config: OffloadingOptions = field(default_factory=OffloadingOptions)
+
+    @classmethod
+    def of(cls, given: object) -> KVTransferConfig:
+        """Read vLLM's JSON object, as text or as a dict.
+
+        Raises
+        ------
+        ValueError
+            For what is no such object, unknown keys and wrong values.
+        """
+        if isinstance(given, KVTransferConfig):
+            return given
+        values = _object(given, cls, WITHOUT_EFFECT)
+        connector = values.get("kv_connector", OFFLOADING)
+        if connector != OFFLOADING:
+            raise ValueError(
+                f"kv_connector is {connector!r}: a run of one server has nobody to exchange KV "
+                f"with; {OFFLOADING} keeps it in host memory"
+            )
+        for name, allowed in (("kv_role", Role), ("kv_load_failure_policy", FailurePolicy)):
+            if name in values and values[name] not in get_args(allowed):
+                raise unknown_name(name, str(values[name]), get_args(allowed))
+        extra = values.get("kv_connector_extra_config", {})
+        if not isinstance(extra, OffloadingOptions):
+            extra = OffloadingOptions(**_object(extra, OffloadingOptions, frozenset()))
+        extra.check()
+        return cls(**{**values, "kv_connector_extra_config": extra})
+
+
+def _object(given: object, kind: type[Any], ignored: frozenset[str]) -> dict[str, Any]:
+    """Read a JSON object whose keys are the fields of a class."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise ValueError(f"is no JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ValueError(f'must be an object such as {{"kv_connector": "{OFFLOADING}", ...}}')
+    known = {f.name for f in fields(kind)}
+    for key in given:
+        if key not in known | ignored:
+            raise unknown_name("setting of a connector", key, sorted(known))
+    return {k: v for k, v in given.items() if k in known and v is not None}
