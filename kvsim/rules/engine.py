@@ -240,6 +240,7 @@ def stand_still(state: Replica) -> bool:
         ready = min(ready, first_due(state.offloading))
     if ready < math.inf:
         state.wake_time = ready
+        state.must_complete = state.num_batches > 0  # an empty step that was queued
         return True
     if state.connector.kind != NO_CONNECTOR and has_transfers(state):
         state.connector.is_idle = True
