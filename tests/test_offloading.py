@@ -575,6 +575,19 @@ def test_a_look_up_finds_what_the_rules_say(seed):
     assert groups.find(num_tokens, local) == looked_up(groups, pins, num_tokens, local)
 
 
+def test_a_window_needs_a_longer_run_before_a_hit_inside_its_last_chunk():
+    groups = Groups([("full", 4, None), ("sliding_window", 8, 14)])
+    # Chunks of 4 in the full group, of 8 in the window; a hit of 28 ends inside the fourth of 8.
+    for place in range(7):
+        groups.put(0, place, 0)
+    for place in (0, 2, 3):
+        groups.put(1, place, 0)
+    # Two chunks would end at 32, and 28 - 13 lies in the second of 8, which is missing.
+    assert groups.find(40, 0) == 8
+    groups.put(1, 1, 0)
+    assert groups.find(40, 0) == 28
+
+
 def test_own_copies_make_a_look_up_unknown_and_start_stores_anew():
     groups = Groups([("full", 4, None)])
     groups.put(0, 0, 0)

@@ -133,13 +133,20 @@ def schedule_stores(state: Replica, batch: Batch) -> None:
         if s != NONE:
             flush_all_of(offloading, s, step, float(step))
     for at in range(state.num_admitted):
-        s = meet(offloading, state.requests[state.admissions[at].request])
+        k = state.admissions[at].request
+        s = meet(offloading, state.requests[k])
+        offloading.quiet_until[k] = 0
         for g in range(offloading.num_groups):
             offloading.states[s].num_known[g] = 0
     for at in range(batch.size):
-        see_blocks(state, state.requests[batch.entries[at].request])
+        k = batch.entries[at].request
+        if batch.entries[at].end > offloading.quiet_until[k]:
+            see_blocks(state, state.requests[k])
     for at in range(batch.size):
-        store_computed(state, state.requests[batch.entries[at].request], batch.entries[at].end)
+        k = batch.entries[at].request
+        if batch.entries[at].end > offloading.quiet_until[k]:
+            store_computed(state, state.requests[k], batch.entries[at].end)
+            set_quiet_until(state, state.requests[k])
     for at in range(offloading.num_finished):
         store_finished(state, offloading.finished[at])
     offloading.num_finished = 0
@@ -177,6 +184,19 @@ def store_computed(state: Replica, request: Request, end: int) -> None:
         return
     learn_keys(kv, offloading, side, kv.holdings[request.holding], request)
     store_up_to(offloading, s, end, step, float(step + offloading.store_steps), False)
+
+
+def set_quiet_until(state: Replica, request: Request) -> None:
+    """Note until when a running request gets no block, and completes no chunk."""
+    offloading, kv = state.offloading, state.kv
+    side = offloading.states[offloading.state_of[request.request_id] - 1]
+    quiet = kv.max_model_len
+    for g in range(offloading.num_groups):
+        quiet = min(quiet, side.num_known[g] * kv.groups[g].block_size - kv.num_lookahead_tokens)
+        end = (side.cursors[g] + 1) * offloading.groups[g].chunk_tokens
+        if end <= request.num_prompt_tokens or not offloading.prompt_only:
+            quiet = min(quiet, end - 1)
+    offloading.quiet_until[request.place] = quiet
 
 
 def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
