@@ -1,4 +1,7 @@
-"""What only some deployments have in memory: states, adapters, a drafter, an encoder's cache."""
+"""What only some deployments have in memory: states, adapters, a drafter, an encoder's cache.
+
+Runs of models with states stand here, too.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from typing import Any
 import pytest
 
 import kvsim
+import workloads
 from kvsim.budget.drafter import drafter_bytes, drafter_of, with_drafter
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.budget.lora import lora_bytes
 from kvsim.catalog import get_model
 from kvsim.catalog.spec import ModelSpec
 from kvsim.config import Config
+from kvsim.cost.work import state_traffic
 from kvsim.engine.setup import resolve
 from kvsim.roofline.intensity import roofline
 from kvsim.speculation import SpeculativeConfig
+from kvsim.trace import Trace
 from kvsim.training.remedies import train_memory
 
 MIB = 2**20
@@ -138,10 +144,66 @@ def test_cached_states_need_chunked_prefill() -> None:
     assert capacity("nemotron-h-8b", **off).fits
 
 
-def test_models_with_states_are_not_run_yet() -> None:
-    said = "its 24 Mamba or linear-attention layers are not simulated"
-    with pytest.raises(ValueError, match=said):
-        resolve(Config.build(model="nemotron-h-8b", gpu="h200-sxm"))
+def served(model: str, trace: Any, **options: Any) -> Any:
+    """Serve by plain Python and recount all memory after every step."""
+    limits: dict[str, Any] = {"max_model_len": 8192, "backend": "python", "check_invariants": True}
+    return kvsim.simulate(trace, model=model, gpu="h200-sxm", **limits, **options)
+
+
+#: Deployments of models with states, each in little memory.
+RUNS: list[tuple[str, dict[str, Any]]] = [
+    ("nemotron-h-8b", {}),
+    ("nemotron-h-8b", {"enable_prefix_caching": False}),
+    ("nemotron-h-8b", {"speculative_config": speculative("ngram", 2)}),
+    ("qwen3-next-80b-a3b", {"quantization": "fp8"}),
+    ("kimi-linear-48b-a3b", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}),
+]
+
+
+@pytest.mark.parametrize(("model", "options"), RUNS)
+def test_models_with_states_are_served(model: str, options: dict[str, Any]) -> None:
+    trace = workloads.fixed(prompt=1200, output=20, num_requests=12, request_rate=100.0)
+    found = served(model, trace, kv_cache_memory_bytes=10**9, **options)
+    assert found.summary["completed"] == 12
+    assert found.summary["kv_cache"]["token_states"] > 0.75
+
+
+def test_a_prefix_of_whole_blocks_is_hit_with_its_state() -> None:
+    """The second request finds the state after the second block of 528 tokens."""
+    content = [[(1, 0, 1100)]] * 2
+    trace = Trace.from_arrays([0.0, 5.0], [1100, 1100], [4, 4], segments=content)
+    found = served("nemotron-h-8b", trace)
+    assert list(found.requests["num_cached_tokens"]) == [0, 1056]
+    off = served("nemotron-h-8b", trace, enable_prefix_caching=False)
+    assert list(off.requests["num_cached_tokens"]) == [0, 0]
+
+
+def test_states_are_read_and_written_in_every_step() -> None:
+    config = Config.build(model="nemotron-h-8b", gpu="h200-sxm")
+    cost_config = resolve(config).cost_config
+    assert state_traffic(cost_config) == 2 * 24 * 2_158_592
+    halves = Config.build(model="nemotron-h-8b", gpu="h200-sxm", pipeline_parallel_size=2)
+    assert state_traffic(resolve(halves).cost_config) == 2 * 24 * 2_158_592
+    plain = Config.build(model="llama-3-8b", gpu="h200-sxm")
+    assert state_traffic(resolve(plain).cost_config) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"allocator": "dynamic"}, "only paged, without host memory, has blocks for them"),
+        ({"allocator": "virtual"}, "only paged, without host memory"),
+        ({"allocator": "paged+swap"}, "only paged, without host memory"),
+        ({"kv_offloading_size": 1.0}, "only paged, without host memory"),
+        ({"scheduler": "vllm-v0"}, "only vllm ends chunks where they can be cached"),
+    ],
+)
+def test_what_has_no_rules_for_states_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve(Config.build(model="nemotron-h-8b", gpu="h200-sxm", **options))
+
+
+def test_roofline_and_training_know_no_states() -> None:
     with pytest.raises(ValueError, match="whose work is not counted"):
         roofline(model="nemotron-h-8b", gpu="h200-sxm")
     with pytest.raises(ValueError, match="only attention's is known"):

@@ -10,9 +10,10 @@ from kvsim.cases.case import CaseConfig, Workload
 from kvsim.cases.play import _contents_of, parts_of, play
 from kvsim.cases.replay import _compare
 from kvsim.engine.replica import Replica
-from kvsim.records.connector import NO_LOAD
+from kvsim.records.connector import NO_LOAD, RECEIVED
+from kvsim.records.request import PREEMPTED
 from kvsim.results.tables import REQUESTS, FinishReason
-from kvsim.rules.connector import find_computed
+from kvsim.rules.connector import find_computed, promote, start_load
 from kvsim.rules.engine import see_arrivals
 from kvsim.rules.loading import reserved_blocks
 
@@ -168,26 +169,44 @@ def test_a_failed_synchronous_load_is_cut_and_its_output_dropped():
     assert len(failed) == 1
 
 
-def test_a_later_request_computes_only_behind_its_own_bad_blocks():
-    """The two share a prefix: what the first computes again is good for the second."""
-    kv = {"remote_prefill": True, "load_steps": 3, "fail_from_block": 0}
-    rows = [
-        {"id": 0, "arrival_step": 0, "segments": [[1, 8]], "max_tokens": 1},
-        *(
-            {
-                "id": k,
-                "arrival_step": 2,
-                "segments": [[1, 8], [k, 9]],
-                "max_tokens": 1,
-                "kv": kv | ({"fail_from_block": None} if k == 1 else {}),
-            }
-            for k in (1, 2)
-        ),
-    ]
-    entries = played(config("kv_consumer"), Workload.model_validate({"requests": rows}))
+def test_a_bad_block_that_an_earlier_request_shares_counts_as_good_for_a_later_one():
+    work = sharing(
+        {"remote_prefill": True, "load_steps": 3},
+        {"remote_prefill": True, "load_steps": 3, "fail_from_block": 0},
+    )
+    entries = played(config("kv_consumer"), work)
     assert len(first(entries, "bad")[1]) == 5
-    loaded = {row[0]: row[1] for entry in entries for row in entry.get("new", ())}
-    assert loaded == {0: 0, 1: 8, 2: 8}  # 1 is cut too, behind nothing: its first bad block counts
+    # The first begins anew, with other blocks; the second is cut behind those that both share.
+    assert first(entries[2:], "new")[1] == [[1, 8, [[1, 2, 5, 4, 3]]], [2, 8, [[1, 2, 6, 7, 8]]]]
+
+
+def sharing(*transfers):
+    """Requests that hit the same two blocks, and load the rest."""
+    rows = [{"id": 0, "arrival_step": 0, "segments": [[1, 8]], "max_tokens": 1}]
+    for k, kv in enumerate(transfers, 1):
+        segments = [[1, 8], [k, 9]]
+        rows.append({"id": k, "arrival_step": 2, "segments": segments, "max_tokens": 1, "kv": kv})
+    return Workload.model_validate({"requests": rows})
+
+
+def test_a_load_that_has_failed_whole_is_held_until_it_has_ended():
+    work = sharing(
+        {"remote_prefill": True, "load_steps": 6},
+        {"remote_prefill": True, "load_steps": 1, "fail_from_block": 0},
+    )
+    entries = played(config("kv_consumer"), work)
+    assert first(entries, "bad")[0] == 3
+    assert [entry.get("h") for entry in entries[1:6]] == [[1, 2], [1, 2], [1], [1], [1]]
+    assert first(entries[3:], "new") == (4, [[2, 8, [[1, 2, 6, 7, 8]]]])
+
+
+def test_who_has_loaded_and_must_wait_for_something_else_is_held():
+    kv = {"remote_prefill": True, "load_steps": 2}
+    work = workload((0, 8, 2, {"lora": 1, "kv": kv}), (1, 8, 6, {"lora": 2}))
+    entries = played(config("kv_consumer", lora={"max_loras": 1}), work)
+    assert first(entries, "rcv") == (2, ["r0"])
+    assert [entry.get("h") for entry in entries[:7]] == [["r0"]] * 7
+    assert not any(entry["w"] for entry in entries)
 
 
 def test_kept_blocks_are_reserved_for_a_transfer():
@@ -278,3 +297,94 @@ def test_who_is_aborted_is_told_apart_in_the_results():
 def test_what_cannot_transfer_is_refused():
     with pytest.raises(ValueError, match="connector: scheduler 'orca'"):
         config("kv_both", scheduler="orca")
+
+
+def test_a_producer_lets_nobody_pass_a_request_whose_dropped_output_is_under_way():
+    work = workload((3, 7, 7, {}), (2, 5, 14, {}), (2, 4, 2, {}), (1, 9, 13, {}))
+    stages = {"async_scheduling": True, "pipeline_parallel_size": 2, "num_gpu_blocks": 10}
+    entries = [e for e in played(config("kv_producer", **stages), work) if e["s"] >= 25]
+    assert first(entries, "pre") == (25, ["r1"])
+    step, rows = first(entries, "res")
+    assert (step, [row[0] for row in rows]) == (28, ["r1", "r0"])
+
+
+def test_a_load_needs_room_for_its_whole_prompt_but_not_beside_what_others_reserve():
+    work = workload((0, 60, 1, {}), (0, 60, 1, {"kv": {"ext_tokens": 4}}))
+    entries = played(config("kv_consumer", long_prefill_token_threshold=16), work)
+    # 25 blocks are free, 11 of them reserved for the first prompt: 14 are less than a prompt's 15.
+    assert first(entries, "ld") == (0, [["r1", 4, [[5]]]])
+
+
+def test_all_groups_take_external_blocks_before_any_takes_more():
+    groups = [{"type": "full", "block_size": 4}] * 2
+    work = workload((0, 16, 1, {"kv": {"ext_tokens": 8, "sync": True}}))
+    entries = played(config("kv_consumer", groups=groups), work)
+    assert entries[0]["new"] == [["r0", 8, [[1, 2, 5, 6], [3, 4, 7, 8]]]]
+
+
+def test_loaded_blocks_are_named_before_the_whole_prompt_fits():
+    kv = {"ext_tokens": 8, "load_steps": 3}
+    work = workload((0, 40, 1, {"kv": kv}), (1, 32, 10, {}))
+    given = config("kv_consumer", num_gpu_blocks=14, long_prefill_token_threshold=4)
+    entries = played(given, work)
+    assert first(entries, "rcv") == (3, ["r0"])
+    turn = entries[4]
+    assert turn["h"] == ["r0"]
+    assert turn["nh"] == 2 + 4  # those of the load, and what the other has computed
+    assert first(entries, "new")[1][0][0] == "r1"
+
+
+def test_an_admission_after_a_load_leaves_the_watermark():
+    work = workload(
+        (0, 9, 1, {"kv": {"ext_tokens": 8, "load_steps": 2}}),
+        (0, 37, 12, {}),
+    )
+    tight = {"num_gpu_blocks": 14, "scheduler_reserve_full_isl": False}
+    steps = {}
+    for watermark in (0.0, 0.1):
+        entries = played(config("kv_consumer", watermark=watermark, **tight), work)
+        new = {row[0]: entry["s"] for entry in entries for row in entry.get("new", ())}
+        steps[watermark] = new["r0"]
+    assert steps[0.0] == 3
+    assert steps[0.1] > 3
+
+
+def test_loads_that_ended_free_their_blocks_before_sends_that_ended():
+    work = workload(
+        (0, 8, 1, {"kv": {"remote_prefill": True, "load_steps": 5}, "abort_step": 1}),
+        (0, 8, 1, {"kv": {"remote_decode": True, "send_steps": 4}}),
+    )
+    last = played(config("kv_both", enable_prefix_caching=False), work)[-1]
+    assert (last["rcv"], last["snt"]) == (["r0"], ["r1"])
+    assert last["fql"][:5] == [4, 3, 2, 1, 5]
+
+
+def test_a_fence_frees_the_blocks_of_all_groups_as_one_list():
+    groups = [{"type": "full", "block_size": 4}] * 2
+    given = config("kv_consumer", groups=groups, async_scheduling=True)
+    entries = played(given, workload((0, 8, 5, {"abort_step": 1}), (1, 4, 1, {})))
+    assert entries[1]["abt"] == ["r0"]
+    assert entries[1]["fql"][-4:] == [4, 3, 2, 1]
+
+
+def test_a_request_that_was_preempted_before_its_load_comes_back_as_resumed():
+    replica = replica_of(config("kv_consumer"), workload((0, 16, 1, {})))
+    state, request = started(replica)
+    state.connector.offered[0] = 16
+    request.num_preemptions = 1
+    assert find_computed(state, request) == 16
+    assert start_load(state, request.place)
+    assert not promote(state, request)
+    state.connector.load[0] = RECEIVED
+    assert promote(state, request)
+    assert request.status == PREEMPTED
+
+
+def test_a_request_whose_prompt_is_computed_reserves_nothing():
+    replica = replica_of(config("kv_consumer"), workload((0, 8, 30, {})))
+    replica.submit(np.arange(1), np.zeros(1))
+    replica.state.watched = True
+    next(stop for stop in replica.stops() if stop)
+    (request,) = (r for r in replica.state.requests if r.request_id == 0)
+    request.num_tokens += 16  # as after a preemption: it computes its output again
+    assert reserved_blocks(replica.state) == 0

@@ -70,6 +70,12 @@ def test_a_whole_item_may_be_the_chunk():
     assert scheduled == [8, 24]
 
 
+def test_an_item_may_fill_the_cache_and_no_larger_one_is_encoded():
+    given = workload((20, [("a", 4, 12)]))
+    assert steps(config(cache_size=12), given, 1)[0]["sch"] == [["r0", 20]]
+    assert steps(config(cache_size=11), given, 1)[0]["sch"] == [["r0", 4]]
+
+
 def test_a_drafter_reads_the_item_behind_the_chunk():
     given = workload((60, [("a", 24, 10)]))
     assert steps(config(), given, 1)[0].get("enc") is None

@@ -2,11 +2,12 @@
 
 The fields are those of the recorded vLLM schedules. ``s`` step; ``sch`` [id, tokens] in schedule
 order; ``new`` / ``res`` [id, prefix hit, block table per group] of admissions, first or after a
-preemption; ``pre`` preempted; ``nb`` new blocks of running requests; ``free`` free blocks (or
-slots); then, after the step's output is processed, ``fin`` finished; ``r`` / ``w`` running and
-waiting; ``free2``; ``fq`` / ``fql`` checksum of the free queue, and the queue while short; ``nh`` /
-``hc`` number and checksum of blocks with a key; ``bt`` checksum of all block tables. Allocators
-without blocks log ``addr`` [id, start, size] instead.
+preemption; ``pre`` preempted; ``nb`` new blocks of running requests; ``cow`` [source, copy] of
+blocks in which a hit ends; ``free`` free blocks (or slots); then, after the step's output is
+processed, ``fin`` finished; ``r`` / ``w`` running and waiting; ``free2``; ``fq`` / ``fql`` checksum
+of the free queue, and the queue while short; ``nh`` / ``hc`` number and checksum of blocks with a
+key; ``bt`` checksum of all block tables. Allocators without blocks log ``addr`` [id, start, size]
+instead. What a connector adds is in :mod:`kvsim.cases.connector`.
 """
 
 from __future__ import annotations

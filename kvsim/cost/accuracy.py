@@ -68,7 +68,8 @@ def unlike_what_was_run(
     kinds = {
         "mixture of experts": model.num_experts > 0,
         "latent attention": model.kv_lora_rank > 0,
-        "sliding or chunked attention": any(layer.kind != "full" for layer in layout.layers),
+        "sliding or chunked attention": any(layer.window is not None for layer in layout.layers),
+        "Mamba or linear attention": model.num_state_layers > 0,
         f"{quantization} weights": quantization is not None,
         f"{dtype} arithmetic": dtype not in ("bf16", "fp16"),
         f"{kv_dtype} KV": kv_dtype not in ("bf16", "fp16"),

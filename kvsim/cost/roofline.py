@@ -18,7 +18,7 @@ from kvsim.cost.efficiency import Efficiency, efficiency_of, with_constants_of, 
 from kvsim.cost.hierarchy import COPY_SECONDS
 from kvsim.cost.host_link import lay_out_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
-from kvsim.cost.work import WorkCounter
+from kvsim.cost.work import WorkCounter, state_traffic
 from kvsim.records.cost import ROOFLINE, Cost, Work
 from kvsim.records.kv import Moved
 from kvsim.registry import overridden
@@ -122,6 +122,7 @@ class RooflineCost:
         record.step_time = host_seconds + rate.step
         record.step_time += layers * (rate.layer_launch + self.gemm_launches)
         record.request_time = rate.request
+        record.request_time += state_traffic(config) / record.kv_rate
         if config.host_waits:  # for reasons of no kernel (D31)
             record.step_time += rate.sync_step
             record.request_time += rate.sync_request

@@ -47,9 +47,13 @@ def query_bytes(config: CostConfig, classes: list[LayerClass]) -> float:
 def _shapes(model: ModelSpec, tp: int) -> list[tuple[float, float]]:
     """(k, n) of every GEMM a token passes in the layers; routers, small, are left out."""
     shapes = [shape for layer in model.layers for shape in _attention_shapes(model, layer, tp)]
+    if (state := model.state) is not None:
+        h, inner = model.hidden_size, state.width / tp
+        mixed = [(h, inner + state.num_conv_channels(tp)), (inner, h)]
+        shapes += mixed * model.num_state_layers
     experts = (model.num_experts_per_token + model.num_shared_experts) * model.num_moe_layers
     shapes += _mlp_shapes(model, model.moe_intermediate_size / tp) * experts
-    dense = model.num_layers - model.num_moe_layers
+    dense = model.num_mlp_layers - model.num_moe_layers
     return shapes + _mlp_shapes(model, model.intermediate_size / tp) * dense
 
 

@@ -51,7 +51,8 @@ class WorkCounter:
         record.token_bytes, record.logit_bytes = gemm_activation_bytes(config)
         record.kv_token_bytes = config.layout.bytes_per_token
         # The layout holds one pipeline stage; a step passes through all of them.
-        record.num_stages = config.model.num_layers / len(config.layout.layers)
+        keeping = sum(mixer is not None for mixer in config.model.mixers)
+        record.num_stages = keeping / len(config.layout.layers)
         self.record = record
         self.lay_out(record, Objects())
 
@@ -92,10 +93,11 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
     """Collect the model's layers by what their attention sees, all pipeline stages together."""
     model, tp = config.model, config.tensor_parallel_size
     # The layout holds one stage; layers of the others are like one of these, or taken to be.
-    places = {layer: kv for kv, layer in zip(config.layout.layers, model.layers, strict=False)}
+    placed = [kv for kv in config.layout.layers if kv.kind != "mamba"]
+    places = {layer: kv for kv, layer in zip(placed, model.layers, strict=False)}
     classes: dict[tuple[str, int], LayerClass] = {}
     for index, layer in enumerate(model.layers):
-        kv = places.get(layer, config.layout.layers[index % len(config.layout.layers)])
+        kv = places.get(layer) or placed[index % len(placed)]
         decode, prompt = (2.0 * dims * model.num_heads / tp for dims in _pair_dims(config, layer))
         key = (kv.kind, kv.window or 0)
         old = classes.get(key, LayerClass(*key, 0, 0.0, 0.0))
@@ -106,6 +108,13 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
             old.prompt_pair_flops + prompt,
         )
     return list(classes.values())
+
+
+def state_traffic(config: CostConfig) -> float:
+    """Bytes of states that a request reads and writes in a step, all stages together."""
+    layers = config.layout.layers
+    kept = [layer.state_bytes for layer in layers if layer.kind == "mamba"]
+    return 2.0 * sum(kept) / max(len(kept), 1) * config.model.num_state_layers
 
 
 def _pair_dims(config: CostConfig, layer: AttentionLayer) -> tuple[float, float]:

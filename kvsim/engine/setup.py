@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.budget.budget import GIB
-from kvsim.budget.capacity import Memory, resolve_memory
+from kvsim.budget.capacity import Memory, resolve_memory, state_settings
 from kvsim.budget.drafter import with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
@@ -131,7 +131,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         spec = None if allocator.speculation == "none" else allocator.speculation
         config = config.model_copy(update={"speculative_config": spec})
     memory = resolve_memory(config)
-    _check_states(memory)
+    _check_states(config, memory, allocator)
     layout = _layout(config, memory, allocator)
     kind = _scheduler_type(config, memory, layout, allocator, scheduler)
     allocator = _with_offloading(config, allocator, kind, scheduler)
@@ -243,6 +243,7 @@ def _layout(config: Config, memory: Memory, allocator: AllocatorSpec) -> KVLayou
         num_kv_heads=allocator.num_kv_heads,
         window=allocator.window,
         kv_lora_rank=allocator.kv_lora_rank,
+        **state_settings(config, memory.dtype),
     )
 
 
@@ -259,7 +260,7 @@ def _kv_config(
         layout=with_drafter(
             layout, memory.model, config.speculative_config, tensor_parallel_size=tp
         ),
-        block_size=config.block_size,
+        block_size=memory.block_size,
         num_bytes=memory.num_gpu_blocks * memory.plan.bytes_per_block,
         max_model_len=memory.limits.max_model_len,
         max_in_flight_tokens=steps * _step_tokens(memory, kind),
@@ -324,12 +325,19 @@ def _scheduler_config(
     )
 
 
-def _check_states(memory: Memory) -> None:
-    """Refuse a model that keeps states: its blocks have rules of their own."""
-    if memory.model.num_state_layers:
+def _check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> None:
+    """Refuse memory that has no rules for states."""
+    if not memory.model.num_state_layers:
+        return
+    if allocator.base != "paged" or config.kv_offloading_size is not None or allocator.swap:
         raise ValueError(
-            f"model {memory.model.name!r}: its {memory.model.num_state_layers} Mamba or "
-            "linear-attention layers are not simulated; kvsim capacity says what they take"
+            f"allocator {config.allocator!r}: {memory.model.name} keeps states of Mamba or linear "
+            "attention, and only paged, without host memory, has blocks for them"
+        )
+    if config.scheduler not in (None, "vllm"):
+        raise ValueError(
+            f"scheduler {config.scheduler!r}: {memory.model.name} keeps states of Mamba or linear "
+            "attention; only vllm ends chunks where they can be cached"
         )
 
 

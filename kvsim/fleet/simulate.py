@@ -176,7 +176,8 @@ def check_no_leak(replica: Replica) -> None:
     state, usage = replica.state, replica.kv.usage
     live = [state.requests[state.running[place]] for place in range(state.num_running)]
     num_tokens = sum(request.num_computed_tokens * request.num_samples for request in live)
-    most = num_tokens * replica.setup.kv_config.layout.bytes_per_token
+    config = replica.setup.kv_config
+    most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
     held = usage.token_states + usage.reservation + usage.internal
     if held and not (live or state.num_swapped or state.num_retired):
         raise RuntimeError(f"{held} bytes are held, and no request is alive")

@@ -20,6 +20,8 @@ from kvsim.rules import pool as rules
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from kvsim.kv.eviction import EvictionPolicy
     from kvsim.records.memory import Memory
 
@@ -203,5 +205,24 @@ class BlockPool:
                 f"invariant 2: {used} in use ({sum(self.num_used)} counted) + {len(free)} free "
                 f"is not {self.num_usable}"
             )
+        if pool.num_cards > 0:
+            self._check_cards(hashed)
         if not hashed[cached].all() or int(hashed[free].sum()) != len(cached):
             raise RuntimeError("a free block is in the wrong part of the free queue")
+
+    def _check_cards(self, hashed: NDArray[Any]) -> None:
+        """Check that every card is free or belongs to a block with a key."""
+        pool, found = self.kv.pool, 0
+        for owner in range(pool.num_usable + 1):
+            k = pool.first_cards[owner]
+            while k != NONE:
+                found += 1
+                if not hashed[owner] or pool.card_owners[k - pool.num_usable - 1] != owner:
+                    raise RuntimeError(f"block {owner} has keys beside none, or another one's")
+                k = pool.blocks[k].next
+        k = pool.free_card
+        while k != NONE:
+            found += 1
+            k = pool.blocks[k].next
+        if found != pool.num_cards:
+            raise RuntimeError(f"{pool.num_cards} records for further keys, {found} found")

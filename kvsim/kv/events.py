@@ -8,7 +8,6 @@ import numpy as np
 
 from kvsim.records.events import Event
 from kvsim.records.memory import Views, head
-from kvsim.records.paged import FULL
 from kvsim.rules.attention import cdiv
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
     groups = [kv.groups[g] for g in range(kv.num_groups)]
     blocks = len(pool.blocks)
     pool.has_events = True
-    large = [group.kind == FULL and group.keys_per_block > 1 for group in groups]
-    kv.tells_tails = len(groups) > 1 and any(large)
     # Every block may go and come, and again after a preemption; each request tells once per group.
     smallest = min(group.block_size for group in groups)
     log = pool.log

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -127,6 +128,14 @@ class KVCacheConfig:
     specs: tuple[AttentionSpec, ...] = ()
     prefix_match_unit: int | None = None
     mamba_shared_prefix_checkpoint: bool = False
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """Bytes of states that a request holds at most, 0 if layers keep none."""
+        if all(layer.kind != "mamba" for layer in self.layout.layers):
+            return 0
+        groups = self.grouping().groups
+        return sum(g.used_bytes * g.state.num_blocks for g in groups if g.state is not None)
 
     def grouping(self, block_size: int | None = None) -> KVPlan:
         """Return the groups of layers, with blocks of the configured size or another."""

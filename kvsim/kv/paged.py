@@ -15,6 +15,7 @@ from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotat
 from kvsim.kv.attention import (
     AttentionSpec,
     Mamba,
+    ReferenceWindow,
     attention_spec,
     is_cached,
     most_states,
@@ -29,7 +30,16 @@ from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, PAGED
 from kvsim.records.memory import head
-from kvsim.records.paged import FULL, NULL_BLOCK, RING, BlockTable, KVGroup, LookupSpec
+from kvsim.records.paged import (
+    FULL,
+    MAMBA_ALIGN,
+    NULL_BLOCK,
+    RING,
+    RSWA,
+    BlockTable,
+    KVGroup,
+    LookupSpec,
+)
 from kvsim.records.record import NONE
 from kvsim.rules.attention import admission_cap, cdiv
 from kvsim.rules.window import num_dead
@@ -55,6 +65,7 @@ class PagedManager(RuleManager):
     num_gpu_blocks : blocks in the pool, the null block included
     groups : attention spec of each KV-cache group; all share the pool
     slot_bytes : per group, bytes of one token's KV in it
+    state_bytes : per group, bytes that a block of it can hold
     bytes_per_block : bytes of one block, the same for all groups; what a group's layers leave
         unused of it is external waste
     """
@@ -75,6 +86,9 @@ class PagedManager(RuleManager):
         plan = config.grouping(block_size)
         self.groups = [*config.specs] or [attention_spec(group) for group in plan.groups]
         self.slot_bytes = [group.slot_bytes for group in plan.groups]
+        self.state_bytes = [
+            group.used_bytes or group.block_size * group.slot_bytes for group in plan.groups
+        ]
         self.bytes_per_block = self.piece_bytes = plan.bytes_per_block
         self.num_gpu_blocks = config.num_bytes // plan.bytes_per_block
         self.num_usable = max(self.num_gpu_blocks - 1, 0)
@@ -125,16 +139,21 @@ class PagedManager(RuleManager):
         kv.has_windows = any(spec.kind != FULL for spec in self.groups)
         kv.num_cpu_free = config.swap_space_bytes // self.bytes_per_block
         self._lay_out_groups(kv, memory)
-        tells = config.events and config.enable_prefix_caching
-        num_cards = (
-            self.num_gpu_blocks if tells and len({s.block_size for s in self.groups}) > 1 else 0
+        if any(spec.kind == MAMBA_ALIGN for spec in self.groups):
+            self._lay_out_states(kv, memory)
+        several = len(self.groups) > 1
+        kv.names_by_group = kv.has_states or (
+            several and (config.drops_last_block or self._tells_events)
         )
-        if any(isinstance(spec, Mamba) and spec.mode == "align" for spec in self.groups):
-            num_cards = self._lay_out_states(kv, memory)
         lay_out_pool(
-            kv.pool, memory, self.num_gpu_blocks, len(self.groups), self.eviction, num_cards
+            kv.pool,
+            memory,
+            self.num_gpu_blocks,
+            len(self.groups),
+            self.eviction,
+            self._num_cards(kv),
         )
-        if tells:
+        if self._tells_events:
             lay_out_events(kv, memory, config.max_in_flight_tokens)
         self.add_holdings(kv, memory, num_holdings)
 
@@ -147,9 +166,12 @@ class PagedManager(RuleManager):
             group = kv.groups[g]
             group.index, group.kind, group.window = g, spec.kind, num_kept(spec)
             group.extra_retained = num_kept(spec) - spec.window
+            if isinstance(spec, ReferenceWindow):
+                group.window, group.reference_window = 0, spec.window
             group.is_cached = is_cached(spec)
             group.num_spec_blocks = spec.spec_blocks if isinstance(spec, Mamba) else 0
             group.block_size, group.slot_bytes = spec.block_size, self.slot_bytes[g]
+            group.state_bytes = self.state_bytes[g] if spec.kind >= RING else 0
             group.admission_cap = self.admission_caps[g]
             flagged = g in config.draft_groups or not config.draft_groups
             drops = config.drops_last_block and flagged
@@ -170,8 +192,8 @@ class PagedManager(RuleManager):
             for g in groups:
                 kv.groups[g].drops_last_block = found.drops_last_block
 
-    def _lay_out_states(self, kv: KV, memory: Memory) -> int:
-        """Lay out what states need; returns how many further keys blocks may have."""
+    def _lay_out_states(self, kv: KV, memory: Memory) -> None:
+        """Lay out what states that can be hit need."""
         config, unit = self.config, kv.hash_block_size
         cached = [spec for spec in self.groups if is_cached(spec)]
         states = [spec for spec in cached if isinstance(spec, Mamba)]
@@ -181,6 +203,8 @@ class PagedManager(RuleManager):
         )
         if kv.matches_partially:
             kv.alignment = unit
+            if config.prefix_cache_retention_interval is None:
+                kv.segment = unit
         kv.states.block_size = config.block_size
         if states[0].checkpoint_blocks:
             kv.states.checkpoint_alignment = states[0].checkpoint_alignment
@@ -192,8 +216,20 @@ class PagedManager(RuleManager):
         )
         kv.states.named_in = memory.ints(self.num_usable + 1)
         kv.states.checkpoints = memory.ints(kv.num_groups, NONE)
-        longest = max([unit, *(s.block_size for s in cached if sees_all(s))]) // unit
-        return (self.num_usable + 1) * (longest - 1) if kv.matches_partially else 0
+
+    @property
+    def _tells_events(self) -> bool:
+        return self.config.events and self.config.enable_prefix_caching
+
+    def _num_cards(self, kv: KV) -> int:
+        """Return how many keys blocks may have beside their first."""
+        several = len(self.groups) > 1
+        if not kv.matches_partially and not (self._tells_events and several):
+            return 0
+        longest = max(
+            [group.keys_per_block for group in kv.groups if group.kind in (FULL, RSWA)], default=1
+        )
+        return (self.num_usable + 1) * (longest - 1)
 
     def num_tables(self) -> int:
         """Block tables of one request."""

@@ -90,7 +90,6 @@ class KV(Record):
     num_lookahead_tokens: int = 0
     num_hash_lookahead_tokens: int = 0  # after a block that its key covers
     num_unnamed_tokens: int = 0  # at the end of what is computed, not named yet
-    tells_tails: bool = False  # events tell of prompts that end in a block, which none looks up
     drops_last_block: bool = False  # of a hit: a drafter has no state of it
     segment: int = 0  # tokens between the window ends that stay cached, 0 for none
     keeps_boundaries: bool = False  # also the window before a prompt's end stays cached
@@ -98,6 +97,7 @@ class KV(Record):
     reserve_output: bool = False
     enable_prefix_caching: bool = False
     has_windows: bool = False
+    names_by_group: bool = False  # each group names its blocks at a pace of its own
     has_states: bool = False  # of Mamba layers, that later requests can take up
     matches_partially: bool = False  # a hit may end inside a block
     states: States = field(default_factory=States)

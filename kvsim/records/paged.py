@@ -93,10 +93,12 @@ class KVGroup(Record):
     kind: int = FULL
     window: int = 0  # tokens of a sliding window, retained ones included, or of a chunk
     extra_retained: int = 0  # tokens of it that are kept, but needed by no hit
+    reference_window: int = 0  # tokens that R-SWA keeps behind the prompt
     is_cached: bool = True  # its blocks get keys and are looked up
     num_spec_blocks: int = 0  # of states, for drafts
     block_size: int = 0
     slot_bytes: int = 0
+    state_bytes: int = 0  # of a block that holds a state, its padding left out
     admission_cap: int = 0  # most blocks a request ever holds at once, 0 for no limit
     keys_per_block: int = 1
     drops_last_block: bool = False  # of a hit, for a drafter that needs what follows it

@@ -15,7 +15,7 @@ class States(Record):
     block_size: int = 0  # the configured one: chunks of a prompt end at its multiples
     checkpoint_alignment: int = 0  # of states inside a chunk, tokens from its start; 0: none
     keeps_shared: bool = False  # also the state where a shared prefix ends, inside a block or not
-    step: int = 0  # number of the step being scheduled
+    step: int = 1  # number of the step being scheduled
     named_in: list[int] = field(default_factory=list)  # by block: the step that gave it its key
     pending: list[int] = field(default_factory=list)  # by holding and group: place to copy, or NONE
     checkpoints: list[int] = field(default_factory=list)  # by group: place left by this chunk

@@ -148,12 +148,12 @@ def append_states(
 def name_states(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
     """Give keys to the state inside a block, and to the one that the chunk has left."""
     states, prompt = kv.states, request.num_prompt_tokens
-    shared = request.shared_prefix_boundary
-    is_end = num_tokens == last_state(kv, prompt, kv.hash_block_size)
-    if states.keeps_shared and num_tokens == shared and shared <= prompt:
-        is_end = True
-    if kv.matches_partially and is_end and num_tokens > 0:
-        name_state(kv, request, holding, g, num_tokens)
+    if kv.matches_partially and num_tokens > 0:
+        shared = request.shared_prefix_boundary
+        if num_tokens == last_state(kv, prompt, kv.hash_block_size) or (
+            states.keeps_shared and num_tokens == shared <= prompt
+        ):
+            name_state(kv, request, holding, g, num_tokens)
     if states.checkpoints[g] != NONE:
         name_checkpoint(kv, request, holding, g)
         states.checkpoints[g] = NONE

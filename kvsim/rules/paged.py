@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING
+from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING, RSWA
 from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
 from kvsim.rules.events import note_key, note_partial, note_stored
 from kvsim.rules.eviction import note_arrival
@@ -213,7 +213,7 @@ def grow(kv: KV, request: Request, end: int) -> bool:
 def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
     """Note until when growing fills last blocks, and moves windows within a block, and no more."""
     quiet = kv.max_model_len
-    if (kv.drops_last_block and kv.num_groups > 1) or kv.replay_window > 0:
+    if kv.names_by_group or kv.replay_window > 0:
         quiet = 0  # every group names or drops its blocks at a pace of its own
     elif kv.enable_prefix_caching:
         quiet = holding.num_cached_tokens + kv.alignment - 1
@@ -231,24 +231,15 @@ def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
 
 
 def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
-    """Give keys to what a later hit can find once ``num_tokens`` tokens are computed."""
-    ahead, known = kv.num_hash_lookahead_tokens, num_tokens
-    if ahead > 0:
-        known = min(num_tokens, request.num_tokens - ahead)
-    if (kv.drops_last_block and kv.num_groups > 1) or kv.matches_partially:
-        cache_unevenly(kv, request, holding, known, num_tokens)
+    """Give keys to the blocks that are full once ``num_tokens`` tokens are computed."""
+    if kv.names_by_group:
+        cache_by_group(kv, request, holding, num_tokens)
         return
-    cache_evenly(kv, request, holding, known - kv.num_unnamed_tokens)
-    for g in range(kv.num_groups):
-        if kv.groups[g].kind == MAMBA_ALIGN:
-            name_states(kv, request, holding, g, num_tokens)
-
-
-def cache_evenly(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
-    """Give keys to the blocks that are full in every group."""
+    ahead = kv.num_hash_lookahead_tokens
+    if ahead > 0:
+        num_tokens = min(num_tokens, request.num_tokens - ahead)
+    num_tokens -= kv.num_unnamed_tokens
     if num_tokens < holding.num_cached_tokens + kv.alignment:
-        if kv.tells_tails:
-            name_tails(kv, request, holding, num_tokens // kv.alignment * kv.alignment)
         return
     num_tokens -= num_tokens % kv.alignment
     unit = kv.hash_block_size
@@ -257,8 +248,6 @@ def cache_evenly(kv: KV, request: Request, holding: Holding, num_tokens: int) ->
         size = kv.groups[g].block_size
         first = max(holding.num_cached_tokens // size, holding.tables[g].num_offered)
         name_blocks(kv, request, holding, g, first, num_tokens // size)
-        if kv.tells_tails:
-            name_tail(kv, request, holding, g, num_tokens)
     holding.num_cached_tokens = num_tokens
     set_quiet(kv, request, holding)
 
@@ -288,14 +277,6 @@ def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, 
         note_stored(kv, request, holding, group, first, stop, first_key)
 
 
-def name_tails(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
-    """Name the block in which a prompt ends in every group, if no other block is full."""
-    unit = kv.hash_block_size
-    extend_keys(holding, request, num_tokens // unit, unit, kv.num_hash_lookahead_tokens)
-    for g in range(kv.num_groups):
-        name_tail(kv, request, holding, g, num_tokens)
-
-
 def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
     """Name the block in which a prompt ends, by the last whole hash unit of the prompt.
 
@@ -320,18 +301,16 @@ def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: in
         note_partial(kv, request, holding, g, units)
 
 
-def cache_unevenly(
-    kv: KV, request: Request, holding: Holding, num_tokens: int, num_computed: int
-) -> None:
-    """Name the blocks of several groups, where those that drop a hit's last one keep one more.
+def cache_by_group(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+    """Name the blocks of several groups, of each as many as suits it.
 
-    Where hits may end inside a block, each group names all its full ones. Of the computed tokens,
-    ``num_tokens`` can be named.
+    Those that drop a hit's last block keep one more. Where hits may end inside a block, so do names
+    of states and of prompts.
     """
-    unit = 1 if kv.matches_partially else kv.alignment
-    whole = max(num_tokens, 0) // unit * unit
-    named = max(num_tokens - kv.num_unnamed_tokens, 0)
-    extend_keys(holding, request, max(num_tokens, 0) // kv.hash_block_size, kv.hash_block_size, 0)
+    ahead, unit = kv.num_hash_lookahead_tokens, kv.alignment
+    known = max(min(num_tokens, request.num_tokens - ahead), 0)
+    whole, named = known // unit * unit, max(known - kv.num_unnamed_tokens, 0)
+    extend_keys(holding, request, known // kv.hash_block_size, kv.hash_block_size, ahead)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
         end = whole
@@ -341,9 +320,10 @@ def cache_unevenly(
         if stop > table.num_offered:
             name_blocks(kv, request, holding, g, table.num_offered, stop)
             table.num_offered = stop
-        name_tail(kv, request, holding, g, end)
+        if group.keys_per_block > 1 and (group.kind == FULL or group.kind == RSWA):  # noqa: PLR1714
+            name_tail(kv, request, holding, g, end)
         if group.kind == MAMBA_ALIGN:
-            name_states(kv, request, holding, g, num_computed)
+            name_states(kv, request, holding, g, num_tokens)
     holding.num_cached_tokens = max(whole, holding.num_cached_tokens)
     set_quiet(kv, request, holding)
 

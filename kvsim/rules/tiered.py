@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.contents import NO_CONTENT
 from kvsim.rules.contents import find_content
 from kvsim.rules.host_tier import pin
-from kvsim.rules.paged import admit_paged
-from kvsim.rules.pool import cache
+from kvsim.rules.paged import admit_paged, name_blocks
 from kvsim.rules.prefix import find_hit
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ def admit_tiered(kv: KV, request: Request, holding: Holding, num_tokens: int, hi
     admitted = admit_paged(kv, request, holding, num_tokens, hit - fetched, fetched)
     pin(host, holding, first, last, 0)
     if admitted:
-        for place in range(first, last):
-            cache(kv.pool, holding.tables[0].blocks[place], holding.keys[place])
+        name_blocks(kv, request, holding, 0, first, last)
         host.num_fetched += last - first
     return admitted
 

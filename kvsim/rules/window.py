@@ -50,7 +50,7 @@ def drop_gap(
     What the gap leaves of the blocks at its ends counts as live.
     """
     prompt = request.num_prompt_tokens
-    stop = max(prompt, num_processed - group.window) // group.block_size
+    stop = max(prompt, num_processed - group.reference_window) // group.block_size
     first = stop
     while first > cdiv(prompt, group.block_size) and table.blocks[first - 1] != NULL_BLOCK:
         first -= 1
