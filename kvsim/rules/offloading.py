@@ -12,7 +12,7 @@ from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv
 from kvsim.rules.held import num_queued
-from kvsim.rules.host_cache import find_chunk, pin
+from kvsim.rules.host_cache import find_chunk, pin_chunk
 from kvsim.rules.offload_jobs import (
     add_block,
     add_chunk_to,
@@ -25,7 +25,7 @@ from kvsim.rules.offload_jobs import (
     watch_all_of,
 )
 from kvsim.rules.offload_lookup import find_offloaded
-from kvsim.rules.offload_request import learn_keys, leave, meet, reuse
+from kvsim.rules.offload_request import learn_keys, leave_cache, meet, reuse
 from kvsim.rules.offload_store import store_up_to
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def load_group(
     for place in range(first // size, cdiv(stop, size)):
         at = group.first_chunk + place
         k = find_chunk(offloading.host, side.keys[at])
-        pin(offloading.host, k)
+        pin_chunk(offloading.host, k)
         reuse(offloading, side, at, k)
         add_chunk_to(offloading, j, k)
 
@@ -213,7 +213,7 @@ def store_finished(state: Replica, s: int) -> None:
     end = offloading.states[s].num_stored_tokens
     store_up_to(offloading, s, end, step, float(step + offloading.store_steps), True)
     watch_all_of(offloading, s, step, float(step))
-    leave(offloading, s)
+    leave_cache(offloading, s)
 
 
 # -- the output of a step -------------------------------------------------------------------------
