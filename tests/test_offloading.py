@@ -27,11 +27,11 @@ from kvsim.rules.attention import cdiv
 from kvsim.rules.keys import mix
 from kvsim.rules.offload_lookup import find_offloaded
 from kvsim.rules.offload_request import (
+    chunk_order,
     key_of,
     last_marked,
     learn_keys,
     meet,
-    order_of,
     reuse,
     touch_at_end,
 )
@@ -74,7 +74,7 @@ class Store:
         for at, place in enumerate(range(first, stop)):
             offer = self.offloading.offers[at]
             offer.key, offer.group, offer.place = state.keys[place], 0, place
-            offer.order = order_of(self.offloading, self.offloading.groups[0], 0, place)
+            offer.order = chunk_order(self.offloading, self.offloading.groups[0], 0, place)
         missing = prepare_store(self.offloading, state, stop - first)
         if missing == NONE:
             return None
@@ -88,7 +88,7 @@ class Store:
     def load(self, state: OffloadState, place: int) -> int:
         """Begin to load a chunk."""
         k = rules.find_chunk(self.host, state.keys[place])
-        rules.pin(self.host, k)
+        rules.pin_chunk(self.host, k)
         reuse(self.offloading, state, place, k)
         return k
 
@@ -134,7 +134,7 @@ def test_what_is_being_written_or_read_stays():
     store.write(12)
     k = store.load(store.request([11, 12]), 1)
     assert store.offer(store.request([21]), 0, 1) == [0]  # 12 would be next, but is read
-    rules.unpin(store.host, k)
+    rules.unpin_chunk(store.host, k)
     assert store.host.num_ready == 1
 
 
@@ -415,7 +415,7 @@ def test_the_host_cache_does_what_a_plain_model_does(seed):
                 reading.append((store.load(state, place), twin["keys"][place]))
         elif action < 0.9 and reading:
             k, key = reading.pop(draw.randrange(len(reading)))
-            rules.unpin(store.host, k)
+            rules.unpin_chunk(store.host, k)
             found = model.chunk(key)
             assert found is not None
             found[1] -= 1
@@ -573,6 +573,19 @@ def test_a_look_up_finds_what_the_rules_say(seed):
                 groups.put(g, place, pins[g, place])
     local = draw.randrange(num_tokens // groups.kv.alignment) * groups.kv.alignment
     assert groups.find(num_tokens, local) == looked_up(groups, pins, num_tokens, local)
+
+
+def test_a_window_needs_a_longer_run_before_a_hit_inside_its_last_chunk():
+    groups = Groups([("full", 4, None), ("sliding_window", 8, 14)])
+    # Chunks of 4 in the full group, of 8 in the window; a hit of 28 ends inside the fourth of 8.
+    for place in range(7):
+        groups.put(0, place, 0)
+    for place in (0, 2, 3):
+        groups.put(1, place, 0)
+    # Two chunks would end at 32, and 28 - 13 lies in the second of 8, which is missing.
+    assert groups.find(40, 0) == 8
+    groups.put(1, 1, 0)
+    assert groups.find(40, 0) == 28
 
 
 def test_own_copies_make_a_look_up_unknown_and_start_stores_anew():

@@ -134,6 +134,7 @@ class Offloading(Record):
     num_stored_blocks: int = 0
     states: list[OffloadState] = field(default_factory=list)
     state_of: list[int] = field(default_factory=list)  # by row of the trace, plus 1; 0 for none
+    quiet_until: list[int] = field(default_factory=list)  # by request: tokens, as of its last store
     free_states: list[int] = field(default_factory=list)
     num_free_states: int = 0
     finished: list[int] = field(default_factory=list)  # states, since the last step

@@ -21,7 +21,7 @@ from kvsim.records.host_cache import (
 from kvsim.records.record import NONE
 from kvsim.rules.contents import add_content, drop_content, find_content, renew_content
 from kvsim.rules.host_arc import begin_eviction, evict_arc
-from kvsim.rules.host_lru import evict_lru, insert_entry, put_back
+from kvsim.rules.host_lru import evict_lru, insert_entry, restore_aside
 from kvsim.rules.queue import append, remove
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ def is_ready(host: HostCache, k: int) -> bool:
     return host.chunks[k].pins != WRITING
 
 
-def pin(host: HostCache, k: int) -> None:
+def pin_chunk(host: HostCache, k: int) -> None:
     """Read a ready chunk: it stays until it is unpinned."""
     chunk = host.chunks[k]
     host.num_ready -= chunk.pins == 0
     chunk.pins += 1
 
 
-def unpin(host: HostCache, k: int) -> None:
+def unpin_chunk(host: HostCache, k: int) -> None:
     """Note that a load has read a chunk."""
     chunk = host.chunks[k]
     chunk.pins -= 1
@@ -134,7 +134,7 @@ def drop_record(host: HostCache, k: int) -> None:
     host.first_free = k
 
 
-def release(host: HostCache, k: int) -> None:
+def release_slot(host: HostCache, k: int) -> None:
     """Free the slot of a chunk that leaves host memory."""
     chunk = host.chunks[k]
     host.free_slots[host.num_free_slots] = chunk.slot
@@ -149,13 +149,13 @@ def evict_chunks(host: HostCache, count: int) -> None:
     if host.policy == HOST_LRU:
         for _ in range(count):
             k = evict_lru(host)
-            release(host, k)
+            release_slot(host, k)
             drop_record(host, k)
-        put_back(host)
+        restore_aside(host)
         return
     begin_eviction(host)
     for _ in range(count):
-        release(host, evict_arc(host))
+        release_slot(host, evict_arc(host))
     for ghosts in (RECENT_GHOST, FREQUENT_GHOST):
         while host.lists[ghosts].length > host.capacity:
             k = host.lists[ghosts].head

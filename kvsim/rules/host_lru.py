@@ -62,7 +62,7 @@ def evict_lru(host: HostCache) -> int:
     return found
 
 
-def put_back(host: HostCache) -> None:
+def restore_aside(host: HostCache) -> None:
     """Take the chunks that were set aside into the ranking again."""
     while host.aside != NO_CHUNK:
         k = host.aside

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.host_cache import finish_writing, unpin
+from kvsim.rules.host_cache import finish_writing, unpin_chunk
 from kvsim.rules.queue import append, remove
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def end_job(offloading: Offloading, j: int) -> None:
     c = job.first_chunk
     while c != NONE:
         if job.is_load:
-            unpin(offloading.host, offloading.chunks[c].chunk)
+            unpin_chunk(offloading.host, offloading.chunks[c].chunk)
         else:
             finish_writing(offloading.host, offloading.chunks[c].chunk)
         after = offloading.chunks[c].next

@@ -29,7 +29,7 @@ def find_offloaded(
     kv: KV, offloading: Offloading, request: Request, holding: Holding, local: int
 ) -> int:
     """Return how many tokens behind the first ``local`` ones can be loaded, or UNKNOWN."""
-    if has_transfers(offloading, request):
+    if has_own_copies(offloading, request):
         return UNKNOWN
     extend_keys(holding, request, request.num_tokens // kv.hash_block_size, kv.hash_block_size, 0)
     if offloading.num_groups == 1 and offloading.groups[0].window == 0:
@@ -43,7 +43,7 @@ def find_offloaded(
     return end - local
 
 
-def has_transfers(offloading: Offloading, request: Request) -> bool:
+def has_own_copies(offloading: Offloading, request: Request) -> bool:
     """Whether copies of a request's own are under way; its next store begins at the front again."""
     s = offloading.state_of[request.request_id] - 1
     if s == NONE:

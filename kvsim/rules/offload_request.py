@@ -51,7 +51,7 @@ def key_of(holding: Holding, group: OffloadGroup, g: int, place: int) -> int:
     return key if g == 0 else mix(key, g)
 
 
-def order_of(offloading: Offloading, group: OffloadGroup, g: int, place: int) -> int:
+def chunk_order(offloading: Offloading, group: OffloadGroup, g: int, place: int) -> int:
     """Return where a chunk stands among those of one number: later positions leave first."""
     end, num_groups = (place + 1) * group.chunk_tokens, offloading.num_groups
     return offloading.host.orders - 1 - (end * num_groups + num_groups - 1 - g)
@@ -90,7 +90,7 @@ def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
         rank_chunk(offloading.host, k, state.number)
 
 
-def leave(offloading: Offloading, s: int) -> None:
+def leave_cache(offloading: Offloading, s: int) -> None:
     """Rank the chunks of a finished request anew, the last position first; its record is free."""
     state = offloading.states[s]
     last = NONE

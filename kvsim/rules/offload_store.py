@@ -19,7 +19,7 @@ from kvsim.rules.host_cache import (
 )
 from kvsim.rules.host_lru import rank_chunk
 from kvsim.rules.offload_jobs import add_block, add_chunk_to, launch_store, new_job
-from kvsim.rules.offload_request import meet_cache, order_of, reuse
+from kvsim.rules.offload_request import chunk_order, meet_cache, reuse
 from kvsim.rules.offload_window import is_chunk_reachable, known_block, worth_storing
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def add_offer(offloading: Offloading, state: OffloadState, g: int, place: int, c
     """Add a chunk to what is offered; returns how many there are by then."""
     group, offer = offloading.groups[g], offloading.offers[count]
     offer.key = state.keys[group.first_chunk + place]
-    offer.order = order_of(offloading, group, g, place)
+    offer.order = chunk_order(offloading, group, g, place)
     offer.group = g
     offer.place = place
     return count + 1

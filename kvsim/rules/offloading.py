@@ -12,7 +12,7 @@ from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv
 from kvsim.rules.held import num_queued
-from kvsim.rules.host_cache import find_chunk, pin
+from kvsim.rules.host_cache import find_chunk, pin_chunk
 from kvsim.rules.offload_jobs import (
     add_block,
     add_chunk_to,
@@ -25,7 +25,7 @@ from kvsim.rules.offload_jobs import (
     watch_all_of,
 )
 from kvsim.rules.offload_lookup import find_offloaded
-from kvsim.rules.offload_request import learn_keys, leave, meet, reuse
+from kvsim.rules.offload_request import learn_keys, leave_cache, meet, reuse
 from kvsim.rules.offload_store import store_up_to
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def load_group(
     for place in range(first // size, cdiv(stop, size)):
         at = group.first_chunk + place
         k = find_chunk(offloading.host, side.keys[at])
-        pin(offloading.host, k)
+        pin_chunk(offloading.host, k)
         reuse(offloading, side, at, k)
         add_chunk_to(offloading, j, k)
 
@@ -133,13 +133,20 @@ def schedule_stores(state: Replica, batch: Batch) -> None:
         if s != NONE:
             flush_all_of(offloading, s, step, float(step))
     for at in range(state.num_admitted):
-        s = meet(offloading, state.requests[state.admissions[at].request])
+        k = state.admissions[at].request
+        s = meet(offloading, state.requests[k])
+        offloading.quiet_until[k] = 0
         for g in range(offloading.num_groups):
             offloading.states[s].num_known[g] = 0
     for at in range(batch.size):
-        see_blocks(state, state.requests[batch.entries[at].request])
+        k = batch.entries[at].request
+        if batch.entries[at].end > offloading.quiet_until[k]:
+            see_blocks(state, state.requests[k])
     for at in range(batch.size):
-        store_computed(state, state.requests[batch.entries[at].request], batch.entries[at].end)
+        k = batch.entries[at].request
+        if batch.entries[at].end > offloading.quiet_until[k]:
+            store_computed(state, state.requests[k], batch.entries[at].end)
+            set_quiet_until(state, state.requests[k])
     for at in range(offloading.num_finished):
         store_finished(state, offloading.finished[at])
     offloading.num_finished = 0
@@ -180,6 +187,19 @@ def store_computed(state: Replica, request: Request, end: int) -> None:
     store_up_to(offloading, s, end, step, due, False)
 
 
+def set_quiet_until(state: Replica, request: Request) -> None:
+    """Note until when a running request gets no block, and completes no chunk."""
+    offloading, kv = state.offloading, state.kv
+    side = offloading.states[offloading.state_of[request.request_id] - 1]
+    quiet = kv.max_model_len
+    for g in range(offloading.num_groups):
+        quiet = min(quiet, side.num_known[g] * kv.groups[g].block_size - kv.num_lookahead_tokens)
+        end = (side.cursors[g] + 1) * offloading.groups[g].chunk_tokens
+        if end <= request.num_prompt_tokens or not offloading.prompt_only:
+            quiet = min(quiet, end - 1)
+    offloading.quiet_until[request.place] = quiet
+
+
 def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
     """Whether some group has chunks to store."""
     for g in range(offloading.num_groups):
@@ -195,7 +215,7 @@ def store_finished(state: Replica, s: int) -> None:
     due = offloading.now if offloading.timed else float(step + offloading.store_steps)
     store_up_to(offloading, s, end, step, due, True)
     watch_all_of(offloading, s, step, float(step))
-    leave(offloading, s)
+    leave_cache(offloading, s)
 
 
 # -- the output of a step -------------------------------------------------------------------------
