@@ -1,0 +1,64 @@
+"""The record of a request that arrives: what the trace says, and nothing computed yet."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.request import WAITING
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+
+def make_request(state: Replica, request: Request, place: int) -> None:
+    """Make the record of the next arrival; its output is cut at max_model_len."""
+    trace = state.trace
+    describe(state, request, trace.ids[trace.next])
+    request.place = place
+    request.is_chunk = 0
+    request.is_deferred = 0
+    request.num_drafts = 0
+    request.next_call = 0
+    request.arrival_time = trace.arrival_time[trace.next]
+    request.status = WAITING
+    request.holding = NONE
+    request.next = NONE
+    request.previous = NONE
+    request.num_computed_tokens = 0
+    request.num_placeholders = 0
+    request.quiet_until = 0
+    request.num_filled = 0
+    request.max_computed_tokens = 0
+    request.num_in_flight_tokens = 0
+    request.num_stale_tokens = 0
+    request.num_preemptions = 0
+    request.num_cached_tokens = 0
+    request.shared_prefix_boundary = 0
+    request.last_token_time = math.nan
+    request.first_scheduled_time = math.nan
+    request.first_token_time = math.nan
+    request.finish_time = math.nan
+
+
+def describe(state: Replica, request: Request, row: int) -> None:
+    """Write into a record what a request of the trace asks for."""
+    trace = state.trace
+    prompt = trace.num_prompt_tokens[row]
+    request.request_id = row
+    request.num_prompt_tokens = prompt
+    request.num_tokens = prompt
+    request.max_tokens = min(trace.max_tokens[row], state.limits.max_model_len - prompt)
+    request.end = prompt + request.max_tokens
+    request.segments = trace.segments
+    request.first_segment = trace.segment_offsets[row]
+    request.num_segments = trace.segment_offsets[row + 1] - request.first_segment
+    request.output_content_id = trace.output_content_id[row]
+    request.priority = trace.priority[row]
+    request.cache_salt = trace.cache_salt[row]
+    request.num_samples = trace.num_samples[row]
+    request.id_rank = trace.id_rank[row] if trace.has_ranks else row
+    if trace.has_loras:
+        request.lora = trace.lora[row]
