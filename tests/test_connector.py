@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import examples
 
 from kvsim.cases.case import CaseConfig, Workload
-from kvsim.cases.play import _contents_of, parts_of, play
+from kvsim.cases.play import contents_of_case, parts_of, play
 from kvsim.cases.replay import _compare
 from kvsim.engine.replica import Replica
 from kvsim.records.connector import NO_LOAD, RECEIVED
@@ -244,7 +244,7 @@ def test_only_the_tail_of_a_block_that_the_connector_covers_is_given_up(monkeypa
 
 
 def replica_of(given, work):
-    contents = _contents_of(work)
+    contents = contents_of_case(work)
     table = np.zeros(len(contents), dtype=REQUESTS)
     return Replica(0, parts_of(given), contents, table, start_time=0.0)
 

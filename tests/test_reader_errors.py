@@ -35,7 +35,7 @@ def write(tmp_path):
     [
         ("", ": is empty"),
         (" \n\n", ": is empty"),
-        (gzip.compress(b""), ": is empty"),
+        (gzip.compress(b"", mtime=0), ": is empty"),
         (AZURE.splitlines()[0], ": has a header and no requests"),
         (gzip.compress(AZURE.encode())[:-9], ": is a damaged or truncated gzip file"),
         (gzip.compress(AZURE.encode())[:30], ": is a damaged or truncated gzip file"),
