@@ -8,11 +8,10 @@ requests (`unified`, CUDA's managed memory) loses most of the throughput as soon
 requests exceed the GPU's memory by a tenth: every decode step reads all KV, the least recently used
 pages have always just left, and page faults bring them back at a hundredth of HBM's bandwidth.
 
-vLLM's own offloading (`native`) stores prompts as they are computed, not as they are evicted, and
-takes a tenth to a quarter more memory for the same hits. Its LRU is arithmetic: in Mooncake's rounds
-(20 clients, 4,096 tokens more each round, 80 GB) its hit rates are those of a plain LRU to the
-tenth of a point. The published 36 % of the eighth round are not met, by native, tiered or plain LRU: who
-comes when decides it, and the order is not published.
+vLLM's own offloading (`native`) stores prompts as they are computed, not as they are evicted. Its
+LRU is arithmetic: in Mooncake's rounds (20 clients, 4,096 tokens more each round, 80 GB) its hit
+rates are those of a plain LRU to a tenth of a point. The published 36 % of the eighth round are not
+met, by native, tiered or plain LRU: who comes when decides it, and the order is not published.
 
     python -m experiments.offload [--quick] [--out DIR]
 """

@@ -161,6 +161,16 @@ FAMILIES = {
         num_lookahead_tokens=[0],
         prefill_schedule_interval=[0, 0, 2],
     ),
+    "offloading": family(
+        model=["llama-3-8b", like("gpt-oss-20b", window=9)],
+        kv_offloading_size=[0.001, 0.01],
+        kv_offloading_backend=["native"],
+        kv_transfer_config=[
+            {"kv_connector_extra_config": {"eviction_policy": p, **extra}}
+            for p in ("lru", "arc")
+            for extra in ({}, {"offload_prompt_only": False}, {"sync_load_budget_bytes": 10**8})
+        ],
+    ),
     "adapters": family(
         model=["llama-3-8b"],
         enable_lora=[True],

@@ -1,0 +1,136 @@
+"""Native offloading in simulated runs: what is found again, how long it takes, what is refused."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvsim
+from kvsim.catalog import get_gpu
+from kvsim.cost.hierarchy import COPY_SECONDS
+from kvsim.trace import Trace
+
+SMALL: dict[str, Any] = {
+    "model": "llama-3-8b",
+    "gpu": "a100-40gb",
+    "max_model_len": 2048,
+    "max_num_seqs": 2,
+    "num_gpu_blocks_override": 140,
+    "backend": "python",
+}
+#: Bytes of a block of 16 tokens.
+BLOCK = 16 * 131_072
+GIB = 2**30
+
+
+def native(gib: float = 1.0, **extra: Any) -> dict[str, Any]:
+    options = {"cpu_bytes_to_use": gib * GIB, **extra}
+    transfer = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": options}
+    return {"kv_transfer_config": transfer}
+
+
+def returning(tokens: int = 1600, others: int = 2) -> Trace:
+    """One prompt, others that push it out of the GPU, and the same once more."""
+    contents = [7, *range(100, 100 + others), 7]
+    count = len(contents)
+    segments = [[(content, 0, tokens)] for content in contents]
+    times = [20.0 * k for k in range(count)]
+    return Trace.from_arrays(times, [tokens] * count, [4] * count, segments=segments)
+
+
+def test_what_was_stored_is_loaded_and_takes_its_time() -> None:
+    """100 blocks come over PCIe before the last token is computed once more."""
+    found = kvsim.simulate(returning(), **SMALL, **native())
+    rows, summary = found.requests, found.summary
+    assert rows["num_cached_tokens"].tolist() == [0, 0, 0, 1599]
+    load = 100 * BLOCK / get_gpu("a100-40gb").pcie_bytes_per_s + 64 * COPY_SECONDS
+    assert summary["mean_kv_load_ms"] == pytest.approx(1000 * load, rel=1e-6)
+    waited = rows["first_scheduled_time"] - rows["arrival_time"]
+    assert waited.tolist() == pytest.approx([0, 0, 0, load], rel=1e-6)
+    assert summary["num_kv_loads"] == 1
+    assert summary["external_prefix_cache_hit_rate"] == pytest.approx(1600 / 6400)
+    assert summary["kv_cache"]["fetched_bytes"] == 100 * BLOCK
+    assert summary["kv_cache"]["stored_bytes"] == 300 * BLOCK
+
+
+def test_outputs_are_stored_only_if_asked_for() -> None:
+    """Of 80 tokens in and 41 out, 120 have KV: five blocks of the prompt, seven of all."""
+    trace = Trace.from_arrays([0.0, 50.0], [80, 80], [41, 41])
+    prompts = kvsim.simulate(trace, **SMALL, **native()).summary["kv_cache"]["stored_bytes"]
+    options = native(offload_prompt_only=False)
+    whole = kvsim.simulate(trace, **SMALL, **options).summary["kv_cache"]["stored_bytes"]
+    assert (prompts, whole) == (2 * 5 * BLOCK, 2 * 7 * BLOCK)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lru_is_plain_lru(seed: int) -> None:
+    """Clients in random order: contents used longest ago leave, of a request the later ones."""
+    rng = np.random.default_rng(seed)
+    visits = [(k, int(c)) for k in range(1, 6) for c in rng.permutation(5)]
+    most, size = 60, 64  # chunks of 16 tokens, and tokens more per round
+    held: OrderedDict[tuple[int, int], None] = OrderedDict()
+    expected = []
+    for k, client in visits:
+        chunks, found = k * size // 16, 0
+        while found < chunks and (client, found) in held:
+            found += 1
+        expected.append(min(16 * found, k * size - 1))
+        for chunk in range(chunks - 1, -1, -1):
+            held[client, chunk] = None
+            held.move_to_end((client, chunk))
+        while len(held) > most:
+            held.popitem(last=False)
+    trace = Trace.from_arrays(
+        [10.0 * k for k in range(len(visits))],
+        [k * size for k, _ in visits],
+        [1] * len(visits),
+        segments=[[(client, 0, k * size)] for k, client in visits],
+    )
+    options = SMALL | {"enable_prefix_caching": False, "num_gpu_blocks_override": 60}
+    found = kvsim.simulate(trace, **options, **native(most * BLOCK / GIB))
+    assert found.requests["num_cached_tokens"].tolist() == expected
+    assert 0 < sum(expected) < sum(k * size for k, _ in visits)
+
+
+def test_the_flag_of_vllm_says_the_same() -> None:
+    a = kvsim.simulate(returning(), **SMALL, **native()).summary
+    flags = {"kv_offloading_size": 1.0, "kv_offloading_backend": "native"}
+    assert kvsim.simulate(returning(), **SMALL, **flags).summary == a
+
+
+@pytest.mark.parametrize("policy", ["lru", "arc"])
+def test_nothing_is_lost_under_pressure(policy: str) -> None:
+    """All memory is recounted after every step, and everybody ends."""
+    rng = np.random.default_rng(0)
+    prompts = rng.integers(20, 900, 60)
+    segments = [[(int(rng.integers(0, 4)), 0, int(n))] for n in prompts]
+    arrivals = np.sort(rng.uniform(0, 6, 60))
+    trace = Trace.from_arrays(arrivals, prompts, rng.integers(1, 60, 60), segments=segments)
+    options = SMALL | {"max_num_seqs": 16, "check_invariants": True}
+    found = kvsim.simulate(trace, **options, **native(0.1, eviction_policy=policy)).summary
+    assert found["completed"] == 60
+    assert found["kv_cache"]["stored_bytes"] > 0
+    assert policy == "arc" or found["num_kv_loads"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kv_offloading_backend": "native"}, "kv_offloading_size is missing"),
+        (native(1e-6), "at least one chunk"),
+        (native(eviction_policy="lfu"), "unknown eviction_policy"),
+        (native(blocks_per_chunk=0), "at least 1"),
+        ({**native(), "scheduler": "orca"}, "has no connectors"),
+        ({**native(), "allocator": "contiguous-max", "scheduler": "vllm"}, "cannot be offloaded"),
+        ({"kv_transfer_config": {"kv_connector": "NixlConnector"}}, "nobody to exchange KV with"),
+        ({"kv_transfer_config": {"kv_conector": "x"}}, "unknown setting of a connector"),
+        ({"kv_transfer_config": "{"}, "is no JSON"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as raised:
+        kvsim.simulate(returning(), **SMALL | options)
+    assert "\n" not in str(raised.value)
