@@ -229,6 +229,14 @@ def run_table(
         + ", ".join(f"{percent(cache[key])} % {label}" for label, key in WASTE.items()),
         f"prefix cache hit rate {percent(s['prefix_cache_hit_rate'])} %",
     ]
+    if s["external_prefix_cache_hit_rate"] is not None:
+        line = (
+            f"KV connector: {percent(s['external_prefix_cache_hit_rate'])} % of the prompt tokens"
+        )
+        if s["mean_kv_load_ms"] is not None:
+            wait = number(s["mean_kv_load_ms"], 1)
+            line += f"; {number(s['num_kv_loads'])} loads, awaited for {wait} ms on average"
+        lines.append(line)
     if s["acceptance_rate"] is not None:
         lines.append(
             f"drafts: {percent(s['acceptance_rate'])} % accepted, "
