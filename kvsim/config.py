@@ -177,6 +177,9 @@ class Config(Validated):
     kv_cache_layout: Literal["LBNHC", "BLNHC"] = Field(
         "LBNHC", description="of mixed layers: layer or block outermost in the KV tensors"
     )
+    mamba_cache_mode: Literal["none", "align"] | None = Field(
+        None, description="states kept for prefix caching [align with it, none without]"
+    )
     mamba_ssm_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
         "auto", description="states of Mamba and linear-attention layers [the weights' dtype]"
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import kvsim
 from experiments._planner import difference, layout_of, recorded_plans
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV, kv_dtype, kv_layout
 from kvsim.budget.pages import Page, StateCache, aligned_block_size
@@ -266,3 +268,11 @@ def test_packed_layers_of_one_repeat_stay_together() -> None:
         (8, 9),
         (10, 11, 12, 13),
     ]
+
+
+def test_the_mode_of_states_goes_with_prefix_caching() -> None:
+    given: dict[str, Any] = {"model": "nemotron-h-8b", "gpu": "h100-sxm"}
+    kvsim.capacity(**given, mamba_cache_mode="align")
+    kvsim.capacity(**given, mamba_cache_mode="none", enable_prefix_caching=False)
+    with pytest.raises(ValueError, match="align goes with that"):
+        kvsim.capacity(**given, mamba_cache_mode="none")

@@ -124,7 +124,13 @@ def _state_cache(config: Config, model: ModelSpec) -> StateCache:
     """Return how states are kept: with prefix caching, as vLLM does, at the ends of blocks."""
     spec = config.speculative_config
     drafts = 0 if spec is None else spec.num_speculative_tokens
-    if config.enable_prefix_caching is False:
+    mode = "none" if config.enable_prefix_caching is False else "align"
+    if config.mamba_cache_mode not in (None, mode):
+        raise ValueError(
+            f"mamba_cache_mode {config.mamba_cache_mode}: states are kept for prefix caching, "
+            f"which is {'off' if mode == 'none' else 'on'}; {mode} goes with that"
+        )
+    if mode == "none":
         return StateCache("none", drafts)
     if model.num_state_layers and not config.enable_chunked_prefill:
         raise ValueError(

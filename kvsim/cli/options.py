@@ -46,6 +46,7 @@ SECTIONS = {
         "disable_hybrid_kv_cache_manager",
         "kv_cache_layout",
         "prefix_cache_retention_interval",
+        "mamba_cache_mode",
         "mamba_ssm_cache_dtype",
         "encoder_cache_size",
         "num_lookahead_tokens",
