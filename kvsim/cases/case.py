@@ -23,7 +23,7 @@ from kvsim.kv.attention import FullAttention, plan_of
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.scheduler import SchedulerConfig
-from kvsim.speculation import Method, SpeculativeConfig
+from kvsim.speculation import MAX_DRAFTS, Method, SpeculativeConfig
 
 if TYPE_CHECKING:
     from kvsim.sched.connector import ConnectorConfig
@@ -66,7 +66,7 @@ class Spec(_Part):
     """Speculative decoding, in the words of the recorded cases."""
 
     method: Method
-    k: Count
+    k: Annotated[int, Field(ge=1, le=MAX_DRAFTS)]
     disable_lookahead_block_hashes: bool = False
     disable_eagle_block_drop: bool = False
     mtp_modules: Count = 1
@@ -141,6 +141,15 @@ class CaseConfig(_Part):
     def _has_memory(self) -> Self:
         if self.allocator != "paged" and (self.layers is None or self.kv_cache_bytes is None):
             raise ValueError(f"allocator {self.allocator!r} needs layers and kv_cache_bytes")
+        return self
+
+    @model_validator(mode="after")
+    def _is_vllms(self) -> Self:
+        for name in ("spec", "lora", "encoder", "connector"):
+            if getattr(self, name) is not None and self.scheduler != "vllm":
+                raise ValueError(f"{name}: scheduler {self.scheduler!r} knows none; vllm does")
+        if self.spec is not None and self.allocator != "paged":
+            raise ValueError(f"spec: allocator {self.allocator!r} keeps no slots for drafts")
         return self
 
     @model_validator(mode="after")
@@ -325,7 +334,8 @@ def read_case(path: str | Path) -> Case:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "case"
-        raise ValueError(f"{path}: {place}: {first['msg']}") from None
+        reason = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{path}: {place}: {reason}") from None
 
 
 def write_case(case: Case, path: str | Path) -> None:
