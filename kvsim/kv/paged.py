@@ -238,7 +238,7 @@ class PagedManager(RuleManager):
     def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
         smallest = min(kv.hash_block_size, *(spec.block_size for spec in self.groups))
         width = cdiv(self.config.max_model_len, smallest) + 2
-        width += max(kv.groups[g].num_spec_blocks for g in range(kv.num_groups))
+        width += max((kv.groups[g].num_spec_blocks for g in range(kv.num_groups)), default=0)
         holdings = kv.holdings[first:stop]
         if kv.has_states:
             most = stop * kv.num_groups  # copies of one step
