@@ -97,7 +97,8 @@ def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
         return read_hf_config(model)
     catalogue = _catalogue()
     name = _model_key(model)
-    if short := _find_shape(name, catalogue.model_index):
+    whole = catalogue.model_index.get(model.strip().lower())
+    if short := whole or _find_shape(name, catalogue.model_index):
         return catalogue.models[short]
     for pattern, quantization in QUANTIZED_ENDINGS:
         rest = pattern.sub("", name)
@@ -214,6 +215,7 @@ def _catalogue() -> _Catalogue:
     gpus = {name: _gpu_spec(name, table) for name, table in _resolved("gpus.toml")}
     model_index = _index(models)
     for name, spec in models.items():
+        model_index.setdefault(spec.hf_id.lower(), name)  # before names without organisation
         model_index.setdefault(_model_key(spec.hf_id), name)
     return _Catalogue(models, model_index, gpus, _index(gpus))
 
