@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_catalog import rows
 
 import kvsim
 from kvsim.budget.layout import kv_dtype, kv_layout
@@ -12,7 +13,6 @@ from kvsim.budget.planner import plan_groups
 from kvsim.budget.weights import QUANTIZED_BYTES, part_params, quantized_params, weight_bytes
 from kvsim.catalog import get_model, model_names
 from kvsim.cost.accuracy import UNKNOWN
-from tests.test_catalog import rows
 
 CONFIGS = Path(__file__).parent / "data" / "hf_configs"
 

@@ -134,8 +134,9 @@ PAIRS = {
     "logged": "PART:GIB, e.g. weights:14.99 activations:1.23",
 }
 
-#: vLLM's short forms.
+#: vLLM's short forms and other names.
 SHORT_FLAGS = {
+    "num_requests": "--num-prompts",
     "tensor_parallel_size": "-tp",
     "pipeline_parallel_size": "-pp",
     "data_parallel_size": "-dp",
