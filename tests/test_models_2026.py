@@ -182,3 +182,43 @@ def test_runs_say_what_no_step_time_has(name: str, said: list[str]) -> None:
     told = json.dumps(result.provenance)
     assert all(part in told for part in said)
     assert UNKNOWN in told
+
+
+# -- the page -------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "capacity-2026.md"
+
+
+def test_the_pages_capacities_are_what_the_code_gives() -> None:
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    assert len(lines) == 30
+    for name, stored, gpu, *numbers in lines:
+        options = {
+            "model": name.strip("`"),
+            "gpu": gpu,
+            "quantization": stored,
+            "tensor_parallel_size": 8,
+            "max_model_len": 131072,
+            "max_num_seqs": 256,
+            "max_num_batched_tokens": 8192,
+        }
+        if stored == "bf16":
+            del options["quantization"]
+        if numbers[0] == "does not fit":
+            with pytest.raises(ValueError, match="does not fit"):
+                kvsim.capacity(**options)
+            continue
+        found = kvsim.capacity(**options)
+        budget = {part: size / 2**30 for part, size in found.budget_bytes.items()}
+        overheads = budget["activations"] + budget["non_torch"] + budget["cuda_graphs"]
+        parts = (budget["total"], budget["weights"], overheads, budget["kv_cache"])
+        assert numbers == [
+            *(f"{part:.2f}" for part in parts),
+            f"{found.bytes_per_token:,}",
+            f"{found.num_gpu_blocks:,} x {found.block_size}",
+            f"{found.max_concurrency['8192']:,}",
+        ], (name, gpu)
