@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import ModelSpec, get_model
 from kvsim.catalog.hf_config import read_hf_config
 
@@ -179,6 +180,8 @@ def test_quantization(write: Write, settings: Any, expected: str | None) -> None
     ("base", "changes", "message"),
     [
         ("llama-3.1-8b", {"model_type": "mamba"}, "model_type 'mamba' is not supported .*qwen3"),
+        ("llama-3.1-8b", {"model_type": "deepseek_v4"}, "compressed tokens is not modelled"),
+        ("llama-3.1-8b", {"model_type": "falcon_h1"}, "side by side are not modelled"),
         ("llama-3.1-8b", {"model_type": "absent"}, "model_type None is not supported"),
         ("llama-3.1-8b", {"hidden_size": "absent"}, "missing key hidden_size$"),
         ("llama-3.1-8b", {"hidden_size": "4096"}, "hidden_size must be an integer, not '4096'"),
@@ -251,6 +254,76 @@ def test_layers_of_nemotron_3_have_one_thing_each() -> None:
     spec = read_hf_config(CONFIGS / "nemotron-3-ultra-550b-a55b.json")
     kinds = (spec.num_state_layers, len(spec.layers), spec.num_moe_layers, spec.num_layers)
     assert kinds == (48, 12, 48, 108)
+
+
+GRANITE = {
+    "model_type": "granitemoehybrid",
+    "layer_types": ["attention" if i % 10 == 5 else "mamba" for i in range(40)],
+    "hidden_size": 1536,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "intermediate_size": 512,
+    "shared_intermediate_size": 1024,
+    "num_local_experts": 64,
+    "num_experts_per_tok": 6,
+    "vocab_size": 100352,
+    "max_position_embeddings": 131072,
+    "mamba_n_heads": 48,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_n_groups": 1,
+    "mamba_d_conv": 4,
+}
+PHIMOE = {
+    "model_type": "phimoe",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 6400,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32064,
+    "max_position_embeddings": 131072,
+    "attention_bias": True,
+    "lm_head_bias": True,
+}
+GEMMA3N = {
+    "model_type": "gemma3n",
+    "vision_config": {"model_type": "gemma3n_vision"},
+    "audio_config": {"model_type": "gemma3n_audio"},
+    "text_config": {
+        "model_type": "gemma3n_text",
+        "hidden_size": 2048,
+        "num_hidden_layers": 35,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "intermediate_size": [16384] * 35,
+        "vocab_size": 262400,
+        "vocab_size_per_layer_input": 262144,
+        "hidden_size_per_layer_input": 256,
+        "num_kv_shared_layers": 15,
+        "max_position_embeddings": 32768,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [(GRANITE, 6_939_037_248), (PHIMOE, 41_873_153_344), (GEMMA3N, 7_849_978_192)],
+    ids=["granite-4.0-h-tiny", "Phi-3.5-MoE", "gemma-3n-E4B"],
+)
+def test_shapes_from_memory_have_the_published_count(
+    tmp_path: Path, values: dict[str, Any], count: int
+) -> None:
+    # written by hand, not copied; llmfit 1.1.17 lists the counts
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values))
+    spec = read_hf_config(path)
+    assert spec.num_params + spec.num_tower_params == count
+    if spec.num_kv_shared_layers:
+        assert len(kv_layout(spec, kv_dtype("bf16")).layers) == 20
 
 
 MODULES = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "model.layers.0.mlp*"]

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+#: Families that are known and refused, and why.
+REFUSED = {
+    "deepseek_v4": "attention over compressed tokens is not modelled",
+    "falcon_h1": "layers with attention and Mamba side by side are not modelled",
+}
+
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -52,6 +58,8 @@ def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
     model_type = config.get("model_type")
     families = FAMILIES | HYBRIDS | EXPERTS
     family = families.get(model_type) if isinstance(model_type, str) else None
+    if model_type in REFUSED:
+        raise config.error(f"model_type {model_type!r}: {REFUSED[model_type]}")
     if family is None:
         known = ", ".join(sorted(families))
         raise config.error(f"model_type {model_type!r} is not supported (one of: {known})")

@@ -138,8 +138,7 @@ def _step(config: Config) -> Fields:
 def _gemma_small(config: Config) -> Fields:
     """Gemma 3n and the small Gemma 4: the last layers read the KV of earlier ones.
 
-    Every layer has an embedding of its own. The narrow side paths of Gemma 3n (AltUp, LAuReL) are
-    not counted; they are 1 % of it.
+    Every layer has an embedding of its own; Gemma 3n has narrow side paths (LAuReL, AltUp).
     """
     widths = config.get("intermediate_size")
     if isinstance(widths, list):  # Gemma 3n names one per layer, all equal
@@ -155,9 +154,14 @@ def _gemma_small(config: Config) -> Fields:
     if config.flag("use_double_wide_mlp"):
         wide = config.integer("num_kv_shared_layers", default=0)
         per_layer += wide * 3 * hidden * fields["intermediate_size"]
+    rank = config.integer("laurel_rank", default=0)
+    copies = config.integer("altup_num_inputs", default=0)
+    side = 2 * hidden * rank + hidden if rank else 0
+    side += (copies + 2) * hidden + copies**2 * (copies + 1) if copies else 0
+    side = fields["num_layers"] * side + 2 * max(copies - 1, 0) * hidden**2
     return fields | {
         "num_kv_shared_layers": config.integer("num_kv_shared_layers", default=0),
-        "num_other_params": per_layer + (fields["num_layers"] * hidden if width else 0),
+        "num_other_params": per_layer + side + (fields["num_layers"] * hidden if width else 0),
     }
 
 
@@ -193,7 +197,14 @@ def _phimoe(config: Config) -> Fields:
 
 
 DEEPSEEK: dict[str, Any] = dict(FAMILIES["deepseek_v3"].defaults)
-GEMMA3N = {**GEMMA3, "sliding_window": 512, "sliding_window_pattern": 5}
+GEMMA3N = {
+    **GEMMA3,
+    "altup_num_inputs": 4,
+    "global_head_dim": 256,
+    "laurel_rank": 64,
+    "sliding_window": 512,
+    "sliding_window_pattern": 5,
+}
 STEP = {"max_position_embeddings": 262_144}
 
 EXPERTS: dict[str, Family] = {

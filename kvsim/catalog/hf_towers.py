@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from kvsim.catalog.hf_families import Config
 
+#: Gemma 3n's towers and projectors: what its checkpoints have beyond the text backbone.
+GEMMA3N = 983_281_504
 #: Families whose projector merges patches and has two layers as wide as the patches merged.
 MERGERS = ("qwen3_5", "qwen3_vl", "qwen2_5_vl", "qwen2_vl", "kimi")
 #: Those whose tower has MLPs of three matrices, and neither biases nor a second norm's.
@@ -22,6 +24,8 @@ def num_tower_params(config: Config, hidden_size: int) -> int:
     SigLIP's.
     """
     towers = [config.get(key) for key in ("vision_config", "audio_config")]
+    if config.get("model_type") == "gemma3n" and all(towers):
+        return GEMMA3N
     return sum(_tower(tower, hidden_size) for tower in towers if isinstance(tower, dict))
 
 
