@@ -140,6 +140,7 @@ def test_experts_lie_whole_on_the_ranks_of_all_replicas() -> None:
     options = {"model": "minimax-m2.5", "gpu": "h200-sxm", "tensor_parallel_size": 2}
     both = kvsim.capacity(**options, data_parallel_size=4, enable_expert_parallel=True)
     split = kvsim.capacity(**options, data_parallel_size=4)
+    assert "32 of 256 experts on each of 8 GPUs" in both.assumptions
     assert both.budget_bytes["weights"] < split.budget_bytes["weights"] / 3
 
 

@@ -390,6 +390,12 @@ def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
     spec = config.speculative_config
     if memory.budget.drafter and spec is not None and spec.method != "draft_model":
         notes.append(f"the drafter ({spec.method}) has layers of the model's own shape")
+    if memory.model.kv_cache_dtype and config.kv_cache_dtype == "auto":
+        notes.append(f"KV in {memory.model.kv_cache_dtype}, as the checkpoint asks")
+    if config.enable_expert_parallel and memory.model.is_moe:
+        ranks = expert_parallel_size(config) or 1
+        most = -(-memory.model.num_experts // ranks)
+        notes.append(f"{most} of {memory.model.num_experts} experts on each of {ranks} GPUs")
     if config.max_model_len is None:
         notes.append(f"max_model_len {limits.max_model_len} (the model's)")
     if memory.layout.scale_bytes_per_token:

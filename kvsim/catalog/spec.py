@@ -356,8 +356,7 @@ class ModelSpec:
             up = self.kv_lora_rank * n * (self.qk_nope_head_dim + self.v_head_dim)
             out = n * self.v_head_dim * h * (2 if self.attention_gate else 1)
             return q + down + up + out
-        if layer.window is not None:
-            n = self.window_num_heads or n
+        n = self.num_query_heads(layer)
         key, value = self._head_dims(layer.kind)
         q_width, k_width = n * key, layer.num_kv_heads * key
         qkv_width = q_width + k_width + layer.num_kv_heads * value
@@ -369,11 +368,14 @@ class ModelSpec:
         params += 2 * key * self.qk_norm + n * self.attention_sinks
         return params
 
+    def num_query_heads(self, layer: AttentionLayer) -> int:
+        """Query heads of one layer."""
+        return (self.window_num_heads if layer.window is not None else None) or self.num_heads
+
     def num_output_params(self, layer: AttentionLayer) -> int:
         """Parameters of the projection behind one layer's attention."""
-        heads = self.num_heads if layer.window is None else self.window_num_heads or self.num_heads
         width = self.v_head_dim if self.is_mla else self._head_dims(layer.kind)[1]
-        return heads * width * self.hidden_size
+        return self.num_query_heads(layer) * width * self.hidden_size
 
     @property
     def num_dense_mlp_params(self) -> int:

@@ -64,7 +64,7 @@ def _shapes(model: ModelSpec, tp: int) -> list[tuple[float, float]]:
 def _attention_shapes(
     model: ModelSpec, layer: AttentionLayer, tp: int
 ) -> list[tuple[float, float]]:
-    h, heads = model.hidden_size, model.num_heads / tp
+    h, heads = model.hidden_size, model.num_query_heads(layer) / tp
     if model.is_mla:
         latent, rope = model.kv_lora_rank, model.qk_rope_head_dim
         queries = heads * (model.qk_nope_head_dim + rope)

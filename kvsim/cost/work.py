@@ -100,7 +100,8 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
     classes: dict[tuple[str, int], LayerClass] = {}
     for index, layer in enumerate(model.layers):
         kv = places.get(layer) or placed[index % len(placed)]
-        decode, prompt = (2.0 * dims * model.num_heads / tp for dims in _pair_dims(config, layer))
+        heads = model.num_query_heads(layer)
+        decode, prompt = (2.0 * dims * heads / tp for dims in _pair_dims(config, layer))
         key = (kv.kind, kv.window or 0)
         old = classes.get(key, LayerClass(*key, 0, 0.0, 0.0))
         classes[key] = LayerClass(
