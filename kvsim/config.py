@@ -79,14 +79,24 @@ class Config(Validated):
     model: str | ModelSpec = Field(
         "opt-13b", description="catalogue name, Hugging Face id, or path to a config.json"
     )
+    hf_config_path: str | None = Field(
+        None,
+        description="path to the config.json of a model the catalogue does not have, or the name "
+        "of its base",
+    )
     gpu: str | GpuSpec = Field("a100-40gb", description="catalogue name of the GPU")
     dtype: str = Field("auto", description="weights: auto, bfloat16, float16, float32")
     quantization: str | None = Field(
-        None, description="weights: fp8, int8, awq, gptq, bitsandbytes, mxfp4"
+        None,
+        description="weights: fp8, fp8-block, int8, int4, awq, gptq, bitsandbytes, mxfp4, nvfp4",
     )
     tensor_parallel_size: Parallel = Field(1, description="GPUs that share every layer")
     pipeline_parallel_size: Parallel = Field(1, description="GPUs that split the layers in stages")
     data_parallel_size: Parallel = Field(1, description="replicas behind the router")
+    enable_expert_parallel: bool = Field(
+        False, description="whole experts per GPU, over all tensor- and data-parallel ranks"
+    )
+    language_model_only: bool = Field(False, description="leave vision and audio towers out")
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="share of GPU memory to use [vLLM's default: 0.92]"
     )

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from strategies import examples
 
 import workloads
+from kvsim.cli.requests import requests_of
+from kvsim.config import RunConfig
 from kvsim.trace import Trace
 from workloads.arrivals import draw_arrivals
 from workloads.lengths import LogNormal, clipped_mean, fitted_mu
@@ -298,3 +300,28 @@ def test_importing_workloads_imports_nothing_heavy():
     code = f"import sys, workloads; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_random_is_the_client_of_serving_benchmarks() -> None:
+    spec = "random+input-len=1000+output-len=500+range-ratio=0.8"
+    trace = workloads.generate(spec, num_requests=4000, request_rate=math.inf, seed=0)
+    assert not trace.arrival_time.any()
+    for lengths, longest in ((trace.num_prompt_tokens, 1000), (trace.num_output_tokens, 500)):
+        assert (lengths.min(), lengths.max()) == (0.8 * longest, longest)
+        assert lengths.mean() == pytest.approx(0.9 * longest, rel=0.01)
+    both = workloads.random(input_len=1000, range_ratio=0.5, symmetric=True, num_requests=4000)
+    assert (both.num_prompt_tokens.min(), both.num_prompt_tokens.max()) == (500, 1500)
+    for symmetric in (False, True):
+        same = workloads.random(input_len=7, output_len=1, num_requests=3, symmetric=symmetric)
+        assert same.num_prompt_tokens.tolist() == [7, 7, 7]
+    with pytest.raises(ValueError, match=r"range_ratio must be 0 to 1, got 1\.5"):
+        workloads.random(range_ratio=1.5)
+
+
+def test_random_comes_all_at_once_unless_told_otherwise() -> None:
+    def last(**options: object) -> float:
+        config = RunConfig.build(workload="random+output-len=2", num_requests=20, **options)
+        return float(requests_of(config)[0].arrival_time[-1])
+
+    assert last() == 0
+    assert last(request_rate=2.0) == pytest.approx(10)

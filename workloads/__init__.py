@@ -17,6 +17,7 @@ from workloads.generators import (
     azure_conv,
     empirical,
     fixed,
+    random,
     sharegpt,
     uniform,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "generate",
     "load",
     "multi_turn",
+    "random",
     "read",
     "save",
     "shared_prefix",

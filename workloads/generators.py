@@ -7,6 +7,8 @@ that a change of rate or arrival process leaves the lengths as they are.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from kvsim.trace import Trace
@@ -158,6 +160,51 @@ def uniform(
     """
     lengths = Uniform(prompt_min, prompt_max), Uniform(output_min, output_max)
     return _independent(lengths, num_requests, request_rate, seed, arrival)
+
+
+@WORKLOADS.register("random")
+def random(
+    *,
+    num_requests: int = NUM_REQUESTS,
+    request_rate: float = math.inf,
+    seed: int = 0,
+    arrival: str = "poisson",
+    input_len: int = 1024,
+    output_len: int = 128,
+    range_ratio: float | None = None,
+    symmetric: bool = False,
+) -> Trace:
+    """Generate lengths as serving benchmarks do: uniform between a share of L and L itself.
+
+    That is ``--dataset-name random`` of vLLM's benchmark_serving.py as InferenceX runs it. ``vllm
+    bench serve`` has since come to spread lengths to both sides: ``symmetric=true``.
+
+    Parameters
+    ----------
+    num_requests, seed, arrival : as in :func:`sharegpt`
+    request_rate : all requests come at time 0 unless it is given; ``max_concurrency`` then makes a
+        closed loop of them
+    input_len, output_len : L, tokens
+    range_ratio : r of ``r L`` to ``L``, or symmetric of ``(1 - r) L`` to ``(1 + r) L``; without it
+        all lengths are L
+    symmetric : spread to both sides
+
+    Raises
+    ------
+    ValueError
+        For a value out of range or an unknown arrival process.
+    """
+    ratio = range_ratio
+    if ratio is None:
+        ratio = 0.0 if symmetric else 1.0
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"range_ratio must be 0 to 1, got {ratio}")
+    low, high = (1 - ratio, 1 + ratio) if symmetric else (ratio, 1.0)
+    of_prompts, of_outputs = (
+        Uniform(max(math.floor(low * length), 1), math.ceil(high * length))
+        for length in (input_len, output_len)
+    )
+    return _independent((of_prompts, of_outputs), num_requests, request_rate, seed, arrival)
 
 
 @WORKLOADS.register("fixed")

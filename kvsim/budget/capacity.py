@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.budget.budget import GIB, Budget, inference_budget
@@ -58,18 +58,18 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     ValueError
         For unknown names, impossible shapes, and models that leave no room for a KV block.
     """
-    model, gpu = get_model(config.model), get_gpu(config.gpu)
+    model, gpu = model_of(config), get_gpu(config.gpu)
     limits = limits_of(config, model, gpu)
     dtype = weight_dtype(config.dtype)
     quantization = config.quantization or model.quantization
     check_quantization(quantization)
-    shape = {
+    shape: dict[str, Any] = {
         "tensor_parallel_size": config.tensor_parallel_size,
         "pipeline_parallel_size": config.pipeline_parallel_size,
     }
     layout = kv_layout(
         model,
-        kv_dtype(config.kv_cache_dtype, model_dtype=dtype),
+        kv_dtype(kv_cache_dtype_of(config, model), model_dtype=dtype),
         num_kv_heads=what_if.get("num_kv_heads"),
         window=what_if.get("window"),
         kv_lora_rank=what_if.get("kv_lora_rank"),
@@ -89,7 +89,14 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     budget = inference_budget(
         model,
         gpu,
-        weights=weight_bytes(model, dtype=dtype, quantization=quantization, **shape),
+        weights=weight_bytes(
+            model,
+            dtype=dtype,
+            quantization=quantization,
+            expert_parallel_size=expert_parallel_size(config),
+            towers=not config.language_model_only,
+            **shape,
+        ),
         **_beside(config, model, dtype, quantization),
         gpu_memory_utilization=limits.gpu_memory_utilization,
         max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -108,6 +115,30 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     return Memory(
         model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks, block_size
     )
+
+
+def model_of(config: Config) -> ModelSpec:
+    """Find the model, or the one whose shape it is said to have, under its own name."""
+    if config.hf_config_path is None:
+        return get_model(config.model)
+    base = get_model(config.hf_config_path)
+    return replace(base, name=config.model) if isinstance(config.model, str) else base
+
+
+def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
+    """Return what KV is kept in: what is asked for, or what the checkpoint asks for."""
+    asked = config.kv_cache_dtype
+    return model.kv_cache_dtype or asked if asked == "auto" else asked
+
+
+def expert_parallel_size(config: Config) -> int | None:
+    """Return over how many ranks whole experts are dealt out; None: they are split like the rest.
+
+    As in vLLM, over the tensor-parallel ranks of all data-parallel replicas.
+    """
+    if not config.enable_expert_parallel:
+        return None
+    return config.tensor_parallel_size * config.data_parallel_size
 
 
 def state_settings(config: Config, dtype: str) -> dict[str, Any]:
@@ -365,6 +396,12 @@ def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
     spec = config.speculative_config
     if memory.budget.drafter and spec is not None and spec.method != "draft_model":
         notes.append(f"the drafter ({spec.method}) has layers of the model's own shape")
+    if memory.model.kv_cache_dtype and config.kv_cache_dtype == "auto":
+        notes.append(f"KV in {memory.model.kv_cache_dtype}, as the checkpoint asks")
+    if config.enable_expert_parallel and memory.model.is_moe:
+        ranks = expert_parallel_size(config) or 1
+        most = -(-memory.model.num_experts // ranks)
+        notes.append(f"{most} of {memory.model.num_experts} experts on each of {ranks} GPUs")
     if config.max_model_len is None:
         notes.append(f"max_model_len {limits.max_model_len} (the model's)")
     if memory.layout.scale_bytes_per_token:

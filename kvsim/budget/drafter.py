@@ -85,7 +85,8 @@ def _whole(model: ModelSpec) -> Drafter:
 def _mlp(model: ModelSpec, *, experts: bool) -> tuple[int, int]:
     """Parameters of a head's MLP, and those that a token multiplies with."""
     if experts and model.is_moe:
-        shared = model.num_shared_experts * model.num_expert_params + model.num_router_params
+        shared = model.num_shared_experts * model.num_shared_expert_params
+        shared += model.num_router_params + model.num_latent_params
         routed = model.num_experts * model.num_expert_params
         return shared + routed, shared + model.num_experts_per_token * model.num_expert_params
     width = 3 * model.hidden_size * model.intermediate_size

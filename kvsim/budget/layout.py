@@ -76,7 +76,7 @@ class LayerKV(NamedTuple):
     """One layer's KV on one rank: its kind, window or chunk in tokens, bytes per token.
 
     ``num_tensors``: 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which are
-    layers of their own. ``state_bytes``: of a layer that keeps a state per request.
+    layers of their own (``is_index``). ``state_bytes``: of a layer that keeps a state per request.
     """
 
     kind: LayerKind
@@ -84,7 +84,12 @@ class LayerKV(NamedTuple):
     bytes_per_token: int
     num_tensors: int = 2
     state_bytes: int = 0
+    is_index: bool = False
 
+
+#: Bytes of an indexer's key and of each latent where KV is FP8, as DeepSeek-V3.2 keeps them: one
+#: FP32 scale per so many elements, and the rotary part in 16 bits.
+SCALED = 128
 
 #: Elements of the rotary part that a latent carries along (DeepSeek-V2, arXiv 2405.04434).
 ROTARY_DIM = 64
@@ -156,16 +161,41 @@ def state_on_rank(
 ) -> LayerKV:
     """Return the state that a layer keeps on one rank.
 
-    ``state_dtype`` is for models that leave it open; the convolution's window is stored as the
-    weights are, and drafts widen some of them.
+    ``state_dtype`` is what was asked for, which Kimi delta attention does not follow; the
+    convolution's window is stored as the weights are, and drafts widen some of them.
     """
+    kept = state.dtype if state.form == "kda" else state_dtype or state.dtype
     size = state.num_bytes(
-        KV_DTYPES[state.dtype or state_dtype or model_dtype].bits // 8,
+        KV_DTYPES[kept or model_dtype].bits // 8,
         KV_DTYPES[model_dtype].bits // 8,
         tensor_parallel_size=tensor_parallel_size,
         num_speculative_tokens=num_speculative_tokens,
     )
     return LayerKV("mamba", None, 0, 1, size)
+
+
+def sparse_on_rank(
+    model: ModelSpec, kv: LayerKV, scale: int, dtype: KVDtype
+) -> tuple[LayerKV, int]:
+    """Return a latent of sparse attention as vLLM keeps it in FP8, 656 bytes in DeepSeek-V3.2."""
+    if dtype.name != "fp8" or not model.is_mla or not model.index_head_dim:
+        return kv, scale
+    scales = 4 * (model.kv_lora_rank // SCALED)
+    return kv._replace(
+        bytes_per_token=model.kv_lora_rank + scales + 2 * model.qk_rope_head_dim
+    ), scales
+
+
+def index_on_rank(model: ModelSpec, dtype: KVDtype) -> tuple[LayerKV, int]:
+    """Return what an indexer keeps per token on every rank, and the scales in it, bytes.
+
+    Beside latents a key in FP8 with its scales, whatever the dtype of KV (132 bytes of 128
+    elements in DeepSeek-V3.2); beside keys and values a key like theirs.
+    """
+    dim = model.index_head_dim
+    scales = 4 * (dim // SCALED) if model.is_mla else 0
+    payload = dim if model.is_mla else dim * dtype.bits // 8
+    return LayerKV("full", None, payload + scales, 1, is_index=True), scales
 
 
 def heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
@@ -223,7 +253,9 @@ def kv_layout(
         )
     per_stage = -(-model.num_layers // pipeline_parallel_size)
     placed, scales = [], 0
-    for mixer in model.mixers[:per_stage]:
+    indexed = iter(model.indexed)
+    what_if = num_kv_heads is not None or kv_lora_rank is not None
+    for place, mixer in enumerate(model.mixers[:per_stage]):
         if mixer is None:
             continue
         if isinstance(mixer, StateLayer):
@@ -237,7 +269,16 @@ def kv_layout(
             head_dim=model.head_dim,
             kv_lora_rank=kv_lora_rank,
         )
+        has_index = next(indexed) and not what_if
+        if place >= model.num_layers - model.num_kv_shared_layers:
+            continue  # reads the KV of an earlier layer
         kv, scale = attention_on_rank(layer, dtype, tensor_parallel_size)
+        if not what_if:
+            kv, scale = sparse_on_rank(model, kv, scale, dtype)
         placed.append(kv)
         scales += scale
+        if has_index:
+            kv, scale = index_on_rank(model, dtype)
+            placed.append(kv)
+            scales += scale
     return KVLayout(tuple(placed), dtype, scales, kv_lora_rank or 0)

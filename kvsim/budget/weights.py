@@ -10,17 +10,24 @@ from kvsim.errors import unknown_name
 if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
 
-#: Bytes per parameter of the matrices a quantisation touches, its scales included: 4-bit with one
-#: FP16 scale and zero point per 128 (GPTQ, AWQ); measured on checkpoints for bitsandbytes; 4-bit
-#: with one 8-bit scale per 32 (MXFP4).
+#: Bytes per parameter of the matrices a quantisation touches, its scales included: FP8 with one
+#: FP32 scale per 128 x 128 (fp8-block); 4-bit with one FP16 scale and zero point per 128 (GPTQ,
+#: AWQ), one 16-bit scale per 32 (int4: Kimi-K2.5), one 8-bit scale per 32 (MXFP4) or per 16
+#: (NVFP4); measured on checkpoints for bitsandbytes.
 QUANTIZED_BYTES = {
     "fp8": 1.0,
+    "fp8-block": 1.0 + 4 / 128**2,
     "int8": 1.0,
     "awq": 0.5195,
     "gptq": 0.5195,
     "bitsandbytes": 0.53,
     "mxfp4": 0.531,
+    "nvfp4": 0.5 + 1 / 16,
+    "int4": 0.5 + 2 / 32,
 }
+
+#: Formats that touch the experts alone where a model does not say otherwise (gpt-oss).
+EXPERTS_ONLY = ("mxfp4",)
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
@@ -45,6 +52,42 @@ def check_quantization(name: str | None) -> None:
         raise unknown_name("quantization", name, QUANTIZED_BYTES)
 
 
+def part_params(model: ModelSpec) -> dict[str, int]:
+    """Parameters of the parts that a format may touch or leave, embedding and LM head left out."""
+    routed, layers = model.num_routed_expert_params, model.num_moe_layers
+    body = model.num_params - model.num_embedding_params - model.num_lm_head_params
+    shared = model.num_shared_experts * model.num_shared_expert_params
+    attention = sum(model.num_attention_params(layer) for layer in model.layers)
+    state = 0 if model.state is None else model.state.num_params(model.hidden_size)
+    found = {
+        "experts": routed,
+        "shared_experts": layers * (shared + model.num_latent_params),
+        "attention": attention,
+        "output": sum(model.num_output_params(layer) for layer in model.layers),
+        "state": state * model.num_state_layers,
+        "mlp": model.num_dense_mlp_params,
+    }
+    found["attention"] -= found["output"]
+    return found | {"rest": body - sum(found.values())}
+
+
+def quantized_params(model: ModelSpec, quantization: str | None) -> tuple[int, int]:
+    """Parameters that a format touches: in routed experts, and in the other layers."""
+    if quantization is None:
+        return 0, 0
+    routed = model.num_routed_expert_params
+    formats = [part.partition(":")[::2] for part in model.quantized_parts]
+    named = [part for name, part in formats if name == quantization]
+    if named:
+        params = part_params(model)
+        others = sum(params[part] for part in named if part != "experts")
+        return (routed if "experts" in named else 0), others
+    if quantization in EXPERTS_ONLY:
+        return routed, 0
+    body = model.num_params - model.num_embedding_params - model.num_lm_head_params
+    return routed, body - routed
+
+
 def weight_bytes(
     model: ModelSpec,
     *,
@@ -52,12 +95,15 @@ def weight_bytes(
     quantization: str | None = None,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    expert_parallel_size: int | None = None,
+    towers: bool = True,
 ) -> int:
     """Bytes of weights on one GPU: the pipeline stage with most layers and an embedding.
 
-    Quantisation leaves the embedding, the LM head and small parameters in ``dtype``; MXFP4 touches
-    only the experts (gpt-oss). The vocabulary is padded to a multiple of 64, as vLLM does. Heads
-    copied over ranks, norms and routers, all small, are counted as shared out.
+    Quantisation leaves the embedding, the LM head, towers and small parameters in ``dtype``, and
+    what ``ModelSpec.quantized_parts`` does not name. The vocabulary is padded to a multiple of 64,
+    as vLLM does. Heads copied over ranks, norms and routers, all small, are counted as shared out.
+    Whole experts lie on ``expert_parallel_size`` ranks, the first of which may have one more.
     """
     element = DTYPE_BYTES[dtype]
     padded = -(-model.vocab_size // 64) * 64 - model.vocab_size
@@ -67,10 +113,19 @@ def weight_bytes(
         head = model.num_lm_head_params + padded * model.hidden_size
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params
     body_bytes = float(body * element)
+    routed_bytes = float(model.num_routed_expert_params * element)
     if quantization is not None:
-        touched = model.num_routed_expert_params if quantization == "mxfp4" else body
-        body_bytes += touched * (QUANTIZED_BYTES[quantization] - element)
+        narrower = QUANTIZED_BYTES[quantization] - element
+        touched, others = quantized_params(model, quantization)
+        routed_bytes += touched * narrower
+        body_bytes += (touched + others) * narrower
     stages = pipeline_parallel_size
     share = -(-model.num_layers // stages) / model.num_layers
     ends = embedding + head if stages == 1 else max(embedding, head)
-    return int((body_bytes * share + ends * element) / tensor_parallel_size)
+    if towers:
+        ends += model.num_tower_params
+    if expert_parallel_size is None or not model.is_moe:
+        return int((body_bytes * share + ends * element) / tensor_parallel_size)
+    experts = -(-model.num_experts // expert_parallel_size) / model.num_experts
+    others_bytes = (body_bytes - routed_bytes) * share + ends * element
+    return int(others_bytes / tensor_parallel_size + routed_bytes * share * experts)

@@ -47,6 +47,8 @@ QUANTIZED_ENDINGS: tuple[tuple[re.Pattern[str], str | None], ...] = (
     (re.compile(r"[-.]fp8([-_](dynamic|static|block|kv|static-pertensor))?$"), "fp8"),
     (re.compile(r"-(quantized\.)?(w8a8|w8a16|int8)$"), "int8"),
     (re.compile(r"-(quantized\.)?w4a16$"), "gptq"),
+    (re.compile(r"-nvfp4(-v2)?$"), "nvfp4"),
+    (re.compile(r"-mxfp4$"), "mxfp4"),
     (re.compile(r"-(bf16|fp16)$"), None),
 )
 
@@ -95,16 +97,23 @@ def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
         return read_hf_config(model)
     catalogue = _catalogue()
     name = _model_key(model)
-    if short := _find_shape(name, catalogue.model_index):
+    whole = catalogue.model_index.get(model.strip().lower())
+    if short := whole or _find_shape(name, catalogue.model_index):
         return catalogue.models[short]
     for pattern, quantization in QUANTIZED_ENDINGS:
         rest = pattern.sub("", name)
         if rest != name and (short := _find_shape(rest, catalogue.model_index)):
-            return replace(catalogue.models[short], quantization=quantization)
+            # NVIDIA's checkpoints in these formats ask for KV in FP8, and vLLM follows them.
+            asks = model.lower().startswith("nvidia/") and quantization in ("nvfp4", "fp8")
+            kv = "fp8" if asks else None
+            return replace(catalogue.models[short], quantization=quantization, kv_cache_dtype=kv)
     key = _model_key(model)  # an organisation is no likeness
     near = errors.unknown_name("model", key, _known(catalogue.models), likeness=0.75)
     unknown = str(near).replace(repr(key), repr(model), 1)
-    raise ValueError(f"{unknown}; any other model: give the path of its config.json")
+    raise ValueError(
+        f"{unknown}; any other model, as a fine-tune: give the path of its config.json, or "
+        "--hf-config-path with that path or the name of its base"
+    )
 
 
 def get_gpu(gpu: str | GpuSpec) -> GpuSpec:
@@ -206,6 +215,7 @@ def _catalogue() -> _Catalogue:
     gpus = {name: _gpu_spec(name, table) for name, table in _resolved("gpus.toml")}
     model_index = _index(models)
     for name, spec in models.items():
+        model_index.setdefault(spec.hf_id.lower(), name)  # before names without organisation
         model_index.setdefault(_model_key(spec.hf_id), name)
     return _Catalogue(models, model_index, gpus, _index(gpus))
 
@@ -229,7 +239,8 @@ def _with_base(table: dict[str, Any], tables: dict[str, dict[str, Any]]) -> dict
 
 def _model_spec(name: str, table: dict[str, Any]) -> ModelSpec:
     fields = {key: value for key, value in table.items() if key != "checkpoint_params"}
-    return ModelSpec(name=name, **fields | {"aliases": tuple(table.get("aliases", ()))})
+    lists = {key: tuple(table.get(key, ())) for key in ("aliases", "quantized_parts")}
+    return ModelSpec(name=name, **fields | lists)
 
 
 def _gpu_spec(name: str, table: dict[str, Any]) -> GpuSpec:

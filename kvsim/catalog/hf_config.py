@@ -11,16 +11,22 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvsim.catalog.hf_experts import EXPERTS
 from kvsim.catalog.hf_families import FAMILIES, Config
 from kvsim.catalog.hf_hybrids import HYBRIDS
+from kvsim.catalog.hf_quantization import quantization_of
+from kvsim.catalog.hf_towers import num_tower_params
 from kvsim.catalog.spec import ModelSpec
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-#: ``quant_method`` -> how kvsim counts such weights. A method not here cannot be counted.
-QUANT_METHODS = {"awq": "awq", "fbgemm_fp8": "fp8", "fp8": "fp8", "gptq": "gptq", "mxfp4": "mxfp4"}
+#: Families that are known and refused, and why.
+REFUSED = {
+    "deepseek_v4": "attention over compressed tokens is not modelled",
+    "falcon_h1": "layers with attention and Mamba side by side are not modelled",
+}
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -31,8 +37,8 @@ def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
     Parameters
     ----------
     path
-        The file, or the directory that holds it. Multimodal files are read for their
-        ``text_config`` alone.
+        The file, or the directory that holds it. Of multimodal files the ``text_config`` gives the
+        shape, the rest the parameters of towers. An ``hf_quant_config.json`` beside it is read.
 
     Returns
     -------
@@ -47,10 +53,13 @@ def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
     file = Path(path).expanduser()
     if file.is_dir():
         file = file / "config.json"
-    config = _text_config(_load(file), file)
+    whole = Config(_load(file), file)
+    config = _text_config(whole.values, file)
     model_type = config.get("model_type")
-    families = FAMILIES | HYBRIDS
+    families = FAMILIES | HYBRIDS | EXPERTS
     family = families.get(model_type) if isinstance(model_type, str) else None
+    if model_type in REFUSED:
+        raise config.error(f"model_type {model_type!r}: {REFUSED[model_type]}")
     if family is None:
         known = ", ".join(sorted(families))
         raise config.error(f"model_type {model_type!r} is not supported (one of: {known})")
@@ -59,8 +68,9 @@ def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
     config = Config({**family.defaults, **present, **given}, file)
     fields = family.read(config) | {
         "tie_word_embeddings": config.flag("tie_word_embeddings", family.ties),
-        "quantization": _quantization(config),
+        **quantization_of(config),
     }
+    fields["num_tower_params"] = num_tower_params(whole, fields["hidden_size"])
     try:
         return ModelSpec(source=str(file), **_names(config, file), **fields)
     except ValueError as error:
@@ -88,7 +98,7 @@ def _load(file: Path) -> dict[str, Any]:
     return values
 
 
-def _text_config(values: dict[str, Any], file: Path) -> Config:
+def _text_config(values: Mapping[str, Any], file: Path) -> Config:
     """Unwrap a multimodal configuration; what only the outer level says still holds."""
     text = values.get("text_config")
     if not isinstance(text, dict):
@@ -96,40 +106,3 @@ def _text_config(values: dict[str, Any], file: Path) -> Config:
     outer = ("model_type", "tie_word_embeddings", "quantization_config", "_name_or_path")
     shared = {key: values[key] for key in outer if values.get(key) is not None}
     return Config({**shared, **text}, file)
-
-
-def _quantization(config: Config) -> str | None:
-    """How the checkpoint's weights are stored, in ``ModelSpec.quantization``'s words."""
-    settings = config.get("quantization_config")
-    if not settings:
-        return None
-    if not isinstance(settings, dict):
-        raise config.error(f"quantization_config must be an object, not {settings!r}")
-    method = str(settings.get("quant_method", "missing"))
-    if method == "compressed-tensors":
-        return _compressed_tensors(config, settings)
-    if method == "modelopt" and settings.get("quant_algo") == "FP8":
-        return "fp8"
-    if method in ("awq", "gptq") and settings.get("bits") == 8:
-        return "int8"
-    if method not in QUANT_METHODS:
-        known = ", ".join(sorted([*QUANT_METHODS, "compressed-tensors", "modelopt FP8"]))
-        raise config.error(
-            f"quantization_config: quant_method {method!r} is not supported (one of: {known})"
-        )
-    return QUANT_METHODS[method]
-
-
-def _compressed_tensors(config: Config, settings: Mapping[str, Any]) -> str:
-    """Read llm-compressor's format; its 4-bit integer groups take the bytes of GPTQ's."""
-    groups: dict[str, Any] = settings.get("config_groups") or {}
-    first: dict[str, Any] = next(iter(groups.values()), {})
-    weights: dict[str, Any] = first.get("weights") or {}
-    stored = (weights.get("type"), weights.get("num_bits"))
-    kinds = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "gptq"}
-    if stored not in kinds:
-        raise config.error(
-            f"quantization_config: compressed-tensors weights of type {stored[0]!r} with "
-            f"{stored[1]!r} bits are not supported"
-        )
-    return kinds[stored]

@@ -53,7 +53,7 @@ class Config:
                 raise self.error(f"{key} must be an integer, not {value!r}")
             if value < minimum:
                 raise self.error(f"{key} must be at least {minimum}, not {value}")
-            most = MAX_LAYERS if "layer" in key else MAX_SIZE
+            most = MAX_LAYERS if "layer" in key and "size" not in key else MAX_SIZE
             if value > most:
                 raise self.error(f"{key} must be at most {most:,}, not {value:,}")
             return value

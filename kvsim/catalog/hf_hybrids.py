@@ -7,7 +7,9 @@ from typing import Any
 from kvsim.catalog.hf_families import FAMILIES, Config, Family, Fields
 
 #: Letters of ``ModelSpec.layer_pattern`` for those of Nemotron-H.
-NEMOTRON_LETTERS = {"M": "M", "*": "F", "-": "-"}
+NEMOTRON_LETTERS = {"M": "M", "*": "F", "-": "-", "E": "E"}
+#: The same for the names in ``layers_block_type``.
+NEMOTRON_BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 
 
 def _sizes(config: Config, **renamed: Any) -> Fields:
@@ -55,18 +57,21 @@ def _jamba(config: Config) -> Fields:
 
 
 def _nemotron_h(config: Config) -> Fields:
-    """Every layer is a Mamba-2 mixer, attention or an MLP of two matrices."""
+    """Every layer is a Mamba-2 mixer, attention, an MLP of two matrices or experts."""
+    blocks = config.entries("layers_block_type")
     letters = str(config.get("hybrid_override_pattern") or "")
+    letters = letters or "".join(NEMOTRON_BLOCKS.get(str(kind), "?") for kind in blocks)
     unknown = sorted(set(letters) - NEMOTRON_LETTERS.keys())
-    if unknown or len(letters) != config.integer("num_hidden_layers"):
+    if unknown or len(letters) != config.integer("num_hidden_layers", default=len(blocks)):
         raise config.error(
-            "hybrid_override_pattern must have a letter of M, * and - for each layer, not "
+            "hybrid_override_pattern must have a letter of M, *, - and E for each layer, not "
             f"{letters!r}"
         )
     head_dim = config.integer("attention_head_dim", "head_dim")
     return (
-        _sizes(config, head_dim=head_dim)
+        _sizes(config, head_dim=head_dim, num_hidden_layers=len(letters))
         | _pattern("".join(NEMOTRON_LETTERS[letter] for letter in letters))
+        | (_nemotron_experts(config, letters) if "E" in letters else {})
         | {
             "gated_mlp": False,
             "norms_per_layer": 1,
@@ -76,41 +81,102 @@ def _nemotron_h(config: Config) -> Fields:
             "state_num_groups": config.integer("n_groups"),
             "state_size": config.integer("ssm_state_size"),
             "conv_kernel": config.integer("conv_kernel"),
+            "state_dtype": _state_dtype(config, "mamba_ssm_cache_dtype"),
         }
     )
 
 
+def _nemotron_experts(config: Config, letters: str) -> Fields:
+    """Experts of Nemotron 3, which may work on fewer dimensions than the layers."""
+    width = config.integer("moe_intermediate_size")
+    return {
+        "num_experts": config.integer("n_routed_experts"),
+        "num_experts_per_token": config.integer("num_experts_per_tok"),
+        "moe_intermediate_size": width,
+        "moe_latent_size": config.integer("moe_latent_size", default=0),
+        "num_shared_experts": _shared(config, "moe_shared_expert_intermediate_size", width),
+        "num_dense_layers": letters.count("-"),
+    }
+
+
+def _state_dtype(config: Config, key: str) -> str | None:
+    """Return the dtype of states where the file asks for more than 16 bits."""
+    return "fp32" if config.get(key) == "float32" else None
+
+
+def _shared(config: Config, key: str, width: int) -> int:
+    """Return how many routed experts wide the shared one is."""
+    shared = config.integer(key, default=0)
+    if shared % width:
+        raise config.error(
+            f"{key} ({shared}) must be a multiple of moe_intermediate_size ({width})"
+        )
+    return shared // width
+
+
 def _qwen3_next(config: Config) -> Fields:
-    """Gated delta nets, and attention with a gated output in every few layers."""
-    fields = _sizes(config)
+    """Gated delta nets, and attention with a gated output in every few layers; also Qwen 3.5."""
+    has_experts = config.get("num_experts") is not None
+    renamed = {"intermediate_size": config.values.get("intermediate_size")}
+    if has_experts and renamed["intermediate_size"] is None:  # no layer is dense
+        renamed["intermediate_size"] = config.get("moe_intermediate_size")
+    fields = _sizes(config, **renamed)
     every = config.integer("full_attention_interval", minimum=1)
     kinds = [str(kind) for kind in config.entries("layer_types")]
     full = [kind == "full_attention" for kind in kinds]
     full = full or [(i + 1) % every == 0 for i in range(fields["num_layers"])]
-    experts = _routed(config, "num_experts_per_tok", "moe_intermediate_size")
-    shared = config.integer("shared_expert_intermediate_size")
-    if shared % experts["moe_intermediate_size"]:
-        raise config.error(
-            f"shared_expert_intermediate_size ({shared}) must be a multiple of "
-            f"moe_intermediate_size ({experts['moe_intermediate_size']})"
-        )
     return (
         fields
         | _pattern("".join("F" if is_full else "M" for is_full in full))
-        | experts
+        | (_qwen_experts(config) if has_experts else {})
         | {
-            "num_shared_experts": shared // experts["moe_intermediate_size"],
             "qk_norm": True,
             "attention_gate": True,
-            "shared_expert_gate": True,
             "state_form": "gdn",
             "state_num_heads": config.integer("linear_num_value_heads"),
             "state_head_dim": config.integer("linear_value_head_dim"),
             "state_num_groups": config.integer("linear_num_key_heads"),
             "state_size": config.integer("linear_key_head_dim"),
             "conv_kernel": config.integer("linear_conv_kernel_dim"),
+            "state_dtype": _state_dtype(config, "mamba_ssm_dtype"),
         }
     )
+
+
+def _qwen_experts(config: Config) -> Fields:
+    experts = _routed(config, "num_experts_per_tok", "moe_intermediate_size")
+    width = experts["moe_intermediate_size"]
+    return experts | {
+        "num_shared_experts": _shared(config, "shared_expert_intermediate_size", width),
+        "shared_expert_gate": True,
+    }
+
+
+def _granite(config: Config) -> Fields:
+    """Granite 4: Mamba-2 or attention, then experts and a shared one, or an MLP alone."""
+    kinds = [str(kind) for kind in config.entries("layer_types")]
+    width = config.integer("shared_intermediate_size")
+    fields = _sizes(config, intermediate_size=width)
+    letters = "".join("F" if kind == "attention" else "M" for kind in kinds)
+    if len(letters) != fields["num_layers"]:
+        raise config.error(f"layer_types has {len(letters)} entries")
+    fields |= _pattern(letters or "F" * fields["num_layers"])
+    if config.integer("num_local_experts", default=0):
+        routed = config.integer("intermediate_size")
+        fields |= {
+            "num_experts": config.integer("num_local_experts"),
+            "num_experts_per_token": config.integer("num_experts_per_tok"),
+            "moe_intermediate_size": routed,
+            "num_shared_experts": _shared(config, "shared_intermediate_size", routed),
+        }
+    return fields | {
+        "state_form": "mamba2",
+        "state_num_heads": config.integer("mamba_n_heads"),
+        "state_head_dim": config.integer("mamba_d_head"),
+        "state_num_groups": config.integer("mamba_n_groups"),
+        "state_size": config.integer("mamba_d_state"),
+        "conv_kernel": config.integer("mamba_d_conv"),
+    }
 
 
 def _kimi_linear(config: Config) -> Fields:
@@ -144,6 +210,9 @@ def _kimi_linear(config: Config) -> Fields:
             "state_size": dim,
             "conv_kernel": own.integer("short_conv_kernel_size"),
             "state_dtype": "fp32",
+            "state_full_gate": own.flag("use_full_rank_gate"),
+            "attention_gate": config.flag("mla_use_output_gate"),
+            "moe_latent_size": config.integer("routed_expert_hidden_size", default=0),
         }
     )
 
@@ -159,9 +228,17 @@ JAMBA = {
     "max_position_embeddings": 262_144,
 }
 
+QWEN_NEXT = {"full_attention_interval": 4}
+
 HYBRIDS: dict[str, Family] = {
+    "granitemoehybrid": Family(_granite, ties=True),
     "jamba": Family(_jamba, JAMBA),
+    "kimi_k3": Family(_kimi_linear),
     "kimi_linear": Family(_kimi_linear),
     "nemotron_h": Family(_nemotron_h),
-    "qwen3_next": Family(_qwen3_next, {"full_attention_interval": 4}),
+    "qwen3_5": Family(_qwen3_next, QWEN_NEXT),
+    "qwen3_5_moe": Family(_qwen3_next, QWEN_NEXT),
+    "qwen3_5_moe_text": Family(_qwen3_next, QWEN_NEXT),
+    "qwen3_5_text": Family(_qwen3_next, QWEN_NEXT),
+    "qwen3_next": Family(_qwen3_next, QWEN_NEXT),
 }

@@ -11,8 +11,8 @@ from kvsim.catalog.state import STATE_FORMS, StateForm, StateLayer
 AttentionKind = Literal["full", "sliding", "chunked"]
 
 ATTENTION_KINDS: dict[str, AttentionKind] = {"F": "full", "S": "sliding", "C": "chunked"}
-#: One letter per layer in ``ModelSpec.layer_pattern``: attention, a state, or an MLP alone.
-LAYER_KINDS: dict[str, str] = {**ATTENTION_KINDS, "M": "mamba", "-": "mlp"}
+#: One letter per layer in ``ModelSpec.layer_pattern``: attention, a state, an MLP or experts alone.
+LAYER_KINDS: dict[str, str] = {**ATTENTION_KINDS, "M": "mamba", "-": "mlp", "E": "experts"}
 
 
 #: Sizes without which there is no model.
@@ -38,7 +38,9 @@ class AttentionLayer(NamedTuple):
     kind: AttentionKind
     window: int | None  # tokens a sliding layer sees, or the chunk of a chunked-local layer
     num_kv_heads: int  # 1 for MLA, whose latent is shared by all heads
-    head_dim: int  # elements of one K (or V) vector; for MLA the latent plus the rotary part
+    #: Elements of one K (or V) vector, their mean where they differ; for MLA the latent plus the
+    #: rotary part.
+    head_dim: int
     num_vectors: int  # 2 (K and V), or 1 for MLA's latent
 
 
@@ -58,35 +60,59 @@ class ModelSpec:
         Rows of the embedding, and the longest context in tokens.
     layer_pattern, window
         One letter per layer, repeated over the layers: F full, S sliding, C chunked-local, M a
-        Mamba or linear-attention layer, - an MLP alone, in which case the others have none.
-        ``window`` is the sliding window, or the chunk, in tokens.
-    full_num_kv_heads, full_head_dim
-        KV shape of the full-attention layers where it differs from the sliding ones.
+        Mamba or linear-attention layer, - an MLP alone, E experts alone; with one of the last two
+        the others have no MLP. ``window`` is the sliding window, or the chunk, in tokens.
+    full_num_kv_heads, full_head_dim, window_num_heads
+        KV shape of the full-attention layers, and query heads of those with a window, where they
+        differ from the others.
+    num_kv_shared_layers
+        Last layers that read the KV of an earlier one and keep none (Gemma 3n, YOCO).
     full_key_is_value
         Full layers project K once and use it as V too (Gemma 4); both are still cached.
     kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim, q_lora_rank
         Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434); ``kv_lora_rank = 0`` is none.
+        Without it ``v_head_dim`` is the width of V where it differs from K's (MiMo-V2).
+    index_num_heads, index_head_dim, index_pattern
+        Sparse attention's indexer (DeepSeek-V3.2), which keeps a key of its own per token. The
+        pattern has I for a layer with an indexer and - for one without, repeated; empty: all.
     state_form, state_num_heads, state_head_dim, state_num_groups, state_size, conv_kernel
         Of the layers M, see :class:`~kvsim.catalog.state.StateLayer`.
     state_dtype
         What their states are kept in where that is not the dtype of the weights.
+    state_full_gate
+        Kimi delta attention gates its output by one matrix instead of two narrow ones (Kimi K3).
     num_experts, num_experts_per_token, moe_intermediate_size
         Mixture of experts; ``num_experts = 0`` is none.
     num_shared_experts, num_dense_layers
         Experts every token visits (a wider one counts as several), and layers with a dense MLP
         instead of experts: the leading ones in DeepSeek, every other one in Llama-4 Maverick.
+    moe_latent_size
+        Width that routed experts work on, between two projections, where it is not the hidden one.
     gated_mlp, tie_word_embeddings
         Three matrices instead of two in an MLP; the LM head is the embedding.
     qkv_bias, output_bias, mlp_bias, router_bias, lm_head_bias, qk_norm, attention_sinks,
     shared_expert_gate
         Small parameters.
-    attention_gate
-        The output of attention is gated, by a projection as wide as the queries (Qwen3-Next).
+    qk_norm_per_layer
+        The norms of queries and keys span all heads (MiniMax-M2).
+    attention_gate, head_gate
+        The output of attention is gated, by a projection as wide as that output (Qwen3-Next), or
+        by one number per head (Step).
     norms_per_layer, norm_bias, num_position_embeddings
         Norms before and after each sublayer; LayerNorm has a bias; learned positions (rows).
     quantization
-        What the checkpoint is stored in when it is not 16-bit: fp8, mxfp4 (experts only), int8,
-        awq, gptq.
+        What the checkpoint is stored in when it is not 16-bit: fp8, fp8-block, nvfp4, mxfp4, int8,
+        int4, awq, gptq.
+    quantized_parts
+        ``FORMAT:PART`` for every part that checkpoints in this format quantise: experts,
+        shared_experts, mlp, attention, output (of attention), state. A format that is not named
+        takes all of them, and mxfp4 the experts.
+    kv_cache_dtype
+        What the checkpoint asks KV to be kept in; ``auto`` follows it.
+    num_other_params
+        Parameters of the text backbone that no other field gives: embeddings per layer, scales.
+    num_tower_params
+        Those of vision and audio towers and their projectors, loaded beside the text backbone.
     aliases
         Other names the catalogue answers to, in lower case.
 
@@ -113,11 +139,16 @@ class ModelSpec:
     full_num_kv_heads: int | None = None
     full_head_dim: int | None = None
     full_key_is_value: bool = False
+    window_num_heads: int | None = None
+    num_kv_shared_layers: int = 0
     kv_lora_rank: int = 0
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
     q_lora_rank: int = 0
+    index_num_heads: int = 0
+    index_head_dim: int = 0
+    index_pattern: str = ""
     state_form: StateForm | None = None
     state_num_heads: int = 0
     state_head_dim: int = 0
@@ -125,11 +156,13 @@ class ModelSpec:
     state_size: int = 0
     conv_kernel: int = 0
     state_dtype: str | None = None
+    state_full_gate: bool = False
     num_experts: int = 0
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0
     num_shared_experts: int = 0
     num_dense_layers: int = 0
+    moe_latent_size: int = 0
     gated_mlp: bool = True
     tie_word_embeddings: bool = False
     qkv_bias: bool = False
@@ -139,12 +172,18 @@ class ModelSpec:
     lm_head_bias: bool = False
     qk_norm: bool = False
     attention_sinks: bool = False
+    qk_norm_per_layer: bool = False
     attention_gate: bool = False
+    head_gate: bool = False
     shared_expert_gate: bool = False
     norms_per_layer: int = 2
     norm_bias: bool = False
     num_position_embeddings: int = 0
     quantization: str | None = None
+    quantized_parts: tuple[str, ...] = ()
+    kv_cache_dtype: str | None = None
+    num_other_params: int = 0
+    num_tower_params: int = 0
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -186,7 +225,7 @@ class ModelSpec:
         """What each layer, first to last, remembers tokens by; None for an MLP alone."""
         letters = (self.layer_pattern[i % len(self.layer_pattern)] for i in range(self.num_layers))
         return tuple(
-            self.state if letter == "M" else None if letter == "-" else self._layer(letter)
+            self.state if letter == "M" else None if letter in "-E" else self._layer(letter)
             for letter in letters
         )
 
@@ -203,7 +242,14 @@ class ModelSpec:
             return None
         heads, dim, size, kernel = sizes
         return StateLayer(
-            self.state_form, heads, dim, self.state_num_groups, size, kernel, self.state_dtype
+            self.state_form,
+            heads,
+            dim,
+            self.state_num_groups,
+            size,
+            kernel,
+            self.state_dtype,
+            self.state_full_gate,
         )
 
     @property
@@ -222,10 +268,29 @@ class ModelSpec:
         window = None if kind == "full" else self.window
         if self.is_mla:
             return AttentionLayer(kind, window, 1, self.kv_lora_rank + self.qk_rope_head_dim, 1)
-        heads, dim = self.num_kv_heads, self.head_dim
+        heads = self.num_kv_heads
         if kind == "full":
-            heads, dim = self.full_num_kv_heads or heads, self.full_head_dim or dim
-        return AttentionLayer(kind, window, heads, dim, 2)
+            heads = self.full_num_kv_heads or heads
+        return AttentionLayer(kind, window, heads, sum(self._head_dims(kind)) // 2, 2)
+
+    def _head_dims(self, kind: AttentionKind) -> tuple[int, int]:
+        """Elements of a key and of a value; not for MLA."""
+        dim = (self.full_head_dim if kind == "full" else None) or self.head_dim
+        return dim, self.v_head_dim or dim
+
+    @cached_property
+    def indexed(self) -> tuple[bool, ...]:
+        """Whether each layer with attention, first to last, has an indexer."""
+        if not self.index_head_dim:
+            return (False,) * len(self.layers)
+        pattern = self.index_pattern or "I"
+        places = [i for i, mixer in enumerate(self.mixers) if isinstance(mixer, AttentionLayer)]
+        return tuple(pattern[i % len(pattern)] == "I" for i in places)
+
+    @property
+    def num_index_layers(self) -> int:
+        """Layers that keep an indexer's key per token."""
+        return sum(self.indexed)
 
     @property
     def is_mla(self) -> bool:
@@ -261,12 +326,22 @@ class ModelSpec:
         """Parameters of one routed expert."""
         if not self.is_moe:
             return 0
-        return self._mlp_params(self.moe_intermediate_size)
+        return self._mlp_params(self.moe_intermediate_size, self.moe_latent_size)
 
-    def _mlp_params(self, width: int) -> int:
-        matrices = 3 if self.gated_mlp else 2
-        biases = (matrices - 1) * width + self.hidden_size if self.mlp_bias else 0
-        return matrices * self.hidden_size * width + biases
+    @property
+    def num_shared_expert_params(self) -> int:
+        """Parameters of one expert that every token visits."""
+        return self._mlp_params(self.moe_intermediate_size) if self.is_moe else 0
+
+    @property
+    def num_latent_params(self) -> int:
+        """Parameters of one layer that bring tokens to the experts' width and back."""
+        return 2 * self.hidden_size * self.moe_latent_size
+
+    def _mlp_params(self, width: int, inner: int = 0) -> int:
+        matrices, hidden = 3 if self.gated_mlp else 2, inner or self.hidden_size
+        biases = (matrices - 1) * width + hidden if self.mlp_bias else 0
+        return matrices * hidden * width + biases
 
     def num_attention_params(self, layer: AttentionLayer) -> int:
         """Parameters of one layer's attention block, projections and small ones."""
@@ -279,15 +354,42 @@ class ModelSpec:
                 q = h * n * qk
             down = h * (self.kv_lora_rank + self.qk_rope_head_dim) + self.kv_lora_rank
             up = self.kv_lora_rank * n * (self.qk_nope_head_dim + self.v_head_dim)
-            return q + down + up + n * self.v_head_dim * h
-        q_width, kv_width = n * layer.head_dim, layer.num_kv_heads * layer.head_dim
-        qkv_width = q_width + 2 * kv_width
+            out = n * self.v_head_dim * h * (2 if self.attention_gate else 1)
+            return q + down + up + out
+        n = self.num_query_heads(layer)
+        key, value = self._head_dims(layer.kind)
+        q_width, k_width = n * key, layer.num_kv_heads * key
+        qkv_width = q_width + k_width + layer.num_kv_heads * value
         if layer.kind == "full" and self.full_key_is_value:
-            qkv_width -= kv_width
-        params = h * qkv_width + q_width * h * (2 if self.attention_gate else 1)
+            qkv_width -= k_width
+        params = h * qkv_width + n * value * h * (2 if self.attention_gate else 1)
         params += qkv_width * self.qkv_bias + h * self.output_bias
-        params += 2 * layer.head_dim * self.qk_norm + n * self.attention_sinks
+        params += (q_width + k_width) * self.qk_norm_per_layer + h * n * self.head_gate
+        params += 2 * key * self.qk_norm + n * self.attention_sinks
         return params
+
+    def num_query_heads(self, layer: AttentionLayer) -> int:
+        """Query heads of one layer."""
+        return (self.window_num_heads if layer.window is not None else None) or self.num_heads
+
+    def num_output_params(self, layer: AttentionLayer) -> int:
+        """Parameters of the projection behind one layer's attention."""
+        width = self.v_head_dim if self.is_mla else self._head_dims(layer.kind)[1]
+        return self.num_query_heads(layer) * width * self.hidden_size
+
+    @property
+    def num_dense_mlp_params(self) -> int:
+        """Parameters of the MLPs of layers without experts."""
+        return (self.num_mlp_layers - self.num_moe_layers) * self._mlp_params(
+            self.intermediate_size
+        )
+
+    @property
+    def num_indexer_params(self) -> int:
+        """Parameters of one layer's indexer: queries, key and its norm, weights of the heads."""
+        heads, dim = self.index_num_heads, self.index_head_dim
+        queries = (self.q_lora_rank or self.hidden_size) * heads * dim
+        return queries + self.hidden_size * (dim + heads) + 2 * dim if dim else 0
 
     @cached_property
     def num_params(self) -> int:
@@ -295,12 +397,13 @@ class ModelSpec:
         norm = self.hidden_size * (2 if self.norm_bias else 1)
         total = self.num_embedding_params + self.num_lm_head_params + norm
         total += sum(self.num_attention_params(layer) for layer in self.layers)
+        total += self.num_index_layers * self.num_indexer_params + self.num_other_params
         if self.state is not None:
             total += self.num_state_layers * self.state.num_params(self.hidden_size)
         total += self.num_layers * self.norms_per_layer * norm
-        dense_layers = self.num_mlp_layers - self.num_moe_layers
-        total += dense_layers * self._mlp_params(self.intermediate_size)
-        experts = (self.num_experts + self.num_shared_experts) * self.num_expert_params
+        total += self.num_dense_mlp_params
+        experts = self.num_experts * self.num_expert_params
+        experts += self.num_shared_experts * self.num_shared_expert_params + self.num_latent_params
         return total + self.num_moe_layers * (self.num_router_params + experts)
 
     @property
@@ -335,8 +438,8 @@ class GpuSpec:
         What CUDA shows (``torch.cuda.mem_get_info``), not the marketing figure.
     memory_bandwidth_bytes_per_s, bf16_flops_per_s
         Peak HBM bandwidth and peak dense 16-bit rate (FP16 where the card has no BF16).
-    fp8_flops_per_s, int8_ops_per_s
-        0 where the card has no such unit.
+    fp8_flops_per_s, int8_ops_per_s, fp4_flops_per_s
+        0 where the card has no such unit, or nobody gives its rate; no step time uses FP4's yet.
     nvlink_bytes_per_s, pcie_bytes_per_s
         One direction; ``nvlink_bytes_per_s`` is 0 where GPUs talk over PCIe.
     num_linked_gpus
@@ -358,5 +461,6 @@ class GpuSpec:
     l2_bytes: int
     num_sms: int
     num_linked_gpus: int = 8
+    fp4_flops_per_s: float = 0.0
     aliases: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ class StateLayer(NamedTuple):
     num_groups, size : heads of the keys (Mamba: groups of B and C), and their width
     conv_kernel : inputs that the convolution sees
     dtype : of the matrix; None: that of the weights
+    full_gate : the output's gate is one matrix
     """
 
     form: StateForm
@@ -33,6 +34,7 @@ class StateLayer(NamedTuple):
     size: int
     conv_kernel: int
     dtype: str | None = None
+    full_gate: bool = False
 
     @property
     def width(self) -> int:
@@ -93,5 +95,6 @@ class StateLayer(NamedTuple):
             return h * (width + channels + heads) + conv + channels + 3 * heads + width + out
         if self.form == "gdn":
             return h * (width + channels + 2 * heads) + conv + 2 * heads + self.head_dim + out
-        gates = 2 * (h * self.head_dim + self.head_dim * width)
+        narrow = h * self.head_dim + self.head_dim * width
+        gates = narrow + (h * width if self.full_gate else narrow)
         return h * (channels + heads) + conv + gates + heads + width + self.head_dim + out

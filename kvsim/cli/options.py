@@ -20,12 +20,15 @@ SECTIONS = {
     "Requests": ("workload", "trace", "request_rate", "num_requests", "max_concurrency", "seed"),
     "Model and GPU": (
         "model",
+        "hf_config_path",
         "gpu",
         "dtype",
         "quantization",
         "tensor_parallel_size",
         "pipeline_parallel_size",
         "data_parallel_size",
+        "enable_expert_parallel",
+        "language_model_only",
         "gpu_memory_utilization",
         "enforce_eager",
         "vllm_version",
@@ -134,8 +137,9 @@ PAIRS = {
     "logged": "PART:GIB, e.g. weights:14.99 activations:1.23",
 }
 
-#: vLLM's short forms.
+#: vLLM's short forms and other names.
 SHORT_FLAGS = {
+    "num_requests": "--num-prompts",
     "tensor_parallel_size": "-tp",
     "pipeline_parallel_size": "-pp",
     "data_parallel_size": "-dp",

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 #: Requests of a generated workload, and their rate, when nothing else is said.
 NUM_REQUESTS = 1000
 REQUEST_RATE = 2.0
+#: Workloads that come all at once, as ``vllm bench serve`` sends them.
+AT_ONCE = ("random",)
 
 #: Options that say which requests are served.
 REQUESTS = {"workload", "trace", "request_rate", "num_requests", "seed"}
@@ -27,7 +29,7 @@ def requests_of(config: RunConfig) -> tuple[Trace, Sequence[str]]:
         return requests, notes
     import workloads
 
-    asked = config.request_rate or REQUEST_RATE
+    asked = config.request_rate or usual_rate(config.workload)
     made = workloads.generate(
         config.workload,
         num_requests=config.num_requests or NUM_REQUESTS,
@@ -36,6 +38,11 @@ def requests_of(config: RunConfig) -> tuple[Trace, Sequence[str]]:
     )
     _check_digest(config, made)
     return made, _rate_note(made, asked)
+
+
+def usual_rate(workload: str) -> float:
+    """Return the rate of a workload when nothing is said."""
+    return math.inf if workload.partition("+")[0] in AT_ONCE else REQUEST_RATE
 
 
 def _check_digest(config: RunConfig, requests: Trace) -> None:

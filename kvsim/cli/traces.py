@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvsim.cli.answers import JSON, print_answer, say
-from kvsim.cli.requests import NUM_REQUESTS, REQUEST_RATE, load
+from kvsim.cli.requests import NUM_REQUESTS, load, usual_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ def trace_generate(
     made = workloads.generate(
         workload,
         num_requests=num_requests or NUM_REQUESTS,
-        request_rate=REQUEST_RATE if request_rate is None else request_rate,
+        request_rate=usual_rate(workload) if request_rate is None else request_rate,
         seed=seed,
     )
     made.save(target)

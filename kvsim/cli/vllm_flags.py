@@ -17,7 +17,7 @@ COMMANDS = ("run", "compare", "capacity", "roofline")
 #: Without effect here, with a value.
 _WITH_VALUE = """
 host port uds api-key served-model-name tokenizer tokenizer-mode tokenizer-revision revision
-code-revision load-format download-dir hf-config-path hf-token hf-overrides config-format
+code-revision load-format download-dir hf-token hf-overrides config-format
 chat-template chat-template-content-format response-role root-path middleware allowed-origins
 allowed-methods allowed-headers ssl-keyfile ssl-certfile ssl-ca-certs ssl-cert-reqs
 uvicorn-log-level log-config-file max-log-len otlp-traces-endpoint collect-detailed-traces
@@ -45,7 +45,6 @@ allow-credentials enable-ssl-refresh log-error-stack show-hidden-metrics-for-ver
 skip-tokenizer-init skip-mm-profiling use-tqdm-on-load disable-custom-all-reduce
 disable-cascade-attn calculate-kv-scales use-v2-block-manager disable-sliding-window-warnings
 enable-mfu-metrics kv-cache-metrics cudagraph-metrics enable-logging-iteration-details
-language-model-only
 """
 
 #: Of these, what one command knows.
@@ -56,7 +55,6 @@ ALONE = frozenset(f"--{name}" for name in _ALONE.split())
 
 #: What would change the numbers and is not modelled.
 NOT_MODELLED = {
-    "--enable-expert-parallel": "expert parallelism; experts are split like other weights",
     "--cpu-offload-gb": "weights in host memory",
     "--max-num-partial-prefills": "several partial prefills at once",
     "--max-long-partial-prefills": "several partial prefills at once",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
     """Return what GEMMs compute in: 8-bit weights with 8-bit activations, where the card can."""
-    if quantization == "fp8" and gpu.fp8_flops_per_s:
+    if quantization in ("fp8", "fp8-block") and gpu.fp8_flops_per_s:
         return "fp8"
     if quantization == "int8" and gpu.int8_ops_per_s:
         return "int8"

@@ -67,8 +67,13 @@ SMS = {
     "h200": _HOPPER,
     "b200": _BLACKWELL,
     "gb200": _BLACKWELL,
+    "b300": _BLACKWELL,
+    "gb300": _BLACKWELL,
+    "rtx-5090": Sm("Blackwell RTX", 512, 128 * KIB),
     "rtx-pro-6000": Sm("Blackwell RTX", 1024, 128 * KIB),
     "mi300x": Sm("CDNA 3", 2048, 64 * KIB, 8192),  # its Infinity Cache: 17.2 TB/s at 2.1 GHz
+    "mi325x": Sm("CDNA 3", 2048, 64 * KIB, 8192),
+    "mi355x": Sm("CDNA 4", 4096, 160 * KIB, 8192),  # recalled
 }
 
 

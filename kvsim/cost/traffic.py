@@ -51,8 +51,12 @@ def _shapes(model: ModelSpec, tp: int) -> list[tuple[float, float]]:
         h, inner = model.hidden_size, state.width / tp
         mixed = [(h, inner + state.num_conv_channels(tp)), (inner, h)]
         shapes += mixed * model.num_state_layers
-    experts = (model.num_experts_per_token + model.num_shared_experts) * model.num_moe_layers
-    shapes += _mlp_shapes(model, model.moe_intermediate_size / tp) * experts
+    width, layers = model.moe_intermediate_size / tp, model.num_moe_layers
+    routed = _mlp_shapes(model, width, model.moe_latent_size)
+    shapes += routed * (model.num_experts_per_token * layers)
+    shapes += _mlp_shapes(model, width) * (model.num_shared_experts * layers)
+    if latent := model.moe_latent_size:
+        shapes += [(model.hidden_size, latent), (latent, model.hidden_size)] * layers
     dense = model.num_mlp_layers - model.num_moe_layers
     return shapes + _mlp_shapes(model, model.intermediate_size / tp) * dense
 
@@ -60,7 +64,7 @@ def _shapes(model: ModelSpec, tp: int) -> list[tuple[float, float]]:
 def _attention_shapes(
     model: ModelSpec, layer: AttentionLayer, tp: int
 ) -> list[tuple[float, float]]:
-    h, heads = model.hidden_size, model.num_heads / tp
+    h, heads = model.hidden_size, model.num_query_heads(layer) / tp
     if model.is_mla:
         latent, rope = model.kv_lora_rank, model.qk_rope_head_dim
         queries = heads * (model.qk_nope_head_dim + rope)
@@ -76,5 +80,6 @@ def _attention_shapes(
     return [(h, width + kv), (width, h)]
 
 
-def _mlp_shapes(model: ModelSpec, width: float) -> list[tuple[float, float]]:
-    return [(model.hidden_size, (2 if model.gated_mlp else 1) * width), (width, model.hidden_size)]
+def _mlp_shapes(model: ModelSpec, width: float, inner: int = 0) -> list[tuple[float, float]]:
+    hidden = inner or model.hidden_size
+    return [(hidden, (2 if model.gated_mlp else 1) * width), (width, hidden)]

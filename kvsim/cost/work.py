@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.layout import ROTARY_DIM
-from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES
+from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES, quantized_params
 from kvsim.cost.traffic import gemm_activation_bytes
 from kvsim.records.cost import ROOFLINE, Cost, Layers, Work
 from kvsim.records.memory import Objects
@@ -52,7 +52,9 @@ class WorkCounter:
         record.kv_token_bytes = config.layout.bytes_per_token
         # The layout holds one pipeline stage; a step passes through all of them.
         keeping = sum(mixer is not None for mixer in config.model.mixers)
-        record.num_stages = keeping / len(config.layout.layers)
+        keeping -= config.model.num_kv_shared_layers
+        own = [layer for layer in config.layout.layers if not layer.is_index]
+        record.num_stages = keeping / len(own)
         self.record = record
         self.lay_out(record, Objects())
 
@@ -93,12 +95,13 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
     """Collect the model's layers by what their attention sees, all pipeline stages together."""
     model, tp = config.model, config.tensor_parallel_size
     # The layout holds one stage; layers of the others are like one of these, or taken to be.
-    placed = [kv for kv in config.layout.layers if kv.kind != "mamba"]
+    placed = [kv for kv in config.layout.layers if kv.kind != "mamba" and not kv.is_index]
     places = {layer: kv for kv, layer in zip(placed, model.layers, strict=False)}
     classes: dict[tuple[str, int], LayerClass] = {}
     for index, layer in enumerate(model.layers):
         kv = places.get(layer) or placed[index % len(placed)]
-        decode, prompt = (2.0 * dims * model.num_heads / tp for dims in _pair_dims(config, layer))
+        heads = model.num_query_heads(layer)
+        decode, prompt = (2.0 * dims * heads / tp for dims in _pair_dims(config, layer))
         key = (kv.kind, kv.window or 0)
         old = classes.get(key, LayerClass(*key, 0, 0.0, 0.0))
         classes[key] = LayerClass(
@@ -145,11 +148,13 @@ def streamed_bytes(config: CostConfig) -> tuple[list[float], float]:
     """
     model, tp = config.model, config.tensor_parallel_size
     element = float(DTYPE_BYTES[config.dtype])
-    quantized = QUANTIZED_BYTES.get(config.quantization or "", element)
+    narrow = QUANTIZED_BYTES.get(config.quantization or "", element)
+    touched, others = quantized_params(model, config.quantization)
     head = model.vocab_size * model.hidden_size
     experts = model.num_routed_expert_params
+    quantized = narrow if touched else element
     body = model.num_params - model.num_embedding_params - model.num_lm_head_params - experts
-    dense = body * (element if config.quantization == "mxfp4" else quantized) / tp
+    dense = ((body - others) * element + others * narrow) / tp
     table = [dense, dense]
     if experts:
         untouched, table = 1.0, [dense]

@@ -40,11 +40,51 @@ def notes(setup: Setup) -> list[str]:
             "shared its links, too fast"
         )
     said += _events_unheard(setup)
+    said += _not_priced(setup)
     dtype = setup.kv_config.layout.dtype
     if dtype.bits <= 8 and not measured_narrow_kv(memory.gpu.name, dtype.name):
         said.append(
             f"attention over {dtype.name} KV was never measured on {memory.gpu.name}: its times "
             "are the roofline's, with the fractions of other kernels"
+        )
+    return said
+
+
+#: Formats whose GEMMs have no constants of their own, and what they are priced as.
+UNFITTED = {
+    "fp8-block": "FP8 with one scale per tensor",
+    "nvfp4": "16-bit arithmetic on narrower weights",
+    "int4": "16-bit arithmetic on narrower weights",
+    "mxfp4": "16-bit arithmetic on narrower weights",
+}
+
+
+def _not_priced(setup: Setup) -> list[str]:
+    """Say which terms of the step time a model, its format or its deployment would need."""
+    config, memory = setup.config, setup.memory
+    model = memory.model
+    said: list[str] = []
+    if config.cost_model.partition("+")[0] != "roofline":
+        return said
+    if model.num_index_layers:
+        said.append(
+            "sparse attention: the indexer's work is not priced, and all keys are, not the chosen"
+        )
+    if model.num_state_layers:
+        said.append(
+            f"{model.state_form} layers: their scan and convolution have no fitted constants"
+        )
+    if model.moe_latent_size:
+        said.append("latent experts: the kernels between their widths are not priced")
+    if config.enable_expert_parallel and model.is_moe:
+        said.append(
+            "enable_expert_parallel: memory only; steps are priced as if experts were split like "
+            "other weights, without all-to-all and without the most loaded rank"
+        )
+    if memory.quantization in UNFITTED:
+        said.append(
+            f"{memory.quantization} weights: no kernel of theirs was fitted, priced as "
+            f"{UNFITTED[str(memory.quantization)]}"
         )
     return said
 

@@ -7,7 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.budget.budget import GIB
-from kvsim.budget.capacity import Memory, resolve_memory, state_settings
+from kvsim.budget.capacity import (
+    Memory,
+    kv_cache_dtype_of,
+    resolve_memory,
+    state_settings,
+)
 from kvsim.budget.drafter import with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
@@ -240,7 +245,10 @@ def _layout(config: Config, memory: Memory, allocator: AllocatorSpec) -> KVLayou
     """Lay out the KV with the allocator's what-if modifiers."""
     return kv_layout(
         memory.model,
-        kv_dtype(allocator.kv_cache_dtype or config.kv_cache_dtype, model_dtype=memory.dtype),
+        kv_dtype(
+            allocator.kv_cache_dtype or kv_cache_dtype_of(config, memory.model),
+            model_dtype=memory.dtype,
+        ),
         tensor_parallel_size=config.tensor_parallel_size,
         pipeline_parallel_size=config.pipeline_parallel_size,
         num_kv_heads=allocator.num_kv_heads,

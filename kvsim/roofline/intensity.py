@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvsim.budget.capacity import kv_cache_dtype_of, model_of
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.budget.weights import check_quantization, weight_bytes, weight_dtype
-from kvsim.catalog import get_gpu, get_model
+from kvsim.catalog import get_gpu
 from kvsim.config import Config
 from kvsim.cost.arithmetic import arithmetic_of
 from kvsim.cost.efficiency import basis_of
@@ -155,7 +156,7 @@ def roofline(
 
 
 def _cost_config(config: Config) -> CostConfig:
-    model, gpu = get_model(config.model), get_gpu(config.gpu)
+    model, gpu = model_of(config), get_gpu(config.gpu)
     if model.num_state_layers:
         raise FieldError(
             "model", f"{model.name} has Mamba or linear-attention layers, whose work is not counted"
@@ -165,7 +166,7 @@ def _cost_config(config: Config) -> CostConfig:
     check_quantization(quantization)
     layout = kv_layout(
         model,
-        kv_dtype(config.kv_cache_dtype, model_dtype=dtype),
+        kv_dtype(kv_cache_dtype_of(config, model), model_dtype=dtype),
         tensor_parallel_size=config.tensor_parallel_size,
     )
     return CostConfig(

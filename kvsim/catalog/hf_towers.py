@@ -1,0 +1,74 @@
+"""Parameters of the vision and audio towers that multimodal checkpoints carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvsim.catalog.hf_families import Config
+
+#: Gemma 3n's towers and projectors: what its checkpoints have beyond the text backbone.
+GEMMA3N = 983_281_504
+#: Families whose projector merges patches and has two layers as wide as the patches merged.
+MERGERS = ("qwen3_5", "qwen3_vl", "qwen2_5_vl", "qwen2_vl", "kimi")
+#: Those whose tower has MLPs of three matrices, and neither biases nor a second norm's.
+GATED = ("pixtral", "gemma4_vision")
+
+
+def num_tower_params(config: Config, hidden_size: int) -> int:
+    """Count a file's vision and audio towers with their projectors; 0 if it has none.
+
+    Exact for Qwen's, Kimi's and Gemma 3's; layers and projector of others are taken to be like a
+    SigLIP's.
+    """
+    towers = [config.get(key) for key in ("vision_config", "audio_config")]
+    if config.get("model_type") == "gemma3n" and all(towers):
+        return GEMMA3N
+    return sum(_tower(tower, hidden_size) for tower in towers if isinstance(tower, dict))
+
+
+def _first(tower: Mapping[str, Any], *keys: str, default: int = 0) -> int:
+    """Return the first of these sizes that is there, as it stands or under Kimi's prefix."""
+    for key in keys:
+        for name in (key, f"vt_{key}"):
+            if isinstance(tower.get(name), int):
+                return int(tower[name])
+    return default
+
+
+def _tower(tower: Mapping[str, Any], text_hidden: int) -> int:
+    hidden = _first(tower, "hidden_size")
+    layers = _first(tower, "num_hidden_layers", "depth", "num_layers")
+    width = _first(tower, "intermediate_size", default=4 * hidden)
+    if not hidden or not layers:
+        return 0
+    kind = str(tower.get("model_type", ""))
+    if kind in GATED:
+        body = layers * (4 * hidden * hidden + 3 * hidden * width + 2 * hidden)
+    else:
+        body = layers * (4 * hidden * (hidden + 1) + 2 * hidden * width + width + 5 * hidden)
+    patch = _first(tower, "patch_size", default=14) ** 2 * 3
+    frames = _first(tower, "temporal_patch_size", default=1)
+    side = _first(tower, "image_size") // _first(tower, "patch_size", default=14)
+    rows = _first(tower, "num_position_embeddings", default=side * side)
+    if "init_pos_emb_height" in tower:
+        rows = _first(tower, "init_pos_emb_height") * _first(tower, "init_pos_emb_width")
+    ends = (patch * frames + 1 + rows) * hidden
+    return body + ends + _projector(tower, kind, hidden, text_hidden)
+
+
+def _projector(tower: Mapping[str, Any], kind: str, hidden: int, text_hidden: int) -> int:
+    if kind.startswith(MERGERS) or "merge_kernel_size" in tower:
+        merged = hidden * _merged_patches(tower)
+        norms = 2 * hidden * (2 if "merge_kernel_size" in tower else 1)
+        return norms + (merged + 1) * merged + (merged + 1) * text_hidden
+    return 3 * hidden + hidden * text_hidden
+
+
+def _merged_patches(tower: Mapping[str, Any]) -> int:
+    kernel = tower.get("merge_kernel_size")
+    if isinstance(kernel, list) and len(kernel) == 2:
+        return int(kernel[0]) * int(kernel[1])
+    return _first(tower, "spatial_merge_size", default=2) ** 2
