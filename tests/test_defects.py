@@ -584,7 +584,7 @@ def test_codes_have_a_legend_in_their_file(tmp_path: Path) -> None:
     trace = workloads.fixed(prompt=40, output=6, num_requests=4, request_rate=2.0)
     kvsim.simulate(trace, model="gpt2", gpu="l4").save(tmp_path)
     legend = parquet.read_schema(tmp_path / "requests.parquet").metadata[b"finish_reason"]
-    assert legend == b"0 finished, 1 rejected, 2 in_flight, 3 unsent"
+    assert legend == b"0 finished, 1 rejected, 2 in_flight, 3 unsent, 4 aborted, 5 failed"
 
 
 @pytest.mark.parametrize("command", ["capacity", "train-memory", "roofline"])

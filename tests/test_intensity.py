@@ -297,7 +297,7 @@ def test_the_command_prints_writes_and_agrees(
     target = tmp_path / "out"
     main(["roofline", *options, "--context-len", "1000", "--out", str(target)])
     shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 100
+    assert max(len(line) for line in shown.splitlines() if str(tmp_path) not in line) <= 100
     assert sorted(p.name for p in target.iterdir()) == ["roofline.json", "roofline.png"]
     assert json.loads((target / "roofline.json").read_text()) == answer
     assert str(target) in shown

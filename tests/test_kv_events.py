@@ -58,11 +58,12 @@ class Consumer:
         """Compare with the pool: every block and each of its keys."""
         pool = kv.pool
         there = Counter((b.group, b.key) for b in pool.blocks if b.hashed)
-        if pool.has_events:
-            for k, key in enumerate(pool.log.second_keys):
-                if key != NONE:
-                    assert pool.blocks[k].hashed
-                    there[pool.blocks[k].group, key] += 1
+        for block in range(pool.num_usable + 1 if pool.num_cards else 0):
+            card = pool.first_cards[block]
+            while card != NONE:
+                assert pool.blocks[block].hashed
+                there[pool.blocks[card].group, pool.blocks[card].key] += 1
+                card = pool.blocks[card].next
         assert +self.keys == there
 
 

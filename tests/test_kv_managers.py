@@ -329,7 +329,7 @@ def test_the_map_of_a_paged_cache_agrees_with_the_bytes(spec: Any) -> None:
 def test_allocator_grammar() -> None:
     assert parse_allocator("contiguous-max+fit=first").params == {"fit": "first"}
     spec = parse_allocator("paged+int8+block-size=32+window=4096+gqa=8")
-    assert spec == ("paged", {"block_size": 32}, "int8", 8, 4096, None, False)
+    assert spec == ("paged", {"block_size": 32}, "int8", 8, 4096, None, False, None)
     assert parse_allocator("paged+mqa").num_kv_heads == 1
 
 

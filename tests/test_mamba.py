@@ -215,7 +215,7 @@ def test_a_copy_takes_a_block_of_its_own():
     assert states_to_admit(kv, holding, 0, 40, inside) == 2
     assert states_to_admit(kv, holding, 0, 40, 2 * BLOCK) == 1
     states = states_to_admit(kv, holding, 0, 40, inside)
-    assert need_to_admit(kv, holding, 40, 40, inside, False) == states + 2  # one is copied
+    assert need_to_admit(kv, holding, 40, 40, inside, inside, False) == states + 2  # one is copied
     assert manager.allocate_slots(one, 28)
     one.num_computed_tokens = 28
     table = kv.holdings[one.holding].tables[0]
