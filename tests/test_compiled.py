@@ -163,7 +163,7 @@ FAMILIES = {
     ),
     "offloading": family(
         model=["llama-3-8b", like("gpt-oss-20b", window=9)],
-        kv_offloading_size=[0.001, 0.01],
+        kv_offloading_size=[0.005, 0.03],
         kv_offloading_backend=["native"],
         kv_transfer_config=[
             {"kv_connector_extra_config": {"eviction_policy": p, **extra}}

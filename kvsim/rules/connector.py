@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.connector import FAKE, NO_LOAD, OFFLOADING, RECEIVED, STARTED, UNKNOWN
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
+from kvsim.rules.held import leave_queue, put_back
 from kvsim.rules.kept import give_back, rejoin, set_apart
 from kvsim.rules.kv import admit_slots, free_slots, look_up, next_holding, take_holding
 from kvsim.rules.loading import (
@@ -83,7 +84,7 @@ def find_computed(state: Replica, request: Request) -> int:
     connector = state.connector
     connector.external = 0
     connector.is_async = False
-    if request.num_computed_tokens > 0:  # they have been loaded
+    if request.num_computed_tokens > 0 or request.holding != NONE:  # they have been loaded
         return request.num_computed_tokens
     hit = look_up(state.kv, request)
     tail = hit % connector.block_size
@@ -167,6 +168,23 @@ def end_load(state: Replica, request: Request) -> None:
     """Forget a load."""
     state.connector.num_missing_blocks -= missing_blocks(state, request)
     state.connector.load[request.request_id] = NO_LOAD
+
+
+def give_up_load(state: Replica, k: int) -> None:
+    """Give back what a request has loaded: it waits to be looked up again.
+
+    Loaded requests can hold all blocks between them, and none finds room for the rest. vLLM would
+    wait for ever.
+    """
+    request = state.requests[k]
+    leave_queue(state, k)
+    if state.connector.load[request.request_id] != NO_LOAD:
+        end_load(state, request)
+        request.status = PREEMPTED if request.num_preemptions > 0 else WAITING
+    rejoin(state.kv, request, 0)
+    free_slots(state.kv, request)
+    request.num_computed_tokens = 0
+    put_back(state, k)
 
 
 # -- the end --------------------------------------------------------------------------------------
