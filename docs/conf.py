@@ -39,8 +39,11 @@ nitpick_ignore_regex = [
         r"NDArray|ArrayLike|np\.\w+|pd\.\w+|Figure|(pathlib\.)?Path|os\.PathLike|NoneType",
     ),
     # Names in signatures that exist for type checkers only, and parts of kvsim that no user makes.
-    ("py:class", r"Floats|Ints|Runs|OnProgress|KVLayout|KVPlan|Replica|Case|Roofline|Remedy"),
-    ("py:class", r"kvsim\.(records\.engine|catalog\.spec|roofline\.intensity)\.\w+"),
+    (
+        "py:class",
+        r"Floats|Ints|Runs|OnProgress|KVLayout|KVPlan|Replica|Case|Roofline|Remedy|SpeculativeConfig",
+    ),
+    ("py:class", r"kvsim\.(records\.engine|catalog\.(spec|state)|roofline\.intensity)\.\w+"),
 ]
 
 # Notebooks are run by the tests; their pages show the outputs that are stored.
