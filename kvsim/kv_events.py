@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvsim.errors import unknown_name
+from kvsim.json_object import read_object
 
 #: Keys of vLLM's that say how its server sends events.
 WITHOUT_EFFECT = frozenset(
@@ -46,18 +46,9 @@ class KVEventsConfig:
         """
         if isinstance(given, KVEventsConfig):
             return given
-        if isinstance(given, str):
-            try:
-                given = json.loads(given)
-            except ValueError as error:
-                raise ValueError(f"is no JSON: {error}") from None
-        if not isinstance(given, dict):
-            raise ValueError('must be an object such as {"enable_kv_cache_events": true, ...}')
-        known = {f.name for f in fields(cls)}
-        for key in given:
-            if key not in known | WITHOUT_EFFECT:
-                raise unknown_name("setting of KV cache events", key, sorted(known))
-        config = cls(**{k: v for k, v in given.items() if k in known and v is not None})
+        example = '{"enable_kv_cache_events": true, ...}'
+        what = "setting of KV cache events"
+        config = cls(**read_object(given, cls, what, example, WITHOUT_EFFECT))
         config.check()
         return config
 

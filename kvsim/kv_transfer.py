@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from kvsim.errors import unknown_name
+from kvsim.json_object import read_object
 
 Role = Literal["kv_producer", "kv_consumer", "kv_both"]
 FailurePolicy = Literal["recompute", "fail"]
 
 #: The connector behind ``--kv-offloading-backend native``.
 OFFLOADING = "OffloadingConnector"
+#: How errors call a setting, and show a connector and what it is told.
+WHAT = "setting of a connector"
+EXAMPLE = f'{{"kv_connector": "{OFFLOADING}", ...}}'
+EXTRA = '{"cpu_bytes_to_use": 34359738368, ...}'
 #: Keys of vLLM's that change no number here.
 WITHOUT_EFFECT = frozenset(
     """engine_id kv_buffer_device kv_buffer_size kv_rank kv_parallel_size kv_ip kv_port
@@ -94,7 +98,7 @@ class KVTransferConfig:
         """
         if isinstance(given, KVTransferConfig):
             return given
-        values = _object(given, cls, WITHOUT_EFFECT)
+        values = read_object(given, cls, WHAT, EXAMPLE, WITHOUT_EFFECT)
         connector = values.get("kv_connector", OFFLOADING)
         if connector != OFFLOADING:
             raise ValueError(
@@ -106,22 +110,6 @@ class KVTransferConfig:
                 raise unknown_name(name, str(values[name]), get_args(allowed))
         extra = values.get("kv_connector_extra_config", {})
         if not isinstance(extra, OffloadingOptions):
-            extra = OffloadingOptions(**_object(extra, OffloadingOptions, frozenset()))
+            extra = OffloadingOptions(**read_object(extra, OffloadingOptions, WHAT, EXTRA))
         extra.check()
         return cls(**{**values, "kv_connector_extra_config": extra})
-
-
-def _object(given: object, kind: type[Any], ignored: frozenset[str]) -> dict[str, Any]:
-    """Read a JSON object whose keys are the fields of a class."""
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError as error:
-            raise ValueError(f"is no JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise ValueError(f'must be an object such as {{"kv_connector": "{OFFLOADING}", ...}}')
-    known = {f.name for f in fields(kind)}
-    for key in given:
-        if key not in known | ignored:
-            raise unknown_name("setting of a connector", key, sorted(known))
-    return {k: v for k, v in given.items() if k in known and v is not None}

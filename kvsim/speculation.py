@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
+from pydantic import TypeAdapter, ValidationError
+
 from kvsim.errors import unknown_name
+from kvsim.json_object import read_object
 
 Method = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "mtp", "dflash"]
 
@@ -78,18 +80,8 @@ class SpeculativeConfig:
         """
         if isinstance(given, SpeculativeConfig):
             return given
-        if isinstance(given, str):
-            try:
-                given = json.loads(given)
-            except ValueError as error:
-                raise ValueError(f"is no JSON: {error}") from None
-        if not isinstance(given, dict):
-            raise ValueError('must be an object such as {"method": "ngram", ...}')
-        known = {f.name for f in fields(cls)}
-        for key in given:
-            if key not in known | WITHOUT_EFFECT:
-                raise unknown_name("speculative setting", key, sorted(known))
-        values = {k: v for k, v in given.items() if k in known and v is not None}
+        example = '{"method": "ngram", ...}'
+        values = read_object(given, cls, "speculative setting", example, WITHOUT_EFFECT)
         values["method"] = _method(values)
         if values["method"] == "mtp":
             values.setdefault("num_speculative_tokens", values.get("mtp_modules", 1))
@@ -97,7 +89,12 @@ class SpeculativeConfig:
             raise ValueError("num_speculative_tokens is missing: how many drafts per step?")
         for key in ("synthetic_acceptance_rates", "num_speculative_tokens_per_batch_size"):
             values[key] = _tuples(key, values.get(key, ()))
-        config = cls(**values)
+        try:
+            config = TypeAdapter(cls).validate_python(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name, message = first["loc"][0], first["msg"]
+            raise ValueError(f"{name} is {first['input']!r}: {message.lower()}") from None
         config.check()
         return config
 
@@ -113,11 +110,6 @@ class SpeculativeConfig:
         _whole("num_speculative_tokens", most, 1, MAX_DRAFTS)
         _whole("mtp_modules", self.mtp_modules, 1, MAX_DRAFTS)
         for row in self.num_speculative_tokens_per_batch_size:
-            if not (isinstance(row, tuple) and len(row) == 3):
-                raise ValueError(
-                    "num_speculative_tokens_per_batch_size: must be [first, last, drafts] each, "
-                    f"not {row!r}"
-                )
             for number, least in zip(row, (1, 1, 0), strict=True):
                 _whole("num_speculative_tokens_per_batch_size", number, least, 2**31)
             _whole("num_speculative_tokens_per_batch_size: drafts", row[2], 0, most)
@@ -222,10 +214,10 @@ def _method(values: dict[str, Any]) -> Any:
             raise ValueError(f"method is missing (one of: {', '.join(METHODS)})")
         named = [m for m in ("eagle3", "eagle", "dflash", "mtp") if m in model.lower()]
         return named[0] if named else "draft_model"
-    if method.endswith("_mtp"):
+    if str(method).endswith("_mtp"):
         return "mtp"
     if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
+        raise unknown_name("method", str(method), METHODS)
     return method
 
 
@@ -234,6 +226,10 @@ def _tuples(key: str, given: Any) -> tuple[Any, ...]:
     if not isinstance(given, list | tuple):
         raise ValueError(f"{key}: must be a list, not {given!r}")
     items = tuple(tuple(item) if isinstance(item, list) else item for item in given)
+    if key == "num_speculative_tokens_per_batch_size":
+        for item in items:
+            if not (isinstance(item, tuple) and len(item) == 3):
+                raise ValueError(f"{key}: must be [first, last, drafts] each, not {item!r}")
     if key == "synthetic_acceptance_rates":
         for item in items:
             if isinstance(item, bool) or not isinstance(item, int | float):

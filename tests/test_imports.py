@@ -23,6 +23,7 @@ ROOMS = (
         "registry",
         "trace",
         "catalog",
+        "json_object",
         "speculation",
         "kv_events",
         "kv_transfer",

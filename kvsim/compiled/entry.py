@@ -36,7 +36,7 @@ SMALL = frozenset(
         "cache_computed worth_caching count_work count_attention num_pairs num_keys free_blocks",
         "recycle forget_finished host_time gemms_time head_time swap_time elementwise_time",
         "all_reduce_time with_transfers is_before enqueue requeue dequeue head_of num_waiting",
-        "link unlink find_part num_found",
+        "link unlink find_part num_found most_blocks",
         "has_pool has_blocks num_free append_slot allocate_forked",
         "allocate_contiguous rolled measure_contiguous",
         "num_queued next_in_line leave_queue put_back drop_references queue_unhashed",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import MAMBA, MAMBA_ALIGN, RING
+from kvsim.records.paged import MAMBA, MAMBA_ALIGN
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv
 from kvsim.rules.checkpoint import takes_checkpoint
@@ -16,6 +16,7 @@ from kvsim.rules.kept import rejoin, set_apart
 from kvsim.rules.mamba import append_states, grow_states, states_to_grow
 from kvsim.rules.paged import (
     cache_blocks,
+    most_blocks,
     need_to_admit,
     num_missing,
     num_slots,
@@ -44,12 +45,7 @@ def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped:
         if group.kind == MAMBA_ALIGN:
             need += states_to_grow(kv, request, group, table, end)
             continue
-        blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks
-        if group.kind == RING:
-            blocks = 1
-        if capped and group.admission_cap > 0:
-            blocks = min(blocks, group.admission_cap)
-        need += max(blocks - table.length, 0)
+        need += max(most_blocks(group, num_tokens, capped) - table.length, 0)
     return need
 
 

@@ -68,6 +68,16 @@ def num_found(kv: KV, group: KVGroup, hit: int) -> int:
     return cdiv(hit, group.block_size) if kv.matches_partially else hit // group.block_size
 
 
+def most_blocks(group: KVGroup, num_tokens: int, capped: bool) -> int:
+    """Blocks of a group for so many tokens; with ``capped`` no more than are held at once."""
+    if group.kind == RING:
+        return 1
+    blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks
+    if capped and group.admission_cap > 0:
+        blocks = min(blocks, group.admission_cap)
+    return blocks
+
+
 def need_to_admit(
     kv: KV, holding: Holding, num_tokens: int, end: int, hit: int, start: int, capped: bool
 ) -> int:
@@ -82,11 +92,7 @@ def need_to_admit(
         if group.kind == MAMBA_ALIGN:
             need += states_to_admit(kv, holding, g, end, hit)
             continue
-        blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks
-        if group.kind == RING:
-            blocks = 1
-        if capped and group.admission_cap > 0:
-            blocks = min(blocks, group.admission_cap)
+        blocks = most_blocks(group, num_tokens, capped)
         found = num_found(kv, group, hit)
         skipped = num_skipped(group.kind, group.window, start) // group.block_size
         need += max(blocks - max(skipped, found), 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.pool import cache, drop_cards, forget, link, take_block
+from kvsim.rules.pool import cache, drop_cards, forget, link, move_key, take_block
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
@@ -89,11 +89,7 @@ def copy_hit(kv: KV, group: KVGroup, table: BlockTable) -> None:
 
 def copy_own(kv: KV, group: KVGroup, source: int) -> None:
     """Copy a request's own state inside a block: it goes on in the block, the copy is found."""
-    key = kv.pool.blocks[source].key
     copy = hold_pair(kv, group, source)
     kv.pool.blocks[source].ref_cnt += 1
-    tells, kv.pool.has_events = kv.pool.has_events, False  # a key that moves is none that goes
-    forget(kv.pool, source)
-    kv.pool.has_events = tells
-    cache(kv.pool, copy, key)
+    move_key(kv.pool, source, copy)
     kv.states.named_in[copy] = kv.states.step

@@ -58,9 +58,20 @@ def link(pool: BlockPool, k: int) -> None:
 
 def forget(pool: BlockPool, k: int) -> bool:
     """Take a block's key away; returns whether its content has no block left."""
+    if pool.has_events:
+        note_removed(pool, k)
     pool.blocks[k].hashed = False
     pool.num_hashed -= 1
     return unlink(pool, k)
+
+
+def move_key(pool: BlockPool, k: int, to: int) -> None:
+    """Have another block of the same content carry a block's key; nothing comes or goes."""
+    key = pool.blocks[k].key
+    pool.blocks[k].hashed = False
+    pool.num_hashed -= 1
+    unlink(pool, k)
+    cache(pool, to, key)
 
 
 def unlink(pool: BlockPool, k: int) -> bool:
@@ -68,8 +79,6 @@ def unlink(pool: BlockPool, k: int) -> bool:
 
     An older copy's place in the bucket goes to the next one.
     """
-    if pool.has_events:
-        note_removed(pool, k)
     block = pool.blocks[k]
     bucket = (block.key ^ block.group) & pool.bucket_mask
     first, before = pool.buckets[bucket], NONE
@@ -95,6 +104,8 @@ def drop_cards(pool: BlockPool, owner: int) -> None:
     """Take all further keys of a block away; :mod:`kvsim.rules.partial_keys` gives them."""
     k = pool.first_cards[owner]
     while k != NONE:
+        if pool.has_events:
+            note_removed(pool, k)
         unlink(pool, k)
         following = pool.blocks[k].next
         pool.blocks[k].next = pool.free_card

@@ -1,0 +1,43 @@
+"""vLLM's JSON flags: an object whose keys are the fields of a class."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from kvsim.errors import unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+def read_object(
+    given: object, kind: type[Any], what: str, example: str, ignored: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the values of a JSON object, given as text or as a dict, by field; nulls left out.
+
+    Parameters
+    ----------
+    kind : a dataclass
+    what : one of its settings, as errors call it
+    example : the beginning of such an object
+    ignored : keys of vLLM's that change nothing here
+
+    Raises
+    ------
+    ValueError
+        For what is no such object, and for unknown keys.
+    """
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise ValueError(f"is no JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"must be an object such as {example}")
+    known = {f.name for f in fields(kind)}
+    for key in given:
+        if key not in known and key not in ignored:
+            raise unknown_name(what, str(key), sorted(known))
+    return {k: v for k, v in given.items() if k in known and v is not None}
