@@ -1,8 +1,8 @@
 """Make the sample in tests/data from the whole set of measurements, by rules that draw nothing.
 
 Only sets under Apache-2.0, MIT or CC-BY 4.0, and those recorded for this project, are taken: small
-ones as they are, of large tables every tenth row, of traces the beginning. A set that is absent
-from the whole is an error: half a sample would look like one.
+ones as they are, of large tables every tenth row or one engine's, of traces the beginning. A set
+that is absent from the whole is an error: half a sample would look like one.
 
     python -m experiments.sample --data FOLDER [--out DIR]
 """
@@ -15,7 +15,7 @@ import gzip
 import io
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments._data import SAMPLE
 
@@ -40,6 +40,8 @@ EVERY = 10
 THINNED = ("kernels/vidur/*_attention.csv.gz", "kernels/vidur/*_mlp.csv.gz")
 #: Files taken whole, compressed.
 COMPRESSED = ("vllm_planner2.json",)
+#: A table of which the rows of one engine are taken: the others are not read here.
+POINTS, POINTS_OF = "serving/inferencex/points.csv.gz", ("engine", "vllm")
 #: Traces: file, how many rows from the beginning, and what the sample's file is called.
 HEADS = (
     ("azure2023_conv.csv.gz", 2000, "azure2023_conv_2000.csv.gz"),
@@ -74,6 +76,11 @@ def sampled(data: Path) -> Iterator[tuple[str, bytes]]:
         header = 1 if ".csv" in source else 0
         with gzip.open(path) as file:
             yield f"traces/{name}", packed(islice(file, header + count))
+    column, value = POINTS_OF
+    (path,) = found(data, POINTS)
+    with gzip.open(path, "rt", newline="") as rows:
+        kept = [row for row in csv.DictReader(rows) if row[column] == value]
+    yield POINTS, packed([table(kept)])
     yield LOGS, logs(data / LOGS)
 
 
@@ -95,10 +102,15 @@ def logs(path: Path) -> bytes:
     with path.open(newline="") as file:
         rows = [{"line": i, **row} for i, row in enumerate(csv.DictReader(file))]
     kept = [row for row in rows if row["source"].startswith(LOGS_FROM)]
+    return table(kept)
+
+
+def table(rows: list[dict[str, Any]]) -> bytes:
+    """Write rows as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(kept)
+    writer.writerows(rows)
     return text.getvalue().encode()
 
 
