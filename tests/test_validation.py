@@ -20,6 +20,7 @@ from experiments import (
     calibrate,
     validate_capacity,
     validate_kernels,
+    validate_points,
     validate_serving,
 )
 from experiments._data import LEFT_OUT
@@ -235,7 +236,8 @@ def test_a_clone_calibrates_and_never_overwrites(tmp_path, capsys, monkeypatch) 
 
 
 @pytest.mark.parametrize(
-    "script", [calibrate, validate_kernels, validate_capacity, validate_serving]
+    "script",
+    [calibrate, validate_kernels, validate_capacity, validate_serving, validate_points],
 )
 def test_a_folder_without_measurements_is_refused(script, tmp_path, capsys, monkeypatch) -> None:
     assert ran(script, capsys, monkeypatch, "--data", str(tmp_path)) == (2, [])
@@ -259,7 +261,7 @@ VALIDATION = Path(__file__).resolve().parents[1] / "docs" / "validation"
 
 def test_the_record_is_of_the_whole_and_every_picture_is_shown() -> None:
     records = sorted(VALIDATION.glob("*.json"))
-    assert len(records) == 4
+    assert len(records) == 5
     text = (VALIDATION / "README.md").read_text(encoding="utf-8")
     for path in records:
         record = json.loads(path.read_text(encoding="utf-8"))
