@@ -116,6 +116,39 @@ def test_nothing_is_lost_under_pressure(policy: str) -> None:
     assert policy == "arc" or found["num_kv_loads"] > 0
 
 
+@pytest.mark.parametrize("seed", [1012, 1032, 1196, 1380, 1396])
+def test_a_request_that_preempts_itself_beside_loaded_ones_ends(seed: int) -> None:
+    """No step is under way then, though KV is: the replica goes on as soon as it can."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(4, 14))
+    prompts, outputs = rng.integers(4, 40, n), rng.integers(4, 60, n)
+    arrivals, priority = np.sort(rng.uniform(0, 0.2, n)), rng.integers(0, 3, n)
+    segments = [[(int(rng.integers(0, 2)), 0, int(p))] for p in prompts]
+    trace = Trace.from_arrays(arrivals, prompts, outputs, priority=priority, segments=segments)
+    options = {
+        **{"model": "llama-3-8b", "gpu": "b200", "block_size": 1, "max_model_len": 120},
+        **{"max_num_seqs": 8, "kv_offloading_size": 0.005, "kv_offloading_backend": "native"},
+        "num_gpu_blocks_override": int((prompts + outputs).max() * 1.15) + 2,
+        "scheduler_reserve_full_isl": bool(seed % 2),
+        "async_scheduling": bool(seed // 2 % 2),
+        "enable_chunked_prefill": bool(seed // 4 % 2),
+        "scheduling_policy": ["fcfs", "priority"][seed // 8 % 2],
+        "watermark": [0, 0.1][seed // 16 % 2],
+    }
+    found = kvsim.simulate(trace, **options, check_invariants=True).summary
+    assert found["completed"] == n
+
+
+def test_a_prompt_whose_only_token_was_loaded_goes_on() -> None:
+    """What was loaded is not looked up again, although no token counts as computed."""
+    prompts = [1, 30, 1]
+    segments = [[(0, 0, 1)], [(1, 0, 30)], [(0, 0, 1)]]
+    trace = Trace.from_arrays([0.0, 1.0, 2.0], prompts, [4, 4, 4], segments=segments)
+    options = SMALL | {"block_size": 1, "num_gpu_blocks_override": 36, "max_model_len": 35}
+    found = kvsim.simulate(trace, **options, **native(0.1)).summary
+    assert (found["completed"], found["num_kv_loads"]) == (3, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

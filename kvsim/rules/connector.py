@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from kvsim.records.connector import FAKE, NO_LOAD, OFFLOADING, RECEIVED, STARTED, UNKNOWN
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
-from kvsim.rules.held import leave_queue, put_back
 from kvsim.rules.kept import give_back, rejoin, set_apart
 from kvsim.rules.kv import admit_slots, free_slots, look_up, next_holding, take_holding
 from kvsim.rules.loading import (
@@ -168,23 +167,6 @@ def end_load(state: Replica, request: Request) -> None:
     """Forget a load."""
     state.connector.num_missing_blocks -= missing_blocks(state, request)
     state.connector.load[request.request_id] = NO_LOAD
-
-
-def give_up_load(state: Replica, k: int) -> None:
-    """Give back what a request has loaded: it waits to be looked up again.
-
-    Loaded requests can hold all blocks between them, and none finds room for the rest. vLLM would
-    wait for ever.
-    """
-    request = state.requests[k]
-    leave_queue(state, k)
-    if state.connector.load[request.request_id] != NO_LOAD:
-        end_load(state, request)
-        request.status = PREEMPTED if request.num_preemptions > 0 else WAITING
-    rejoin(state.kv, request, 0)
-    free_slots(state.kv, request)
-    request.num_computed_tokens = 0
-    put_back(state, k)
 
 
 # -- the end --------------------------------------------------------------------------------------

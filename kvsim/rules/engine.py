@@ -30,7 +30,7 @@ from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.abort import abort, end_request
 from kvsim.rules.arrival import describe, make_request
 from kvsim.rules.batch import recycle
-from kvsim.rules.connector import give_up_load, has_reports, has_transfers, release
+from kvsim.rules.connector import has_reports, has_transfers, release
 from kvsim.rules.encoder import release_all, release_computed
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
@@ -191,10 +191,9 @@ def stand_still(state: Replica) -> bool:
         state.wake_time = ready
         state.must_complete = state.num_batches > 0  # an empty step that was queued
         return True
-    if has_timed_copies(state) and state.connector.held.length > 1:
-        give_up_load(state, state.connector.held.tail)
-        return True
-    if state.connector.kind != NO_CONNECTOR and has_transfers(state):
+    # Copies that take time have their own due times: without one, nothing is being transferred.
+    transfers = state.connector.kind != NO_CONNECTOR and not has_timed_copies(state)
+    if transfers and has_transfers(state):
         state.connector.is_idle = True
         return True
     if state.num_preempted == 0 and state.num_running == 0 and num_queued(state) > 0:
