@@ -11,6 +11,7 @@ from kvsim.kv.paged import PagedManager
 from kvsim.records.memory import head
 from kvsim.records.record import NONE
 from kvsim.records.request import Request
+from kvsim.rules import paged
 from kvsim.rules.attention import num_skipped, run_length
 from kvsim.rules.checkpoint import allows_checkpoint, first_stop, last_state
 from kvsim.rules.keys import extend_keys
@@ -143,6 +144,29 @@ def test_both_engines_agree_on_random_groups():
         assert steps_of(config, *requests, compiled=True) == steps, seed
         copied += sum(len(step.get("cow", ())) for step in steps)
     assert copied > 50
+
+
+def test_a_quiet_request_would_change_nothing(monkeypatch):
+    """Growing at every step, and naming at every output, comes to the same."""
+    cases = [random_case(seed) for seed in range(30)]
+    ngram = {"spec": {"method": "ngram", "k": 2}, "async_scheduling": False}
+    for config, requests in cases[:]:
+        if config.spec:  # with names at multiples alone, and steps without drafts
+            given = config.model_dump(exclude_unset=True) | ngram
+            few = [r | {"drafts": [0, 0, 0, 2]} for r in requests]
+            cases.append((config_of(**given), few))
+    quiet = [steps_of(config, *requests) for config, requests in cases]
+    set_quiet, calls = paged.set_quiet, []
+
+    def never_quiet(kv, request, holding):
+        set_quiet(kv, request, holding)
+        calls.append(request.quiet_until > request.num_tokens)
+        request.quiet_until = 0
+
+    monkeypatch.setattr(paged, "set_quiet", never_quiet)
+    for k, (config, requests) in enumerate(cases):
+        assert steps_of(config, *requests) == quiet[k], k
+    assert sum(calls) > 500
 
 
 def refusal_of(groups, **fields):

@@ -196,7 +196,7 @@ def swap_in(kv: KV, request: Request) -> int:
 def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
     """Note that the first tokens of a running request are computed and known."""
     if kv.manager == PAGED:
-        if kv.enable_prefix_caching:
+        if kv.enable_prefix_caching and num_tokens > request.quiet_until:
             cache_blocks(kv, request, kv.holdings[request.holding], num_tokens)
     elif kv.manager == PYTHON:
         python_cache_computed(kv, request, num_tokens)

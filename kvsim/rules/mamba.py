@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.paged import NULL_BLOCK
+from kvsim.records.paged import MAMBA, MAMBA_ALIGN, NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, keeps_all, worth_caching
 from kvsim.rules.checkpoint import last_state, takes_checkpoint
@@ -122,6 +122,20 @@ def grow_states(kv: KV, request: Request, group: KVGroup, table: BlockTable, end
     if slots > table.length:
         leaves = takes_checkpoint(kv, group, request.num_computed_tokens, end)
         append_states(kv, group, table, slots, group.num_spec_blocks, leaves, end)
+
+
+def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable, last: int) -> int:
+    """Return up to how many tokens a request neither takes nor drops nor copies a state.
+
+    ``last`` is where its table ends, those for drafts included.
+    """
+    if group.kind < MAMBA:
+        return 0
+    at = request.holding * kv.num_groups + group.index
+    if group.kind == MAMBA_ALIGN and kv.states.pending[at] != NONE:
+        return 0
+    last -= group.num_spec_blocks * group.block_size
+    return min(last, (table.num_null + 1) * group.block_size + 1)
 
 
 def append_states(

@@ -15,6 +15,7 @@ from kvsim.rules.keys import extend_keys
 from kvsim.rules.mamba import (
     admit_states,
     grow_states,
+    last_quiet_state,
     name_states,
     states_to_admit,
     states_to_grow,
@@ -218,22 +219,28 @@ def grow(kv: KV, request: Request, end: int) -> bool:
 
 def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
     """Note until when growing fills last blocks, and moves windows within a block, and no more."""
-    quiet = kv.max_model_len
-    if kv.names_by_group or kv.replay_window > 0:
-        quiet = 0  # every group names or drops its blocks at a pace of its own
-    elif kv.enable_prefix_caching:
-        quiet = holding.num_cached_tokens + kv.alignment - 1
+    quiet = last_unnamed_end(kv, holding) if kv.enable_prefix_caching else kv.max_model_len
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
-        if group.kind > CHUNKED:
-            quiet = 0
         # One token short: the token that fills the last block also names it.
-        quiet = min(quiet, table.length * group.block_size - 1 - kv.num_lookahead_tokens)
+        last = table.length * group.block_size - 1 - kv.num_lookahead_tokens
+        if group.kind > CHUNKED:
+            last = last_quiet_state(kv, request, group, table, last)
+        quiet = min(quiet, last)
         if group.window > 0:
             quiet = min(quiet, last_quiet_end(group, table, holding))
-    request.quiet_until = quiet
+    request.quiet_until = 0 if kv.replay_window > 0 else quiet
     if kv.has_windows:
         count_dead(kv, holding)
+
+
+def last_unnamed_end(kv: KV, holding: Holding) -> int:
+    """Return up to how many tokens no group names a block."""
+    if kv.names_by_group:
+        if kv.drops_last_block or kv.num_hash_lookahead_tokens > 0 or kv.states.keeps_shared:
+            return 0  # they name between multiples of the alignment, too
+        return (holding.num_cached_tokens // kv.alignment + 1) * kv.alignment - 1
+    return holding.num_cached_tokens + kv.alignment - 1
 
 
 def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
