@@ -40,6 +40,7 @@ from kvsim.records.record import NONE, Record, is_record, item_of, plain
 from kvsim.records.request import Request
 from kvsim.registry import parse_spec
 from kvsim.rules import engine as rules
+from kvsim.rules import runs
 from kvsim.sched.scheduler import SCHEDULERS
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
@@ -477,6 +478,71 @@ def test_runs_of_steps_are_exact(
     assert equal_tables(stepped.memory, compiled.memory)
     assert np.array_equal(stepped.memory_map, compiled.memory_map)
     assert stepped.summary == compiled.summary
+
+
+#: States so small that their blocks have 16 tokens.
+STATES = like(
+    "qwen3-next-80b-a3b", state_num_heads=4, state_head_dim=32, state_num_groups=2, state_size=16
+)
+#: Models with several tables per request, or with windows; and blocks for all, for most, for few.
+GROUPS = {
+    "windows": (like("gemma-3-27b", window=33), (3000, 300, 90)),
+    "short windows": (like("gpt-oss-20b", window=16), (1000, 120, 50)),
+    "chunks in one table": (like("llama-4-scout", window=50, layer_pattern="CCCF"), (1500, 90, 50)),
+    "chunks alone": (like("llama-4-scout", window=50, layer_pattern="C"), (1000, 30, 15)),
+    "blocks of two sizes": (like("gemma-4-26b-a4b", window=33), (3000, 250, 80)),
+    "states": (STATES, (3000, 150, 60)),
+}
+
+
+def sharing(trace: Trace) -> Trace:
+    """Put one prefix before all prompts, and let them come together."""
+    given = zip(range(len(trace)), trace.num_prompt_tokens.tolist(), strict=True)
+    return Trace.from_arrays(
+        trace.arrival_time / 50,
+        trace.num_prompt_tokens + 64,
+        trace.num_output_tokens,
+        segments=[[(99, 0, 64), (k, 0, own)] for k, own in given],
+    )
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("enable_prefix_caching", [False, True])
+def test_runs_of_groups_are_exact(
+    monkeypatch: pytest.MonkeyPatch, name: str, async_scheduling: bool, enable_prefix_caching: bool
+) -> None:
+    """Likewise where requests have several tables, windows or states."""
+    model, pools = GROUPS[name]
+    lengths: Counter[int] = Counter()
+
+    def end_run(state: Any, steps: int, last_token_time: float) -> None:
+        lengths[steps] += 1
+        ends(state, steps, last_token_time)
+
+    ends = runs.end_run
+    monkeypatch.setattr(runs, "end_run", end_run)
+    for seed, blocks in enumerate(pools):
+        options = {
+            "model": model,
+            "gpu": "b200",
+            "tensor_parallel_size": 8 if model.name.startswith("llama-4") else 1,
+            "max_model_len": 512,
+            "max_num_seqs": (8, 16, 5)[seed],
+            "num_gpu_blocks_override": blocks,
+            "async_scheduling": async_scheduling,
+            "enable_prefix_caching": enable_prefix_caching,
+            "scheduling_policy": ("fcfs", "priority")[seed % 2],
+        }
+        trace = sharing(long_outputs(seed)) if seed == 0 else long_outputs(seed)
+        python, compiled = both(trace, **options)
+        assert_equal(python, compiled)
+        stepped = kvsim.simulate(trace, record_steps=True, **options)
+        assert equal_tables(stepped.requests, compiled.requests)
+        assert equal_tables(stepped.memory, compiled.memory)
+        assert stepped.summary == compiled.summary
+    assert sum(lengths.values()) > 50
+    assert max(lengths) > 16
 
 
 #: What else is worth long outputs, and is none of the families above alone.

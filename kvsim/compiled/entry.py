@@ -28,6 +28,7 @@ SMALL = frozenset(
     name
     for line in (
         "append remove push_front cdiv num_skipped past_the_end num_missing num_slots set_quiet",
+        "need_to_grow last_unnamed_end has_groups count_keys sees_windows",
         "find touch take_block append_blocks insert_victim remove_victim evict note_cached",
         "note_hit forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time",
         "prefill_time price work_time weigh weigh_attention step_time kv_usage measure",

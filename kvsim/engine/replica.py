@@ -141,6 +141,8 @@ class Replica:
         size = setup.kv.block_size
         state.phases = memory.records(records.Phase, size)
         state.phase_next = memory.ints(2 * config.max_running + 2)
+        state.due = memory.ints(config.max_running + 1)
+        state.reached = memory.ints(config.max_running + 1)
         self._lay_out_records(state)
         self._contents.lay_out(state.trace, memory)
         self._lay_out_seldom(state)

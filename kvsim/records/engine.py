@@ -325,6 +325,8 @@ class Replica(Record):
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)
     phase_next: list[int] = field(default_factory=list)
+    due: list[int] = field(default_factory=list)  # by place: the step of a run at which to grow
+    reached: list[int] = field(default_factory=list)  # and the step that counts are of, else 0
     samples: list[MemorySample] = field(default_factory=list)
     num_samples: int = 0
     stride: int = 1  # every stride-th step is sampled, a power of two

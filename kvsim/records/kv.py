@@ -65,6 +65,7 @@ class KV(Record):
     num_held: int = 0  # requests that hold memory
     num_filled: int = 0  # tokens of live requests
     dead_bytes: int = 0  # of windows of live requests, as if none were shared
+    dead_rate: int = 0  # more of them with every step of a run under way
     num_cpu_free: int = 0  # blocks of host memory for swapped requests
     usage: Usage = field(default_factory=Usage)
     dead_ends: list[float] = field(default_factory=list)  # scratch of the memory map, by block

@@ -185,19 +185,24 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
     return True
 
 
-def grow(kv: KV, request: Request, end: int) -> bool:
-    """Own the slots of the tokens up to ``end``, and name the blocks they fill."""
-    holding = kv.holdings[request.holding]
-    if kv.has_windows:
-        drop_out_of_window(kv, request, holding)
-    slots = num_slots(kv, request, end)
-    need = 0
+def need_to_grow(kv: KV, request: Request, holding: Holding, end: int) -> int:
+    """Free blocks that the next tokens of a running request take; may be negative."""
+    slots, need = num_slots(kv, request, end), 0
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
         if group.kind == MAMBA_ALIGN:
             need += states_to_grow(kv, request, group, table, end)
         else:
             need += num_missing(group, table, slots)
+    return need
+
+
+def grow(kv: KV, request: Request, end: int) -> bool:
+    """Own the slots of the tokens up to ``end``, and name the blocks they fill."""
+    holding = kv.holdings[request.holding]
+    if kv.has_windows:
+        drop_out_of_window(kv, request, holding)
+    slots, need = num_slots(kv, request, end), need_to_grow(kv, request, holding, end)
     if need > kv.pool.num_free:
         if kv.has_windows:
             count_dead(kv, holding)

@@ -15,6 +15,14 @@ from kvsim.records.engine import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V
 from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
+from kvsim.rules.group_runs import (
+    begin_groups,
+    count_keys,
+    groups_can_run,
+    has_groups,
+    leave_run,
+    tend_groups,
+)
 from kvsim.rules.paged import cache_blocks, past_the_end
 from kvsim.rules.pool import append_blocks
 from kvsim.rules.price import with_transfers, work_time
@@ -23,6 +31,7 @@ from kvsim.rules.tiered import count_transfers
 from kvsim.rules.work import weigh
 
 if TYPE_CHECKING:
+    from kvsim.records.cost import Cost
     from kvsim.records.engine import Batch, Replica
 
 ENDLESS_RUN = 2**62
@@ -61,20 +70,27 @@ def can_run(state: Replica) -> bool:
         return False
     if limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):
         return False
-    if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL) or kv.has_windows or kv.num_groups > 1:
+    if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL):
+        return False
+    if has_groups(kv) and not groups_can_run(state):
         return False
     if limits.scheduler in (VLLM, VLLM_V0) and running > limits.max_num_scheduled_tokens:
         return False
     if running == 0 or state.cost.has_samples:
         return False
     if state.cost.price != CONSTANT:
-        if state.cost.price != ROOFLINE or state.cost.num_layers > 1:
+        if state.cost.price != ROOFLINE:
             return False
-        if state.cost.layers[0].kind != FULL:
+        if kv.manager != PAGED and sees_windows(state.cost):
             return False
     if is_trying(state) and (kv.enable_prefix_caching or not state.tried):
         return False
     return ahead == 0 or batch_at(state, 0).size == running
+
+
+def sees_windows(cost: Cost) -> bool:
+    """Whether any layers do not look at all tokens."""
+    return cost.num_layers > 1 or cost.layers[0].kind != FULL
 
 
 def longest_run(state: Replica) -> int:
@@ -132,6 +148,9 @@ def sort_by_phase(state: Replica) -> int:
     num_computed = 0
     for place in range(state.num_running):
         num_computed += state.requests[state.running[place]].num_computed_tokens
+    if has_groups(state.kv):
+        begin_groups(state)
+        return num_computed
     if state.kv.manager != PAGED:
         return num_computed
     size, ahead = state.kv.groups[0].block_size, int(state.limits.asynchronous)
@@ -149,8 +168,10 @@ def sort_by_phase(state: Replica) -> int:
     return num_computed
 
 
-def tend_blocks(state: Replica, step: int) -> bool:
+def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
     """Take and name the blocks of one step of a run; False, unchanged, if they run out."""
+    if has_groups(state.kv):
+        return tend_groups(state, step, tries)
     if state.kv.manager != PAGED:
         return True
     kv, group = state.kv, state.kv.groups[0]
@@ -176,7 +197,7 @@ def tend_blocks(state: Replica, step: int) -> bool:
 
 
 def step_time(state: Replica) -> float:
-    """Seconds of the next step of a run, whose decodes see ``layers[0].decode_keys`` keys."""
+    """Seconds of the next step of a run, whose decodes see as many keys as layers say."""
     if state.cost.price == CONSTANT:
         return state.cost.seconds
     weigh(state.cost)
@@ -192,18 +213,22 @@ def begin_run(state: Replica, num_keys: int) -> None:
     work.num_decodes = running
     work.swapped_bytes = 0
     if state.cost.price != CONSTANT:
-        layers = state.cost.layers[0]
-        layers.decode_keys = num_keys
-        layers.prefill_keys = 0
-        layers.prefill_pairs = 0
+        for k in range(state.cost.num_layers):
+            layers = state.cost.layers[k]
+            layers.decode_keys = num_keys
+            layers.prefill_keys = 0
+            layers.prefill_pairs = 0
 
 
 def end_run(state: Replica, steps: int, last_token_time: float) -> None:
     """Bring the running requests to where so many steps leave them."""
     for place in range(state.num_running):
         request = state.requests[state.running[place]]
-        request.num_computed_tokens += steps
-        request.num_tokens += steps
+        if has_groups(state.kv):
+            leave_run(state, place, steps)
+        else:
+            request.num_computed_tokens += steps
+            request.num_tokens += steps
         request.num_filled += steps
         request.last_token_time = last_token_time
 
@@ -222,14 +247,16 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
     under_way = batch.end  # end of the step in flight, if asynchronous
     step, flushed = 0, 0
     while step < longest and state.clock < arrival and state.clock < state.end_time:
-        if not tend_blocks(state, step):
+        if not tend_blocks(state, step, tries > 0):
             break
         if state.kv.pool.has_host:
             count_transfers(state.kv)
         state.kv.num_filled += running
         state.totals.num_allocation_failures += tries
         if state.cost.price != CONSTANT:
-            state.cost.layers[0].decode_keys += running
+            for k in range(state.cost.num_layers):
+                layers = state.cost.layers[k]
+                layers.decode_keys = count_keys(state, layers, step)
         start = max(state.clock, state.stage_free_time)
         time = step_time(state)
         state.stage_free_time = start + time / state.limits.num_stages

@@ -95,11 +95,28 @@ def count_dead(kv: KV, holding: Holding) -> None:
 
 def move_windows(kv: KV, request: Request, holding: Holding) -> None:
     """Move the windows of a request that drop no block."""
+    kv.dead_bytes += move_own_windows(kv, request, holding)
+
+
+def move_own_windows(kv: KV, request: Request, holding: Holding) -> int:
+    """Move the windows of a request alone; returns the bytes that they leave."""
     processed = num_processed(kv, request)
     dead = (processed - holding.num_processed_tokens) * holding.dead_rate
     holding.num_processed_tokens = processed
     holding.dead_bytes += dead
-    kv.dead_bytes += dead
+    return dead
+
+
+def leaves_block(kv: KV, request: Request, holding: Holding) -> bool:
+    """Whether a window leaves a block for good when its request grows."""
+    processed = num_processed(kv, request)
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], holding.tables[g]
+        if group.kind == RSWA:
+            return True
+        if num_skipped(group.kind, group.window, processed) // group.block_size > table.num_null:
+            return True
+    return False
 
 
 def num_dead(group: KVGroup, holding: Holding) -> int:
