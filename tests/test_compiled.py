@@ -545,6 +545,25 @@ def test_runs_of_groups_are_exact(
     assert max(lengths) > 16
 
 
+@pytest.mark.parametrize("name", ["windows", "short windows", "blocks of two sizes"])
+def test_no_run_while_windows_share_blocks(name: str) -> None:
+    """What is dead of a shared block is asked of every request at every step."""
+    trace = Trace.from_arrays(
+        [0.0] + [0.5] * 4,
+        [66] * 5,
+        [200] * 5,
+        segments=[[(99, 0, 64), (k, 0, 2)] for k in range(5)],
+    )
+    options = {"model": GROUPS[name][0], "gpu": "b200", "max_model_len": 512}
+    python, compiled = both(trace, num_gpu_blocks_override=2000, **options)
+    assert_equal(python, compiled)
+    stepped = kvsim.simulate(
+        trace, num_gpu_blocks_override=2000, record_steps=True, backend="python", **options
+    )
+    assert equal_tables(stepped.memory, compiled.memory)
+    assert stepped.summary == compiled.summary
+
+
 #: What else is worth long outputs, and is none of the families above alone.
 LONG = (
     {"model": like("gpt-oss-20b", window=33), "gpu": "h200-sxm"},
