@@ -654,7 +654,7 @@ def test_with_every_access_checked(tmp_path: Path) -> None:
     """The whole of this file once more in an interpreter of its own."""
     environment = os.environ | {"KVSIM_BOUNDSCHECK": "1", "KVSIM_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", __file__],
         env=environment,
         capture_output=True,
         text=True,
