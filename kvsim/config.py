@@ -197,6 +197,9 @@ class Config(Validated):
         0, description="tokens of image or audio encoder outputs kept on the GPU"
     )
     enforce_eager: bool = Field(False, description="no CUDA graphs: their memory is free")
+    max_cudagraph_capture_size: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="most tokens of a step in a CUDA graph; 2 x max_num_seqs, at most 512"
+    )
     vllm_version: str = Field("0.33", description="vLLM whose memory conventions to follow")
 
     allocator: str = Field("paged", description="KV-cache manager: BASE[+KEY[=VALUE]]...")
@@ -219,6 +222,11 @@ class Config(Validated):
     front_end_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0,
         description="seconds of client, HTTP and tokenisation in every TTFT and E2E of the summary",
+    )
+    front_end_latency_per_token: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0,
+        description="seconds of tokenisation per prompt token, one prompt after another, before "
+        "the engine sees a request",
     )
     goodput: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
         None, description="latency targets in ms, e.g. ttft:500 tpot:50"

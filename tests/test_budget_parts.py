@@ -18,7 +18,7 @@ from kvsim.budget.lora import lora_bytes
 from kvsim.catalog import get_model
 from kvsim.catalog.spec import ModelSpec
 from kvsim.config import Config
-from kvsim.cost.work import state_traffic
+from kvsim.cost.states import state_traffic
 from kvsim.engine.setup import resolve
 from kvsim.roofline.intensity import roofline
 from kvsim.speculation import SpeculativeConfig

@@ -46,8 +46,8 @@ LATEST_VLLM = "0.33"
 WEIGHTS, WORK = ("adapters", "drafter"), ("encoder_cache",)
 
 
-def engine_of(vllm_version: str) -> Engine:
-    """Return the habits of a vLLM version, e.g. ``"0.19.1"``.
+def version_of(vllm_version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version.
 
     Raises
     ------
@@ -57,7 +57,18 @@ def engine_of(vllm_version: str) -> Engine:
     parts = vllm_version.lstrip("v").split(".")
     if len(parts) < 2 or not all(p.isdigit() for p in parts[:2]):
         raise ValueError(f"vllm_version {vllm_version!r}: must look like 0.33 or 0.19.1")
-    version = int(parts[0]), int(parts[1])
+    return int(parts[0]), int(parts[1])
+
+
+def engine_of(vllm_version: str) -> Engine:
+    """Return the habits of a vLLM version, e.g. ``"0.19.1"``.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a version.
+    """
+    version = version_of(vllm_version)
     return [engine for engine in ENGINES if engine.since <= version][-1]
 
 

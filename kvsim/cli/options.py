@@ -31,6 +31,7 @@ SECTIONS = {
         "language_model_only",
         "gpu_memory_utilization",
         "enforce_eager",
+        "max_cudagraph_capture_size",
         "vllm_version",
     ),
     "KV memory": (
@@ -86,6 +87,7 @@ SECTIONS = {
     ),
     "Records": (
         "front_end_latency",
+        "front_end_latency_per_token",
         "goodput",
         "kv_events_config",
         "record_steps",

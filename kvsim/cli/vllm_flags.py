@@ -28,7 +28,7 @@ model-impl model-loader-extra-config ignore-patterns distributed-executor-backen
 worker-extension-cls scheduler-cls data-parallel-address data-parallel-rpc-port
 data-parallel-backend data-parallel-rank data-parallel-size-local master-addr master-port nnodes
 node-rank attention-backend attention-config compilation-config optimization-level
-cuda-graph-sizes cudagraph-capture-sizes max-cudagraph-capture-size prefix-caching-hash-algo
+cuda-graph-sizes cudagraph-capture-sizes prefix-caching-hash-algo
 stream-interval max-parallel-loading-workers ray-workers-use-nsight additional-config
 api-server-count mm-processor-kwargs limit-mm-per-prompt allowed-local-media-path
 media-io-kwargs profiler-config shutdown-timeout

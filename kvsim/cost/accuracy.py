@@ -1,7 +1,9 @@
 """How far simulated latencies were from measured ones, for configurations like one that was run.
 
-An accuracy is claimed only for what a named run shows: its card, dense layers of full attention,
-16-bit weights and KV. ``experiments.validate_serving`` compares the runs; a test holds these bands.
+An accuracy is claimed only for what a named run shows. Runs of dense layers with full attention and
+16-bit weights and KV speak for their like on the same card (``experiments.validate_serving``);
+closed loops of other models for that model, format of weights and card alone
+(``experiments.validate_points``, points that no constant was fitted on). Tests hold both.
 """
 
 from __future__ import annotations
@@ -31,7 +33,32 @@ COMPARED = (
     Compared("h100-sxm", 1, "Qwen3-14B (vLLM 0.23) and Llama-2-7B (0.15)", 5, 12),
     Compared("h100-sxm", 8, "CodeLlama-34B on 2 (vLLM 0.15), closed loops on 4 and 8", 12, 12),
     Compared("rtx-4090", 1, "Llama-3.1-8B (vLLM 0.19)", 15, 25),
-    Compared("rtx-pro-6000", 1, "Llama-3.1-8B (vLLM 0.19)", 15, 25),
+    Compared("rtx-pro-6000", 1, "Llama-3.1-8B (vLLM 0.19)", 8, 12),
+)
+
+
+class Served(NamedTuple):
+    """Closed loops of one model, format and card: median errors of held-out points, percent."""
+
+    model: str
+    quantization: str | None
+    gpu: str
+    tpot: float
+    ttft: float
+
+
+#: As in ``docs/validation/validate_points.json``.
+SERVED = (
+    Served("gpt-oss-120b", "mxfp4", "b200", 3.6, 18.3),
+    Served("gpt-oss-120b", "mxfp4", "h100-sxm", 1.5, 5.9),
+    Served("kimi-k2.5", "int4", "b200", 4.6, 6.9),
+    Served("kimi-k2.5", "nvfp4", "b200", 3.6, 21.1),
+    Served("llama-3.1-70b", "fp8", "b200", 4.2, 8.1),
+    Served("llama-3.1-70b", "fp8", "h100-sxm", 2.3, 9.9),
+    Served("llama-3.1-70b", "nvfp4", "b200", 1.8, 9.5),
+    Served("minimax-m2.5", "fp8-block", "b200", 5.4, 4.7),
+    Served("minimax-m2.5", "fp8-block", "h200-sxm", 2.8, 6.0),
+    Served("minimax-m2.5", "nvfp4", "b200", 3.8, 14.4),
 )
 
 UNKNOWN = "not compared with any measured run"
@@ -47,6 +74,12 @@ def accuracy_of(
     quantization: str | None,
 ) -> str:
     """Say what error to expect of a run that is not saturated, and which runs showed it."""
+    for served in SERVED:
+        if (served.model, served.quantization, served.gpu) == (model.name, quantization, gpu):
+            return (
+                f"closed loops of servers with vLLM: TPOT {served.tpot:.1f} % off, mean TTFT "
+                f"{served.ttft:.1f} %, at the median of points that no constant was fitted on"
+            )
     unlike = unlike_what_was_run(model, layout, dtype, quantization)
     if unlike:
         return f"{UNKNOWN}: {unlike}"

@@ -9,7 +9,15 @@ if TYPE_CHECKING:
 
 
 def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
-    """Return what GEMMs compute in: 8-bit weights with 8-bit activations, where the card can."""
+    """Return what GEMMs compute in: activations as narrow as the weights, where the card can.
+
+    Experts in MXFP4 compute in FP8 where the card has 4-bit units (MXFP8 activations, as vLLM on
+    Blackwell). All other 4-bit formats are of weights alone.
+    """
+    if quantization == "nvfp4" and gpu.fp4_flops_per_s:
+        return "fp4"
+    if quantization == "mxfp4" and gpu.fp4_flops_per_s and gpu.fp8_flops_per_s:
+        return "fp8"
     if quantization in ("fp8", "fp8-block") and gpu.fp8_flops_per_s:
         return "fp8"
     if quantization == "int8" and gpu.int8_ops_per_s:
@@ -20,6 +28,7 @@ def arithmetic_of(gpu: GpuSpec, quantization: str | None) -> str:
 def peak_flops(gpu: GpuSpec, quantization: str | None) -> float:
     """Peak rate of the GEMMs, per second."""
     rates = {
+        "fp4": gpu.fp4_flops_per_s,
         "fp8": gpu.fp8_flops_per_s,
         "int8": gpu.int8_ops_per_s,
         "16-bit": gpu.bf16_flops_per_s,

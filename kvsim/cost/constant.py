@@ -36,7 +36,8 @@ class ConstantCost:
     def lay_out(self, record: Cost, memory: Memory) -> None:
         """Fill an empty record."""
         record.price, record.seconds, record.num_layers = CONSTANT, self.seconds, 1
-        record.layers, record.weight_bytes = memory.records(Layers, 1), memory.list_of([0.0])
+        record.layers = memory.records(Layers, 1)
+        record.experts.touched = memory.list_of([0.0])
 
     def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
         del plan

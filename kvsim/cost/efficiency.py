@@ -1,8 +1,8 @@
 """How much of a card's peaks each kind of work reaches. The only constants of the roofline.
 
 They stand in ``efficiency.toml`` with the error of each fit; ``python -m experiments.calibrate``
-makes them. Cards without measurements take the H100's fractions of their own peaks, which put an
-RTX 4090 within 7 % of measured end-to-end times, and an RTX PRO 6000 within 14 %.
+makes them. Cards without measurements take the fractions of the nearest generation that has some,
+of their own peaks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,51 @@ from kvsim.errors import unknown_name
 TABLE = Path(__file__).with_name("efficiency.toml")
 #: Whose fractions a card without measurements takes.
 DEFAULT = "h100"
+#: Cards of a generation that another card was measured of.
+NEAREST = {
+    **{"gb200": "b200", "b300": "b200", "gb300": "b200"},
+    **{"l4": "l40s", "rtx-5090": "rtx-pro-6000"},
+}
+
+
+@dataclass(frozen=True)
+class GemmShares:
+    """Of GEMMs that compute in fewer bits than 16.
+
+    Parameters
+    ----------
+    launch : seconds per GEMM, quantising its activations included
+    weights, gemm : shares of HBM bandwidth and of peak FLOP/s
+    ridge : of the faster of memory and arithmetic, where both take as long, not hidden
+    quantization : share of HBM bandwidth, reading activations and writing them in fewer bits
+    """
+
+    launch: float
+    weights: float
+    gemm: float
+    ridge: float
+    quantization: float
+
+
+@dataclass(frozen=True)
+class ExpertShares:
+    """Of the routed experts of one format.
+
+    Parameters
+    ----------
+    launch : seconds per layer: routing, permutation, two grouped GEMMs, combining
+    weights, gemm : shares of HBM bandwidth and of peak FLOP/s
+    power : of the soft maximum of the two
+    block : rows to which those of each touched expert are padded, about
+    activations : share of HBM bandwidth, moving rows
+    """
+
+    launch: float
+    weights: float
+    gemm: float
+    power: float
+    block: float
+    activations: float
 
 
 @dataclass(frozen=True)
@@ -43,9 +88,19 @@ class Efficiency:
     elementwise : of HBM bandwidth, norms, rotary embedding, activation
     link, link_ring : of one direction of NVLink (or PCIe), all-reduces in one exchange and in two
     layer_launch : other kernel launches, per layer and step
+    layer_launch_quantized : more of them where dense GEMMs quantise activations first
+    latent_attention : of HBM bandwidth, reading latents for one query token per request
+    latent_prefill : of peak FLOP/s, prompts of models with latents
+    state_traffic : of HBM bandwidth, reading and writing states
+    state_launch, scan_launch : per layer with states, of decodes and of prompts
+    scan : of peak FLOP/s, the scan of a prompt
+    scan_token : seconds per token and layer at least, as tokens follow each other
+    uncaptured_layer, uncaptured_experts : least time of a layer, and more of one with experts, in
+        steps that no CUDA graph covers: the host launches every kernel
     step, request : host work between steps, per step and per scheduled request
     sync_step, sync_request : host work besides, where the GPU waits for it
     all_reduce, all_reduce_exchange : fixed time of one all-reduce, and of a second exchange in it
+    gemms, experts : by the format of weights
     errors : of each fit, in words
     """
 
@@ -77,7 +132,23 @@ class Efficiency:
     sync_request: float
     all_reduce: float
     all_reduce_exchange: float
+    layer_launch_quantized: float
+    latent_attention: float
+    latent_prefill: float
+    state_traffic: float
+    state_launch: float
+    scan_launch: float
+    scan: float
+    scan_token: float
+    uncaptured_layer: float
+    uncaptured_experts: float
+    gemms: dict[str, GemmShares] = field(default_factory=dict)
+    experts: dict[str, ExpertShares] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+
+
+#: Tables of a card by format of weights.
+NESTED: dict[str, Any] = {"gemms": GemmShares, "experts": ExpertShares}
 
 
 def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
@@ -101,14 +172,20 @@ def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
 
 def card_of(gpu_name: str) -> str:
     """Return the name under which a GPU's constants stand: h100 for h100-sxm."""
-    return gpu_name.partition("-")[0]
+    known = [c for c in (*read_table(), *NEAREST) if f"{gpu_name}-".startswith(f"{c}-")]
+    return max(known, key=len, default=gpu_name.partition("-")[0])
 
 
 def basis_of(gpu_name: str) -> str:
     """Say what a card's constants rest on."""
-    errors = read_table().get(card_of(gpu_name), {}).get("errors")
+    card = measured_card(gpu_name)
+    errors = read_table()[card].get("errors")
+    if card != card_of(gpu_name):
+        return (
+            f"no kernels of {gpu_name} were measured: the {card.upper()}'s fractions of its peaks"
+        )
     if errors is None:
-        return f"no kernels of {gpu_name} were measured: the H100's fractions of its peaks"
+        return f"declared for the {card}, of no kernels"
     fits = "; ".join(f"{kind}: {error}" for kind, error in errors.items())
     return f"fitted on kernels of the {card_of(gpu_name)} ({fits})"
 
@@ -126,11 +203,28 @@ def with_narrow_kv(rate: Efficiency) -> Efficiency:
     return replace(rate, **values)
 
 
+def gemm_shares(rate: Efficiency, quantization: str | None) -> GemmShares:
+    """Return a card's constants of GEMMs in fewer bits; FP8's where a format was not timed."""
+    return rate.gemms.get(quantization or "") or rate.gemms["fp8"]
+
+
 @cache
 def efficiency_of(gpu_name: str) -> Efficiency:
     """Return the constants of a card."""
     table = read_table()
-    return Efficiency(**table.get(card_of(gpu_name), table[DEFAULT]))
+    given, default = table[measured_card(gpu_name)], table[DEFAULT]
+    values: dict[str, Any] = dict(given)
+    for name, kind in NESTED.items():
+        formats = default[name] | given.get(name, {})
+        values[name] = {key: kind(**shares) for key, shares in formats.items()}
+    return Efficiency(**values)
+
+
+def measured_card(gpu_name: str) -> str:
+    """Return the card whose fractions a card takes: its own, its generation's, or the H100's."""
+    card = card_of(gpu_name)
+    card = NEAREST.get(card, card)
+    return card if card in read_table() else DEFAULT
 
 
 def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Efficiency:
@@ -147,13 +241,30 @@ def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Effic
     given = table.get(gpu_name, table.get(card))
     if not isinstance(given, dict):
         raise ValueError(f"constants {file}: has no table [{card}]")
-    known = [f.name for f in fields(Efficiency) if f.name != "errors"]
+    changes: dict[str, Any] = {}
     for name, value in given.items():
-        if name == "errors":
-            continue
-        if name not in known:
-            raise unknown_name(f"constant in {file}", name, known)
+        if name in NESTED:
+            own: dict[str, Any] = dict(getattr(efficiency, name))
+            for key, shares in _table_of(file, name, value).items():
+                known = own.get(key) or next(iter(own.values()))
+                own[key] = replace(known, **_numbers(file, f"{name}.{key}", shares, known))
+            changes[name] = own
+    flat = {n: v for n, v in given.items() if n not in NESTED and n != "errors"}
+    return replace(efficiency, **changes | _numbers(file, "", flat, efficiency))
+
+
+def _table_of(file: str, name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"constants {file}: {name} must be a table by format of weights")
+    return value
+
+
+def _numbers(file: str, table: str, given: Any, known: Any) -> dict[str, float]:
+    """Check the constants of one table."""
+    names = [f.name for f in fields(known) if f.name not in (*NESTED, "errors")]
+    for name, value in _table_of(file, table, given).items():
+        if name not in names:
+            raise unknown_name(f"constant in {file}", name, names)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
             raise ValueError(f"constants {file}: {name} must be a number above 0, not {value!r}")
-    numbers: dict[str, Any] = {n: float(v) for n, v in given.items() if n != "errors"}
-    return replace(efficiency, **numbers)
+    return {name: float(value) for name, value in given.items()}

@@ -48,8 +48,12 @@ class CostConfig:
     block_size : tokens per block of a paged KV cache, None if it is contiguous
     piece_bytes : KV of all layers that one round of copies to the host takes, a copy per tensor;
         None if a copy's fixed time does not matter
+    expert_parallel_size : ranks over which whole experts are dealt, 1 if all hold slices of each
+    num_attention_ranks : replicas that attend by themselves and share the experts
+    captured_tokens : most tokens of a step that a CUDA graph covers
     host_waits : the host decides a step only when the one before has ended (vLLM without
         asynchronous scheduling), so that its work stands between them
+    host_counts : the host's work for each request stands between steps in any case (vLLM to 0.12)
     speculation : how tokens are drafted, None if they are not
     """
 
@@ -62,7 +66,11 @@ class CostConfig:
     max_num_batched_tokens: int = 2048
     block_size: int | None = None
     piece_bytes: int | None = None
+    expert_parallel_size: int = 1
+    num_attention_ranks: int = 1
+    captured_tokens: int = 512
     host_waits: bool = False
+    host_counts: bool = False
     speculation: SpeculativeConfig | None = None
 
 

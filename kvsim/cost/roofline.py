@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 from pydantic import Field
 
 from kvsim.budget.weights import DTYPE_BYTES
-from kvsim.cost.arithmetic import peak_flops
 from kvsim.cost.drafter import lay_out_drafter
-from kvsim.cost.efficiency import Efficiency, efficiency_of, with_constants_of, with_narrow_kv
+from kvsim.cost.efficiency import (
+    Efficiency,
+    efficiency_of,
+    gemm_shares,
+    with_constants_of,
+    with_narrow_kv,
+)
+from kvsim.cost.experts import rate_experts, routed_layers, shares_of
+from kvsim.cost.gemms import quantization_time, quantizes_activations, rate_gemms
 from kvsim.cost.hierarchy import COPY_SECONDS
 from kvsim.cost.host_link import lay_out_link
 from kvsim.cost.model import COST_MODELS, CostConfig, StepCost
-from kvsim.cost.work import WorkCounter, state_traffic
+from kvsim.cost.states import price_states
+from kvsim.cost.work import WorkCounter
 from kvsim.records.cost import ROOFLINE, Cost, Work
 from kvsim.records.kv import Moved
 from kvsim.registry import overridden
@@ -39,6 +47,7 @@ PARTS = (
 
 if TYPE_CHECKING:
     from kvsim.records.memory import Memory
+    from kvsim.records.record import Record
     from kvsim.sched.scheduler import StepPlan
 
 
@@ -53,6 +62,7 @@ class StepTimes(NamedTuple):
     prefill_attention: float
     elementwise: float
     all_reduce: float
+    launch_wait: float
 
     @property
     def total(self) -> float:
@@ -101,37 +111,45 @@ class RooflineCost:
         self.record = self.work.record
         record, layers, heads = self.record, model.num_layers, model.num_heads / tp
         bandwidth = gpu.memory_bandwidth_bytes_per_s
-        record.stream_rate = bandwidth * rate.weights
-        record.gemm_rate = peak_flops(gpu, config.quantization) * rate.gemm
-        record.gemm_falloff = rate.gemm_falloff / 8192
-        record.gemm_ridge = rate.gemm_ridge
-        record.kv_rate = bandwidth * rate.decode_attention
+        rate_gemms(record, config, rate)
+        rate_experts(record, config, rate)
+        reading = rate.latent_attention if model.is_mla else rate.decode_attention
+        record.kv_rate = bandwidth * reading
         if config.block_size is not None:
             record.kv_rate /= 1.0 + paged_overhead * max(1.0, 16.0 / config.block_size)
         lay_out_link(record, config, copy_seconds)
-        record.prefill_rate = gpu.bf16_flops_per_s * rate.prefill_attention
-        record.decode_time = layers * rate.decode_launch
-        record.decode_time_per_request = layers * rate.decode_request * heads / 32
-        record.prefill_time = layers * rate.prefill_launch
+        pairs = rate.latent_prefill if model.is_mla else rate.prefill_attention
+        record.prefill_rate = gpu.bf16_flops_per_s * pairs
+        attending = len(model.layers)
+        record.decode_time = attending * rate.decode_launch
+        record.decode_time_per_request = attending * rate.decode_request * heads / 32
+        record.prefill_time = attending * rate.prefill_launch
         record.prefill_time_per_token = (
-            layers * _attention_io(config) / (bandwidth * rate.prefill_io)
+            attending * _attention_io(config) / (bandwidth * rate.prefill_io)
         )
         record.mixed_decode, record.mixed_tokens = rate.mixed_decode, MIXED_TOKENS
         #: Seconds per layer, part of the host's share of a step.
         self.gemm_launches = NUM_GEMMS * rate.gemm_launch
         record.step_time = host_seconds + rate.step
-        record.step_time += layers * (rate.layer_launch + self.gemm_launches)
         record.request_time = rate.request
-        record.request_time += state_traffic(config) / record.kv_rate
         if config.host_waits:  # for reasons of no kernel (D31)
             record.step_time += rate.sync_step
+        if config.host_waits or config.host_counts:
             record.request_time += rate.sync_request
+        price_states(record, config, rate)
+        record.captured_tokens = config.captured_tokens
+        record.uncaptured_time = record.step_time + layers * rate.uncaptured_layer
+        record.uncaptured_time += routed_layers(config) * rate.uncaptured_experts
+        record.step_time += layers * (rate.layer_launch + self.gemm_launches)
+        record.step_time += _other_launches(config, rate)
         if config.speculation is not None:
             lay_out_drafter(record, config, config.speculation)
         record.token_time = layers * _elementwise_io(config) / (bandwidth * rate.elementwise)
-        record.one_shot, record.one_shot_token, record.two_shot, record.two_shot_token = (
-            _all_reduce(config, rate)
-        )
+        record.token_time += quantization_time(config, rate)
+        one, one_token, two, two_token = _all_reduce(config, rate)
+        fixed, token = _exchange(config, rate)
+        record.one_shot, record.one_shot_token = one + fixed, one_token + token
+        record.two_shot, record.two_shot_token = two + fixed, two_token + token
 
     @property
     def runs_by_rules(self) -> bool:
@@ -140,9 +158,9 @@ class RooflineCost:
 
     def lay_out(self, record: Cost, memory: Memory) -> None:
         """Fill an empty record with the constants and tables."""
-        for name, kind in Cost.kinds().items():
-            if kind in (int, float, bool):
-                setattr(record, name, getattr(self.record, name))
+        copy_numbers(self.record, record)
+        for name in ("wide", "narrow", "experts"):
+            copy_numbers(getattr(self.record, name), getattr(record, name))
         self.work.lay_out(record, memory)
 
     def step(self, plan: StepPlan) -> StepCost:  # noqa: D102 - see CostModel
@@ -155,7 +173,7 @@ class RooflineCost:
 
     def times(self, work: Work) -> StepTimes:
         """Price each part of a step, seconds; they add up as in the rule that prices a step."""
-        return StepTimes(
+        times = StepTimes(
             rules.host_time(self.record, work),
             self.gemms(work),
             self.lm_head(work) if work.num_sampled else 0.0,
@@ -164,7 +182,10 @@ class RooflineCost:
             self.prefill_attention(work) if work.num_prefill_tokens else 0.0,
             rules.elementwise_time(self.record, work),
             self.all_reduces(work),
+            0.0,
         )
+        wait = rules.launch_wait(self.record, work, times.total)
+        return times._replace(launch_wait=wait)
 
     def gemms(self, work: Work) -> float:
         """Seconds of the layers' GEMMs, launches aside."""
@@ -185,6 +206,24 @@ class RooflineCost:
     def all_reduces(self, work: Work) -> float:
         """Seconds of adding up what the GPUs of a tensor-parallel group have."""
         return rules.all_reduce_time(self.record, work)
+
+
+def copy_numbers(given: Record, to: Record) -> None:
+    """Copy the fields of a record that are numbers."""
+    for name, kind in given.kinds().items():
+        if kind in (int, float, bool):
+            setattr(to, name, getattr(given, name))
+
+
+def _other_launches(config: CostConfig, rate: Efficiency) -> float:
+    """Seconds of a step's kernels that quantise activations, and that route tokens to experts."""
+    model = config.model
+    time = model.num_moe_layers * shares_of(config, rate).launch if model.is_moe else 0.0
+    if quantizes_activations(config):
+        launch = gemm_shares(rate, config.quantization).launch
+        time += model.num_layers * NUM_GEMMS * (launch - rate.gemm_launch)
+        time += model.num_layers * rate.layer_launch_quantized
+    return time
 
 
 def _attention_io(config: CostConfig) -> float:
@@ -227,3 +266,18 @@ def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, flo
     second = reduces * rate.all_reduce_exchange
     ring = 2 * (tp - 1) / tp * token / rate.link_ring
     return fixed, (tp - 1) * token / rate.link, fixed + second, ring
+
+
+def _exchange(config: CostConfig, rate: Efficiency) -> tuple[float, float]:
+    """Fixed time and time per token of bringing tokens to experts on other replicas, and back.
+
+    Every rank gathers the tokens of all replicas, and their outputs are summed as they scatter
+    (vLLM's default all-to-all, ``allgather_reducescatter``).
+    """
+    model, gpu, replicas = config.model, config.gpu, config.num_attention_ranks
+    if replicas == 1 or not model.is_moe:
+        return 0.0, 0.0
+    link = (gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s) * rate.link_ring
+    exchanges = 2 * model.num_moe_layers
+    token = model.hidden_size * DTYPE_BYTES[config.dtype] * (replicas - 1) / link
+    return exchanges * rate.all_reduce, exchanges * token

@@ -23,14 +23,34 @@ def gemm_activation_bytes(config: CostConfig) -> tuple[float, float]:
     8-bit arithmetic reads 8 bits and writes ``dtype``; the LM head is never quantised.
     """
     model, tp = config.model, config.tensor_parallel_size
+    head = model.hidden_size + model.vocab_size / tp
+    moved = activation_bytes(config, *activation_elements(config))
+    return moved, head * DTYPE_BYTES[config.dtype]
+
+
+def activation_bytes(config: CostConfig, read: float, written: float) -> float:
+    """Return the bytes of activations that GEMMs read and write."""
     wide = DTYPE_BYTES[config.dtype]
-    eight_bit = arithmetic_of(config.gpu, config.quantization) != "16-bit"
+    narrow = arithmetic_of(config.gpu, config.quantization) != "16-bit"
+    return read * (1 if narrow else wide) + written * wide
+
+
+def activation_elements(config: CostConfig) -> tuple[float, float]:
+    """Activations per token that the layers' GEMMs read, and that they write, on one GPU."""
+    return _elements(_shapes(config.model, config.tensor_parallel_size))
+
+
+def routed_elements(config: CostConfig) -> tuple[float, float]:
+    """Of these, those of the routed experts' GEMMs."""
+    return _elements(_routed_shapes(config.model, config.tensor_parallel_size))
+
+
+def _elements(shapes: list[tuple[float, float]]) -> tuple[float, float]:
     read = written = 0.0
-    for k, n in _shapes(model, tp):
+    for k, n in shapes:
         read += k
         written += n
-    head = model.hidden_size + model.vocab_size / tp
-    return read * (1 if eight_bit else wide) + written * wide, head * wide
+    return read, written
 
 
 def query_bytes(config: CostConfig, classes: list[LayerClass]) -> float:
@@ -52,13 +72,18 @@ def _shapes(model: ModelSpec, tp: int) -> list[tuple[float, float]]:
         mixed = [(h, inner + state.num_conv_channels(tp)), (inner, h)]
         shapes += mixed * model.num_state_layers
     width, layers = model.moe_intermediate_size / tp, model.num_moe_layers
-    routed = _mlp_shapes(model, width, model.moe_latent_size)
-    shapes += routed * (model.num_experts_per_token * layers)
+    shapes += _routed_shapes(model, tp)
     shapes += _mlp_shapes(model, width) * (model.num_shared_experts * layers)
     if latent := model.moe_latent_size:
         shapes += [(model.hidden_size, latent), (latent, model.hidden_size)] * layers
     dense = model.num_mlp_layers - model.num_moe_layers
     return shapes + _mlp_shapes(model, model.intermediate_size / tp) * dense
+
+
+def _routed_shapes(model: ModelSpec, tp: int) -> list[tuple[float, float]]:
+    width = model.moe_intermediate_size / tp
+    visited = model.num_experts_per_token * model.num_moe_layers
+    return _mlp_shapes(model, width, model.moe_latent_size) * visited
 
 
 def _attention_shapes(

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.layout import ROTARY_DIM
-from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES, quantized_params
-from kvsim.cost.traffic import gemm_activation_bytes
+from kvsim.cost.experts import count_experts, touched_by_tokens
+from kvsim.cost.gemms import count_gemms
 from kvsim.records.cost import ROOFLINE, Cost, Layers, Work
 from kvsim.records.memory import Objects
 from kvsim.records.paged import CHUNKED, FULL, SLIDING
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 #: Kinds of attention in the catalogue's words.
 ATTENTION = {"full": FULL, "sliding": SLIDING, "chunked": CHUNKED}
+
+
+#: Keys that an indexer chooses for a query: ``index_topk`` of DeepSeek-V3.2 and GLM-5.
+INDEX_TOP = 2048
 
 
 class LayerClass(NamedTuple):
@@ -44,11 +48,11 @@ class WorkCounter:
         self.classes = layer_classes(config)
         #: All layers see the same tokens, all of them or those in a sliding window.
         self.one_class = len(self.classes) == 1 and self.classes[0].kind != "chunked"
-        self.weight_bytes_by_tokens, head_bytes = streamed_bytes(config)
-        record = Cost(price=ROOFLINE, has_samples=True, head_bytes=head_bytes)
-        record.body_flops, record.head_flops = gemm_flops(config.model, config.tensor_parallel_size)
-        #: Activations that GEMMs read and write per token, and the LM head per sampled one.
-        record.token_bytes, record.logit_bytes = gemm_activation_bytes(config)
+        record = Cost(price=ROOFLINE, has_samples=True)
+        count_gemms(record, config)
+        count_experts(record, config)
+        #: Experts of a layer that steps of m tokens touch, m = 0, 1, ...
+        self.touched_experts = touched_by_tokens(config)
         record.kv_token_bytes = config.layout.bytes_per_token
         # The layout holds one pipeline stage; a step passes through all of them.
         keeping = sum(mixer is not None for mixer in config.model.mixers)
@@ -66,8 +70,7 @@ class WorkCounter:
             layers.kind, layers.window = ATTENTION[given.kind], given.window
             layers.kv_bytes, layers.pair_flops = given.kv_bytes, given.pair_flops
             layers.prompt_pair_flops = given.prompt_pair_flops
-        record.weight_bytes = memory.list_of(self.weight_bytes_by_tokens)
-        record.last_weight = len(self.weight_bytes_by_tokens) - 1
+        record.experts.touched = memory.list_of(self.touched_experts)
 
     def count(self, plan: StepPlan) -> Work:
         """Count a step. Does not mutate."""
@@ -103,6 +106,8 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
         heads = model.num_query_heads(layer)
         decode, prompt = (2.0 * dims * heads / tp for dims in _pair_dims(config, layer))
         key = (kv.kind, kv.window or 0)
+        if is_sparse(model):  # the keys chosen are as many as those of a window, in absorbed form
+            key, prompt = ("sliding", INDEX_TOP), decode
         old = classes.get(key, LayerClass(*key, 0, 0.0, 0.0))
         classes[key] = LayerClass(
             *key,
@@ -110,14 +115,22 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
             old.pair_flops + decode,
             old.prompt_pair_flops + prompt,
         )
+    if is_sparse(model):
+        classes["full", 0] = index_class(config)
     return list(classes.values())
 
 
-def state_traffic(config: CostConfig) -> float:
-    """Bytes of states that a request reads and writes in a step, all stages together."""
-    layers = config.layout.layers
-    kept = [layer.state_bytes for layer in layers if layer.kind == "mamba"]
-    return 2.0 * sum(kept) / max(len(kept), 1) * config.model.num_state_layers
+def is_sparse(model: ModelSpec) -> bool:
+    """Whether an indexer chooses the keys of latent attention."""
+    return model.is_mla and model.num_index_layers > 0
+
+
+def index_class(config: CostConfig) -> LayerClass:
+    """Return what the indexers look at: the keys of all tokens, on every rank."""
+    model, kept = config.model, [layer for layer in config.layout.layers if layer.is_index]
+    pair = 2.0 * model.index_num_heads * model.index_head_dim * model.num_index_layers
+    num_bytes = sum(layer.bytes_per_token for layer in kept) // max(len(kept), 1)
+    return LayerClass("full", 0, num_bytes * model.num_index_layers, pair, pair)
 
 
 def _pair_dims(config: CostConfig, layer: AttentionLayer) -> tuple[float, float]:
@@ -132,34 +145,3 @@ def _pair_dims(config: CostConfig, layer: AttentionLayer) -> tuple[float, float]
         return layer.head_dim + model.kv_lora_rank, prompt
     prompt = 2 * layer.head_dim
     return (2 * latent + ROTARY_DIM, prompt + ROTARY_DIM) if latent else (prompt, prompt)
-
-
-def gemm_flops(model: ModelSpec, tp: int) -> tuple[float, float]:
-    """FLOPs per token in the layers, and per sampled token in the LM head, on one GPU."""
-    head = model.vocab_size * model.hidden_size
-    return 2.0 * (model.num_active_params - head) / tp, 2.0 * head / tp
-
-
-def streamed_bytes(config: CostConfig) -> tuple[list[float], float]:
-    """Weight bytes read by a step of m tokens, m = 0, 1, ..., and those of the LM head.
-
-    Of E experts of which every token picks k at random, m tokens touch E (1 - (1 - k/E)^m) on
-    average; the table ends where nearly all are touched.
-    """
-    model, tp = config.model, config.tensor_parallel_size
-    element = float(DTYPE_BYTES[config.dtype])
-    narrow = QUANTIZED_BYTES.get(config.quantization or "", element)
-    touched, others = quantized_params(model, config.quantization)
-    head = model.vocab_size * model.hidden_size
-    experts = model.num_routed_expert_params
-    quantized = narrow if touched else element
-    body = model.num_params - model.num_embedding_params - model.num_lm_head_params - experts
-    dense = ((body - others) * element + others * narrow) / tp
-    table = [dense, dense]
-    if experts:
-        untouched, table = 1.0, [dense]
-        while untouched > 1e-3 and len(table) <= config.max_num_batched_tokens:
-            untouched *= 1.0 - model.num_experts_per_token / model.num_experts
-            table.append(dense + experts * quantized * (1.0 - untouched) / tp)
-        table.append(dense + experts * quantized / tp)
-    return table, head * element / tp

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.budget.limits import refused_by_vllm
 from kvsim.cost.efficiency import measured_narrow_kv
+from kvsim.cost.work import is_sparse
 from kvsim.sched.acceptance import acceptance_basis
 
 if TYPE_CHECKING:
@@ -50,15 +51,6 @@ def notes(setup: Setup) -> list[str]:
     return said
 
 
-#: Formats whose GEMMs have no constants of their own, and what they are priced as.
-UNFITTED = {
-    "fp8-block": "FP8 with one scale per tensor",
-    "nvfp4": "16-bit arithmetic on narrower weights",
-    "int4": "16-bit arithmetic on narrower weights",
-    "mxfp4": "16-bit arithmetic on narrower weights",
-}
-
-
 def _not_priced(setup: Setup) -> list[str]:
     """Say which terms of the step time a model, its format or its deployment would need."""
     config, memory = setup.config, setup.memory
@@ -66,26 +58,12 @@ def _not_priced(setup: Setup) -> list[str]:
     said: list[str] = []
     if config.cost_model.partition("+")[0] != "roofline":
         return said
-    if model.num_index_layers:
-        said.append(
-            "sparse attention: the indexer's work is not priced, and all keys are, not the chosen"
-        )
-    if model.num_state_layers:
-        said.append(
-            f"{model.state_form} layers: their scan and convolution have no fitted constants"
-        )
+    if is_sparse(model):
+        said.append("sparse attention: not fitted on its kernels; choosing keys takes no time")
+    if model.num_state_layers and model.state_form != "gdn":
+        said.append(f"{model.state_form} layers: priced with the kernels of gated delta nets")
     if model.moe_latent_size:
         said.append("latent experts: the kernels between their widths are not priced")
-    if config.enable_expert_parallel and model.is_moe:
-        said.append(
-            "enable_expert_parallel: memory only; steps are priced as if experts were split like "
-            "other weights, without all-to-all and without the most loaded rank"
-        )
-    if memory.quantization in UNFITTED:
-        said.append(
-            f"{memory.quantization} weights: no kernel of theirs was fitted, priced as "
-            f"{UNFITTED[str(memory.quantization)]}"
-        )
     return said
 
 

@@ -107,6 +107,7 @@ class Replica:
         self._events: list[EventRows] = []
         self._serve: Callable[[int, int], int] | None = None
         self._ids, self._times = np.zeros(0, np.int64), np.zeros(0)
+        self._entries, self._front_end_free = np.zeros(0), -math.inf
         if setup.kv.foresees:
             self._foresee()
 
@@ -225,17 +226,38 @@ class Replica:
         first, stop = trace.next, trace.num_arrivals
         if stop + count > len(self._ids):
             room = 2 * (stop - first + count)
-            ids, times = np.zeros(room, np.int64), np.zeros(room)
+            ids, times, entries = np.zeros(room, np.int64), np.zeros(room), np.zeros(room)
             ids[: stop - first] = self._ids[first:stop]
             times[: stop - first] = self._times[first:stop]
-            self._ids, self._times = ids, times
+            entries[: stop - first] = self._entries[first:stop]
+            self._ids, self._times, self._entries = ids, times, entries
             list_of = self._memory.list_of
-            self._memory.replace(trace, ids=list_of(ids), arrival_time=list_of(times))
+            self._memory.replace(
+                trace,
+                ids=list_of(ids),
+                arrival_time=list_of(times),
+                entry_time=list_of(entries),
+            )
             trace.next, stop = 0, stop - first
         self._ids[stop : stop + count] = request_ids
         self._times[stop : stop + count] = arrival_times
+        self._entries[stop : stop + count] = self._tokenised(request_ids, arrival_times)
         trace.num_arrivals = stop + count
         self.state.num_outstanding += count
+
+    def _tokenised(
+        self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return when the engine sees requests: prompts are tokenised one after another."""
+        per_token = self.setup.front_end_latency_per_token
+        if per_token == 0:
+            return arrival_times
+        prompts = self._contents.lists["num_prompt_tokens"]
+        entries = np.empty(len(request_ids))
+        for place, row in enumerate(request_ids):
+            begins = max(self._front_end_free, float(arrival_times[place]))
+            self._front_end_free = entries[place] = begins + per_token * prompts[row]
+        return entries
 
     def abort(self, request_id: int) -> bool:
         """End a request that has arrived where it stands; False if it is not here any more.

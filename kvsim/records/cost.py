@@ -40,6 +40,43 @@ class Layers(Record):
 
 
 @dataclass(slots=True)
+class Gemms(Record):
+    """GEMMs of the layers whose weights have one format, all layers together, on one GPU.
+
+    ``rate`` of the arithmetic, FLOP/s; ``stream_rate`` of the weights, bytes per second.
+    """
+
+    num_bytes: float = 0.0  # of the weights
+    token_flops: float = 0.0
+    token_bytes: float = 0.0  # activations read and written
+    stream_rate: float = math.inf
+    rate: float = math.inf
+    falloff: float = 0.0
+    ridge: float = 0.0
+
+
+@dataclass(slots=True)
+class Experts(Record):
+    """Routed experts, on the GPU that has most to do; ``num_layers`` is 0 of a dense model.
+
+    ``touched`` experts of a layer by tokens in the step; per layer, ``token_rows`` rows of the
+    GEMMs per token and ``block`` rows of padding per touched expert.
+    """
+
+    num_layers: float = 0.0
+    touched: list[float] = field(default_factory=list)
+    last_touched: int = 0
+    expert_bytes: float = 0.0  # of one expert of one layer
+    token_rows: float = 0.0
+    row_flops: float = 0.0
+    row_time: float = 0.0  # activations read and written
+    block: float = 0.0
+    stream_rate: float = math.inf
+    rate: float = math.inf
+    power: float = 1.0  # of the soft maximum of memory and arithmetic
+
+
+@dataclass(slots=True)
 class Work(Record):
     """What a step holds, all pipeline stages together, on one GPU of each.
 
@@ -54,6 +91,7 @@ class Work(Record):
     num_decodes: int = 0
     num_drafts: int = 0  # of the tokens, those that are only proposed
     num_drafted: int = 0  # tokens to propose after it, per request
+    touched: float = 0.0  # experts of a layer
     draft_pairs: int = 0  # query-key pairs of drafts, beside those of the tokens before them
     draft_keys: int = 0  # tokens whose KV the drafter reads
     weight_bytes: float = 0.0
@@ -87,21 +125,18 @@ class Cost(Record):
     layers: list[Layers] = field(default_factory=list)
     num_layers: int = 0
     has_samples: bool = False  # some request has several sequences
-    weight_bytes: list[float] = field(default_factory=list)  # by tokens in the step
-    last_weight: int = 0
+    wide: Gemms = field(default_factory=Gemms)  # 16-bit weights, the LM head's kind
+    narrow: Gemms = field(default_factory=Gemms)  # quantised ones
+    experts: Experts = field(default_factory=Experts)
     num_stages: float = 1.0
     kv_token_bytes: int = 0  # written per token
-    body_flops: float = 0.0
     head_flops: float = 0.0
     head_bytes: float = 0.0
-    token_bytes: float = 0.0
     logit_bytes: float = 0.0
     step_time: float = 0.0
     request_time: float = 0.0
-    stream_rate: float = math.inf
-    gemm_rate: float = math.inf
-    gemm_falloff: float = 0.0
-    gemm_ridge: float = 0.0
+    captured_tokens: int = 0  # most of a step that a CUDA graph covers
+    uncaptured_time: float = 0.0  # least time of a longer one, requests' share aside
     kv_rate: float = math.inf
     prefill_rate: float = math.inf
     decode_time: float = 0.0

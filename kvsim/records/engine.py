@@ -249,6 +249,7 @@ class Trace(Record):
     item_offsets: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
     arrival_time: list[float] = field(default_factory=list)
+    entry_time: list[float] = field(default_factory=list)  # when the engine sees them
     num_arrivals: int = 0
     next: int = 0  # of the arrivals, the first one not seen yet
 

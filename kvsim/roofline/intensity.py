@@ -217,7 +217,7 @@ def _assumptions(
     if config.dtype == "fp32":
         notes.append("peak of 16-bit arithmetic; FP32 is slower")
     if config.model.is_moe:
-        notes.append("tokens choose experts at random")
+        notes.append("tokens choose experts by a fixed skew")
     if any(row.seconds < row.ideal_seconds for row in rows):
         notes.append("a modelled time is below the ideal: decodes' queries are not counted in it")
     return tuple(notes)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.cost.arithmetic import peak_flops
 from kvsim.cost.roofline import RooflineCost
-from kvsim.cost.traffic import query_bytes
+from kvsim.cost.traffic import gemm_activation_bytes, query_bytes
 from kvsim.cost.work import WorkCounter, num_keys, num_pairs
 from kvsim.records.cost import Work
 from kvsim.roofline.bound import Row
+from kvsim.rules.work import weigh_gemms
 
 if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig
@@ -66,8 +67,8 @@ class UniformSteps:
     def _rows(self, phase: str, work: Work, seconds: Seconds) -> tuple[Row, Row, Row]:
         gpu = self._config.gpu
         bandwidth = gpu.memory_bandwidth_bytes_per_s
-        moved = work.num_tokens * self._work.record.token_bytes
-        moved += work.num_sampled * self._work.record.logit_bytes
+        per_token, per_sample = gemm_activation_bytes(self._config)
+        moved = work.num_tokens * per_token + work.num_sampled * per_sample
         gemms = Row(
             phase,
             "GEMMs",
@@ -113,14 +114,11 @@ def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_n
         keys += batch_size * seen * layers.kv_bytes
         flops += batch_size * pairs * (layers.pair_flops if decodes else layers.prompt_pair_flops)
     num_tokens = batch_size * num_new
-    by_tokens = counter.weight_bytes_by_tokens
-    return Work(
+    work = Work(
         num_requests=batch_size,
         num_tokens=num_tokens,
         num_sampled=batch_size,
         num_decodes=batch_size if decodes else 0,
-        weight_bytes=by_tokens[min(num_tokens, len(by_tokens) - 1)],
-        gemm_flops=num_tokens * counter.record.body_flops,
         head_bytes=counter.record.head_bytes,
         head_flops=batch_size * counter.record.head_flops,
         decode_bytes=keys if decodes else 0.0,
@@ -129,3 +127,5 @@ def uniform_work(counter: WorkCounter, batch_size: int, num_computed: int, num_n
         prefill_flops=0.0 if decodes else flops,
         chunks=[],
     )
+    weigh_gemms(counter.record, work)
+    return work

@@ -64,7 +64,7 @@ ENDED, REJECTED, IN_FLIGHT = 0, 1, 2
 def see_arrivals(state: Replica) -> bool:
     """Queue every request that has arrived by now; False if there are no records left."""
     trace = state.trace
-    while trace.next < trace.num_arrivals and trace.arrival_time[trace.next] <= state.clock:
+    while trace.next < trace.num_arrivals and trace.entry_time[trace.next] <= state.clock:
         if state.num_free_requests == 0:
             return False
         state.num_free_requests -= 1
@@ -358,7 +358,7 @@ def next_event_time(state: Replica) -> float:
         return time_to_wake(state) if state.wake_time > state.clock else state.clock
     if state.trace.next == state.trace.num_arrivals or state.clock >= state.end_time:
         return math.inf
-    return max(state.trace.arrival_time[state.trace.next], state.clock)
+    return max(state.trace.entry_time[state.trace.next], state.clock)
 
 
 def advance(state: Replica, max_steps: int) -> int:
@@ -380,7 +380,7 @@ def advance(state: Replica, max_steps: int) -> int:
                 continue
             if state.trace.next == state.trace.num_arrivals:
                 break
-            arrival = state.trace.arrival_time[state.trace.next]
+            arrival = state.trace.entry_time[state.trace.next]
             if arrival > state.horizon:
                 break
             pass_time(state, min(arrival, state.end_time))

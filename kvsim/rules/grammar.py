@@ -43,7 +43,7 @@ def time_to_wake(state: Replica) -> float:
     """Return when a replica that has nothing to schedule may have: at a time, or an arrival."""
     time = state.wake_time
     if state.trace.next < state.trace.num_arrivals:
-        time = min(time, state.trace.arrival_time[state.trace.next])
+        time = min(time, state.trace.entry_time[state.trace.next])
     return max(time, state.clock)
 
 

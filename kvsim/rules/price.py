@@ -14,7 +14,7 @@ from kvsim.rules.python import python_price
 from kvsim.rules.work import count_work
 
 if TYPE_CHECKING:
-    from kvsim.records.cost import Cost, Work
+    from kvsim.records.cost import Cost, Gemms, Work
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.kv import Moved
 
@@ -24,18 +24,44 @@ def host_time(cost: Cost, work: Work) -> float:
     return cost.step_time + work.num_requests * cost.request_time
 
 
-def gemm_time(cost: Cost, moved: float, flops: float, num_tokens: int) -> float:
+def gemm_time(gemms: Gemms, moved: float, flops: float, num_tokens: int) -> float:
     """Take the slower of memory and arithmetic; near the ridge, neither hides the other."""
-    memory = moved / cost.stream_rate
-    arithmetic = flops / cost.gemm_rate * (1.0 + num_tokens * cost.gemm_falloff)
+    memory = moved / gemms.stream_rate
+    arithmetic = flops / gemms.rate * (1.0 + num_tokens * gemms.falloff)
     slower, faster = max(memory, arithmetic), min(memory, arithmetic)
-    return slower + cost.gemm_ridge * faster * faster / slower
+    return slower + gemms.ridge * faster * faster / slower
 
 
 def gemms_time(cost: Cost, work: Work) -> float:
     """Seconds of the layers' GEMMs, launches aside."""
-    moved = work.weight_bytes + work.num_tokens * cost.token_bytes
-    return gemm_time(cost, moved, work.gemm_flops, work.num_tokens)
+    time, num_tokens = 0.0, work.num_tokens
+    if cost.wide.num_bytes > 0.0:
+        time += format_time(cost.wide, num_tokens)
+    if cost.narrow.num_bytes > 0.0:
+        time += format_time(cost.narrow, num_tokens)
+    if cost.experts.num_layers > 0.0:
+        time += experts_time(cost, work)
+    return time
+
+
+def format_time(gemms: Gemms, num_tokens: int) -> float:
+    """Seconds of the GEMMs whose weights have one format."""
+    moved = gemms.num_bytes + num_tokens * gemms.token_bytes
+    return gemm_time(gemms, moved, num_tokens * gemms.token_flops, num_tokens)
+
+
+def experts_time(cost: Cost, work: Work) -> float:
+    """Seconds of the routed experts: those touched are read, their rows padded to blocks.
+
+    Memory and arithmetic hide each other in part: a soft maximum of the two.
+    """
+    experts = cost.experts
+    rows = work.num_tokens * experts.token_rows
+    memory = work.touched * experts.expert_bytes / experts.stream_rate
+    arithmetic = (rows + work.touched * experts.block) * experts.row_flops / experts.rate
+    both = memory**experts.power + arithmetic**experts.power
+    slower: float = both ** (1.0 / experts.power)
+    return experts.num_layers * (slower + rows * experts.row_time)
 
 
 def head_time(cost: Cost, work: Work) -> float:
@@ -43,7 +69,7 @@ def head_time(cost: Cost, work: Work) -> float:
     if work.num_sampled == 0:
         return 0.0
     moved = work.head_bytes + work.num_sampled * cost.logit_bytes
-    return gemm_time(cost, moved, work.head_flops, work.num_sampled)
+    return gemm_time(cost.wide, moved, work.head_flops, work.num_sampled)
 
 
 def swap_time(cost: Cost, num_bytes: int) -> float:
@@ -98,9 +124,18 @@ def work_time(cost: Cost, work: Work) -> float:
     time += prefill_time(cost, work)
     time += elementwise_time(cost, work)
     time += all_reduce_time(cost, work)
+    time += launch_wait(cost, work, time)
     if cost.has_drafts:
         time += draft_time(cost, work, time)
     return time
+
+
+def launch_wait(cost: Cost, work: Work, time: float) -> float:
+    """Seconds that a step of a given time waits for its launches, if no CUDA graph covers it."""
+    if work.num_tokens <= cost.captured_tokens:
+        return 0.0
+    least = cost.uncaptured_time + work.num_requests * cost.request_time
+    return max(least - time, 0.0)
 
 
 def draft_time(cost: Cost, work: Work, time: float) -> float:
@@ -118,7 +153,7 @@ def draft_time(cost: Cost, work: Work, time: float) -> float:
     for k in range(passes):
         num_tokens = work.num_tokens if k == 0 else drafting
         flops = num_tokens * cost.draft_token_flops + drafting * cost.draft_head_flops
-        time += cost.draft_pass_time + gemm_time(cost, cost.draft_bytes, flops, num_tokens)
+        time += cost.draft_pass_time + gemm_time(cost.wide, cost.draft_bytes, flops, num_tokens)
         time += reading
     return time
 

@@ -242,7 +242,7 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
     trace, ahead, batch = state.trace, state.limits.asynchronous, batch_at(state, 0)
     arrival = math.inf
     if trace.next < trace.num_arrivals:
-        arrival = trace.arrival_time[trace.next]
+        arrival = trace.entry_time[trace.next]
     begin_run(state, sort_by_phase(state))
     under_way = batch.end  # end of the step in flight, if asynchronous
     step, flushed = 0, 0

@@ -137,11 +137,23 @@ def count_attention(cost: Cost, layers: Layers, requests: Sequence[Request], bat
 def weigh(cost: Cost) -> None:
     """Turn counts into bytes and FLOPs."""
     work = cost.work
-    work.weight_bytes = cost.weight_bytes[min(work.num_tokens, cost.last_weight)]
-    work.gemm_flops = work.num_tokens * cost.body_flops
+    weigh_gemms(cost, work)
     work.head_bytes = cost.head_bytes if work.num_sampled > 0 else 0.0
     work.head_flops = work.num_sampled * cost.head_flops
     weigh_attention(cost, work)
+
+
+def weigh_gemms(cost: Cost, work: Work) -> None:
+    """Count what the GEMMs of the layers read and compute, touched experts included."""
+    experts = cost.experts
+    work.weight_bytes = cost.wide.num_bytes + cost.narrow.num_bytes
+    work.gemm_flops = work.num_tokens * (cost.wide.token_flops + cost.narrow.token_flops)
+    if experts.num_layers == 0.0:
+        return
+    work.touched = experts.touched[min(work.num_tokens, experts.last_touched)]
+    rows = work.num_tokens * experts.token_rows
+    work.weight_bytes += experts.num_layers * work.touched * experts.expert_bytes
+    work.gemm_flops += experts.num_layers * rows * experts.row_flops
 
 
 def weigh_attention(cost: Cost, work: Work) -> None:

@@ -1,0 +1,174 @@
+"""What a step asks of routed experts: how many of a layer its tokens touch, and on which GPU."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES, quantized_params
+from kvsim.cost.arithmetic import arithmetic_of, peak_flops
+from kvsim.cost.efficiency import ExpertShares, gemm_shares
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.cost.efficiency import Efficiency, GemmShares
+    from kvsim.cost.model import CostConfig
+    from kvsim.records.cost import Cost
+
+#: Tokens choose the expert of rank r with a chance of r to the power of minus this. Real prompts
+#: touch fewer experts than evenly spread tokens would: 57 of gpt-oss's 128 for 32 tokens, not 82,
+#: and 144 of Kimi-K2.5's 384, not 188, when routing is drawn as in aiconfigurator-core 0.12.0
+#: (its "power_law_1.01", under which MoE tables agree best with measured servers).
+ROUTING_SKEW = 0.8
+
+#: Experts are few up to here, and large: tokens spread evenly over them (Mixtral of Experts, arXiv
+#: 2401.04088, section 5), and their GEMMs take as long as dense ones of as many bytes and FLOPs
+#: (Mixtral-8x7B on two H100s: whole times within 2.5 % at low load).
+FEW_EXPERTS = 16
+#: The soft maximum of memory and arithmetic of such GEMMs, nearly a maximum.
+DENSE_POWER = 8.0
+
+#: Formats of weights whose kernels were timed; the others take the constants of one of these.
+KERNELS = {
+    None: "16-bit",
+    "fp8": "fp8-block",
+    "fp8-block": "fp8-block",
+    "int8": "fp8-block",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "int4": "int4",
+    "awq": "int4",
+    "gptq": "int4",
+    "bitsandbytes": "int4",
+}
+
+
+#: What 4-bit weights take on cards that widen them before they multiply.
+WEIGHTS_ALONE = "int4"
+
+
+class Routing(NamedTuple):
+    """How tokens spread: experts of a layer they touch, by their number, and rows of one token.
+
+    Both on the rank with most to do. A token has as many rows as it visits experts there.
+    """
+
+    touched: NDArray[Any]
+    token_rows: float
+
+
+def expert_format(config: CostConfig) -> str | None:
+    """Return the quantisation of the routed experts, None for 16-bit weights."""
+    return config.quantization if quantized_params(config.model, config.quantization)[0] else None
+
+
+def choice_probabilities(num_experts: int, num_chosen: int, skew: float) -> NDArray[Any]:
+    """Return how likely a token is to visit each expert: rank to the power of -skew.
+
+    They add up to the experts a token visits, and none is above 1.
+
+    Examples
+    --------
+    >>> choice_probabilities(4, 2, 0.0).tolist()
+    [0.5, 0.5, 0.5, 0.5]
+    """
+    shares = np.arange(1, num_experts + 1, dtype=float) ** -skew
+    scale, sure = num_chosen / shares.sum(), 0
+    while sure < num_chosen and scale * shares[sure] > 1.0:
+        sure += 1
+        scale = (num_chosen - sure) / shares[sure:].sum() if sure < num_experts else 0.0
+    return np.concatenate([np.ones(sure), scale * shares[sure:]])
+
+
+@lru_cache(maxsize=64)
+def routing(
+    num_experts: int, num_chosen: int, skew: float, num_ranks: int, num_tokens: int
+) -> Routing:
+    """Count what up to ``num_tokens`` tokens touch, of experts dealt to ranks by a fixed shuffle.
+
+    Of the tokens, m touch the expert that one visits with probability p with 1 - (1 - p)^m. The
+    table ends where nearly all are touched.
+    """
+    chances = choice_probabilities(num_experts, num_chosen, skew)
+    dealt = np.random.default_rng(0).permutation(chances)
+    ranks = [dealt[rank::num_ranks] for rank in range(num_ranks)]
+    busiest = max(ranks, key=lambda rank: float(rank.sum()))
+    missed, touched = np.ones_like(busiest), [0.0]
+    while missed.sum() > 1e-3 * len(busiest) and len(touched) <= num_tokens:
+        missed = missed * (1.0 - busiest)
+        touched.append(float(len(busiest) - missed.sum()))
+    return Routing(np.array(touched), float(busiest.sum()))
+
+
+def routing_of(config: CostConfig) -> Routing:
+    """Return how the tokens of a model's step spread over its experts.
+
+    Under expert parallelism, those of all replicas that attend by themselves.
+    """
+    model, replicas = config.model, config.num_attention_ranks
+    skew = ROUTING_SKEW if model.num_experts > FEW_EXPERTS else 0.0
+    return routing(
+        *(model.num_experts, model.num_experts_per_token, skew),
+        *(config.expert_parallel_size, config.max_num_batched_tokens * replicas),
+    )
+
+
+def touched_by_tokens(config: CostConfig) -> list[float]:
+    """Return the experts of a layer that m tokens of one replica touch, m = 0, 1, ..."""
+    if not config.model.num_moe_layers:
+        return [0.0]
+    touched = routing_of(config).touched
+    found: list[float] = touched[:: config.num_attention_ranks].tolist()
+    return found if found[-1] == touched[-1] else [*found, float(touched[-1])]
+
+
+def count_experts(record: Cost, config: CostConfig) -> None:
+    """Write into a record what the routed experts of a model hold and compute, on one GPU.
+
+    Under expert parallelism it holds whole experts, else a slice of every expert.
+    """
+    model, experts = config.model, record.experts
+    if not model.num_moe_layers:
+        return
+    slices = config.tensor_parallel_size if config.expert_parallel_size == 1 else 1
+    narrow = expert_format(config)
+    element = QUANTIZED_BYTES[narrow] if narrow else float(DTYPE_BYTES[config.dtype])
+    experts.num_layers = float(model.num_moe_layers)
+    experts.expert_bytes = element * model.num_expert_params / slices
+    experts.row_flops = 2.0 * model.num_expert_params / slices
+    experts.token_rows = routing_of(config).token_rows * config.num_attention_ranks
+    experts.last_touched = len(touched_by_tokens(config)) - 1
+
+
+def routed_layers(config: CostConfig) -> int:
+    """Layers whose routing takes kernels of its own: those of many experts."""
+    return config.model.num_moe_layers if config.model.num_experts > FEW_EXPERTS else 0
+
+
+def shares_of(config: CostConfig, rate: Efficiency) -> ExpertShares:
+    """Return a card's constants of a model's routed experts."""
+    narrow = expert_format(config)
+    if config.model.num_experts > FEW_EXPERTS:
+        return rate.experts.get(KERNELS[narrow]) or rate.experts[WEIGHTS_ALONE]
+    dense: Efficiency | GemmShares = rate
+    if arithmetic_of(config.gpu, narrow) != "16-bit":
+        dense = gemm_shares(rate, narrow)
+    return ExpertShares(0.0, dense.weights, dense.gemm, DENSE_POWER, 0.0, math.inf)
+
+
+def rate_experts(record: Cost, config: CostConfig, rate: Efficiency) -> None:
+    """Write into a record how fast a card computes them."""
+    model, experts, narrow = config.model, record.experts, expert_format(config)
+    shares = shares_of(config, rate)
+    bandwidth = config.gpu.memory_bandwidth_bytes_per_s
+    slices = config.tensor_parallel_size if config.expert_parallel_size == 1 else 1
+    width = model.moe_intermediate_size * (3 if model.gated_mlp else 2) / slices
+    moved = DTYPE_BYTES[config.dtype] * (2.0 * (model.moe_latent_size or model.hidden_size) + width)
+    experts.row_time = moved / (bandwidth * shares.activations)
+    experts.block, experts.power = shares.block, shares.power
+    experts.stream_rate = bandwidth * shares.weights
+    experts.rate = peak_flops(config.gpu, narrow) * shares.gemm
