@@ -64,7 +64,7 @@ def prefill_attention(p: Any, d: Any, gpu: Any) -> Any:
 def all_reduce(p: Any, d: Any, gpu: Any) -> Any:
     """A launch, then all parts to everybody, or a second exchange and less to send."""
     launch, exchange, share, ring_share = p
-    sent = 2.0 * d.message_size / gpu.nvlink_bytes_per_s
+    sent = 2.0 * d.message_size / (gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s)
     one_shot = (d.num_gpus - 1) * sent / share
     ring = 2 * (1 - 1 / d.num_gpus) * sent / ring_share
     return launch + np.minimum(one_shot, exchange + ring)

@@ -11,21 +11,28 @@ they stand in the file, and so is what the data lack the runs for: on the sample
 Prints the table, and whether it is the one in the package. `--write` replaces that one, and wants
 the whole data for it.
 
-    python -m experiments.calibrate [--data FOLDER] [--out DIR] [--write]
+`--tables` goes further: other cards, GEMMs in fewer bits, experts and latent attention on the
+tables of the package aiconfigurator-core, then what measured points of servers decide, on their
+fitted half. Without it those constants stay as they stand.
+
+    python -m experiments.calibrate [--data FOLDER] [--tables [FOLDER]] [--out DIR] [--write]
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tomli_w
 
+from experiments._constants import cost_model, ordered
 from experiments._data import absent, add_arguments, opening
 from experiments._figures import fit_errors
+from experiments._fit import fit
 from experiments._kernels import GPUS, KINDS, errors, measured
+from experiments._points_fit import calibrate_points, decided_by_points
 from experiments._record import write
 from experiments._serving import (
     FITTED,
@@ -36,45 +43,15 @@ from experiments._serving import (
     qwen,
     simulate,
 )
+from experiments._table_kernels import calibrate_tables
+from experiments._tables import tables
 from kvsim.catalog import get_gpu
 from kvsim.cost.efficiency import TABLE, read_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KERNELS = tuple(dict.fromkeys(f"kernels/{kind.file}.csv.gz" for kind in KINDS.values()))
 LIGHT, DENSE = "serving/qwen3-14b_h100_vllm0.23", "serving/h100_vllm0.15"
 LOOPS = "serving/measured_serving_points.csv"
 SETS = (*KERNELS, LIGHT, DENSE, LOOPS)
-
-
-def fit(
-    seconds: Any, start: tuple[float, ...], target: Any, *, steps: int = 80, nudge: float = 1e-4
-) -> Any:
-    """Minimise the sum of absolute log errors: Levenberg-Marquardt on reweighted squares.
-
-    ``nudge`` is the relative change that shows a slope; a simulation needs more than a formula.
-    """
-
-    def residuals(x: Any) -> Any:
-        return np.log(np.asarray(seconds(np.exp(x))) / target)
-
-    x, damping = np.log(np.array(start)), 1e-2
-    r = residuals(x)
-    for _ in range(steps):
-        shifted = [residuals(x + nudge * unit) for unit in np.eye(len(x))]
-        slope = (np.stack(shifted, axis=1) - r[:, None]) / nudge
-        weight = 1 / np.maximum(np.abs(r), 0.02)
-        square = slope.T @ (slope * weight[:, None])
-        step = np.linalg.solve(
-            square + damping * np.diag(np.diag(square) + 1e-9), -slope.T @ (r * weight)
-        )
-        new = residuals(x + step)
-        if np.abs(new).sum() < np.abs(r).sum():
-            x, r, damping = x + step, new, damping / 2
-        else:
-            damping *= 4
-    return np.exp(x)
 
 
 def fit_on_runs(
@@ -93,10 +70,7 @@ def fit_on_runs(
 
 def ratios_of(targets: list[tuple[Run, str]], card: dict[str, Any]) -> list[float]:
     """Return simulated by measured figures of runs under the constants of an H100."""
-    with tempfile.NamedTemporaryFile("wb", suffix=".toml") as file:
-        tomli_w.dump({"h100": card}, file)
-        file.flush()
-        model = f"roofline+constants={file.name}"
+    with cost_model({"h100": card}) as model:
         found = [compare(run, simulate(run, cost_model=model))[what] for run, what in targets]
     return [1 + error / 100 for error in found]
 
@@ -119,14 +93,24 @@ def run_targets(data: Path) -> dict[tuple[str, ...], list[tuple[Run, str]]]:
     return targets
 
 
-def calibrate(data: Path) -> dict[str, dict[str, Any]]:
-    """Return the table of constants with the fitted ones replaced."""
+def calibrate(data: Path, tables: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Return the table of constants with the fitted ones replaced.
+
+    With the package's kernel tables, those of other cards and formats, too, and then those that
+    measured points of servers decide; without, these stay as they stand in the file.
+    """
     table = calibrate_kernels(data)
+    if tables is not None:
+        table = calibrate_tables(tables, table)
     shared: dict[str, float] = {}
     for names, targets in run_targets(data).items():
         shared |= fit_on_runs(names, targets, table)
         table["h100"] |= shared
-    return {card: constants | shared for card, constants in table.items()}
+    decided = decided_by_points()
+    for card, constants in table.items():
+        own = decided.get(card, set())
+        table[card] = ordered(constants | {n: v for n, v in shared.items() if n not in own})
+    return table if tables is None else calibrate_points(data, table)
 
 
 def calibrate_kernels(data: Path) -> dict[str, dict[str, Any]]:
@@ -189,10 +173,10 @@ def differences(table: dict[str, dict[str, Any]]) -> list[str]:
     """Return where a table departs from the one in the package."""
     shipped = read_table()
     return [
-        f"{card}.{name}: {value}, in the package {shipped[card].get(name)}"
+        f"{card}.{name}: {value}, in the package {shipped.get(card, {}).get(name)}"
         for card, constants in table.items()
         for name, value in constants.items()
-        if shipped[card].get(name) != value
+        if shipped.get(card, {}).get(name) != value
     ]
 
 
@@ -200,6 +184,14 @@ def main() -> None:
     """Print the table, or put it in its place."""
     parser = argparse.ArgumentParser(prog="python -m experiments.calibrate", description=__doc__)
     add_arguments(parser)
+    parser.add_argument(
+        "--tables",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="fit other cards and formats, too, on the tables of aiconfigurator-core (its "
+        "systems/data; default: where it is installed), then on measured points; half an hour",
+    )
     parser.add_argument("--write", action="store_true", help=f"replace {TABLE.name}")
     options = parser.parse_args()
     lacking = absent(options.data, SETS)
@@ -207,8 +199,13 @@ def main() -> None:
         parser.error(f"{options.data} lacks kernel tables; --data names the measurements")
     if options.write and lacking:
         parser.error(f"--write wants the whole data; absent: {', '.join(lacking)}")
+    folder = None
+    if options.tables is not None:
+        folder = Path(options.tables) if options.tables else tables()
+        if folder is None or not folder.is_dir():
+            parser.error('no tables: pip install "aiconfigurator-core>=0.12", or --tables FOLDER')
     print(f"# {opening(options.data, SETS)}", flush=True)
-    table = calibrate(options.data)
+    table = calibrate(options.data, folder)
     changed = differences(table)
     lines = TABLE.read_text(encoding="utf-8").splitlines(keepends=True)
     comment = "".join(line for line in lines if line.startswith("#"))

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import kvsim
 from experiments import _points, validate_points
 from experiments._data import SAMPLE
 from experiments._points_errors import (
@@ -23,10 +24,13 @@ from experiments._points_errors import (
     verdicts,
 )
 from experiments._points_flags import evaluated, flag, whole
-from experiments._points_run import Found, Pair, front_end, little, parallel_of, point_of, simulate
-from experiments._points_server import gpu_of, options_of, trace_of
+from experiments._points_run import Found, Pair, little, parallel_of, point_of, simulate
+from experiments._points_server import RAMP, gpu_of, of_text, options_of, quantization_of, trace_of
 from experiments._points_tables import markdown
+from kvsim.catalog import get_model
 from kvsim.config import Config
+from kvsim.cost.accuracy import SERVED
+from kvsim.trace import Trace
 
 VALIDATION = Path(__file__).resolve().parents[1] / "docs" / "validation"
 
@@ -231,8 +235,16 @@ def test_throughput_is_by_the_law_that_the_table_has_it_by(rows) -> None:
         assert rate == pytest.approx(float(row["output_tok_s_per_gpu_est"]), rel=1e-4)
 
 
-def test_the_front_end_takes_longer_for_long_prompts() -> None:
-    assert front_end(np.array([0, 1000])) == pytest.approx([0.010, 0.0179])
+def test_only_clients_that_are_known_send_text(rows) -> None:
+    """InferenceX's prompts are tokenised; the others' clients start one after another."""
+    text = next(row for row in rows if "gpt-oss-120b" in row["model"])
+    other = next(row for row in rows if "Qwen3-32B" in row["model"])
+    assert of_text(text)
+    assert not of_text(other)
+    assert not trace_of(text).arrival_time.any()
+    begins, clients = trace_of(other).arrival_time, int(float(other["concurrency"]))
+    assert begins[:3] == pytest.approx([0, RAMP, 2 * RAMP])
+    assert begins.max() == pytest.approx(RAMP * clients)
 
 
 def test_errors_are_a_median_a_mean_and_a_bias() -> None:
@@ -385,3 +397,25 @@ def test_the_table_in_the_docs_is_that_of_the_record() -> None:
     text = (VALIDATION.parent / "validation.md").read_text(encoding="utf-8")
     for line in markdown(record["groups"]).splitlines():
         assert line in text.splitlines()
+
+
+def test_what_is_claimed_of_a_model_is_what_the_record_shows() -> None:
+    record = json.loads((VALIDATION / "validate_points.json").read_text(encoding="utf-8"))
+    found = {}
+    for row in record["groups"]:
+        if row["half"] == "held out" and len(row["points"].split()) == 3:
+            model, weights, card = row["points"].split()
+            own = get_model(model).quantization
+            errors = [round(row[name]["median_absolute"], 1) for name in ("TPOT", "TTFT")]
+            found[model, quantization_of(weights, own) or own, card] = errors
+    assert {row[:3]: list(row[3:]) for row in SERVED} == {
+        key: errors for key, errors in found.items() if key[0] != "qwen3-32b"
+    }
+
+
+def test_a_run_says_how_far_off_such_servers_were() -> None:
+    trace = Trace.from_arrays([0.0], [100], [5])
+    served = kvsim.simulate(trace, model="gpt-oss-120b", gpu="h100-sxm").provenance["step_time"]
+    assert "closed loops of servers with vLLM: TPOT" in served
+    other = kvsim.simulate(trace, model="gpt-oss-20b", gpu="h100-sxm").provenance["step_time"]
+    assert "not compared with any measured run: mixture of experts" in other
