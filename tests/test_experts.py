@@ -10,6 +10,7 @@ import pytest
 
 import kvsim
 from kvsim.budget.layout import kv_dtype, kv_layout
+from kvsim.budget.lora import lora_bytes
 from kvsim.catalog import get_gpu, get_model
 from kvsim.cost.efficiency import efficiency_of, measured_card
 from kvsim.cost.experts import FEW_EXPERTS, choice_probabilities, routing
@@ -313,3 +314,22 @@ def test_sparse_attention_reads_the_keys_that_were_chosen_and_all_index_keys() -
     short, long = counter.count(plan((1999, 1))), counter.count(plan((99_999, 1)))
     assert short.decode_bytes == 2000 * (latents.kv_bytes + index.kv_bytes)
     assert long.decode_bytes == 2048 * latents.kv_bytes + 100_000 * index.kv_bytes
+
+
+# -- adapters --------------------------------------------------------------------------------------
+
+
+def test_adapters_of_a_batch_are_read_and_their_kernels_launched() -> None:
+    """Llama-3-8B, rank 16: two kernels for each of 4 GEMMs in 32 layers, and each adapter once."""
+    lengths = [0.0] * 4, [100] * 4, [40] * 4
+    trace = Trace.from_arrays(*lengths, lora_id=[1, 2, 2, 0])
+    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "enable_prefix_caching": False}
+    plain = kvsim.simulate(Trace.from_arrays(*lengths), **options).summary["mean_tpot_ms"]
+    rate, gpu = efficiency_of("h100-sxm"), get_gpu("h100-sxm")
+    for backend in ("python", "compiled"):
+        flags = options | {"enable_lora": True, "max_loras": 2, "backend": backend}
+        found = kvsim.simulate(trace, **flags).summary["mean_tpot_ms"]
+        adapter = lora_bytes(get_model("llama-3-8b"), max_loras=1, max_lora_rank=16)
+        seconds = 32 * 8 * rate.gemm_launch
+        seconds += 2 * adapter / (gpu.memory_bandwidth_bytes_per_s * rate.weights)
+        assert (found - plain) / 1e3 == pytest.approx(seconds, rel=0.02)

@@ -36,6 +36,13 @@ class CostModel(Protocol):
         """
 
 
+class Adapter(NamedTuple):
+    """A LoRA adapter on one GPU of one stage: its bytes, and FLOPs per token."""
+
+    num_bytes: int
+    token_flops: float
+
+
 @dataclass(frozen=True)
 class CostConfig:
     """What a cost model is told.
@@ -54,6 +61,7 @@ class CostConfig:
     host_waits : the host decides a step only when the one before has ended (vLLM without
         asynchronous scheduling), so that its work stands between them
     host_counts : the host's work for each request stands between steps in any case (vLLM to 0.12)
+    adapter : one LoRA adapter on one GPU, None if requests have none
     speculation : how tokens are drafted, None if they are not
     """
 
@@ -71,6 +79,7 @@ class CostConfig:
     captured_tokens: int = 512
     host_waits: bool = False
     host_counts: bool = False
+    adapter: Adapter | None = None
     speculation: SpeculativeConfig | None = None
 
 

@@ -39,6 +39,10 @@ NUM_GEMMS = 4
 
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+#: Kernels of a layer with adapters: into the rank and out of it, for each of its GEMMs (Punica's
+#: SGMV, arXiv 2310.18547, which vLLM's kernels follow).
+ADAPTER_KERNELS = 2 * NUM_GEMMS
+
 #: What a subclass may price in another way, at the price of the compiled engine.
 PARTS = (
     *("step", "times", "gemms", "lm_head", "decode_attention", "prefill_attention"),
@@ -57,6 +61,7 @@ class StepTimes(NamedTuple):
     host: float
     gemms: float
     lm_head: float
+    adapters: float
     swap: float
     decode_attention: float
     prefill_attention: float
@@ -142,6 +147,11 @@ class RooflineCost:
         record.uncaptured_time += routed_layers(config) * rate.uncaptured_experts
         record.step_time += layers * (rate.layer_launch + self.gemm_launches)
         record.step_time += _other_launches(config, rate)
+        if config.adapter is not None:
+            record.adapter_bytes = float(config.adapter.num_bytes)
+            record.adapter_flops = config.adapter.token_flops
+            launches = ADAPTER_KERNELS * layers
+            record.adapter_launch = launches * rate.gemm_launch
         if config.speculation is not None:
             lay_out_drafter(record, config, config.speculation)
         record.token_time = layers * _elementwise_io(config) / (bandwidth * rate.elementwise)
@@ -177,6 +187,7 @@ class RooflineCost:
             rules.host_time(self.record, work),
             self.gemms(work),
             self.lm_head(work) if work.num_sampled else 0.0,
+            rules.adapter_time(self.record, work),
             rules.swap_time(self.record, work.swapped_bytes),
             self.decode_attention(work) if work.num_decodes else 0.0,
             self.prefill_attention(work) if work.num_prefill_tokens else 0.0,

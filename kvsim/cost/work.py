@@ -77,7 +77,8 @@ class WorkCounter:
         count_work(self.record, plan.state.requests, plan.batch)
         pairs = zip(plan.ends, plan.num_tokens, strict=True)
         chunks = [(end - n, end) for end, n in pairs if n > 1]
-        return replace(self.record.work, chunks=chunks, swapped_bytes=plan.swapped_bytes)
+        beside = {"swapped_bytes": plan.swapped_bytes, "num_adapters": plan.num_adapters}
+        return replace(self.record.work, chunks=chunks, **beside)
 
     def totals(self, work: Work) -> tuple[float, float]:
         """FLOPs and bytes of a step on one GPU of one stage, KV writes included."""

@@ -16,7 +16,9 @@ from kvsim.budget.capacity import (
 )
 from kvsim.budget.drafter import with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
-from kvsim.cost.model import COST_MODELS, CostConfig, CostModel
+from kvsim.budget.lora import lora_bytes
+from kvsim.budget.weights import DTYPE_BYTES
+from kvsim.cost.model import COST_MODELS, Adapter, CostConfig, CostModel
 from kvsim.engine.connector import make_connector
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
@@ -424,8 +426,23 @@ def _cost_config(
         captured_tokens=_captured_tokens(config, memory.limits.max_num_seqs),
         host_waits=host_waits,
         host_counts=version_of(config.vllm_version) <= LAST_COUNTING,
+        adapter=_adapter(config, memory),
         speculation=config.speculative_config,
     )
+
+
+def _adapter(config: Config, memory: Memory) -> Adapter | None:
+    """Return one adapter of the largest rank, all pipeline stages together."""
+    if not config.enable_lora:
+        return None
+    num_bytes = lora_bytes(
+        memory.model,
+        max_loras=1,
+        max_lora_rank=config.max_lora_rank,
+        dtype=memory.dtype,
+        tensor_parallel_size=config.tensor_parallel_size,
+    )
+    return Adapter(num_bytes, 2.0 * num_bytes / DTYPE_BYTES[memory.dtype])
 
 
 def _captured_tokens(config: Config, max_num_seqs: int) -> int:

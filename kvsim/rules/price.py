@@ -64,6 +64,15 @@ def experts_time(cost: Cost, work: Work) -> float:
     return experts.num_layers * (slower + rows * experts.row_time)
 
 
+def adapter_time(cost: Cost, work: Work) -> float:
+    """Seconds of the LoRA adapters' GEMMs: each adapter is read, all tokens pass through one."""
+    if work.num_adapters == 0:
+        return 0.0
+    moved = work.num_adapters * cost.adapter_bytes
+    flops = work.num_tokens * cost.adapter_flops
+    return cost.adapter_launch + gemm_time(cost.wide, moved, flops, work.num_tokens)
+
+
 def head_time(cost: Cost, work: Work) -> float:
     """Seconds of the logits."""
     if work.num_sampled == 0:
@@ -119,6 +128,7 @@ def work_time(cost: Cost, work: Work) -> float:
     time = host_time(cost, work)
     time += gemms_time(cost, work)
     time += head_time(cost, work)
+    time += adapter_time(cost, work)
     time += swap_time(cost, work.swapped_bytes)
     time += decode_time(cost, work)
     time += prefill_time(cost, work)
@@ -194,6 +204,8 @@ def price(state: Replica, batch: Batch) -> float:
         return python_price(state, batch)
     count_work(cost, state.requests, batch)
     cost.work.swapped_bytes = state.swapped_bytes
+    if state.limits.max_loras > 0:
+        cost.work.num_adapters = state.num_loras
     time = with_transfers(cost, work_time(cost, cost.work), state.kv.moved)
     if state.record_steps:
         cost.flops = total_flops(cost.work) / cost.num_stages

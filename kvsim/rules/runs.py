@@ -23,6 +23,7 @@ from kvsim.rules.group_runs import (
     leave_run,
     tend_groups,
 )
+from kvsim.rules.lora import note_loras
 from kvsim.rules.paged import cache_blocks, past_the_end
 from kvsim.rules.pool import append_blocks
 from kvsim.rules.price import with_transfers, work_time
@@ -212,6 +213,9 @@ def begin_run(state: Replica, num_keys: int) -> None:
     work.num_sampled = running
     work.num_decodes = running
     work.swapped_bytes = 0
+    if state.limits.max_loras > 0:
+        note_loras(state)
+        work.num_adapters = state.num_loras
     if state.cost.price != CONSTANT:
         for k in range(state.cost.num_layers):
             layers = state.cost.layers[k]

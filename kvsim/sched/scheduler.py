@@ -80,7 +80,7 @@ class StepPlan:
 
     ``unfinished`` holds the ids of requests whose known tokens the step does not complete; all
     others sample one token. ``swapped_bytes`` of KV move between GPU and host before it starts,
-    ``transfers`` while it runs.
+    ``transfers`` while it runs. Its requests have ``num_adapters`` LoRA adapters between them.
     """
 
     def __init__(self, state: records.Replica, batch: records.Batch) -> None:
@@ -88,6 +88,7 @@ class StepPlan:
         self.admitted: list[Admission] = []
         self.preempted: list[Request] = []
         self.swapped_bytes = 0
+        self.num_adapters = 0
         self.transfers = NO_TRANSFERS
 
     @classmethod
@@ -120,6 +121,7 @@ class StepPlan:
             self.admitted.append(Admission(requests[admission.request], hit, admission.resumed))
         self.preempted = [requests[state.preempted[k]] for k in range(state.num_preempted)]
         self.swapped_bytes, moved = state.swapped_bytes, state.kv.moved
+        self.num_adapters = state.num_loras
         self.transfers = Transfers(
             moved.fetched, moved.stored, moved.paged_in, moved.paged_out, moved.num_faults
         )
