@@ -20,6 +20,8 @@ from kvsim.records.memory import Flat, Numbers, Objects, Views
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
+from kvsim.rules.recorder import num_waiting
+from kvsim.rules.usage import kv_usage
 from kvsim.sched.acceptance import conditional_rate
 from kvsim.sched.connector import lay_out_connector, num_transfers
 from kvsim.sched.encoder import check_encoder, lay_out_encoder
@@ -350,6 +352,28 @@ class Replica:
         taken = [*self._events, take_events(self.state.kv.pool)]
         self._events = []
         return taken
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there are KV cache events that nobody has taken."""
+        return bool(self._events) or self.state.kv.pool.log.num_events > 0
+
+    def load(self) -> tuple[int, int, float]:
+        """Return what its metrics say: requests waiting and running, share of blocks in use."""
+        state = self.state
+        return num_waiting(state), state.num_running, float(kv_usage(state.kv))
+
+    def first_tokens(self) -> dict[int, float]:
+        """Return when each request that lives here got its first token, if it has one."""
+        requests = self.state.requests
+        if isinstance(requests, Views):
+            rows = requests.array
+            rows = rows[~np.isnan(rows["first_token_time"])]
+            ids, times = rows["request_id"].tolist(), rows["first_token_time"].tolist()
+            return dict(zip(ids, times, strict=True))
+        return {
+            r.request_id: r.first_token_time for r in requests if not math.isnan(r.first_token_time)
+        }
 
     @property
     def memory_map(self) -> NDArray[np.uint8]:
