@@ -1,4 +1,4 @@
-"""Runs of fleets: what routers see and when, the books of a run, and when routing must not matter."""
+"""Fleets: what routers see and when, the books of a run, and where routing must not matter."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def same(a: kvsim.Result, b: kvsim.Result) -> bool:
 # -- one replica ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(traces(), st.data())
 def test_one_replica_behind_any_router_is_a_run_without_one(
     trace: Trace, data: st.DataObject
@@ -71,14 +71,14 @@ def test_one_replica_behind_any_router_is_a_run_without_one(
 
 @pytest.mark.parametrize("name", ROUTERS.names())
 def test_every_router_serves_all_and_the_same_way_twice(name: str) -> None:
-    trace = workloads.multi_turn(num_requests=40, request_rate=20.0, seed=3)
+    shared = [[(k % 3, 0, 96), (10 + k, 0, 20)] for k in range(30)]
+    trace = Trace.from_arrays([0.4 * k for k in range(30)], [116] * 30, [4] * 30, segments=shared)
     options: dict[str, Any] = {
         "router": f"{name}+gateways=2",
         "data_parallel_size": 3,
-        "num_gpu_blocks_override": 600,
-        "max_model_len": 4096,
-        "max_num_seqs": 8,
-        "cost_model": "roofline",
+        "num_gpu_blocks_override": 40,
+        "max_model_len": 256,
+        "max_num_seqs": 4,
         "check_invariants": True,
     }
     first, second = serve(trace, **options), serve(trace, **options)
@@ -142,9 +142,9 @@ def test_views_know_their_age() -> None:
         (2, 0, 0),
         (0, 0, 0),
     ]
-    # Metrics every 2 s: all zero until 2; then two run, since the step from 2 is not scheduled yet.
+    # Metrics every 2 s: nothing until 2, when two run; all have ended at 4.
     assert [row[2][0] for row in seen] == [0.0, 0.0, 0.0, 2.0, 2.0, 4.0]
-    assert [row[2][1:3] for row in seen] == [(0, 0)] * 3 + [(0, 2)] * 2 + [(0, 1)]
+    assert [row[2][1:3] for row in seen] == [(0, 0)] * 3 + [(0, 2)] * 2 + [(0, 0)]
     # The prompt's two blocks are told at 1 s, and known at 2.5 s.
     assert [row[3] for row in seen] == [0, 0, 0, 0, 2, 2]
 
@@ -213,7 +213,7 @@ def test_the_index_fed_by_events_holds_what_the_caches_hold() -> None:
     with ROUTERS.lend(Comparing) as name:
         options = {"num_gpu_blocks_override": 150, "max_model_len": 2048, "cost_model": "roofline"}
         serve(trace, router=name, **options)
-    assert len(compared) > 80
+    assert len(compared) > 50
     assert sum(held for _, held in compared) > 100
     assert all(told == held for told, held in compared)
 
@@ -327,8 +327,8 @@ def test_books_can_be_averaged(capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "--workload", "multi-turn", "--router", "dynamo", *options.split()])
     summary = json.loads(capsys.readouterr().out)
     assert len(summary["replicas"]) == 2
-    assert sum(row["num_requests"] for row in summary["replicas"]) == 12
-    assert summary["routing"]["num_decisions"] == 12
+    assert sum(row["completed"] for row in summary["replicas"]) == summary["completed"] > 0
+    assert summary["routing"]["num_decisions"] == summary["completed"]
 
 
 def test_verbose_tells_the_books(capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,9 +354,24 @@ def mean_ttft(trace: Trace, router: str, **options: Any) -> float:
 
 @pytest.mark.parametrize("router", KV_AWARE)
 def test_kv_awareness_wins_nothing_where_prompts_share_nothing(router: str) -> None:
+    """Knowing who still computes a prompt is worth a few per cent; that is no cache's merit."""
     trace = workloads.fixed(prompt=1000, output=40, num_requests=60, request_rate=12.0)
     plain, aware = (mean_ttft(trace, r) for r in ("least-outstanding", router))
-    assert aware > 0.98 * plain
+    assert aware > 0.95 * plain
+
+
+@pytest.mark.parametrize(
+    ("router", "blind"),
+    [
+        ("dynamo", "dynamo+credit=0"),
+        ("llm-d+index=precise", "llm-d+index=precise+prefix=0"),
+        ("llm-d", "llm-d+prefix=0"),
+    ],
+)
+def test_where_prompts_share_nothing_sight_is_blindness(router: str, blind: str) -> None:
+    trace = workloads.fixed(prompt=1000, output=40, num_requests=40, request_rate=12.0)
+    options = {"cost_model": "roofline", "data_parallel_size": 4}
+    assert same(serve(trace, router=router, **options), serve(trace, router=blind, **options))
 
 
 @pytest.mark.parametrize("router", KV_AWARE)
@@ -371,17 +386,17 @@ def test_kv_awareness_wins_nothing_where_caches_are_off_or_hold_everything(route
     assert aware > 0.9 * plain
 
 
-def test_kv_awareness_wins_where_prefixes_fit_only_if_they_are_parted() -> None:
+@pytest.mark.parametrize("router", ["llm-d+index=precise", "sglang-cache-aware", "preble"])
+def test_kv_awareness_wins_where_prefixes_fit_only_if_they_are_parted(router: str) -> None:
+    """Five times and more, where the caches of a saturated fleet churn."""
     rng = np.random.default_rng(0)
-    groups = rng.integers(0, 12, 150).tolist()
-    shared = [[(g, 0, 4000), (1000 + k, 0, 100)] for k, g in enumerate(groups)]
-    trace = Trace.from_arrays(
-        np.cumsum(rng.exponential(1 / 14, 150)).tolist(), [4100] * 150, [10] * 150, segments=shared
-    )
+    shared = [[(g, 0, 4000), (1000 + k, 0, 100)] for k, g in enumerate(rng.integers(0, 12, 300))]
+    arrivals = np.cumsum(rng.exponential(1 / 25, 300))
+    trace = Trace.from_arrays(arrivals.tolist(), [4100] * 300, [10] * 300, segments=shared)
     # A replica holds four of twelve prefixes, the four together hold them all.
-    options = {"num_gpu_blocks_override": 1200, "max_num_seqs": 16}
-    plain, aware = (mean_ttft(trace, r, **options) for r in ("least-outstanding", "dynamo"))
-    assert aware < 0.5 * plain
+    options = {"num_gpu_blocks_override": 1200, "max_num_seqs": 16, "backend": "compiled"}
+    plain, aware = (mean_ttft(trace, r, **options) for r in ("least-outstanding", router))
+    assert aware < 0.2 * plain
 
 
 # -- mistakes -------------------------------------------------------------------------------------
