@@ -15,7 +15,10 @@ from strategies import traces
 import kvsim
 import workloads
 from kvsim.cli import main
+from kvsim.config import Config
 from kvsim.engine.incoming import IncomingRequest
+from kvsim.engine.setup import resolve
+from kvsim.fleet.facts import prefill_timer
 from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.fleet.router import REJECT, ROUTERS, Router, make_routers
 from kvsim.fleet.scraper import Scraper
@@ -429,3 +432,18 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_gateways_have_routers_of_their_own() -> None:
     routers = make_routers("chwbl+gateways=3")
     assert len(routers) == len(set(map(id, routers))) == 3
+
+
+def test_a_prompt_is_priced_in_steps_of_the_most_batched_tokens() -> None:
+    config = Config.build(
+        model="llama-3-8b", gpu="a100-80gb", max_num_batched_tokens=1000, max_model_len=8000
+    )
+    setup = resolve(config)
+    whole = prefill_timer(setup)
+    assert whole(1000, 0) < whole(2000, 0) < whole(4000, 0)
+    assert whole(2000, 1000) == pytest.approx(whole(2000, 0) - whole(1000, 0), rel=0.05)
+    assert whole(2000, 2000) == whole(2000, 1999)  # the last token is computed again
+    assert whole(3000, 1500) > whole(1500, 0)  # later tokens look at more
+    constant = resolve(config.model_copy(update={"cost_model": "constant+seconds=1"}))
+    assert prefill_timer(constant)(2001, 0) == 3.0
+    assert prefill_timer(constant)(2001, 1001) == 1.0
