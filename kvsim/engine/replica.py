@@ -6,6 +6,7 @@ The rules run as plain Python over objects, or compiled over flat memory; nothin
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Parts
     from kvsim.kv.manager import KVCacheManager
+    from kvsim.records.events import EventLog
     from kvsim.records.memory import Memory
     from kvsim.sched.connector import ConnectorConfig
 
@@ -356,7 +358,13 @@ class Replica:
     @property
     def has_events(self) -> bool:
         """Whether there are KV cache events that nobody has taken."""
-        return bool(self._events) or self.state.kv.pool.log.num_events > 0
+        return bool(self._events) or self._event_log.num_events > 0
+
+    @cached_property
+    def _event_log(self) -> EventLog:
+        """The log that the rules write; a record stays where it is, though its lists do not."""
+        log: EventLog = self.state.kv.pool.log
+        return log
 
     def load(self) -> tuple[int, int, float]:
         """Return what its metrics say: requests waiting and running, share of blocks in use."""

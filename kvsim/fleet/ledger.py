@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.results.tables import FinishReason
@@ -49,7 +50,7 @@ class Ledger:
         self._views = views
         self._alive: list[dict[int, Sent]] = [{} for _ in replicas]
         self._prefilling: list[dict[int, None]] = [{} for _ in replicas]
-        self._seen = [0.0 for _ in replicas]  # clock at the last look
+        self._seen = [-math.inf for _ in replicas]  # clock at the last look
 
     def send(
         self, gateway: int, place: int, request: IncomingRequest, num_uncached_tokens: int
