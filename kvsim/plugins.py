@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from kvsim.cost.model import COST_MODELS, CostConfig, CostModel, StepCost
     from kvsim.engine.backend import Backend
     from kvsim.engine.incoming import IncomingRequest
-    from kvsim.fleet.router import ROUTERS, Router
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.prefix_index import PrefixIndex
+    from kvsim.fleet.router import REJECT, ROUTERS, Router
+    from kvsim.fleet.view import Local, ReplicaView, Scraped
     from kvsim.kv.contiguous import ContiguousManager
     from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
     from kvsim.kv.manager import (
@@ -51,6 +54,7 @@ __all__ = [
     "EVICTION_POLICIES",
     "NO_HIT",
     "NO_TRANSFERS",
+    "REJECT",
     "ROUTERS",
     "SCHEDULERS",
     "Backend",
@@ -59,16 +63,21 @@ __all__ = [
     "CostConfig",
     "CostModel",
     "EvictionPolicy",
+    "Facts",
     "Hit",
     "IncomingRequest",
     "KVCacheConfig",
     "KVCacheManager",
     "KVUsage",
+    "Local",
     "PagedManager",
+    "PrefixIndex",
+    "ReplicaView",
     "Request",
     "Router",
     "Scheduler",
     "SchedulerConfig",
+    "Scraped",
     "StepCost",
     "StepOutput",
     "StepPlan",
@@ -85,6 +94,7 @@ _HOME = {
     "EVICTION_POLICIES": "kvsim.kv.eviction",
     "NO_HIT": "kvsim.kv.manager",
     "NO_TRANSFERS": "kvsim.kv.manager",
+    "REJECT": "kvsim.fleet.router",
     "ROUTERS": "kvsim.fleet.router",
     "SCHEDULERS": "kvsim.sched.scheduler",
     "Backend": "kvsim.engine.backend",
@@ -93,16 +103,21 @@ _HOME = {
     "CostConfig": "kvsim.cost.model",
     "CostModel": "kvsim.cost.model",
     "EvictionPolicy": "kvsim.kv.eviction",
+    "Facts": "kvsim.fleet.facts",
     "Hit": "kvsim.kv.manager",
     "IncomingRequest": "kvsim.engine.incoming",
     "KVCacheConfig": "kvsim.kv.manager",
     "KVCacheManager": "kvsim.kv.manager",
     "KVUsage": "kvsim.kv.usage",
+    "Local": "kvsim.fleet.view",
     "PagedManager": "kvsim.kv.paged",
+    "PrefixIndex": "kvsim.fleet.prefix_index",
+    "ReplicaView": "kvsim.fleet.view",
     "Request": "kvsim.records.request",
     "Router": "kvsim.fleet.router",
     "Scheduler": "kvsim.sched.scheduler",
     "SchedulerConfig": "kvsim.sched.scheduler",
+    "Scraped": "kvsim.fleet.view",
     "StepCost": "kvsim.cost.model",
     "StepOutput": "kvsim.sched.scheduler",
     "StepPlan": "kvsim.sched.scheduler",

@@ -207,7 +207,7 @@ MISTAKES = [
     (("run", "--dtype", "int8"), "unknown dtype 'int8'"),
     (("run", "--quantization", "gguf"), "unknown quantization 'gguf'"),
     (("run", "--scheduler", "vlm"), "unknown scheduler 'vlm'; did you mean vllm"),
-    (("run", "--router", "random"), "unknown router 'random'"),
+    (("run", "--router", "rnd-robin"), "unknown router 'rnd-robin'"),
     (("run", "--cost-model", "magic"), "unknown cost model 'magic'"),
     (("run", "--cost-model", "constant+seconds=0"), "seconds=0: Input should be greater than 0"),
     (("run", "--workload", "sharegtp"), "unknown workload 'sharegtp'; did you mean sharegpt"),

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 import kvsim
-from kvsim.engine.backend import Backend
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.view import ReplicaView
 from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
 from kvsim.kv.manager import ALLOCATORS, NO_HIT, Hit, KVCacheConfig, KVCacheManager
 from kvsim.kv.paged import PagedManager
@@ -299,26 +299,26 @@ def test_a_broken_policy_is_found_out(factory: type[Queue], message: str) -> Non
 
 
 class TooFar(Router):
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         return len(replicas)
 
 
 class Peeking(Router):
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         return replicas[-1].num_outstanding() and 0
 
 
 class Searching(Router):
     looks_at_replicas = True
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         return replicas[-1].num_cached_tokens(request) and 0
 
 
 class Meddling(Router):
     looks_at_replicas = True
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         replicas[0].settle(0.0)
         return 0
 
@@ -326,7 +326,7 @@ class Meddling(Router):
 class Whimsical(Router):
     chosen = count()
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         return (next(self.chosen) // 3) % len(replicas)
 
 

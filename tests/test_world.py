@@ -13,9 +13,9 @@ from strategies import configs, examples, traces
 import kvsim
 import workloads
 from kvsim.cli import main
-from kvsim.engine.backend import Backend
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.router import Router
+from kvsim.fleet.view import ReplicaView
 from kvsim.fleet.world import Phase, Serving, World
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
@@ -114,7 +114,7 @@ class LongestPrefix(Router):
     def __init__(self, *, at_least: int = 1) -> None:
         self.at_least = at_least
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         hits = [replica.num_cached_tokens(request) for replica in replicas]
         keys = request.prefix_keys(16)
         assert len(keys) == request.num_prompt_tokens // 16

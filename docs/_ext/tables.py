@@ -174,6 +174,21 @@ def _registered(kind: str) -> Rows:
     return rows
 
 
+def _router_sources() -> Rows:
+    """Return where each router's rule comes from, as its docstring has it."""
+    registry = registry_of("routers")
+    rows: Rows = [("name", "source", "parameters and defaults")]
+    for name in registry.names():
+        factory = registry.get(name)
+        paragraphs = (inspect.getdoc(factory) or "").split("\n\n")
+        told = [text for text in paragraphs if text.startswith("Source: ")]
+        signature = inspect.signature(factory).parameters
+        parameters = [_parameter(signature[key]) for key in registry.parameters(name)]
+        source = "".join(told).removeprefix("Source: ").replace("``", "`")
+        rows.append((f"`{name}`", source, ", ".join(parameters)))
+    return rows
+
+
 def _parameter(parameter: inspect.Parameter) -> str:
     default = "" if parameter.default is None else f"={parameter.default}"
     return f"`{parameter.name.replace('_', '-')}{default}`"
@@ -268,6 +283,7 @@ TABLES: dict[str, Callable[..., Rows]] = {
     "gpus": _gpus,
     "gpu-sources": _gpu_sources,
     **{kind: partial(_registered, kind) for kind in REGISTRIES},
+    "router-sources": _router_sources,
     "trace-formats": _formats,
     "unused-flags": _unused_flags,
     "refused-flags": _refused_flags,

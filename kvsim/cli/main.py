@@ -275,12 +275,16 @@ def _say_python(results: Mapping[str, Result]) -> None:
 
 
 def _say_backends(results: Mapping[str, Result]) -> None:
+    from kvsim.report.routing import routing_lines
+
     for name, result in results.items():
         reason = result.provenance["backend_reason"]
         said = f"{result.provenance['backend']} backend{f' ({reason})' if reason else ''}"
         click.echo(f"{name}: {said}", err=True)
         if result.config.data_parallel_size > 1:
             click.echo(f"{name}: {_shares(result)}", err=True)
+            for line in routing_lines(result.summary["routing"]):
+                click.echo(f"{name}: {line}", err=True)
     for basis in {result.provenance["step_time"] for result in results.values()}:
         click.echo(f"step times: {basis}", err=True)
 

@@ -24,13 +24,14 @@ class IncomingRequest:
     arrival_time : when it was sent, seconds
     """
 
-    __slots__ = ("_request", "_trace", "arrival_time", "request_id")
+    __slots__ = ("_keys", "_request", "_trace", "arrival_time", "request_id")
 
     def __init__(self, trace: Trace, request_id: int, arrival_time: float) -> None:
         self.request_id = request_id
         self.arrival_time = arrival_time
         self._trace = trace
         self._request: Request | None = None
+        self._keys: dict[tuple[int, int], Sequence[int]] = {}
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -47,9 +48,16 @@ class IncomingRequest:
         """Its priority; lower is served first."""
         return int(self._trace.priority[self.request_id])
 
-    def prefix_keys(self, block_size: int) -> Sequence[int]:
-        """Return the keys of the prompt's full blocks; equal prefixes have equal keys."""
-        return block_keys(self.as_request(), self.num_prompt_tokens // block_size, block_size)
+    def prefix_keys(self, block_size: int, lookahead: int = 0) -> Sequence[int]:
+        """Return the keys of the prompt's full blocks; equal prefixes have equal keys.
+
+        Each also covers ``lookahead`` tokens after its block.
+        """
+        if (block_size, lookahead) not in self._keys:
+            number = max(self.num_prompt_tokens - lookahead, 0) // block_size
+            keys = block_keys(self.as_request(), number, block_size, lookahead)
+            self._keys[block_size, lookahead] = keys
+        return self._keys[block_size, lookahead]
 
     def as_request(self) -> Request:
         """Return a waiting request."""

@@ -6,6 +6,7 @@ The rules run as plain Python over objects, or compiled over flat memory; nothin
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,6 +21,8 @@ from kvsim.records.memory import Flat, Numbers, Objects, Views
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
+from kvsim.rules.recorder import num_waiting
+from kvsim.rules.usage import kv_usage
 from kvsim.sched.acceptance import conditional_rate
 from kvsim.sched.connector import lay_out_connector, num_transfers
 from kvsim.sched.encoder import check_encoder, lay_out_encoder
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Parts
     from kvsim.kv.manager import KVCacheManager
+    from kvsim.records.events import EventLog
     from kvsim.records.memory import Memory
     from kvsim.sched.connector import ConnectorConfig
 
@@ -372,6 +376,34 @@ class Replica:
         taken = [*self._events, take_events(self.state.kv.pool)]
         self._events = []
         return taken
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there are KV cache events that nobody has taken."""
+        return bool(self._events) or self._event_log.num_events > 0
+
+    @cached_property
+    def _event_log(self) -> EventLog:
+        """The log that the rules write; a record stays where it is, though its lists do not."""
+        log: EventLog = self.state.kv.pool.log
+        return log
+
+    def load(self) -> tuple[int, int, float]:
+        """Return what its metrics say: requests waiting and running, share of blocks in use."""
+        state = self.state
+        return num_waiting(state), state.num_running, float(kv_usage(state.kv))
+
+    def first_tokens(self) -> dict[int, float]:
+        """Return when each request that lives here got its first token, if it has one."""
+        requests = self.state.requests
+        if isinstance(requests, Views):
+            rows = requests.array
+            rows = rows[~np.isnan(rows["first_token_time"])]
+            ids, times = rows["request_id"].tolist(), rows["first_token_time"].tolist()
+            return dict(zip(ids, times, strict=True))
+        return {
+            r.request_id: r.first_token_time for r in requests if not math.isnan(r.first_token_time)
+        }
 
     @property
     def memory_map(self) -> NDArray[np.uint8]:

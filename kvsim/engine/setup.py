@@ -104,6 +104,14 @@ class Setup(Parts):
         return replace(self, kv_config=kv_config, kv=kv)
 
 
+def with_events(setup: Setup) -> Setup:
+    """Return the same with replicas that tell what becomes of cached content."""
+    if setup.kv_config.events:
+        return setup
+    kv_config = replace(setup.kv_config, events=True)
+    return replace(setup, kv_config=kv_config, kv=make_kv(setup.allocator, kv_config))
+
+
 def make_kv(allocator: AllocatorSpec, kv_config: KVCacheConfig) -> KVCacheManager:
     """Make a KV-cache manager with all memory free."""
     return ALLOCATORS.create(allocator.base, kv_config, **allocator.params)

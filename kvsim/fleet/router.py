@@ -10,41 +10,80 @@ from kvsim.registry import Registry, parse_spec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.engine.backend import Backend
     from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+#: What a router answers if nobody shall serve a request.
+REJECT = -1
 
 
 class Router(ABC):
     """Chooses a replica for each request, in order of arrival.
 
-    :func:`kvsim.testing.check_router` tells whether one does what it says.
+    It says by attributes what it looks at, and sees nothing else; each can be set by a class or in
+    ``__init__``. :func:`kvsim.testing.check_router` tells whether one does what it says.
 
     Attributes
     ----------
     looks_at_replicas : a choice depends on the replicas' state; if not, the choices are made
-        before the run, and the replicas need not wait for each other
-    needs_prefix_cache : it calls ``num_cached_tokens`` of a replica; then it looks at the replicas,
-        too, and need not say so. Where prefix caching is off, the answer is 0
+        before the run, and the replicas need not wait for each other. The next four imply it
+    needs_prefix_cache : it calls ``num_cached_tokens`` of a replica, which no real router can;
+        where prefix caching is off, the answer is 0
+    watches_requests : it reads ``local`` of the replicas, or is told of first tokens and ends
+    scrape_interval : seconds between two looks at the replicas' metrics, which it reads as
+        ``scraped``; None if it does not
+    event_delay : seconds until what replicas tell of their prefix caches is in ``facts.index``;
+        None if it does not ask
+    branch : which rule made the last choice, for the share of decisions by branch
+    predicted_tokens : how many tokens of the last request's prompt it takes for cached where it
+        sent it; None if it has no idea
     """
 
-    looks_at_replicas = False
-    needs_prefix_cache = False
+    looks_at_replicas: bool = False
+    needs_prefix_cache: bool = False
+    watches_requests: bool = False
+    scrape_interval: float | None = None
+    event_delay: float | None = None
+    branch: str = ""
+    predicted_tokens: int | None = None
+    facts: Facts
+
+    @property
+    def looks(self) -> bool:
+        """Whether choices depend on the replicas in any way."""
+        asks = self.scrape_interval is not None or self.event_delay is not None
+        return self.looks_at_replicas or self.needs_prefix_cache or self.watches_requests or asks
+
+    def start(self, facts: Facts) -> None:
+        """Learn what the fleet is like, before the first request. Mutates."""
+        self.facts = facts
 
     @abstractmethod
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         """Choose who serves a request. Mutates only the router.
 
         Parameters
         ----------
         request : the request, read-only
-        replicas : all replicas as they are now; ask ``num_outstanding``, ``num_cached_tokens``,
-            ``clock`` and ``next_event_time``, and nothing that changes them
+        replicas : all replicas as this gateway sees them now; read ``num_outstanding()``,
+            ``local``, ``scraped`` and ``num_cached_tokens(request)``
 
         Returns
         -------
         int
-            The index of the replica.
+            The index of the replica, or REJECT.
         """
+
+    def on_first_token(  # noqa: B027 - not every router wants to know
+        self, request_id: int, replica: int, time: float
+    ) -> None:
+        """Learn that a request of this gateway has its first token. Mutates."""
+
+    def on_finish(  # noqa: B027
+        self, request_id: int, replica: int, time: float, num_tokens: int
+    ) -> None:
+        """Learn that a request of this gateway has ended after so many output tokens. Mutates."""
 
 
 #: Factories take keyword parameters only.
@@ -52,7 +91,21 @@ ROUTERS: Registry[Router] = Registry("router", "kvsim.fleet.routers", Router, "k
 
 
 def make_router(text: str) -> Router:
-    """Make the router ``NAME[+KEY=VALUE]...``.
+    """Make the router ``NAME[+KEY=VALUE]...`` of the first gateway; see :func:`make_routers`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, an unknown parameter, or a value of the wrong type.
+    """
+    return make_routers(text)[0]
+
+
+def make_routers(text: str) -> list[Router]:
+    """Make the routers of ``NAME[+gateways=N][+KEY=VALUE]...``, one per gateway.
+
+    Gateways take the requests in turn. Each knows what it sent itself, and of the others only what
+    the replicas' metrics and events tell.
 
     Raises
     ------
@@ -60,4 +113,7 @@ def make_router(text: str) -> Router:
         For an unknown name, an unknown parameter, or a value of the wrong type.
     """
     name, params = parse_spec(text)
-    return ROUTERS.create(name, **params)
+    number = params.pop("gateways", "1") or ""
+    if not number.isdecimal() or not int(number):
+        raise ValueError(f"router {name!r}: gateways={number}: must be a whole number from 1 on")
+    return [ROUTERS.create(name, **params) for _ in range(int(number))]

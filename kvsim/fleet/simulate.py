@@ -17,8 +17,10 @@ from kvsim.engine.event_names import RunNames
 from kvsim.engine.notes import notes
 from kvsim.engine.refusal import refusal
 from kvsim.engine.replica import Replica
-from kvsim.engine.setup import Setup, resolve
-from kvsim.fleet.router import make_router
+from kvsim.engine.setup import Setup, resolve, with_events
+from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
+from kvsim.fleet.gateways import Gateways
+from kvsim.fleet.router import Router, make_router, make_routers
 from kvsim.fleet.world import Serving
 from kvsim.records.engine import VLLM
 from kvsim.records.request import Request
@@ -108,7 +110,8 @@ def serve(
     start = float(trace.arrival_time[0])
     end = start + config.horizon
     watch = _watcher(on_progress)
-    router = make_router(config.router)
+    routers = make_routers(config.router)
+    setup = _for_routers(setup, routers)
     reason = choose_backend(setup)
     if config.check_invariants and observer is None:
         observer = Checker()
@@ -131,24 +134,43 @@ def serve(
             on_start(replica)
     admissible = _admissible(setup, trace)
     arrival_time = table["arrival_time"].copy()
-    serving = Serving(trace, arrival_time, admissible, replicas, router, config.max_concurrency)
+    gateways = Gateways(routers, setup, trace, table, replicas, start)
+    serving = Serving(arrival_time, admissible, replicas, gateways, config.max_concurrency)
     serving.run()
-    if setup.kv_config.events:
-        _write_events(setup, trace, replicas)
-    rejected = ~admissible
+    if config.kv_events_config is not None and config.kv_events_config.writes:
+        _write_events(setup, trace, replicas, gateways)
+    rejected = ~admissible | serving.turned_away
     table["arrival_time"][rejected] = arrival_time[rejected]
     table["finish_reason"][rejected] = FinishReason.REJECTED
     sent = (table["request_id"] < serving.num_sent) & (arrival_time < end)
     table["finish_reason"][~sent] = FinishReason.UNSENT
-    return _collect(setup, trace, table, replicas, reason)
+    return _collect(setup, trace, table, replicas, reason, gateways, serving.turned_away)
 
 
-def _write_events(setup: Setup, trace: Trace, replicas: Sequence[Replica]) -> None:
+def _for_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
+    """Let replicas tell events where a router asks for them and there is anything to tell."""
+    asked = any(router.event_delay is not None for router in routers)
+    has_any = setup.kv.tells_events and setup.kv_config.enable_prefix_caching
+    return with_events(setup) if asked and has_any and _is_routed(setup) else setup
+
+
+def _is_routed(setup: Setup) -> bool:
+    """Whether there is anything for a router to choose."""
+    return setup.config.data_parallel_size > 1
+
+
+def _write_events(
+    setup: Setup, trace: Trace, replicas: Sequence[Replica], gateways: Gateways
+) -> None:
     """Write the KV cache events of all replicas into one file."""
     config = setup.config.kv_events_config
     assert config is not None
     names = RunNames(setup, trace, Contents.of(trace), token_ids=config.token_ids)
-    streams = [batches(one.take_events(), names, rank) for rank, one in enumerate(replicas)]
+    streams = [
+        # What was read for a router comes before what nobody has read.
+        batches([*gateways.events_read(rank), *one.take_events()], names, rank)
+        for rank, one in enumerate(replicas)
+    ]
     write_events(str(config.path), streams)
 
 
@@ -315,6 +337,8 @@ def _collect(
     table: NDArray[Any],
     replicas: Sequence[Backend],
     backend_reason: str,
+    gateways: Gateways,
+    turned_away: NDArray[np.bool_],
 ) -> Result:
     config = setup.config
     end_time = max(replica.clock for replica in replicas)
@@ -329,9 +353,13 @@ def _collect(
         goodput=config.goodput,
         front_end_latency=config.front_end_latency,
     )
-    summary["rejections"] = _rejections(setup, trace, table)
+    summary["rejections"] = _rejections(setup, trace, table, turned_away)
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
+    summary["routing"] = (
+        describe_routing(gateways.decisions, table, totals) if _is_routed(setup) else None
+    )
+    summary["replicas"] = describe_replicas(table, totals, summary["duration"])
     try:
         installed = version("kvsim")
     except PackageNotFoundError:  # run from a checkout that is not installed
@@ -358,9 +386,11 @@ def _collect(
     )
 
 
-def _rejections(setup: Setup, trace: Trace, table: NDArray[Any]) -> dict[str, int]:
+def _rejections(
+    setup: Setup, trace: Trace, table: NDArray[Any], turned_away: NDArray[np.bool_]
+) -> dict[str, int]:
     """Count rejected requests by reason."""
-    rejected = table["finish_reason"] == FinishReason.REJECTED
+    rejected = (table["finish_reason"] == FinishReason.REJECTED) & ~turned_away
     longest, most = setup.memory.limits.max_model_len, setup.scheduler_config.max_num_seqs
     too_long = rejected & (table["num_prompt_tokens"] >= longest)
     too_many = rejected & ~too_long & (trace.num_samples > most)
@@ -368,6 +398,7 @@ def _rejections(setup: Setup, trace: Trace, table: NDArray[Any]) -> dict[str, in
         f"prompt not below max_model_len ({longest})": int(too_long.sum()),
         f"more sequences than max_num_seqs ({most})": int(too_many.sum()),
         "needs more KV memory than there is": int((rejected & ~too_long & ~too_many).sum()),
+        f"turned away by router {setup.config.router.partition('+')[0]}": int(turned_away.sum()),
     }
     return {reason: count for reason, count in reasons.items() if count}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
-from kvsim.engine.incoming import IncomingRequest
+from kvsim.fleet.router import REJECT
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.engine.backend import Backend
-    from kvsim.fleet.router import Router
-    from kvsim.trace import Trace
+    from kvsim.fleet.gateways import Gateways
 
     Process = Generator[simpy.Event, None, None]
 
@@ -54,28 +53,31 @@ class Serving:
 
     Parameters
     ----------
-    trace : the requests, for routers to look at
     arrival_time : planned arrivals, seconds, ascending, shape (requests,); with limited concurrency
         the time a request was really sent is written into it
     admissible : which requests can be served at all, bool, shape (requests,); the others are
         answered at once and reach no replica
+    gateways : who decides which replica serves a request
     max_concurrency : most requests in flight at the clients, None for no limit
+
+    Attributes
+    ----------
+    turned_away : the requests that a router would not have served, bool, shape (requests,)
     """
 
     def __init__(
         self,
-        trace: Trace,
         arrival_time: NDArray[np.float64],
         admissible: NDArray[np.bool_],
         replicas: Sequence[Backend],
-        router: Router,
+        gateways: Gateways,
         max_concurrency: int | None = None,
     ) -> None:
-        self._trace = trace
         self.arrival_time = arrival_time
         self._admissible = admissible
         self._replicas = replicas
-        self._router = router
+        self._gateways = gateways
+        self.turned_away = np.zeros(len(arrival_time), dtype=np.bool_)
         self._places = math.inf if max_concurrency is None else max_concurrency
         self._limited = max_concurrency is not None
         self._num_sent = 0
@@ -92,8 +94,7 @@ class Serving:
 
     def run(self) -> None:
         """Serve everything. Mutates the replicas."""
-        looks = self._router.looks_at_replicas or self._router.needs_prefix_cache
-        if self._limited or (looks and len(self._replicas) > 1):
+        if self._limited or self._gateways.looks:
             self._world.process(self._send())
             for index in range(len(self._replicas)):
                 self._world.process(self._serve(index))
@@ -109,15 +110,14 @@ class Serving:
         ids = np.flatnonzero(self._admissible)
         choices = np.zeros(len(ids), dtype=np.int64)
         if len(self._replicas) > 1:
-            choices[:] = [self._choose(int(i), float(self.arrival_time[i])) for i in ids]
+            times = self.arrival_time[ids].tolist()
+            choose = self._gateways.choose
+            choices[:] = [choose(i, t) for i, t in zip(ids.tolist(), times, strict=True)]
+            self.turned_away[ids[choices == REJECT]] = True
         for index, replica in enumerate(self._replicas):
             mine = ids[choices == index]
             replica.submit(mine, self.arrival_time[mine])
         self._num_sent = len(self.arrival_time)
-
-    def _choose(self, request_id: int, arrival_time: float) -> int:
-        request = IncomingRequest(self._trace, request_id, arrival_time)
-        return self._router.choose(request, self._replicas)
 
     def _serve_alone(self, index: int) -> Process:
         replica = self._replicas[index]
@@ -142,11 +142,14 @@ class Serving:
             self.arrival_time[request_id] = world.now
             self._num_sent += 1
             if self._admissible[request_id]:
-                self._places -= 1
                 self._submit(request_id)
 
     def _submit(self, request_id: int) -> None:
-        index = self._choose(request_id, self._world.now)
+        index = self._gateways.choose(request_id, self._world.now)
+        if index == REJECT:
+            self.turned_away[request_id] = True
+            return
+        self._places -= 1
         now = np.array([self._world.now])
         self._replicas[index].submit(np.array([request_id]), now)
         if not self._work_arrived[index].triggered:
@@ -161,8 +164,11 @@ class Serving:
                 yield self._work_arrived[index]
                 yield world.at(world.now, Phase.STEP_IS_SCHEDULED)
             horizon = self._horizon(index)
+            horizon = min(horizon, self._gateways.next_scrape(index, world.now, self._arrival()))
             num_ended = replica.advance(horizon, until_finish=self._limited)
-            if num_ended and self._limited:
+            stopped = bool(num_ended and self._limited)
+            self._gateways.reached(index, replica.clock if stopped else horizon)
+            if stopped:
                 self._release_time[index] = replica.clock
                 yield world.at(replica.clock, Phase.STEP_ENDS)
                 self._release_time[index] = math.inf
@@ -185,6 +191,12 @@ class Serving:
         # All that is sent now has been sent: steps are scheduled last in an instant. Replicas that
         # wait for each other to schedule a step now may both do so.
         return max(reached, math.nextafter(self._world.now, math.inf))
+
+    def _arrival(self) -> float | None:
+        """Return when the next request is sent, ``inf`` if none is, None if that is not known."""
+        if self._num_sent == len(self.arrival_time):
+            return math.inf
+        return None if self._limited else float(self.arrival_time[self._num_sent])
 
     def _others(self, index: int) -> list[int]:
         return [i for i in range(len(self._replicas)) if i != index]

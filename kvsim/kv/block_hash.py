@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 
-def block_keys(request: Request, num_blocks: int, block_size: int) -> list[int]:
+def block_keys(request: Request, num_blocks: int, block_size: int, lookahead: int = 0) -> list[int]:
     """Return the keys of a request's first full blocks; equal prefixes have equal keys.
 
-    See :mod:`kvsim.rules.keys`.
+    Each also covers ``lookahead`` tokens after its block. See :mod:`kvsim.rules.keys`.
     """
     keys: Any = Zeros()
-    extend_keys(Holding(keys=keys), request, num_blocks, block_size, 0)
+    extend_keys(Holding(keys=keys), request, num_blocks, block_size, lookahead)
     return [keys[place] for place in range(num_blocks)]

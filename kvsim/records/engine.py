@@ -147,6 +147,7 @@ class Totals(Record):
     heap_active_seconds: float = 0.0
     heap_reserved_seconds: float = 0.0
     running_seconds: float = 0.0
+    busy_seconds: float = 0.0  # in which anybody ran
     waiting_seconds: float = 0.0
     refused_seconds: float = 0.0
     running_while_refused_seconds: float = 0.0

@@ -42,11 +42,13 @@ def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[
     widths: dict[str, Any] = {}
     for key, first in summaries[0].items():
         values = [summary[key] for summary in summaries]
-        if key == "rejections":
+        if key in ("rejections", "branches"):
             names = sorted({name for value in values for name in value})
             means[key] = {n: sum(v.get(n, 0) for v in values) / len(values) for n in names}
-        elif isinstance(first, dict):
+        elif all(isinstance(value, dict) for value in values):
             means[key], widths[key] = _average(values)
+        elif isinstance(first, list):  # replicas, one by one
+            means[key] = [_average(rows)[0] for rows in zip(*values, strict=True)]
         elif isinstance(first, str) or any(value is None for value in values):
             means[key] = first if isinstance(first, str) else None
         else:

@@ -38,6 +38,8 @@ def pass_time(state: Replica, to: float) -> None:
     totals.unallocated_seconds += usage.unallocated * seconds
     totals.cached_seconds += usage.cached * seconds
     totals.running_seconds += running * seconds
+    if running > 0:
+        totals.busy_seconds += seconds
     totals.waiting_seconds += num_waiting(state) * seconds
     if state.connector.kind != NO_CONNECTOR:
         totals.loading_seconds += state.connector.held.length * seconds

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.fleet.router import ROUTERS, Router, make_router
+from kvsim.fleet.router import REJECT, ROUTERS, Router, make_router
 from kvsim.testing.results import equal_tables
 from kvsim.testing.serving import MAX_MODEL_LEN, checked, named, random_trace, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvsim.engine.backend import Backend
     from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
 
 
 def check_router(
@@ -73,17 +74,25 @@ def check_router(
                         raise AssertionError(f"with one replica, its {table} table is another")
 
 
+#: What of a view a router may ask, and the attribute by which it says so.
+DECLARED = {
+    "num_cached_tokens": "needs_prefix_cache",
+    "local": "watches_requests",
+    "scraped": "scrape_interval",
+}
+
+
 class _Guarded:
     """A replica that only answers what its router says it asks."""
 
-    def __init__(self, replica: Backend, router: Router) -> None:
+    def __init__(self, replica: ReplicaView, router: Router) -> None:
         self._replica, self._router = replica, router
 
     def __getattr__(self, name: str) -> Any:
-        router = self._router
-        if name == "num_cached_tokens" and not router.needs_prefix_cache:
-            raise AssertionError("it calls num_cached_tokens, and needs_prefix_cache is False")
-        if not (router.looks_at_replicas or router.needs_prefix_cache):
+        router, said = self._router, DECLARED.get(name)
+        if said is not None and getattr(router, said) in (False, None):
+            raise AssertionError(f"it reads {name}, and {said} is {getattr(router, said)}")
+        if not (router.looks or name == "index"):
             raise AssertionError(f"it asks for {name}, and looks_at_replicas is False")
         if name in ("submit", "advance", "settle"):
             raise AssertionError(f"it calls {name}, which changes a replica")
@@ -94,13 +103,27 @@ class _Spy(Router):
     """Another router, watched."""
 
     def __init__(self, name: str) -> None:
-        self._router = make_router(name)
-        self.looks_at_replicas = self._router.looks_at_replicas
-        self.needs_prefix_cache = self._router.needs_prefix_cache
+        self._router = router = make_router(name)
+        self.looks_at_replicas = router.looks_at_replicas
+        self.needs_prefix_cache = router.needs_prefix_cache
+        self.watches_requests = router.watches_requests
+        self.scrape_interval = router.scrape_interval
+        self.event_delay = router.event_delay
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:
+    def start(self, facts: Facts) -> None:
+        self._router.start(facts)
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:
         guarded: Any = [_Guarded(replica, self._router) for replica in replicas]
         choice = index(self._router.choose(request, guarded))
-        if not 0 <= choice < len(replicas):
+        if not REJECT <= choice < len(replicas):
             raise AssertionError(f"it chooses replica {choice} of {len(replicas)}")
+        self.branch = self._router.branch
+        self.predicted_tokens = self._router.predicted_tokens
         return choice
+
+    def on_first_token(self, request_id: int, replica: int, time: float) -> None:
+        self._router.on_first_token(request_id, replica, time)
+
+    def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:
+        self._router.on_finish(request_id, replica, time, num_tokens)

@@ -9,8 +9,8 @@ from kvsim.fleet.router import ROUTERS, Router
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.engine.backend import Backend
     from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.view import ReplicaView
 
 
 @ROUTERS.register("least-outstanding")
@@ -19,7 +19,7 @@ class LeastOutstanding(Router):
 
     looks_at_replicas = True
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         del request
         loads = [replica.num_outstanding() for replica in replicas]
         return loads.index(min(loads))

@@ -9,8 +9,8 @@ from kvsim.fleet.router import ROUTERS, Router
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.engine.backend import Backend
     from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.view import ReplicaView
 
 
 @ROUTERS.register("round-robin")
@@ -20,7 +20,7 @@ class RoundRobin(Router):
     def __init__(self) -> None:
         self._next = 0
 
-    def choose(self, request: IncomingRequest, replicas: Sequence[Backend]) -> int:  # noqa: D102
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         del request
         choice = self._next
         self._next = (choice + 1) % len(replicas)

@@ -1,0 +1,75 @@
+"""What a router believes to be cached where: told by the replicas, or by what it sent them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from kvsim.fleet.prefix_index import PrefixIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+
+Kind = Literal["precise", "approximate"]
+#: Characters of a token, where a rule counts characters.
+CHARS_PER_TOKEN = 4
+
+
+class Belief:
+    """Cached tokens of a prompt by replica.
+
+    Parameters
+    ----------
+    facts : of the fleet
+    kind : ``precise`` reads the index that the replicas' events keep; ``approximate`` takes a
+        prompt for cached from the moment it is sent, whatever the replica does with it
+    entry_tokens : of an approximate index; a prompt's end that fills no entry is not in it
+    max_entries, ttl : of an approximate index; see :class:`kvsim.fleet.prefix_index.PrefixIndex`
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        kind: Kind = "approximate",
+        *,
+        entry_tokens: int = 16,
+        max_entries: float = math.inf,
+        ttl: float = math.inf,
+    ) -> None:
+        self._facts = facts
+        self._is_precise = kind == "precise"
+        self.entry_tokens = facts.entry_tokens if self._is_precise else entry_tokens
+        self.index = (
+            facts.index
+            if self._is_precise
+            else PrefixIndex(facts.num_replicas, max_entries=max_entries, ttl=ttl)
+        )
+
+    def keys(self, request: IncomingRequest) -> Sequence[int]:
+        """Return the names of a prompt's entries."""
+        if self._is_precise:
+            return self._facts.entry_keys(request)
+        return request.prefix_keys(self.entry_tokens)
+
+    def cached_tokens(self, request: IncomingRequest) -> list[int]:
+        """Return how many of a prompt's first tokens each replica is taken to hold."""
+        matched = self.index.match(self.keys(request), request.arrival_time)
+        return [number * self.entry_tokens for number in matched]
+
+    def block_rates(self, request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:
+        """Return which share of a prompt's entries each replica is taken to hold."""
+        number = len(self.keys(request)) * self.entry_tokens
+        return [tokens / number if number else 0.0 for tokens in cached_tokens]
+
+    def sent(self, request: IncomingRequest, replica: int) -> None:
+        """Note where a request goes, if that is all there is to know. Mutates."""
+        if not self._is_precise:
+            self.index.insert(replica, self.keys(request), request.arrival_time)
+
+
+def hit_rates(request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:
+    """Return which share of a prompt each replica is taken to hold."""
+    return [tokens / request.num_prompt_tokens for tokens in cached_tokens]

@@ -1,0 +1,119 @@
+"""What routing came to: what was promised, what was there, what was had, and who did the work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.fleet.router import Router
+    from kvsim.results.totals import Totals
+
+#: Look-ups for the best replica of a run; above, only every k-th decision is compared.
+MOST_LOOKUPS = 1 << 18
+
+
+class Decisions:
+    """Notes one run's decisions.
+
+    Parameters
+    ----------
+    num_requests, num_replicas : of the run
+    compares : note the best prefix that any replica holds, too
+    """
+
+    def __init__(self, num_requests: int, num_replicas: int, *, compares: bool) -> None:
+        self.branches: Counter[str] = Counter()
+        self.predicted = np.full(num_requests, -1, dtype=np.int64)
+        self.best = np.full(num_requests, -1, dtype=np.int64)
+        self._stride = -(-num_requests * num_replicas // MOST_LOOKUPS)
+        self._compares = compares
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the next decision is held against the best one."""
+        return self._compares and self.branches.total() % self._stride == 0
+
+    def note(self, request_id: int, router: Router) -> None:
+        """Note what a router says of its last choice. Mutates."""
+        self.branches[router.branch] += 1
+        if router.predicted_tokens is not None:
+            self.predicted[request_id] = router.predicted_tokens
+
+
+def describe_routing(
+    decisions: Decisions, table: NDArray[Any], totals: Sequence[Totals]
+) -> dict[str, Any]:
+    """Sum up a run's decisions: all shares are of prompt tokens of the requests they speak of."""
+    number = decisions.branches.total()
+    served = ~np.isnan(table["first_scheduled_time"])
+    guessed, compared = served & (decisions.predicted >= 0), served & (decisions.best >= 0)
+    cached, prompts = table["num_cached_tokens"], table["num_prompt_tokens"]
+    return {
+        "num_decisions": number,
+        "branches": {
+            name: count / number for name, count in sorted(decisions.branches.items()) if name
+        },
+        "predicted_hit_rate": _share(decisions.predicted, prompts, guessed),
+        "actual_hit_rate": _share(cached, prompts, served),
+        "num_compared": int(compared.sum()),
+        "best_hit_rate": _share(decisions.best, prompts, compared),
+        "compared_hit_rate": _share(cached, prompts, compared),
+        "imbalance": _imbalance([one.busy_seconds for one in totals]),
+        "request_imbalance": _imbalance(_num_requests(table, len(totals)).tolist()),
+    }
+
+
+def describe_replicas(table: NDArray[Any], totals: Sequence[Totals], duration: float) -> list[Any]:
+    """Say what each replica did."""
+    rows = []
+    for index, one in enumerate(totals):
+        mine = table[(table["replica"] == index) & _was_sent(table)]
+        admitted = mine[~np.isnan(mine["first_scheduled_time"])]
+        prompts = int(admitted["num_prompt_tokens"].sum())
+        rows.append(
+            {
+                "num_requests": len(mine),
+                "completed": int((mine["finish_reason"] == FinishReason.FINISHED).sum()),
+                "busy": one.busy_seconds / duration if duration else None,
+                "mean_running": one.running_seconds / duration if duration else None,
+                "mean_waiting": one.waiting_seconds / duration if duration else None,
+                "peak_running": one.peak_running,
+                "mean_kv_usage": one.usage_seconds / duration if duration else None,
+                "peak_kv_usage": one.peak_usage,
+                "num_preemptions": one.num_preemptions,
+                "prefix_cache_hit_rate": (
+                    int(admitted["num_cached_tokens"].sum()) / prompts if prompts else None
+                ),
+            }
+        )
+    return rows
+
+
+def _was_sent(table: NDArray[Any]) -> NDArray[np.bool_]:
+    reason = table["finish_reason"]
+    sent: NDArray[np.bool_] = (reason != FinishReason.REJECTED) & (reason != FinishReason.UNSENT)
+    return sent
+
+
+def _num_requests(table: NDArray[Any], num_replicas: int) -> NDArray[np.int64]:
+    return np.bincount(table["replica"][_was_sent(table)], minlength=num_replicas)
+
+
+def _share(tokens: NDArray[Any], prompts: NDArray[Any], rows: NDArray[np.bool_]) -> float | None:
+    total = int(prompts[rows].sum())
+    return int(tokens[rows].sum()) / total if total else None
+
+
+def _imbalance(values: Sequence[float]) -> float | None:
+    """Maximum over mean; 1 is even."""
+    mean = sum(values) / len(values)
+    return max(values) / mean if mean else None

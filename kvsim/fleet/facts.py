@@ -1,0 +1,76 @@
+"""What a router is told of its fleet before the first request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from kvsim.records.request import Request
+from kvsim.sched.scheduler import StepPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.random import Generator
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.engine.setup import Parts
+    from kvsim.fleet.prefix_index import PrefixIndex
+
+#: Different prompts whose prefill time is kept.
+MOST_REMEMBERED = 1 << 16
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A fleet, to a router.
+
+    Parameters
+    ----------
+    num_replicas : all alike
+    block_size : tokens per block of their KV caches
+    num_kv_tokens : slots of one replica's KV cache
+    max_num_batched_tokens : of a step
+    start_time : when the run begins, seconds
+    rng : of this gateway's router
+    index : what replicas say they hold, for routers with an ``event_delay``
+    entry_tokens : tokens that one of its entries stands for
+    entry_keys : the keys of a request's prompt there, front to back
+    prefill_time : seconds to compute a prompt of so many tokens, of which the first so many are
+        cached, on an idle replica, by the run's own cost model
+    """
+
+    num_replicas: int
+    block_size: int
+    num_kv_tokens: int
+    max_num_batched_tokens: int
+    start_time: float
+    rng: Generator
+    index: PrefixIndex
+    entry_tokens: int
+    entry_keys: Callable[[IncomingRequest], Sequence[int]]
+    prefill_time: Callable[[int, int], float]
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens per second of a full step: ``R_peak = B / T(B)``."""
+        return self.max_num_batched_tokens / self.prefill_time(self.max_num_batched_tokens, 0)
+
+
+def prefill_timer(setup: Parts) -> Callable[[int, int], float]:
+    """Return what prices a prompt on an idle replica, in steps of the most batched tokens."""
+    most = setup.scheduler_config.max_num_batched_tokens
+
+    @lru_cache(maxsize=MOST_REMEMBERED)
+    def prefill_time(num_tokens: int, num_cached_tokens: int) -> float:
+        seconds, done = 0.0, min(num_cached_tokens, num_tokens - 1)
+        while done < num_tokens:
+            chunk = min(most, num_tokens - done)
+            done += chunk
+            request = Request(0, 0.0, num_tokens, 1, [], 1)
+            request.num_computed_tokens = done
+            seconds += setup.cost.step(StepPlan.of([(request, chunk)], int(done < num_tokens))).time
+        return seconds
+
+    return prefill_time

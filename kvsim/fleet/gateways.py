@@ -1,0 +1,183 @@
+"""The gateways of a run: routers, what each of them sees, and what its choices came to."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.engine.incoming import IncomingRequest
+from kvsim.fleet.bookkeeping import Decisions
+from kvsim.fleet.event_feed import EventFeed
+from kvsim.fleet.facts import Facts, prefill_timer
+from kvsim.fleet.ledger import Ledger
+from kvsim.fleet.prefix_index import PrefixIndex
+from kvsim.fleet.router import REJECT
+from kvsim.fleet.scraper import Scraper
+from kvsim.fleet.view import ReplicaView
+from kvsim.records.paged import FULL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.replica import Replica
+    from kvsim.engine.setup import Setup
+    from kvsim.fleet.router import Router
+    from kvsim.kv.events import EventRows
+    from kvsim.trace import Trace
+
+#: Keeps the random numbers of routers apart from those of workloads, which have the same seed.
+ROUTING = 0x726F757465
+
+
+class Gateways:
+    """Who decides where requests go, request by request, in turn.
+
+    Parameters
+    ----------
+    routers : one per gateway; not asked where there is one replica
+    setup : of the replicas; they tell events if any router asks for them
+    trace : the requests
+    table : the run's requests table
+    start_time : when the run begins, seconds
+    """
+
+    def __init__(
+        self,
+        routers: Sequence[Router],
+        setup: Setup,
+        trace: Trace,
+        table: NDArray[Any],
+        replicas: Sequence[Replica],
+        start_time: float,
+    ) -> None:
+        self._routers = routers
+        self._trace = trace
+        self._replicas = replicas
+        self._choosing = len(replicas) > 1
+        self.looks = self._choosing and any(router.looks for router in routers)
+        caches = setup.kv_config.enable_prefix_caching
+        self.decisions = Decisions(len(trace), len(replicas), compares=self.looks and caches)
+        self._views = [
+            [ReplicaView(i, replica, shares=len(routers) > 1) for i, replica in enumerate(replicas)]
+            for _ in routers
+        ]
+        watched = self._choosing and (
+            any(router.watches_requests for router in routers) or (self.looks and len(routers) > 1)
+        )
+        self._ledger = Ledger(replicas, table, routers, self._views) if watched else None
+        self._scrapers: dict[float, Scraper] = {}
+        self._feeds: dict[float, EventFeed] = {}
+        if self._choosing:
+            self._start(setup, start_time)
+
+    def _start(self, setup: Setup, start_time: float) -> None:
+        """Tell every router what its fleet is like."""
+        prefill_time = prefill_timer(setup)
+        for number, router in enumerate(self._routers):
+            interval, delay = router.scrape_interval, router.event_delay
+            if interval is not None and interval not in self._scrapers:
+                self._scrapers[interval] = Scraper(self._replicas, interval, start_time)
+            feed = None
+            if delay is not None and setup.kv_config.events:
+                feed = self._feed_of(delay, setup)
+            router.start(
+                Facts(
+                    num_replicas=len(self._replicas),
+                    block_size=setup.kv.block_size,
+                    num_kv_tokens=setup.kv.num_gpu_blocks * setup.kv.block_size,
+                    max_num_batched_tokens=setup.scheduler_config.max_num_batched_tokens,
+                    start_time=start_time,
+                    rng=np.random.default_rng([setup.config.seed, ROUTING, number]),
+                    index=feed.index if feed else PrefixIndex(len(self._replicas)),
+                    entry_tokens=feed.entry_tokens if feed else setup.kv.block_size,
+                    entry_keys=feed.entry_keys if feed else no_keys,
+                    prefill_time=prefill_time,
+                )
+            )
+
+    def _feed_of(self, delay: float, setup: Setup) -> EventFeed:
+        """Return what reads the replicas' events with a delay, one for all its gateways."""
+        if delay not in self._feeds:
+            self._feeds[delay] = make_feed(self._replicas, delay, setup)
+        return self._feeds[delay]
+
+    # -- choices -----------------------------------------------------------------------------------
+
+    def choose(self, request_id: int, now: float) -> int:
+        """Let the next gateway decide; returns a replica, or REJECT. Mutates."""
+        if not self._choosing:
+            return 0
+        number = self.decisions.branches.total() % len(self._routers)
+        router, views = self._routers[number], self._views[number]
+        if self.looks:
+            self._refresh(router, views, now)
+        request = IncomingRequest(self._trace, request_id, now)
+        if self.decisions.is_compared:
+            held = [replica.num_cached_tokens(request) for replica in self._replicas]
+            self.decisions.best[request_id] = max(held)
+        choice = router.choose(request, views)
+        self.decisions.note(request_id, router)
+        if self._ledger is not None and choice != REJECT:
+            cached = min(router.predicted_tokens or 0, request.num_prompt_tokens)
+            self._ledger.send(number, choice, request, request.num_prompt_tokens - cached)
+        return choice
+
+    def _refresh(self, router: Router, views: Sequence[ReplicaView], now: float) -> None:
+        """Bring what a router sees to what it can know now."""
+        if self._ledger is not None:
+            self._ledger.update()
+        for feed in self._feeds.values():
+            feed.update(now)
+        for scraper in self._scrapers.values():
+            scraper.ask_idle(now)
+        if router.scrape_interval is not None:
+            for view, value in zip(
+                views, self._scrapers[router.scrape_interval].values, strict=True
+            ):
+                view.scraped = value
+
+    def events_read(self, place: int) -> list[EventRows]:
+        """Return the events of a replica that were read for a router, and kept."""
+        return [chunk for feed in self._feeds.values() for chunk in feed.read[place]]
+
+    # -- metrics that replicas must stop for -----------------------------------------------------
+
+    def next_scrape(self, place: int, now: float, arrival: float | None) -> float:
+        """Return the next time at which a replica must be asked for its metrics.
+
+        That is the last one up to the next arrival, or, if nobody knows when that is, the next one;
+        never, if nothing arrives any more.
+        """
+        times = [math.inf]
+        if arrival == math.inf:
+            return math.inf
+        for scraper in self._scrapers.values():
+            time = scraper.next_time(now) if arrival is None else scraper.last_time(arrival)
+            if time > now and time > scraper.values[place].as_of:
+                times.append(time)
+        return min(times)
+
+    def reached(self, place: int, time: float) -> None:
+        """Ask a replica that has come to a time, if it is one for asking. Mutates."""
+        for scraper in self._scrapers.values():
+            if time < math.inf and scraper.last_time(time) == time:
+                scraper.ask(place, time)
+
+
+def no_keys(request: IncomingRequest) -> Sequence[int]:
+    """Find nothing: the replicas keep no prefixes."""
+    del request
+    return ()
+
+
+def make_feed(replicas: Sequence[Replica], delay: float, setup: Setup) -> EventFeed:
+    """Follow the blocks of full attention, which look-ups begin with; else those of any kind."""
+    groups = getattr(setup.kv, "groups", ())
+    full = [g for g, spec in enumerate(groups) if spec.kind == FULL]
+    events = setup.config.kv_events_config
+    keeps = events is not None and events.writes
+    return EventFeed(replicas, delay, group=full[0] if full else 0, keeps=keeps)

@@ -1,0 +1,99 @@
+"""Which replica holds which prefixes, as a router believes.
+
+An entry stands for the same number of tokens everywhere, and is named by a key that covers all
+tokens before it, too; so a set of keys is a radix tree, and equal keys are equal nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class PrefixIndex:
+    """Keys by replica, the least recently used first.
+
+    A path is touched from its end to its root, so that what is dropped first is a leaf.
+
+    Parameters
+    ----------
+    num_replicas : replicas
+    max_entries : most entries of one replica; more drop the least recently used at once
+    ttl : seconds after which an entry that was not used again is forgotten
+    """
+
+    def __init__(
+        self, num_replicas: int, *, max_entries: float = math.inf, ttl: float = math.inf
+    ) -> None:
+        self._all = (1 << num_replicas) - 1
+        self._num_replicas = num_replicas
+        self._max_entries = max_entries
+        self._ttl = ttl
+        self._holders: dict[int, int] = {}  # a bit per replica
+        self._used: list[OrderedDict[int, float]] = [OrderedDict() for _ in range(num_replicas)]
+
+    def match(self, keys: Sequence[int], now: float = 0.0) -> list[int]:
+        """Return how many of the first keys each replica holds."""
+        if self._ttl < math.inf:
+            self._expire(now)
+        matched = [0] * self._num_replicas
+        left, depth, holders = self._all, 0, self._holders
+        for key in keys:
+            mask = left & holders.get(key, 0)
+            _end(matched, left & ~mask, depth)
+            left = mask
+            if not left:
+                return matched
+            depth += 1
+        _end(matched, left, depth)
+        return matched
+
+    def insert(self, replica: int, keys: Sequence[int], now: float = 0.0) -> None:
+        """Note that a replica holds a path, and that it was used now. Mutates."""
+        used, bit, holders = self._used[replica], 1 << replica, self._holders
+        for key in reversed(keys):
+            used[key] = now
+            used.move_to_end(key)
+            holders[key] = holders.get(key, 0) | bit
+        self.shrink(replica, self._max_entries)
+
+    def remove(self, replica: int, key: int) -> None:
+        """Note that a replica holds an entry no longer. Mutates."""
+        if self._used[replica].pop(key, None) is None:
+            return
+        left = self._holders[key] & ~(1 << replica)
+        if left:
+            self._holders[key] = left
+        else:
+            del self._holders[key]
+
+    def shrink(self, replica: int, num_entries: float) -> None:
+        """Drop the least recently used entries of a replica, down to so many. Mutates."""
+        used = self._used[replica]
+        while len(used) > num_entries:
+            self.remove(replica, next(iter(used)))
+
+    def size(self, replica: int) -> int:
+        """Entries of a replica."""
+        return len(self._used[replica])
+
+    def holders(self, key: int) -> int:
+        """Who holds an entry: the bit of each replica."""
+        return self._holders.get(key, 0)
+
+    def _expire(self, now: float) -> None:
+        for replica, used in enumerate(self._used):
+            while used and now - next(iter(used.values())) > self._ttl:
+                self.remove(replica, next(iter(used)))
+
+
+def _end(matched: list[int], mask: int, depth: int) -> None:
+    """Note a depth for every replica of a mask."""
+    while mask:
+        low = mask & -mask
+        matched[low.bit_length() - 1] = depth
+        mask ^= low

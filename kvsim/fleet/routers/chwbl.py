@@ -1,0 +1,63 @@
+"""Consistent hashing of prefixes with bounded loads."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.choice import queues
+from kvsim.fleet.hash_ring import HashRing
+from kvsim.fleet.parameters import Count, Weight  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+#: A prefix is named in pieces of so many tokens.
+PIECE = 16
+
+
+@ROUTERS.register("chwbl")
+class BoundedLoads(Router):
+    """Consistent hashing of the prompt's first tokens, past replicas that have too much to do.
+
+    From the place of the prefix on the ring, the first replica with at most
+    ``ceil((1 + epsilon) * mean)`` requests in flight. Stateless but for the loads.
+
+    Source: Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350; proposed for LLMs in
+    vllm-project/production-stack, issue 59. Points and length of the prefix are chosen here.
+
+    Parameters
+    ----------
+    epsilon : how far above the mean a load may be
+    prefix_tokens : of the prompt, that are hashed; a shorter prompt counts whole pieces of 16
+    points : of each replica on the ring
+    """
+
+    looks_at_replicas = True
+
+    def __init__(
+        self, *, epsilon: Weight = 0.25, prefix_tokens: Count = 64, points: Count = 160
+    ) -> None:
+        self._epsilon = epsilon
+        self._num_pieces = max(prefix_tokens // PIECE, 1)
+        self._points = points
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        self._ring = HashRing(facts.num_replicas, self._points)
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        loads = queues(replicas)
+        bound = ceil((1 + self._epsilon) * sum(loads) / len(loads))
+        pieces = request.prefix_keys(PIECE)[: self._num_pieces]
+        key = pieces[-1] if pieces else request.request_id
+        for place, replica in enumerate(self._ring.walk(key)):
+            if loads[replica] <= bound:
+                self.branch = "spilled" if place else "owner"
+                return replica
+        raise AssertionError("the smallest load is never above the mean")

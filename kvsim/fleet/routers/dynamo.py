@@ -1,0 +1,136 @@
+"""NVIDIA Dynamo's KV router."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.belief import Belief, Kind
+from kvsim.fleet.choice import queues, uniform_argmin
+from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+    Delay,
+    Seconds,
+    Share,
+    Weight,
+)
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+
+def softmax_weights(costs: Sequence[float], temperature: float) -> list[float]:
+    """Return how likely each cost is chosen: ``softmax(-(cost - min) / ((max - min) * T))``."""
+    from math import exp
+
+    low, high = min(costs), max(costs)
+    if high == low:
+        return [1 / len(costs)] * len(costs)
+    weights = [exp(-(cost - low) / ((high - low) * temperature)) for cost in costs]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+@ROUTERS.register("dynamo")
+class Dynamo(Router):
+    """NVIDIA Dynamo: the fewest blocks to prefill and to decode, cached ones credited.
+
+    Per worker, in blocks: ``prefill-weight * max(0, raw - credit) + decode + active-weight *
+    requests``. ``raw`` is this prompt and the prompt tokens in flight there without their cached
+    part; ``credit`` the cached blocks of this prompt, less where more is in flight than at the
+    least loaded worker (``decay``); ``decode`` the different blocks of the prompts that are there.
+    What is in flight is the router's own prediction: added when a request is sent, its prefill
+    taken off at the first token, the rest at the end. The smallest wins, of equals each as likely;
+    with a temperature, one is drawn.
+
+    Source: ai-dynamo/dynamo, lib/kv-router at 07a6c9c and 0243c51, docs/architecture at 01118c5.
+    The documented cost ``w * prefill + decode`` is this one with ``prefill-weight`` w. Host and
+    disk tiers are not seen, and no request is held back.
+
+    Parameters
+    ----------
+    events : the replicas' events tell what is cached; without, prompts are taken for cached for
+        ``ttl`` seconds from when they are sent
+    credit : of a cached block, 0 for load balancing alone
+    prefill_weight, active_weight, decay : s, a and d of the formula
+    temperature : 0 for the smallest cost
+    event_delay : seconds from a step's end until the index knows
+    ttl : seconds
+    """
+
+    watches_requests = True
+
+    def __init__(
+        self,
+        *,
+        events: bool = True,
+        credit: Share = 1.0,
+        prefill_weight: Weight = 1.0,
+        active_weight: Weight = 0.0,
+        decay: Weight = 0.0,
+        temperature: Weight = 0.0,
+        event_delay: Delay = 0.005,
+        ttl: Seconds = 120.0,
+    ) -> None:
+        self._credit = credit
+        self._prefill_weight = prefill_weight
+        self._active_weight = active_weight
+        self._decay = decay
+        self._temperature = temperature
+        self._ttl = ttl
+        self._events = events
+        self.event_delay = event_delay if events else None
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        kind: Kind = "precise" if self._events else "approximate"
+        size = facts.entry_tokens
+        self._belief = Belief(facts, kind, entry_tokens=size, ttl=self._ttl)
+        self._blocks: list[Counter[int]] = [Counter() for _ in range(facts.num_replicas)]
+        self._paths: dict[int, Sequence[int]] = {}
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        cached = self._belief.cached_tokens(request)
+        size, prompt = self._belief.entry_tokens, request.num_prompt_tokens
+        prefilling = [replica.local.num_uncached_tokens for replica in replicas]
+        least, active = min(prefilling), queues(replicas)
+        costs = []
+        for i, tokens in enumerate(prefilling):
+            ahead = (tokens - least) / max(prompt, size)
+            credit = self._credit / (1 + self._decay * ahead) * cached[i]
+            blocks = max(0.0, tokens + prompt - credit) / size
+            decode = len(self._blocks[i]) + self._active_weight * active[i]
+            costs.append(self._prefill_weight * blocks + decode)
+        choice = self._pick(costs)
+        self._note(request, choice, cached[choice])
+        return choice
+
+    def _pick(self, costs: Sequence[float]) -> int:
+        rng = self.facts.rng
+        if not self._temperature:
+            return uniform_argmin(costs, rng)
+        return int(rng.choice(len(costs), p=softmax_weights(costs, self._temperature)))
+
+    def _note(self, request: IncomingRequest, choice: int, cached: int) -> None:
+        """Remember the blocks of a request until it ends."""
+        keys = request.prefix_keys(self._belief.entry_tokens)
+        # The block in which a prompt ends is nobody else's.
+        partial = (-request.request_id - 1,) * (
+            request.num_prompt_tokens > len(keys) * self._belief.entry_tokens
+        )
+        self._paths[request.request_id] = path = (*keys, *partial)
+        self._blocks[choice].update(path)
+        self._belief.sent(request, choice)
+        self.predicted_tokens = cached
+
+    def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
+        del time, num_tokens
+        blocks = self._blocks[replica]
+        for key in self._paths.pop(request_id):
+            blocks[key] -= 1
+            if not blocks[key]:
+                del blocks[key]

@@ -1,0 +1,36 @@
+"""Requests go where the KV cache is emptiest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.choice import uniform_argmin
+from kvsim.fleet.parameters import Seconds  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.view import ReplicaView
+
+
+@ROUTERS.register("least-kv")
+class LeastKV(Router):
+    """The smallest share of KV-cache blocks in use, as of the last look at the metrics.
+
+    Of equals, each is as likely. All requests between two looks see the same numbers.
+
+    Source: AIBrix's least-kv-cache, pkg/plugins/gateway/algorithms at e3e10f9e.
+
+    Parameters
+    ----------
+    scrape_interval : seconds between two looks
+    """
+
+    def __init__(self, *, scrape_interval: Seconds = 1.0) -> None:
+        self.scrape_interval = scrape_interval
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        del request
+        return uniform_argmin([r.scraped.kv_usage for r in replicas], self.facts.rng)

@@ -1,0 +1,169 @@
+"""llm-d's scheduler, the Gateway API inference extension: filter, weighted scores, picker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from kvsim.fleet import scorers
+from kvsim.fleet.affinity import is_released, sticky
+from kvsim.fleet.belief import Belief, Kind
+from kvsim.fleet.choice import queues, uniform_argmax
+from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+    Count,
+    Delay,
+    Limit,
+    Seconds,
+    Share,
+    Weight,
+)
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+#: Weights of prefix, queue and KV usage: as deployed with events, and the defaults without.
+WEIGHTS = {"precise": (3.0, 2.0, 2.0), "approximate": (1.0, 1.0, 1.0)}
+
+
+@ROUTERS.register("llm-d")
+class LlmD(Router):
+    """llm-d: the largest weighted sum of scores between 0 and 1, behind an optional prefix filter.
+
+    Scores: the share of the prompt that is cached; waiting requests, and running ones, from 1 for
+    the fewest to 0 for the most; the free share of the KV cache; requests in flight; tokens in
+    flight; the load-aware score of waiting requests; staying with the session; spreading prompts
+    that nobody has. A weight of 0 switches a score off.
+
+    The filter keeps the replicas that hold at least ``affinity`` of the prompt, but for a share
+    ``explore`` of the requests, and while the best of them is predicted to give the first token
+    less than ``max-ttft-penalty`` seconds later than the best other one.
+
+    Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling; weights of
+    its precise deployment: llm-d-kv-cache-manager at a378f5b3, benchmark 73. Predicted latency as a
+    score is left out; the filter predicts by the run's own step times.
+
+    Parameters
+    ----------
+    index : ``precise`` is told by the replicas' events, ``approximate`` remembers what was sent
+    prefix, queue, kv : weights; by default 3, 2, 2 with a precise index and 1, 1, 1 without
+    running, active, tokens, load, session, no_hit_lru : weights
+    picker : ``max-score`` (of equals, each as likely), ``weighted-random`` or ``random``
+    affinity : least share of the prompt to be kept by the filter, 0 for no filter
+    explore : share of the requests that pass the filter by
+    max_ttft_penalty : seconds
+    scrape_interval : seconds between two looks at the metrics
+    event_delay : seconds from a step's end until the precise index knows
+    block_size, lru_entries : of the approximate index, in tokens and entries per replica
+    """
+
+    watches_requests = True
+
+    def __init__(
+        self,
+        *,
+        index: Kind = "approximate",
+        prefix: Weight | None = None,
+        queue: Weight | None = None,
+        kv: Weight | None = None,
+        running: Weight = 0.0,
+        active: Weight = 0.0,
+        tokens: Weight = 0.0,
+        load: Weight = 0.0,
+        session: Weight = 0.0,
+        no_hit_lru: Weight = 0.0,
+        picker: Literal["max-score", "weighted-random", "random"] = "max-score",
+        affinity: Share = 0.0,
+        explore: Share = 0.01,
+        max_ttft_penalty: Limit = 5.0,
+        scrape_interval: Seconds = 0.05,
+        event_delay: Delay = 0.01,
+        block_size: Count = 64,
+        lru_entries: Count = 31_250,
+    ) -> None:
+        given = zip((prefix, queue, kv), WEIGHTS[index], strict=True)
+        self._prefix, self._queue, self._kv = (d if w is None else w for w, d in given)
+        self._running, self._active, self._tokens = running, active, tokens
+        self._load, self._session, self._no_hit_lru = load, session, no_hit_lru
+        self._picker = picker
+        self._affinity, self._explore, self._penalty = affinity, explore, max_ttft_penalty
+        self.scrape_interval = scrape_interval
+        self._kind = index
+        self.event_delay = event_delay if index == "precise" else None
+        self._entries = {"entry_tokens": block_size, "max_entries": lru_entries}
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        self._belief = Belief(facts, self._kind, **self._entries)
+        self._cold = scorers.NoHitLru(facts.num_replicas)
+        self._homes: dict[int, int] = {}  # of sessions
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        cached = self._belief.cached_tokens(request)
+        kept = self._filter(request, replicas, cached)
+        totals = self._scores(request, [replicas[i] for i in kept], cached)
+        choice = kept[self._pick(totals)]
+        self._belief.sent(request, choice)
+        self._cold.sent(choice, cached)
+        if request.session_id >= 0:
+            self._homes.setdefault(request.session_id, choice)
+        self.predicted_tokens = cached[choice]
+        return choice
+
+    def _filter(
+        self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
+    ) -> list[int]:
+        """Return the replicas that are scored."""
+        everyone = list(range(len(replicas)))
+        self.branch = "scores"
+        if not self._affinity:
+            return everyone
+        warm = sticky(self._belief.block_rates(request, cached), self._affinity)
+        if len(warm) == len(everyone):
+            return everyone
+        if self.facts.rng.random() < self._explore:
+            self.branch = "explored"
+            return everyone
+        own = request.num_prompt_tokens
+        loads = [r.local.num_uncached_tokens + own - cached[r.index] for r in replicas]
+        if is_released(loads, warm, self._penalty * self.facts.prefill_rate):
+            self.branch = "released"
+            return everyone
+        self.branch = "sticky"
+        return warm
+
+    def _scores(
+        self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
+    ) -> list[float]:
+        """Return the weighted sum of the scores of each replica that was kept."""
+        waiting = [replica.scraped.num_waiting for replica in replicas]
+        home = self._homes.get(request.session_id, -1)
+        held, cold = self._belief.block_rates(request, cached), self._cold.score(cached)
+        weighted: list[tuple[float, list[float]]] = [
+            (self._prefix, [held[replica.index] for replica in replicas]),
+            (self._queue, scorers.least_is_best(waiting)),
+            (self._kv, [1 - replica.scraped.kv_usage for replica in replicas]),
+            (self._running, scorers.least_is_best([r.scraped.num_running for r in replicas])),
+            (self._active, scorers.active_requests(queues(replicas))),
+            (self._tokens, scorers.token_load([r.local.num_prompt_tokens for r in replicas])),
+            (self._load, scorers.load_aware(waiting)),
+            (self._session, [float(replica.index == home) for replica in replicas]),
+            (self._no_hit_lru, [cold[replica.index] for replica in replicas]),
+        ]
+        used = [(weight, scores) for weight, scores in weighted if weight]
+        return [sum(w * scores[place] for w, scores in used) for place in range(len(replicas))]
+
+    def _pick(self, totals: Sequence[float]) -> int:
+        """Return the place of one of the totals."""
+        rng = self.facts.rng
+        if self._picker == "random":
+            return int(rng.integers(len(totals)))
+        if self._picker == "max-score":
+            return uniform_argmax(totals, rng)
+        draws = rng.random(len(totals)).tolist()
+        # A reservoir of one: the largest U^(1/weight) wins; nobody wins with a total of 0.
+        keys = [u ** (1 / t) if t > 0 else -1.0 for u, t in zip(draws, totals, strict=True)]
+        return uniform_argmax(keys, rng)

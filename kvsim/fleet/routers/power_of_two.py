@@ -1,0 +1,28 @@
+"""Requests go to the better of two replicas drawn at random."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.choice import power_of_two, queues
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.view import ReplicaView
+
+
+@ROUTERS.register("power-of-two")
+class PowerOfTwo(Router):
+    """Of two different replicas drawn at random, the one with fewer unfinished requests.
+
+    Source: Mitzenmacher, "The power of two choices in randomized load balancing", 2001.
+    """
+
+    looks_at_replicas = True
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        del request
+        return power_of_two(queues(replicas), self.facts.rng)

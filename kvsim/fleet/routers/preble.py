@@ -1,0 +1,141 @@
+"""Preble's E2: exploit a cached prefix, or explore."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.belief import Belief
+from kvsim.fleet.choice import argmin, queues
+from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+    Count,
+    Seconds,
+    Weight,
+    Whole,
+)
+from kvsim.fleet.prefix_load import PrefixLoad
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+#: Seconds per output token of a replica on which nothing has ended.
+FIRST_TPOT = 0.15
+#: Ended requests of a replica whose medians count.
+MOST_REMEMBERED = 256
+
+
+@ROUTERS.register("preble")
+class Preble(Router):
+    """Preble's E2: where most of the prompt is cached if that is more than is not, else anywhere.
+
+    If fewer tokens are missing than cached (exploit), the replicas with the longest match are
+    candidates; else (explore) all. The smallest ``L + M`` wins, the first of equals. L: the prefill
+    time of the misses of ``window`` seconds, of each piece shared among its holders, and ``active
+    requests * median output * median TPOT`` of the replica. M: the prefill time of what a virtual
+    LRU cache of the replica's size would drop. From ``warm-up`` requests per replica on, what would
+    go to the replica with the largest L goes to the one with the smallest, while the one is above
+    ``balance`` times the other.
+
+    Source: Preble, arXiv 2407.00023, and global_scheduler_with_time.py of WukLab/preble at
+    8e7906ae. Of the ways to balance (move, split or replicate the busiest subtree) requests that
+    move take their prefix along; a piece of the tree is ``entry-tokens`` tokens.
+
+    Parameters
+    ----------
+    window : seconds
+    balance : largest over smallest L
+    warm_up : requests per replica
+    own_prefill : add this request's own prefill to L and M, as the paper has it
+    entry_tokens : tokens that are matched as one
+    """
+
+    watches_requests = True
+
+    def __init__(
+        self,
+        *,
+        window: Seconds = 180.0,
+        balance: Weight = 1.5,
+        warm_up: Whole = 50,
+        own_prefill: bool = False,
+        entry_tokens: Count = 64,
+    ) -> None:
+        self._window = window
+        self._balance = balance
+        self._warm_up = warm_up
+        self._own_prefill = own_prefill
+        self._entry_tokens = entry_tokens
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        size, number = self._entry_tokens, facts.num_replicas
+        self._capacity = max(facts.num_kv_tokens // size, 1)
+        self._belief = Belief(facts, entry_tokens=size, max_entries=self._capacity)
+        self._piece_time = size / facts.prefill_rate
+        self._prefixes = PrefixLoad(self._belief.index, number, self._piece_time, self._window)
+        self._num_seen = 0
+        self._first_tokens: dict[int, float] = {}
+        empty = [deque[float](maxlen=MOST_REMEMBERED) for _ in range(2 * number)]
+        self._outputs, self._tpots = empty[:number], empty[number:]
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        now, prompt = request.arrival_time, request.num_prompt_tokens
+        cached, keys = self._belief.cached_tokens(request), self._belief.keys(request)
+        self._prefixes.forget(now)
+        loads = self._loads(queues(replicas))
+        best = max(cached)
+        if prompt - best < best:
+            self.branch = "exploit"
+            among = [i for i, tokens in enumerate(cached) if tokens == best]
+        else:
+            self.branch, among = "explore", list(range(len(replicas)))
+        costs = [load + self._dropped(i, len(keys), cached[i]) for i, load in enumerate(loads)]
+        if self._own_prefill:
+            time = self.facts.prefill_time
+            costs = [cost + time(prompt, cached[i]) for i, cost in enumerate(costs)]
+        choice = self._balanced(argmin(costs, among), loads)
+        self._num_seen += 1
+        self._belief.sent(request, choice)
+        self._prefixes.note(now, keys, cached[choice] // self._entry_tokens)
+        self.predicted_tokens = cached[choice]
+        return choice
+
+    def _loads(self, active: Sequence[int]) -> list[float]:
+        """Return L of each replica."""
+        loads = self._prefixes.seconds()
+        for place, number in enumerate(active):
+            output = median(self._outputs[place]) if self._outputs[place] else 0.0
+            tpot = median(self._tpots[place]) if self._tpots[place] else FIRST_TPOT
+            loads[place] += number * output * tpot
+        return loads
+
+    def _dropped(self, replica: int, num_entries: int, cached_tokens: int) -> float:
+        """Return M of a replica."""
+        new = num_entries - cached_tokens // self._entry_tokens
+        too_many = self._belief.index.size(replica) + new - self._capacity
+        return max(too_many, 0) * self._piece_time
+
+    def _balanced(self, choice: int, loads: Sequence[float]) -> int:
+        """Return who serves instead where loads are too far apart."""
+        if self._num_seen < self._warm_up * len(loads):
+            return choice
+        if loads[choice] < max(loads) or max(loads) <= self._balance * min(loads):
+            return choice
+        self.branch = "balanced"
+        return argmin(loads)
+
+    def on_first_token(self, request_id: int, replica: int, time: float) -> None:  # noqa: D102
+        del replica
+        self._first_tokens[request_id] = time
+
+    def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
+        first = self._first_tokens.pop(request_id, time)
+        self._outputs[replica].append(num_tokens)
+        if num_tokens > 1:
+            self._tpots[replica].append((time - first) / (num_tokens - 1))

@@ -1,0 +1,116 @@
+"""vLLM production-stack's routers that look at prefixes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from kvsim.fleet.belief import CHARS_PER_TOKEN, Belief, hit_rates
+from kvsim.fleet.choice import argmin, queues
+from kvsim.fleet.hash_ring import HashRing
+from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+    Count,
+    Delay,
+    Weight,
+    Whole,
+)
+from kvsim.fleet.request_rate import RequestRate
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+#: Characters of a chunk of the prefix trie.
+CHUNK = 128
+#: Of each replica on the hash ring, and seconds over which requests are counted: as `session`.
+POINTS, WINDOW = 160, 60.0
+
+
+@ROUTERS.register("production-stack")
+class ProductionStack(Router):
+    """production-stack: by prefix trie, by KV look-up, or by match against load.
+
+    - ``prefixaware``: a trie of chunks of 128 characters that were sent, never evicted; at random
+      among those with the longest match, everybody if there is none.
+    - ``kvaware``: asks where the KV is; the longest match, but if less than ``prompt - threshold``
+      tokens match, the session's place on a hash ring, and without a session the fewest requests
+      of late.
+    - ``loadaware``: the largest ``matched / prompt - beta * (load - mean) / max(1, mean)``, loads
+      being requests in flight. The first of equals.
+
+    Source: routing_logic.py of vllm-project/production-stack at a6c01db0; ``loadaware`` as proposed
+    there in pull request 1035. What LMCache's controller knows is taken from the replicas' events.
+
+    Parameters
+    ----------
+    policy : which one
+    threshold : tokens (``kvaware``)
+    beta : how much load counts (``loadaware``)
+    event_delay : seconds from a step's end until a look-up knows
+    chunk_tokens : tokens of a chunk, at four characters each
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Literal["prefixaware", "kvaware", "loadaware"] = "prefixaware",
+        threshold: Whole = 2000,
+        beta: Weight = 1.0,
+        event_delay: Delay = 0.01,
+        chunk_tokens: Count = CHUNK // CHARS_PER_TOKEN,
+    ) -> None:
+        self._policy = policy
+        self._threshold = threshold
+        self._beta = beta
+        self._chunk_tokens = chunk_tokens
+        self.event_delay = None if policy == "prefixaware" else event_delay
+        self.looks_at_replicas = policy == "loadaware"
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        kind = "approximate" if self._policy == "prefixaware" else "precise"
+        self._belief = Belief(facts, kind, entry_tokens=self._chunk_tokens)  # type: ignore[arg-type]
+        self._ring = HashRing(facts.num_replicas, POINTS)
+        self._rate = RequestRate(facts.num_replicas, WINDOW)
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        cached = self._belief.cached_tokens(request)
+        if self._policy == "loadaware":
+            choice = self._weigh(request, queues(replicas), cached)
+        elif self._policy == "kvaware":
+            choice = self._look_up(request, cached)
+        else:
+            choice = self._draw(cached)
+        self._belief.sent(request, choice)
+        self._rate.count(choice, request.arrival_time)
+        self.predicted_tokens = cached[choice]
+        return choice
+
+    def _draw(self, cached: Sequence[int]) -> int:
+        self.branch = "matched" if any(cached) else "anybody"
+        longest = [i for i, tokens in enumerate(cached) if tokens == max(cached)]
+        return longest[int(self.facts.rng.integers(len(longest)))]
+
+    def _look_up(self, request: IncomingRequest, cached: Sequence[int]) -> int:
+        if max(cached) and max(cached) >= request.num_prompt_tokens - self._threshold:
+            self.branch = "matched"
+            return cached.index(max(cached))
+        if request.session_id >= 0:
+            self.branch = "session"
+            return self._ring.owner(request.session_id)
+        self.branch = "request rate"
+        return self._rate.lowest(request.arrival_time)
+
+    def _weigh(self, request: IncomingRequest, loads: Sequence[int], cached: Sequence[int]) -> int:
+        self.branch = "weighed"
+        mean = sum(loads) / len(loads)
+        rates = hit_rates(request, cached)
+        return argmin(
+            [
+                self._beta * (load - mean) / max(1, mean) - rate
+                for load, rate in zip(loads, rates, strict=True)
+            ]
+        )

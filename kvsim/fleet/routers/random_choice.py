@@ -1,0 +1,22 @@
+"""Requests go anywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.view import ReplicaView
+
+
+@ROUTERS.register("random")
+class Random(Router):
+    """Any replica, each as likely."""
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        del request
+        return int(self.facts.rng.integers(len(replicas)))

@@ -1,0 +1,92 @@
+"""Ray Serve's prefix-aware router."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.belief import hit_rates
+from kvsim.fleet.choice import argmin, power_of_two, queues
+from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+    Count,
+    Limit,
+    Seconds,
+    Share,
+)
+from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.text_tree import TextTree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+
+@ROUTERS.register("ray-prefix-aware")
+class RayPrefixAware(Router):
+    """Ray Serve's PrefixCacheAffinityRouter: the best match, or else the smallest tree.
+
+    If ``max - min`` requests in flight are above ``imbalanced-threshold``, power of two choices. If
+    the best match is below ``match-rate`` of the prompt, the replicas with the smallest tree;
+    otherwise those with the best match. Of these, the fewest in flight, the first of equals.
+
+    Source: ray-project/ray, prefix_aware_router.py at 06c16f2, with its defaults: the gate never
+    opens. Its tree holds text; here entries of ``entry-tokens`` tokens, four characters each.
+
+    Parameters
+    ----------
+    imbalanced_threshold : requests
+    match_rate : share of the prompt
+    eviction_interval : seconds between evictions of the least recently used leaves
+    eviction_threshold, eviction_target : characters per replica above which leaves are dropped, and
+        down to which
+    entry_tokens : tokens that are matched as one
+    """
+
+    looks_at_replicas = True
+
+    def __init__(
+        self,
+        *,
+        imbalanced_threshold: Limit = math.inf,
+        match_rate: Share = 0.1,
+        eviction_interval: Seconds = 10.0,
+        eviction_threshold: Limit = 400_000,
+        eviction_target: Limit = 360_000,
+        entry_tokens: Count = 16,
+    ) -> None:
+        if eviction_target > eviction_threshold:
+            raise ValueError(
+                f"router 'ray-prefix-aware': eviction-target={eviction_target:g}: must not be "
+                f"above eviction-threshold ({eviction_threshold:g})"
+            )
+        self._gate = imbalanced_threshold
+        self._match_rate = match_rate
+        self._tree_options = {
+            "entry_tokens": entry_tokens,
+            "interval": eviction_interval,
+            "most": eviction_threshold,
+            "target": eviction_target,
+        }
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        self._tree = TextTree(facts, **self._tree_options)  # type: ignore[arg-type]
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        loads, cached = queues(replicas), self._tree.cached_tokens(request)
+        if max(loads) - min(loads) > self._gate:
+            self.branch, choice = "balanced", power_of_two(loads, self.facts.rng)
+        else:
+            if max(hit_rates(request, cached)) < self._match_rate:
+                self.branch, sizes = "smallest tree", self._tree.sizes()
+                among = [i for i, size in enumerate(sizes) if size == min(sizes)]
+            else:
+                self.branch = "matched"
+                among = [i for i, tokens in enumerate(cached) if tokens == max(cached)]
+            choice = argmin(loads, among)
+        self._tree.sent(request, choice)
+        self.predicted_tokens = cached[choice]
+        return choice

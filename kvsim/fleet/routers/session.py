@@ -1,0 +1,54 @@
+"""Conversations stay where they began."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.hash_ring import HashRing
+from kvsim.fleet.parameters import Count, Seconds  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.request_rate import RequestRate
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+
+@ROUTERS.register("session")
+class Session(Router):
+    """Consistent hashing of the session; without one, the replica that got the fewest requests.
+
+    A hash ring with ``points`` points per replica. A request without a session goes where this
+    gateway sent the fewest in the last ``window`` seconds.
+
+    Source: production-stack's session policy, routing_logic.py at a6c01db0; the number of points
+    and the window are chosen here.
+
+    Parameters
+    ----------
+    points : of each replica on the ring
+    window : seconds over which requests are counted
+    """
+
+    def __init__(self, *, points: Count = 160, window: Seconds = 60.0) -> None:
+        self._points = points
+        self._window = window
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        self._ring = HashRing(facts.num_replicas, self._points)
+        self._rate = RequestRate(facts.num_replicas, self._window)
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        del replicas
+        if request.session_id >= 0:
+            self.branch = "session"
+            choice = self._ring.owner(request.session_id)
+        else:
+            self.branch = "request rate"
+            choice = self._rate.lowest(request.arrival_time)
+        self._rate.count(choice, request.arrival_time)
+        return choice

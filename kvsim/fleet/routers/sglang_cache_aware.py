@@ -1,0 +1,90 @@
+"""SGLang's cache-aware router."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.belief import hit_rates
+from kvsim.fleet.choice import argmin, queues
+from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+    Count,
+    Limit,
+    Seconds,
+    Share,
+    Weight,
+)
+from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.text_tree import TextTree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+
+@ROUTERS.register("sglang-cache-aware")
+class SglangCacheAware(Router):
+    """SGLang's cache_aware: the longest match, unless loads are far apart or nothing matches.
+
+    Loads are far apart if ``max - min`` requests in flight are above ``balance-abs`` and ``max >
+    balance-rel * min``: then the fewest in flight. Otherwise, if the longest match is above
+    ``cache-threshold`` of the prompt: that replica; else the one with the smallest tree. The prompt
+    is inserted wherever it goes. Of equals, the first.
+
+    The known weakness is the rule's own: with few requests in flight the first gate never opens,
+    and one replica may serve everything that shares a prefix (sgl-project/sglang, issue 21199).
+
+    Source: sgl-router/src/policies/cache_aware.rs at 026f853, with its defaults. Its tree holds
+    text; here entries of ``entry-tokens`` tokens, four characters each.
+
+    Parameters
+    ----------
+    cache_threshold : share of the prompt that must match
+    balance_abs, balance_rel : of the gate
+    eviction_interval : seconds between evictions of the least recently used leaves
+    max_tree_size : characters per replica that are left
+    entry_tokens : tokens that are matched as one
+    """
+
+    looks_at_replicas = True
+
+    def __init__(
+        self,
+        *,
+        cache_threshold: Share = 0.3,
+        balance_abs: Weight = 64,
+        balance_rel: Weight = 1.5,
+        eviction_interval: Seconds = 120.0,
+        max_tree_size: Limit = 67_108_864,
+        entry_tokens: Count = 16,
+    ) -> None:
+        self._threshold = cache_threshold
+        self._abs, self._rel = balance_abs, balance_rel
+        self._interval = eviction_interval
+        self._most = max_tree_size
+        self._entry_tokens = entry_tokens
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        self._tree = TextTree(
+            facts,
+            entry_tokens=self._entry_tokens,
+            interval=self._interval,
+            most=self._most,
+            target=self._most,
+        )
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        loads, cached = queues(replicas), self._tree.cached_tokens(request)
+        low, high = min(loads), max(loads)
+        if high - low > self._abs and high > self._rel * low:
+            self.branch, choice = "balanced", argmin(loads)
+        elif max(hit_rates(request, cached)) > self._threshold:
+            self.branch, choice = "matched", cached.index(max(cached))
+        else:
+            self.branch, choice = "smallest tree", argmin(self._tree.sizes())
+        self._tree.sent(request, choice)
+        self.predicted_tokens = cached[choice]
+        return choice

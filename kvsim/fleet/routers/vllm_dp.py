@@ -1,0 +1,58 @@
+"""vLLM's own balancer of data-parallel ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.choice import argmin
+from kvsim.fleet.parameters import Seconds  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.router import ROUTERS, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
+    from kvsim.fleet.view import ReplicaView
+
+#: A waiting request counts as much as so many running ones.
+WAITING = 4
+
+
+@ROUTERS.register("vllm-dp")
+class VllmDataParallel(Router):
+    """The smallest ``4 * waiting + running``, counted by the coordinator every 100 ms.
+
+    What was sent since the last count is taken to wait. Without that, as ``count-sent=false`` has
+    it, all requests of an interval go to one replica. The first of equals.
+
+    Source: vLLM's data-parallel deployment guide; weights and interval as in docs/guide/routing.md
+    of inference-sim at f90a1e3a.
+
+    Parameters
+    ----------
+    scrape_interval : seconds between two counts
+    count_sent : add what was sent since
+    """
+
+    def __init__(self, *, scrape_interval: Seconds = 0.1, count_sent: bool = True) -> None:
+        self.scrape_interval = scrape_interval
+        self._count_sent = count_sent
+
+    def start(self, facts: Facts) -> None:  # noqa: D102
+        super().start(facts)
+        self._sent = [0] * facts.num_replicas
+        self._as_of = [facts.start_time] * facts.num_replicas
+
+    def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
+        del request
+        costs = []
+        for index, replica in enumerate(replicas):
+            counted = replica.scraped
+            if counted.as_of != self._as_of[index]:
+                self._as_of[index], self._sent[index] = counted.as_of, 0
+            waiting = counted.num_waiting + self._sent[index]
+            costs.append(WAITING * waiting + counted.num_running)
+        choice = argmin(costs)
+        self._sent[choice] += self._count_sent
+        return choice

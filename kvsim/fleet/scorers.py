@@ -1,0 +1,75 @@
+"""llm-d's scorers: how good each replica is, between 0 and 1.
+
+Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Tokens in flight at which the token load scores 0.
+MOST_TOKENS = 4_194_304
+#: Waiting requests at which the load-aware score is 0.
+MOST_WAITING = 128
+
+
+def least_is_best(values: Sequence[float]) -> list[float]:
+    """Score queues or running requests: from 1 for the fewest to 0 for the most; 1 if equal."""
+    low, high = min(values), max(values)
+    if high == low:
+        return [1.0] * len(values)
+    return [(high - value) / (high - low) for value in values]
+
+
+def active_requests(
+    in_flight: Sequence[int], *, idle_threshold: int = 0, most_when_busy: float = 1.0
+) -> list[float]:
+    """Score requests in flight: 1 if idle, else by distance from the busiest."""
+    most = max(in_flight)
+    return [
+        1.0 if number <= idle_threshold else (most - number) / most * most_when_busy
+        for number in in_flight
+    ]
+
+
+def token_load(in_flight: Sequence[int]) -> list[float]:
+    """Score tokens in flight."""
+    return [1 - min(1.0, tokens / MOST_TOKENS) for tokens in in_flight]
+
+
+def load_aware(waiting: Sequence[int]) -> list[float]:
+    """Score waiting requests: a half if none waits."""
+    return [0.5 * (1 - min(number, MOST_WAITING) / MOST_WAITING) for number in waiting]
+
+
+class NoHitLru:
+    """Spreads prompts that nobody has: first to who never had one, then to who had one longest ago.
+
+    Parameters
+    ----------
+    num_replicas : replicas
+    """
+
+    def __init__(self, num_replicas: int) -> None:
+        self._order: list[int] = []  # who got cold work, the oldest first
+        self._num_replicas = num_replicas
+
+    def score(self, matched: Sequence[int]) -> list[float]:
+        """Score a prompt: 0.5 for all if anybody has a part of it."""
+        if any(matched):
+            return [0.5] * len(matched)
+        fresh = [i for i in range(self._num_replicas) if i not in self._order]
+        rank = {replica: place for place, replica in enumerate([*fresh, *self._order])}
+        steps = max(self._num_replicas - 1, 1)
+        return [max(1 - rank[i] / steps, 0.0) for i in range(self._num_replicas)]
+
+    def sent(self, replica: int, matched: Sequence[int]) -> None:
+        """Note where cold work went. Mutates."""
+        if any(matched):
+            return
+        if replica in self._order:
+            self._order.remove(replica)
+        self._order.append(replica)

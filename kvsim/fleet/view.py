@@ -1,0 +1,81 @@
+"""What a router sees of a replica: values that know their age."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kvsim.engine.backend import Backend
+    from kvsim.engine.incoming import IncomingRequest
+
+
+class Scraped(NamedTuple):
+    """What a replica's metrics said when they were last asked for.
+
+    Attributes
+    ----------
+    as_of : when that was, seconds
+    num_waiting, num_running : requests, after its last step up to then
+    kv_usage : share of its blocks in use
+    """
+
+    as_of: float
+    num_waiting: int = 0
+    num_running: int = 0
+    kv_usage: float = 0.0
+
+
+@dataclass(slots=True)
+class Local:
+    """What one gateway knows exactly, without delay: what it sent itself.
+
+    Attributes
+    ----------
+    num_requests : sent and not ended
+    num_prefilling : of these, without a first token
+    num_prompt_tokens : of the prompts of all that have not ended
+    num_uncached_tokens : of the prompts without a first token, what the router took for not cached
+    """
+
+    num_requests: int = 0
+    num_prefilling: int = 0
+    num_prompt_tokens: int = 0
+    num_uncached_tokens: int = 0
+
+
+class ReplicaView:
+    """One replica, as one gateway sees it.
+
+    Attributes
+    ----------
+    index : number of the replica
+    local : exact counters of what this gateway sent; kept for routers with ``watches_requests``
+    scraped : values of the replica's metrics; kept for routers with a ``scrape_interval``
+    """
+
+    __slots__ = ("_replica", "index", "local", "scraped", "shares")
+
+    def __init__(self, index: int, replica: Backend, *, shares: bool) -> None:
+        self.index = index
+        self._replica = replica
+        self.local = Local()
+        self.scraped = Scraped(0.0)
+        self.shares = shares  # with other gateways
+
+    @property
+    def clock(self) -> float:
+        """Time of the last event the replica has processed."""
+        return self._replica.clock
+
+    def next_event_time(self) -> float:
+        """When it will do something next if nothing arrives, ``inf`` if never."""
+        return self._replica.next_event_time()
+
+    def num_outstanding(self) -> int:
+        """Requests that this gateway sent and that have not ended."""
+        return self.local.num_requests if self.shares else self._replica.num_outstanding()
+
+    def num_cached_tokens(self, request: IncomingRequest) -> int:
+        """Tokens of a prompt that the prefix cache would hit now: no real router knows this."""
+        return self._replica.num_cached_tokens(request)

@@ -1,0 +1,476 @@
+"""Every router's rule, by hand-made fleets on which another rule would choose otherwise."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from fleets import BLOCK, cache, requests, started, views
+
+from kvsim.fleet.affinity import is_released, sticky
+from kvsim.fleet.hash_ring import HashRing
+from kvsim.fleet.router import REJECT
+from kvsim.fleet.routers.dynamo import softmax_weights
+from kvsim.fleet.scorers import NoHitLru, active_requests, least_is_best, load_aware, token_load
+
+LONG = [(1, 160)]  # ten blocks
+(ONE,) = requests(LONG)
+
+
+# -- load only -------------------------------------------------------------------------------------
+
+
+def test_random_reaches_everybody() -> None:
+    router = started("random")
+    counts = Counter(router.choose(ONE, views()) for _ in range(300))
+    assert set(counts) == {0, 1, 2}
+    assert min(counts.values()) > 70
+
+
+def test_power_of_two_never_takes_the_worst_of_three_and_takes_the_second() -> None:
+    router = started("power-of-two")
+    counts = Counter(router.choose(ONE, views([5, 1, 9])) for _ in range(300))
+    # Pairs (0, 1) and (1, 2) go to 1, (0, 2) to 0: the busiest is never chosen.
+    assert set(counts) == {0, 1}
+    assert 60 < counts[0] < 140
+
+
+def test_vllm_dp_weighs_waiting_four_times_and_counts_what_it_sent() -> None:
+    router = started("vllm-dp")
+    seen = views(waiting=[1, 0, 0], running=[0, 5, 4])
+    assert router.choose(ONE, seen) == 0  # 4 against 5 and 4: the first of equals
+    assert router.choose(ONE, seen) == 2  # 8, 5, 4
+    assert router.choose(ONE, seen) == 1  # 8, 5, 8
+    assert router.choose(ONE, views(waiting=[1, 0, 0], running=[0, 5, 4], as_of=0.1)) == 0
+    stale = started("vllm-dp+count-sent=false")
+    assert [stale.choose(ONE, seen) for _ in range(3)] == [0, 0, 0]
+
+
+def test_least_kv_takes_the_emptiest_cache_whatever_the_queues() -> None:
+    router = started("least-kv")
+    assert router.choose(ONE, views([0, 9, 0], usage=[0.3, 0.1, 0.2])) == 1
+    equal = Counter(router.choose(ONE, views(usage=[0.1, 0.1, 0.2])) for _ in range(100))
+    assert set(equal) == {0, 1}
+
+
+# -- consistent hashing ----------------------------------------------------------------------------
+
+
+def test_a_ring_moves_only_what_its_new_member_takes() -> None:
+    three, four = HashRing(3, 160), HashRing(4, 160)
+    moved = [key for key in range(1000) if three.owner(key) != four.owner(key)]
+    assert all(four.owner(key) == 3 for key in moved)
+    assert 150 < len(moved) < 350
+    assert sorted(three.walk(7)) == [0, 1, 2]
+
+
+def test_session_keeps_conversations_and_deals_others_to_who_got_fewest() -> None:
+    found = requests(*[LONG] * 8, sessions=[5, 5, 7, 7, -1, -1, -1, -1], gap=10.0)
+    router = started("session+window=30")
+    chosen = [router.choose(request, views()) for request in found]
+    assert chosen[0] == chosen[1]
+    assert chosen[2] == chosen[3]
+    ring = HashRing(3, 160)
+    assert chosen[0] == ring.owner(5)
+    # At 40 s the window of 30 s holds what was sent at 20 and 30, but not at 10.
+    fewest = Counter({0: 0, 1: 0, 2: 0})
+    fewest.update(chosen[2:4])
+    assert chosen[4] == min(range(3), key=lambda i: (fewest[i], i))
+    assert len({*chosen[5:8]}) == 3 or chosen[2] not in chosen[4:6]
+
+
+def test_chwbl_passes_by_who_is_above_the_bound() -> None:
+    router = started("chwbl+epsilon=0.25")
+    owner, second, third = router._ring.walk(ONE.prefix_keys(BLOCK)[3])
+    loads = [0, 0, 0]
+    assert router.choose(ONE, views(loads)) == owner
+    assert router.branch == "owner"
+    loads[owner], loads[second], loads[third] = 4, 3, 1  # mean 8/3, bound ceil(3.33) = 4
+    assert router.choose(ONE, views(loads)) == owner
+    loads[owner] = 5  # mean 3, bound ceil(3.75) = 4
+    assert router.choose(ONE, views(loads)) == second
+    assert router.branch == "spilled"
+    loads[second], loads[owner] = 5, 6  # mean 4, bound 5
+    assert router.choose(ONE, views(loads)) == second
+
+
+def test_chwbl_sends_one_prefix_to_one_place() -> None:
+    first, same, other = requests([(1, 64), (2, 300)], [(1, 64), (3, 9)], [(4, 64), (2, 300)])
+    router = started("chwbl", 50)
+    chosen = [router.choose(r, views([0] * 50)) for r in (first, same, other)]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+# -- llm-d -----------------------------------------------------------------------------------------
+
+
+def test_scores_of_llm_d() -> None:
+    assert least_is_best([2, 6, 4]) == [1.0, 0.0, 0.5]
+    assert least_is_best([3, 3]) == [1.0, 1.0]
+    assert active_requests([0, 2, 8]) == [1.0, 0.75, 0.0]
+    assert active_requests([1, 2, 8], idle_threshold=1, most_when_busy=0.5) == [1.0, 0.375, 0.0]
+    assert token_load([0, 2_097_152, 9_000_000]) == [1.0, 0.5, 0.0]
+    assert load_aware([0, 64, 500]) == [0.5, 0.25, 0.0]
+
+
+def test_no_hit_lru_takes_the_unused_first_then_the_oldest() -> None:
+    lru = NoHitLru(3)
+    assert lru.score([0, 0, 0]) == [1.0, 0.5, 0.0]
+    lru.sent(0, [0, 0, 0])
+    assert lru.score([0, 0, 0]) == [0.0, 1.0, 0.5]
+    lru.sent(1, [0, 1, 0])  # warm: not counted
+    lru.sent(2, [0, 0, 0])
+    assert lru.score([0, 0, 0]) == [0.5, 1.0, 0.0]  # 1 unused, then 0, then 2
+    assert lru.score([0, 4, 0]) == [0.5, 0.5, 0.5]
+
+
+def test_llm_d_adds_weighted_scores() -> None:
+    seen = views(waiting=[4, 0, 2], usage=[0.5, 0.9, 0.1])
+    router = started("llm-d+index=precise")
+    cache(router, ONE, [10, 0, 5])
+    # 3 * (1, 0, .5) + 2 * (0, 1, .5) + 2 * (.5, .1, .9)
+    totals = router._scores(ONE, seen, [160, 0, 80])
+    assert totals == pytest.approx([4.0, 2.2, 4.3])
+    assert router.choose(ONE, seen) == 2
+    assert router.predicted_tokens == 80
+    prefix = started("llm-d+index=precise+queue=0+kv=0")
+    cache(prefix, ONE, [10, 0, 5])
+    assert prefix.choose(ONE, seen) == 0
+    assert started("llm-d")._scores(ONE, seen, [0, 0, 0]) == pytest.approx([0.5, 1.1, 1.4])
+
+
+def test_llm_d_approximate_index_remembers_what_was_sent_in_entries_of_64() -> None:
+    router = started("llm-d+queue=0+kv=0")
+    first = router.choose(ONE, views())
+    assert router.predicted_tokens == 0
+    assert router.choose(ONE, views()) == first
+    assert router.predicted_tokens == 128  # two whole entries of 160 tokens
+    small = started("llm-d+queue=0+kv=0+lru-entries=1")
+    small.choose(ONE, views())
+    small.choose(ONE, views())
+    assert small.predicted_tokens == 64
+
+
+def test_pickers_of_llm_d() -> None:
+    totals = [3.0, 1.0, 0.0]
+    chosen = {
+        picker: Counter(started(f"llm-d+picker={picker}", seed=k)._pick(totals) for k in range(400))
+        for picker in ("max-score", "weighted-random", "random")
+    }
+    assert set(chosen["max-score"]) == {0}
+    assert set(chosen["weighted-random"]) == {0, 1}
+    assert 0.68 < chosen["weighted-random"][0] / 400 < 0.82  # 3 of 4
+    assert min(chosen["random"].values()) > 100
+    assert set(Counter(started("llm-d", seed=k)._pick([1, 1, 0]) for k in range(50))) == {0, 1}
+
+
+def test_the_affinity_filter_keeps_the_warm_until_they_are_too_slow() -> None:
+    assert sticky([0.9, 0.1, 0.8], 0.8) == [0, 2]
+    assert sticky([0.7, 0.1], 0.8) == [0, 1]
+    assert is_released([300, 10, 250], [0, 2], 240)
+    assert not is_released([300, 10, 250], [0, 2], 241)
+    assert not is_released([300, 250], [0, 1], 0)
+    router = started("llm-d+index=precise+prefix=0+queue=1+kv=0+affinity=0.8+explore=0")
+    cache(router, ONE, [10, 0, 0])
+    assert router.choose(ONE, views(waiting=[9, 0, 0])) == 0  # sticky, however long the queue
+    assert router.branch == "sticky"
+    # 5 s at 1000 tokens/s; the warm one saves 160 tokens.
+    assert router.choose(ONE, views(waiting=[9, 0, 1], uncached=[5159, 0, 0])) == 0
+    assert router.choose(ONE, views(waiting=[9, 0, 1], uncached=[5160, 0, 0])) == 1
+    assert router.branch == "released"
+    exploring = started("llm-d+index=precise+affinity=0.8+explore=1")
+    cache(exploring, ONE, [10, 0, 0])
+    exploring.choose(ONE, views())
+    assert exploring.branch == "explored"
+
+
+def test_token_aware_spills_at_tau() -> None:
+    assert started("llm-d-token-aware+rate=20480").tau == 286_720  # Qwen3-32B TP2 on H100
+    assert started("llm-d-token-aware").tau == 14_000  # of the fleet's own rate
+    router = started("llm-d-token-aware+max-wait=1")
+    cache(router, ONE, [8, 0, 9])
+    assert router.choose(ONE, views(uncached=[40, 0, 80])) == 0  # 40 + 32 against 80 + 16
+    assert router.branch == "sticky"
+    assert router.choose(ONE, views(uncached=[40, 0, 20])) == 2
+    assert router.choose(ONE, views(uncached=[999, 0, 1200])) == 0
+    assert router.choose(ONE, views(uncached=[1000, 0, 1200])) == 1
+    assert router.branch == "spilled"
+
+
+# -- Dynamo ----------------------------------------------------------------------------------------
+
+
+def test_dynamo_example_costs_18_10_11() -> None:
+    """Cached 2, 5, 8 of 10 blocks; 10, 5, 9 blocks decoding: 8 + 10, 5 + 5, 2 + 9."""
+    router = started("dynamo")
+    cache(router, ONE, [2, 5, 8])
+    for replica, number in enumerate([10, 5, 9]):
+        router._blocks[replica].update(range(1000 * replica, 1000 * replica + number))
+    costs: list[float] = []
+    router._pick = lambda found: costs.extend(found) or 1
+    router.choose(ONE, views())
+    assert costs == [18.0, 10.0, 11.0]
+
+
+def test_dynamo_chooses_the_second_of_the_example() -> None:
+    router = started("dynamo")
+    cache(router, ONE, [2, 5, 8])
+    for replica, number in enumerate([10, 5, 9]):
+        router._blocks[replica].update(range(1000 * replica, 1000 * replica + number))
+    assert router.choose(ONE, views()) == 1
+    assert router.predicted_tokens == 80
+
+
+def test_dynamo_without_credit_balances_loads() -> None:
+    blind, sighted = started("dynamo+credit=0"), started("dynamo")
+    for router in (blind, sighted):
+        cache(router, ONE, [10, 0, 0])
+    seen = views(uncached=[64, 48, 96])
+    assert sighted.choose(ONE, seen) == 0
+    assert blind.choose(ONE, seen) == 1
+
+
+def test_dynamo_counts_shared_blocks_once_and_until_the_end() -> None:
+    first, second = requests([(1, 160)], [(1, 96), (2, 70)])
+    router = started("dynamo", 1)
+    router.choose(first, views([0]))
+    assert len(router._blocks[0]) == 10
+    router.choose(second, views([1]))
+    assert len(router._blocks[0]) == 10 + 4 + 1  # six shared, four more, the end of the prompt
+    router.on_finish(0, 0, 1.0, 4)
+    assert len(router._blocks[0]) == 11
+    router.on_finish(1, 0, 1.0, 4)
+    assert not router._blocks[0]
+
+
+def test_dynamo_active_weight_decay_and_temperature() -> None:
+    even = views([3, 0, 0])
+    assert started("dynamo+active-weight=1").choose(ONE, even) in (1, 2)
+    # What is cached counts half where one prompt's worth of tokens is ahead.
+    decayed, plain = started("dynamo+decay=1"), started("dynamo")
+    for router in (decayed, plain):
+        cache(router, ONE, [9, 0, 0])
+    assert plain.choose(ONE, views(uncached=[128, 0, 32])) == 0
+    assert decayed.choose(ONE, views(uncached=[128, 0, 32])) == 1
+    assert softmax_weights([5.0, 5.0], 1.0) == [0.5, 0.5]
+    warm = softmax_weights([0.0, 1.0, 2.0], 0.5)
+    assert warm[0] / warm[1] == pytest.approx(2.718281828)  # exp(0.5 / 0.5)
+    drawn = Counter(started("dynamo+temperature=1", seed=k).choose(ONE, even) for k in range(60))
+    assert len(drawn) == 3
+
+
+def test_dynamo_without_events_forgets_after_its_ttl() -> None:
+    early, soon, late = requests(LONG, LONG, LONG, gap=100.0)
+    router = started("dynamo+events=false")
+    router.on_finish(0, router.choose(early, views()), 1.0, 4)
+    router.choose(soon, views())
+    assert router.predicted_tokens == 160
+    stale = started("dynamo+events=false+ttl=99")
+    stale.on_finish(0, stale.choose(early, views()), 1.0, 4)
+    stale.choose(late, views())
+    assert stale.predicted_tokens == 0
+
+
+# -- trees of text ---------------------------------------------------------------------------------
+
+
+def test_sglang_needs_both_gates_to_balance() -> None:
+    router = started("sglang-cache-aware", 2)
+    router._tree.sent(ONE, 0)
+    assert router.choose(ONE, views([64, 0])) == 0  # 64 apart is not above 64
+    assert router.branch == "matched"
+    assert router.choose(ONE, views([200, 135])) == 0  # 65 apart, but less than 1.5 times
+    assert router.choose(ONE, views([65, 0])) == 1
+    assert router.branch == "balanced"
+    assert router._tree.cached_tokens(ONE) == [160, 160]  # it is inserted there, too
+
+
+def test_sglang_takes_the_smallest_tree_below_its_threshold() -> None:
+    first, little, much = requests([(1, 160)], [(1, 48), (2, 112)], [(1, 64), (3, 96)])
+    router = started("sglang-cache-aware", 2)
+    assert router.choose(first, views([0, 0])) == 0
+    assert router.choose(little, views([0, 0])) == 1  # 48 of 160 is not above 0.3
+    assert router.branch == "smallest tree"
+    assert router.choose(much, views([0, 0])) == 0
+    assert router.branch == "matched"
+
+
+def test_sglang_lets_one_replica_starve_where_everything_shares_a_prefix() -> None:
+    """The known failure: few in flight never open the gate (sglang issue 21199)."""
+    router, loads = started("sglang-cache-aware", 2), [0, 0]
+    for request in requests(*[[(1, 144), (k + 2, 16)] for k in range(64)]):
+        loads[router.choose(request, views(loads))] += 1
+    assert loads == [64, 0]
+
+
+def test_trees_are_cut_down_now_and_then() -> None:
+    early, before, after = requests(LONG, LONG, [(1, 160), (9, 16)], gap=70.0)
+    router = started("sglang-cache-aware+max-tree-size=256", 1)
+    router.choose(early, views([0]))
+    router.choose(before, views([0]))  # at 70 s, 640 characters are still there
+    assert router.predicted_tokens == 160
+    router.choose(after, views([0]))  # at 140 s the leaves are gone: 256 characters, 64 tokens
+    assert router.predicted_tokens == 64
+    ray = started("ray-prefix-aware+eviction-threshold=600+eviction-target=320", 1)
+    for request in (early, before):
+        ray.choose(request, views([0]))
+    assert ray.predicted_tokens == 80
+
+
+def test_ray_takes_the_best_match_or_the_smallest_tree_and_there_the_shortest_queue() -> None:
+    first, little, much, other = requests(
+        [(1, 160)], [(1, 16), (2, 160)], [(1, 16), (2, 96)], [(7, 160)]
+    )
+    router = started("ray-prefix-aware")
+    assert router.choose(first, views([3, 2, 4])) == 1  # all trees are empty
+    assert router.choose(little, views([5, 2, 4])) == 2  # 16 of 176 is below 0.1
+    assert router.branch == "smallest tree"
+    assert router.choose(much, views([0, 0, 9])) == 2  # 112 of it are there
+    assert router.branch == "matched"
+    assert router.choose(other, views([9, 0, 0])) == 0
+
+
+def test_ray_balances_only_above_its_threshold() -> None:
+    never = started("ray-prefix-aware", 2)
+    never._tree.sent(ONE, 0)
+    assert never.choose(ONE, views([10**6, 0])) == 0
+    gated = started("ray-prefix-aware+imbalanced-threshold=10", 2)
+    gated._tree.sent(ONE, 0)
+    assert gated.choose(ONE, views([10, 0])) == 0
+    assert gated.choose(ONE, views([11, 0])) == 1
+    assert gated.branch == "balanced"
+
+
+# -- production-stack and AIBrix -------------------------------------------------------------------
+
+
+def test_production_stack_draws_among_the_longest_matches() -> None:
+    chosen = set()
+    for seed in range(20):
+        router = started("production-stack", seed=seed)
+        for replica in (0, 2):
+            router._belief.index.insert(replica, ONE.prefix_keys(32))
+        chosen.add(router.choose(ONE, views([99, 0, 99])))
+        assert router.predicted_tokens == 160
+    assert chosen == {0, 2}
+
+
+def test_production_stack_kvaware_falls_back_where_too_much_is_missing() -> None:
+    (long,) = requests([(1, 4000)], sessions=[5])
+    router = started("production-stack+policy=kvaware")
+    cache(router, long, [0, 125, 0])  # 2000 of 4000 tokens
+    assert router.choose(long, views()) == 1
+    assert router.branch == "matched"
+    router = started("production-stack+policy=kvaware")
+    cache(router, long, [0, 124, 0])
+    assert router.choose(long, views()) == HashRing(3, 160).owner(5)
+    assert router.branch == "session"
+    (nobody,) = requests([(1, 4000)])
+    router.choose(nobody, views())
+    assert router.branch == "request rate"
+
+
+def test_production_stack_loadaware_trades_match_for_load() -> None:
+    router = started("production-stack+policy=loadaware")
+    cache(router, ONE, [10, 0, 0])
+    # mean 4: 1 - (6 - 4)/4 = .5 against 0 - (3 - 4)/4 = .25; then 1 - 1 = 0 against .5
+    assert router.choose(ONE, views([6, 3, 3])) == 0
+    assert router.choose(ONE, views([8, 2, 2])) == 1
+    idle = started("production-stack+policy=loadaware+beta=0.9")
+    cache(idle, ONE, [10, 0, 0])
+    assert idle.choose(ONE, views([1, 0, 0])) == 0  # loads below one count as they are
+
+
+def test_aibrix_takes_the_longest_match_within_a_standard_deviation() -> None:
+    router = started("aibrix-prefix-cache")
+    keys = ONE.prefix_keys(32)
+    router._belief.index.insert(0, keys)
+    router._belief.index.insert(1, keys[:3])
+    assert router.choose(ONE, views([4, 4, 1])) == 0  # mean 3, sigma 1.41
+    router = started("aibrix-prefix-cache")
+    router._belief.index.insert(0, keys)
+    router._belief.index.insert(1, keys[:3])
+    assert router.choose(ONE, views([8, 3, 1])) == 1  # mean 4, sigma 2.94: 8 is above
+    assert router.predicted_tokens == 96
+    wider = started("aibrix-prefix-cache+k=2")
+    wider._belief.index.insert(0, keys)
+    assert wider.choose(ONE, views([8, 3, 1])) == 0
+
+
+def test_aibrix_gate_is_8_as_in_its_code() -> None:
+    router = started("aibrix-prefix-cache+k=9", 2)
+    router._belief.index.insert(0, ONE.prefix_keys(32))
+    assert router.choose(ONE, views([8, 0])) == 0
+    assert router.choose(ONE, views([9, 0])) == 1
+    assert router.branch == "balanced"
+
+
+# -- Preble and Mooncake ---------------------------------------------------------------------------
+
+
+def test_preble_exploits_where_less_is_missing_than_cached() -> None:
+    first, half, more = requests([(1, 1280)], [(1, 640), (2, 640)], [(1, 704), (3, 576)])
+    router = started("preble", 2)
+    assert router.choose(first, views([0, 0])) == 0
+    assert router.branch == "explore"
+    # As much is missing as cached: explore, and replica 0 has the first prompt's misses to bear.
+    assert router.choose(half, views([1, 0])) == 1
+    assert router.branch == "explore"
+    assert router.choose(more, views([1, 1])) == 0
+    assert router.branch == "exploit"
+
+
+def test_preble_load_is_misses_shared_among_holders_within_its_window() -> None:
+    first, later = requests([(1, 640)], [(9, 64)], gap=200.0)
+    router = started("preble", 2)
+    router.choose(first, views([0, 0]))
+    assert router._prefixes.seconds() == [0.64, 0.0]
+    router._belief.index.insert(1, first.prefix_keys(64))
+    router._prefixes.note(1.0, first.prefix_keys(64), 10)
+    assert router._prefixes.seconds() == [0.32, 0.32]
+    router.choose(later, views([0, 0]))  # 200 s later nothing of it is in the window
+    assert sum(router._prefixes.seconds()) == pytest.approx(0.064)
+
+
+def test_preble_counts_running_requests_by_medians() -> None:
+    router = started("preble", 2)
+    router.on_first_token(7, 0, 1.0)
+    router.on_finish(7, 0, 3.0, 101)  # 0.02 s per token
+    assert router._loads([3, 5]) == pytest.approx([3 * 101 * 0.02, 0.0])
+    router.on_finish(8, 1, 1.0, 10)  # its TPOT is unknown: the first value stands
+    router._tpots[1].clear()
+    assert router._loads([0, 2])[1] == pytest.approx(2 * 10 * 0.15)
+
+
+def test_preble_counts_what_would_be_dropped_and_balances() -> None:
+    router = started("preble", 2, num_kv_tokens=640)
+    assert router._dropped(0, 14, 0) == pytest.approx(4 * 0.064)
+    assert router._dropped(0, 14, 256) == 0.0
+    router = started("preble+warm-up=0", 2)
+    assert router._balanced(0, [1.6, 1.0]) == 1
+    assert router._balanced(0, [1.5, 1.0]) == 0
+    assert router._balanced(1, [1.6, 1.0]) == 1
+    assert started("preble", 2)._balanced(0, [9.0, 1.0]) == 0  # not before 100 requests
+
+
+def test_conductor_takes_the_earliest_first_token() -> None:
+    router = started("conductor")
+    cache(router, ONE, [10, 0, 5])
+    assert router.choose(ONE, views()) == 0
+    router._queues[0][7] = 0.079  # a hit of 160 tokens behind 79 ms against 80 ms to compute
+    assert router.choose(ONE, views()) == 0
+    router._queues[0] = {7: 0.081}
+    assert router.choose(ONE, views()) == 2
+    assert router.branch == "shorter queue"
+    router.on_first_token(ONE.request_id, 2, 1.0)
+    router.on_first_token(7, 0, 1.0)
+    assert router.choose(ONE, views()) == 0
+
+
+def test_conductor_turns_away_what_would_come_too_late() -> None:
+    router = started("conductor+ttft-slo=0.2")
+    assert router.choose(ONE, views()) == 0
+    assert router.choose(ONE, views()) == 1
+    for queue in router._queues:
+        queue[99] = 0.05
+    assert router.choose(ONE, views()) == REJECT
