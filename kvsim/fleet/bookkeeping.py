@@ -31,7 +31,9 @@ class Decisions:
     """
 
     def __init__(self, num_requests: int, num_replicas: int, *, compares: bool) -> None:
-        self.branches: Counter[str] = Counter()
+        self.num_noted = 0
+        self._names: dict[str, int] = {}
+        self._branches = np.full(num_requests, -1, dtype=np.int16)  # by request, as in _names
         self.predicted = np.full(num_requests, -1, dtype=np.int64)
         self.best = np.full(num_requests, -1, dtype=np.int64)
         self._stride = -(-num_requests * num_replicas // MOST_LOOKUPS)
@@ -40,28 +42,37 @@ class Decisions:
     @property
     def is_compared(self) -> bool:
         """Whether the next decision is held against the best one."""
-        return self._compares and self.branches.total() % self._stride == 0
+        return self._compares and self.num_noted % self._stride == 0
 
     def note(self, request_id: int, router: Router) -> None:
         """Note what a router says of its last choice. Mutates."""
-        self.branches[router.branch] += 1
+        self.num_noted += 1
+        self._branches[request_id] = self._names.setdefault(router.branch, len(self._names))
         if router.predicted_tokens is not None:
             self.predicted[request_id] = router.predicted_tokens
+
+    def branches(self, rows: NDArray[np.bool_]) -> Counter[str]:
+        """Count the branches by which some requests were routed."""
+        counts = np.bincount(self._branches[rows & (self._branches >= 0)])
+        names = dict(enumerate(self._names))
+        return Counter({names[code]: int(count) for code, count in enumerate(counts) if count})
 
 
 def describe_routing(
     decisions: Decisions, table: NDArray[Any], totals: Sequence[Totals]
 ) -> dict[str, Any]:
-    """Sum up a run's decisions: all shares are of prompt tokens of the requests they speak of."""
-    number = decisions.branches.total()
+    """Sum up a run's decisions: all shares are of prompt tokens of the requests they speak of.
+
+    Who was not sent before a horizon is left out, though his replica may have been chosen.
+    """
+    branches = decisions.branches(table["finish_reason"] != FinishReason.UNSENT)
+    number = branches.total()
     served = ~np.isnan(table["first_scheduled_time"])
     guessed, compared = served & (decisions.predicted >= 0), served & (decisions.best >= 0)
     cached, prompts = table["num_cached_tokens"], table["num_prompt_tokens"]
     return {
         "num_decisions": number,
-        "branches": {
-            name: count / number for name, count in sorted(decisions.branches.items()) if name
-        },
+        "branches": {name: count / number for name, count in sorted(branches.items()) if name},
         "predicted_hit_rate": _share(decisions.predicted, prompts, guessed),
         "actual_hit_rate": _share(cached, prompts, served),
         "num_compared": int(compared.sum()),

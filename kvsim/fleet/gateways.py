@@ -111,7 +111,7 @@ class Gateways:
         """Let the next gateway decide; returns a replica, or REJECT. Mutates."""
         if not self._choosing:
             return 0
-        number = self.decisions.branches.total() % len(self._routers)
+        number = self.decisions.num_noted % len(self._routers)
         router, views = self._routers[number], self._views[number]
         if self.looks:
             self._refresh(router, views, now)
