@@ -12,11 +12,13 @@ from pathlib import Path
 
 import matplotlib.image
 import numpy as np
+import pandas as pd
 import pytest
 
 import kvsim
 from experiments import (
     _kernels,
+    _table_kernels,
     calibrate,
     validate_capacity,
     validate_kernels,
@@ -25,8 +27,11 @@ from experiments import (
 )
 from experiments._data import LEFT_OUT
 from experiments._serving import FITTED, compare, series_errors, simulate
+from kvsim.catalog import get_gpu
 from kvsim.cost.accuracy import COMPARED, Compared
 from kvsim.cost.efficiency import efficiency_of, read_table
+from kvsim.records.cost import Cost, Experts, Gemms, Work
+from kvsim.rules.price import experts_time, format_time
 
 
 @pytest.mark.parametrize(
@@ -304,3 +309,45 @@ def test_fp8_kv_doubles_the_blocks_of_an_mi300x() -> None:
     plain = kvsim.capacity(**options).num_gpu_blocks
     twice = kvsim.capacity(kv_cache_dtype="fp8", **options).num_gpu_blocks
     assert twice in (2 * plain, 2 * plain + 1)  # half a block of bf16 is one of FP8
+
+
+# -- the formulas that constants are fitted with are those that price steps ------------------------
+
+
+def one_row(**columns: float) -> np.recarray:
+    return pd.DataFrame([columns]).to_records(index=False)
+
+
+def test_experts_are_fitted_with_the_formula_that_prices_them() -> None:
+    gpu, rows, touched, params = get_gpu("b200"), 640.0, 90.0, 3.0 * 2880 * 2880
+    values = (0.0, 0.9, 0.4, 1.3, 8.0, 0.3)
+    row = one_row(
+        **{"rows": rows, "touched": touched, "params": params, "weight": 0.5},
+        **{"width": 3 * 2880, "hidden_size": 2880, "peak": 4.5e15},
+    )
+    record = Cost()
+    record.experts = Experts(
+        num_layers=1.0,
+        expert_bytes=params * 0.5,
+        token_rows=4.0,
+        row_flops=2 * params,
+        row_time=2.0 * (2 * 2880 + 3 * 2880) / (gpu.memory_bandwidth_bytes_per_s * values[5]),
+        block=values[4],
+        stream_rate=gpu.memory_bandwidth_bytes_per_s * values[1],
+        rate=4.5e15 * values[2],
+        power=values[3],
+    )
+    priced = experts_time(record, Work(num_tokens=160, touched=touched))
+    assert _table_kernels.experts(values, row, gpu)[0] == pytest.approx(priced, rel=1e-9)
+
+
+@pytest.mark.parametrize("tokens", [4.0, 300.0, 9000.0])
+def test_narrow_gemms_are_fitted_with_the_formula_that_prices_them(tokens: float) -> None:
+    gpu, k, n = get_gpu("b200"), 8192.0, 7168.0
+    launch, weights, share, ridge, quantization = (5e-6, 0.8, 0.6, 0.9, 0.3)
+    row = one_row(m=tokens, n=n, k=k, weight=1.0, activation=1.0, peak=4.5e15)
+    bandwidth = gpu.memory_bandwidth_bytes_per_s
+    gemms = Gemms(k * n, 2 * k * n, k + 2 * n, bandwidth * weights, 4.5e15 * share, 0.0, ridge)
+    priced = launch + format_time(gemms, int(tokens)) + 3 * tokens * k / (bandwidth * quantization)
+    values = (launch, weights, share, ridge, quantization)
+    assert _table_kernels.narrow_gemm(values, row, gpu)[0] == pytest.approx(priced, rel=1e-9)
