@@ -273,6 +273,7 @@ def test_constants_by_format_are_read_and_checked(tmp_path) -> None:
     for text, said in (
         ("[h100.experts.mxfp4]\nlunch = 1e-3\n", "unknown constant"),
         ("[h100]\nexperts = 3\n", "must be a table"),
+        ("[h100.experts.mxfp9]\nlaunch = 1e-3\n", "unknown format of experts"),
         ("[h100.gemms.fp8]\nweights = -1\n", "must be a number above 0"),
     ):
         file.write_text(text)

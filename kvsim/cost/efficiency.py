@@ -147,6 +147,11 @@ class Efficiency:
     errors: dict[str, str] = field(default_factory=dict)
 
 
+#: Formats of weights that have constants of their own.
+FORMATS = {
+    "gemms": ("fp8", "fp8-block", "nvfp4"),
+    "experts": ("16-bit", "fp8-block", "nvfp4", "mxfp4", "int4"),
+}
 #: Tables of a card by format of weights.
 NESTED: dict[str, Any] = {"gemms": GemmShares, "experts": ExpertShares}
 
@@ -246,6 +251,8 @@ def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Effic
         if name in NESTED:
             own: dict[str, Any] = dict(getattr(efficiency, name))
             for key, shares in _table_of(file, name, value).items():
+                if key not in FORMATS[name]:
+                    raise unknown_name(f"format of {name} in {file}", key, FORMATS[name])
                 known = own.get(key) or next(iter(own.values()))
                 own[key] = replace(known, **_numbers(file, f"{name}.{key}", shares, known))
             changes[name] = own
