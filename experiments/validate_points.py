@@ -163,7 +163,13 @@ def main() -> None:
     told = ", ".join(f"{count} {reason}" for reason, count in selection.left_out.items())
     print(f"{len(selection.rows)} points; left out: {told or 'none'}.")
     points, refused = points_of(selection.rows)
-    pairs = simulated(chosen(points, options.model, options.gpu, options.limit), options.workers)
+    if options.workers < 1:
+        command.error(f"--workers is {options.workers}: must be at least 1")
+    try:
+        taken = chosen(points, options.model, options.gpu, options.limit)
+    except ValueError as error:
+        command.error(str(error))
+    pairs = simulated(taken, options.workers)
     if not pairs:
         command.error("no such point")
     refused |= {pair.point.identifier: pair.found.refused for pair in pairs if pair.found.refused}

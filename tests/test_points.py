@@ -419,3 +419,20 @@ def test_a_run_says_how_far_off_such_servers_were() -> None:
     assert "closed loops of servers with vLLM: TPOT" in served
     other = kvsim.simulate(trace, model="gpt-oss-20b", gpu="h100-sxm").provenance["step_time"]
     assert "not compared with any measured run: mixture of experts" in other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "llama-9"], "unknown model 'llama-9'"),
+        (["--gpu", "h1000"], "unknown GPU 'h1000'"),
+        (["--workers", "0"], "--workers is 0: must be at least 1"),
+        (["--limit", "0"], "no such point"),
+    ],
+)
+def test_wrong_arguments_end_in_one_line(arguments, said, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["validate_points", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        validate_points.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
