@@ -30,8 +30,8 @@ from kvsim.engine.contents import Contents
 from kvsim.engine.refusal import refusal
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Setup, resolve
+from kvsim.fleet.intake import admissible_requests, new_requests
 from kvsim.fleet.router import ROUTERS
-from kvsim.fleet.simulate import _admissible, _new_requests
 from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.records.engine import Replica as State
@@ -351,12 +351,12 @@ def replicas(setup: Setup, trace: Trace) -> dict[str, Replica]:
     options: dict[str, Any] = {"start_time": float(trace.arrival_time[0])}
     options["end_time"] = options["start_time"] + setup.config.horizon
     return {
-        "python": Replica(0, setup, contents, _new_requests(trace), **options),
+        "python": Replica(0, setup, contents, new_requests(trace), **options),
         "flat": Interpreted(
-            0, setup, Contents.of(trace), _new_requests(trace), compiled=True, **options
+            0, setup, Contents.of(trace), new_requests(trace), compiled=True, **options
         ),
         "compiled": Replica(
-            0, setup, Contents.of(trace), _new_requests(trace), compiled=True, **options
+            0, setup, Contents.of(trace), new_requests(trace), compiled=True, **options
         ),
     }
 
@@ -408,7 +408,7 @@ def test_both_engines_leave_the_same_state_at_every_horizon(name: str) -> None:
         found = replicas(setup, trace)
         waits = st.sampled_from([0.0, 0.01, 0.1, math.inf])
         until_finish = data.draw(st.booleans())
-        for k in np.flatnonzero(_admissible(setup, trace)).tolist():
+        for k in np.flatnonzero(admissible_requests(setup, trace)).tolist():
             # Whatever may still arrive, arrives later than where a replica has gone.
             horizon = max(arrival[k], found["python"].clock)
             time = np.array([horizon])

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
-from kvsim.fleet.simulate import Checker, serve
+from kvsim.fleet.checker import Checker
+from kvsim.fleet.simulate import serve
 from kvsim.results.tables import FinishReason
 from kvsim.testing.results import check_result, equal_tables
 from kvsim.trace import Trace

@@ -1,0 +1,45 @@
+"""Invariants of memory, recounted after every step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.engine.replica import Replica
+
+
+class Checker:
+    """Recounts all memory of a replica after every step."""
+
+    def scheduled(self, replica: Replica) -> None:
+        """Recount after a step was scheduled."""
+        self.completed(replica)
+
+    def completed(self, replica: Replica) -> None:
+        """Recount after a step has ended."""
+        replica.check_integrity()
+        check_no_leak(replica)
+
+
+def check_no_leak(replica: Replica) -> None:
+    """Compare what is held with what live requests have computed.
+
+    Raises
+    ------
+    RuntimeError
+        If more tokens are held than live requests have, or anything while there is none.
+    """
+    state, usage = replica.state, replica.kv.usage
+    live = [state.requests[state.running[place]] for place in range(state.num_running)]
+    num_tokens = sum(request.num_computed_tokens * request.num_samples for request in live)
+    config = replica.setup.kv_config
+    most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
+    held = usage.token_states + usage.reservation + usage.internal
+    waits = state.connector.held.length + state.connector.num_kept  # for transfers of KV
+    if held and not (live or state.num_swapped or state.num_retired or waits):
+        raise RuntimeError(f"{held} bytes are held, and no request is alive")
+    if usage.token_states > most:
+        raise RuntimeError(
+            f"{usage.token_states} bytes of live tokens are held, where live requests have "
+            f"{num_tokens} tokens, {most} bytes: has an ended request kept its memory?"
+        )

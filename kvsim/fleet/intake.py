@@ -1,0 +1,88 @@
+"""Requests before a run: what is wrong with them, and which can be served at all."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.engine.contents import Contents
+from kvsim.records.engine import VLLM
+from kvsim.records.request import Request
+from kvsim.results.tables import REQUESTS, FinishReason
+from kvsim.trace import Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.engine.setup import Setup
+
+
+def check_trace(trace: object) -> None:
+    """Refuse what is no trace, with a hint.
+
+    Raises
+    ------
+    ValueError
+        If it is no :class:`kvsim.Trace`.
+    """
+    if not isinstance(trace, Trace):
+        raise ValueError(
+            f"trace: must be a kvsim.Trace, not {type(trace).__name__}; workloads.load reads files"
+        )
+
+
+def check_columns(setup: Setup, trace: Trace) -> None:
+    """Refuse a trace whose requests ask for what the configuration does not serve.
+
+    Raises
+    ------
+    ValueError
+        With the row and what serves it.
+    """
+    if trace.has("lora_id") and not setup.scheduler_config.max_loras:
+        row = int(np.argmax(trace.lora_id > 0))
+        raise ValueError(f"trace: request {row} asks for an adapter, and enable_lora is off")
+    if trace.has("grammar_time") and setup.scheduler_type.rules_of != VLLM:
+        raise ValueError(
+            f"trace: requests wait for grammars, and scheduler {setup.scheduler!r} knows none; "
+            "vllm does"
+        )
+
+
+def new_requests(trace: Trace) -> NDArray[Any]:
+    """Return the requests table before anything has happened."""
+    table = np.zeros(len(trace), dtype=REQUESTS)
+    table["request_id"] = np.arange(len(trace))
+    table["arrival_time"] = trace.arrival_time
+    for name in ("first_scheduled_time", "first_token_time", "finish_time"):
+        table[name] = math.nan
+    table["num_prompt_tokens"] = trace.num_prompt_tokens
+    table["finish_reason"] = FinishReason.IN_FLIGHT
+    return table
+
+
+def admissible_requests(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
+    """Mark the requests that an idle replica could serve.
+
+    A prompt of max_model_len or more leaves no room for an output; a request's sequences run
+    together; anything else must fit into an empty KV memory.
+    """
+    longest, kv = setup.memory.limits.max_model_len, setup.kv
+    admissible = trace.num_prompt_tokens < longest
+    admissible &= trace.num_samples <= setup.scheduler_config.max_num_seqs
+    if admissible.any() and trace.num_samples.max() == 1:
+        # What fits still fits with fewer tokens, so the worst case often answers for all; not so
+        # with several sequences, which share more of a longer prompt.
+        prompts = trace.num_prompt_tokens[admissible]
+        prompt = int(prompts.max())
+        outputs = np.minimum(trace.num_output_tokens[admissible], longest - prompts)
+        output = min(int(outputs.max()), longest)
+        worst = Request(0, 0.0, prompt, output)
+        if kv.fits(worst):
+            return admissible
+    contents = Contents.of(trace)
+    for index in np.flatnonzero(admissible).tolist():
+        admissible[index] = kv.fits(contents.request(index, 0.0, longest))
+    return admissible

@@ -1,0 +1,124 @@
+"""From the replicas of a run to its result."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.cost.accuracy import accuracy_of
+from kvsim.cost.efficiency import basis_of
+from kvsim.engine.notes import notes
+from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
+from kvsim.results.metrics import Pool, num_early_turns, summarize
+from kvsim.results.result import Result
+from kvsim.results.tables import MEMORY, STEPS, FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.backend import Backend
+    from kvsim.engine.setup import Setup
+    from kvsim.fleet.gateways import Gateways
+    from kvsim.trace import Trace
+
+
+def is_routed(setup: Setup) -> bool:
+    """Whether there is anything for a router to choose."""
+    return setup.config.data_parallel_size > 1
+
+
+def step_time_basis(setup: Setup) -> str:
+    """Say what the step times rest on."""
+    if setup.config.cost_model.partition("+")[0] != "roofline":
+        return f"cost model {setup.config.cost_model}"
+    config, memory = setup.config, setup.memory
+    given = config.cost_model.partition("+")[2]
+    wide = "; FP32 arithmetic at the 16-bit peak, too fast" if memory.dtype == "fp32" else ""
+    if given:
+        return f"{basis_of(memory.gpu.name)}{wide}; overridden: {given}"
+    accuracy = accuracy_of(
+        memory.model,
+        memory.gpu.name,
+        config.tensor_parallel_size * config.pipeline_parallel_size,
+        setup.kv_config.layout,
+        dtype=memory.dtype,
+        quantization=memory.quantization,
+    )
+    return f"{basis_of(memory.gpu.name)}{wide}; {accuracy}"
+
+
+def collect(
+    setup: Setup,
+    trace: Trace,
+    table: NDArray[Any],
+    replicas: Sequence[Backend],
+    backend_reason: str,
+    gateways: Gateways,
+    turned_away: NDArray[np.bool_],
+) -> Result:
+    """Sum up a run whose replicas have come to their end."""
+    config = setup.config
+    end_time = max(replica.clock for replica in replicas)
+    totals = [replica.settle(end_time) for replica in replicas]
+    kv = setup.kv
+    pool = Pool(kv.num_gpu_blocks, kv.block_size, kv.total_bytes)
+    summary = summarize(
+        table,
+        totals,
+        pool,
+        end_time=end_time,
+        goodput=config.goodput,
+        front_end_latency=config.front_end_latency,
+    )
+    summary["rejections"] = _rejections(setup, trace, table, turned_away)
+    early, later = num_early_turns(table, trace.session_id)
+    summary |= {"num_early_turns": early, "num_later_turns": later}
+    summary["routing"] = (
+        describe_routing(gateways.decisions, table, totals) if is_routed(setup) else None
+    )
+    summary["replicas"] = describe_replicas(table, totals, summary["duration"])
+    try:
+        installed = version("kvsim")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        installed = "unknown"
+    return Result(
+        summary=summary,
+        requests=table,
+        memory=np.concatenate([replica.memory for replica in replicas], dtype=MEMORY),
+        steps=np.concatenate([replica.steps for replica in replicas], dtype=STEPS),
+        memory_map=np.concatenate([replica.memory_map for replica in replicas]),
+        config=config,
+        provenance={
+            "kvsim_version": installed,
+            "config_digest": config.digest,
+            "trace_digest": trace.digest,
+            "num_requests": len(trace),
+            "seed": config.seed,
+            "backend": "python" if backend_reason else "compiled",
+            "backend_reason": backend_reason,
+            "scheduler": setup.scheduler,
+            "step_time": step_time_basis(setup),
+            "notes": notes(setup),
+        },
+    )
+
+
+def _rejections(
+    setup: Setup, trace: Trace, table: NDArray[Any], turned_away: NDArray[np.bool_]
+) -> dict[str, int]:
+    """Count rejected requests by reason."""
+    rejected = (table["finish_reason"] == FinishReason.REJECTED) & ~turned_away
+    longest, most = setup.memory.limits.max_model_len, setup.scheduler_config.max_num_seqs
+    too_long = rejected & (table["num_prompt_tokens"] >= longest)
+    too_many = rejected & ~too_long & (trace.num_samples > most)
+    reasons = {
+        f"prompt not below max_model_len ({longest})": int(too_long.sum()),
+        f"more sequences than max_num_seqs ({most})": int(too_many.sum()),
+        "needs more KV memory than there is": int((rejected & ~too_long & ~too_many).sum()),
+        f"turned away by router {setup.config.router.partition('+')[0]}": int(turned_away.sum()),
+    }
+    return {reason: count for reason, count in reasons.items() if count}
