@@ -273,7 +273,7 @@ def test_both_engines_agree_to_the_bit(name: str) -> None:
         seen["hits"] += (python.summary["prefix_cache_hit_rate"] or 0) > 0
 
     agree()
-    assert seen["served"] > 0.1 * seen["runs"]
+    assert seen["served"] > 0.1 * seen["runs"] or seen["runs"] < 20  # eight may all be refused
     assert seen["hits"] > 0 or name not in HITTING or seen["runs"] < 50
 
 
