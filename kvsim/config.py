@@ -20,6 +20,7 @@ from kvsim.catalog.spec import GpuSpec, ModelSpec
 from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
 from kvsim.kv_transfer import KVTransferConfig
+from kvsim.pool_config import PoolConfig
 from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import MAX_SAMPLES
 
@@ -209,6 +210,36 @@ class Config(Validated):
     router: str = Field(
         "round-robin", description="how requests choose a replica: NAME[+KEY=VALUE]..."
     )
+    num_prefill_workers: Count | None = Field(
+        None, description="replicas that compute prompts only, apart from those that decode"
+    )
+    num_decode_workers: Count | None = Field(
+        None, description="replicas that go on from prompts computed apart"
+    )
+    prefill_router: str | None = Field(
+        None, description="how prompts choose a prefill replica [router]"
+    )
+    disaggregation: str = Field(
+        "always", description="which prompts are computed apart: NAME[+KEY=VALUE]..."
+    )
+    kv_transfer_protocol: Literal["pull", "push"] = Field(
+        "pull", description="who moves KV to decode replicas: they (vLLM), or prefill ones (SGLang)"
+    )
+    kv_transfer_fabric: str = Field("400g-ib", description="what KV is moved over")
+    kv_recompute_threshold: Annotated[int, Field(ge=0)] = Field(
+        0, description="fewer missing tokens than that a decode replica computes itself"
+    )
+    proxy_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="seconds of the proxy between a prompt's end and its decode replica"
+    )
+    session_think_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="seconds between an answer and the session's next turn, which also waits for "
+        "its planned time [turns come as planned, answered or not]",
+    )
+    pool: tuple[PoolConfig, ...] | None = Field(
+        None, description="replicas by role, with options of their own; only in a TOML file"
+    )
     cost_model: str = Field("roofline", description="step times: NAME[+KEY=VALUE]...")
     backend: Literal["auto", "python", "compiled"] = Field(
         "auto", description="which engine runs it"
@@ -260,6 +291,15 @@ class Config(Validated):
     def _events(cls, value: object) -> object:
         return None if value is None or value == NONE else KVEventsConfig.of(value)
 
+    @field_validator("pool", mode="before")
+    @classmethod
+    def _pools(cls, value: object) -> object:
+        if value is None or value == NONE:
+            return None
+        if not isinstance(value, list | tuple):
+            raise ValueError("must be tables: [[pool]] with role, replicas and options")
+        return tuple(PoolConfig.of(one) for one in value)
+
     @field_validator(
         "max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes", mode="before"
     )
@@ -288,7 +328,7 @@ class Config(Validated):
             if value is None and field.default is not None:
                 values[name] = NONE
             elif value != field.default and value is not None:
-                values[name] = _non_defaults(value) if is_dataclass(value) else value
+                values[name] = _non_defaults(value) if is_dataclass(value) else _tables(value)
         return tomli_w.dumps(values)
 
     @classmethod
@@ -368,6 +408,11 @@ def _non_defaults(spec: Any) -> dict[str, Any]:
         f.name: getattr(spec, f.name) for f in fields(spec) if getattr(spec, f.name) != f.default
     }
     return {k: _plain(v) for k, v in values.items() if v is not None}
+
+
+def _tables(value: Any) -> Any:
+    """Return pools as the tables that TOML has."""
+    return [pool.to_toml() for pool in value] if isinstance(value, tuple) else value
 
 
 def _plain(value: Any) -> Any:

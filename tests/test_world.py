@@ -14,9 +14,10 @@ import kvsim
 import workloads
 from kvsim.cli import main
 from kvsim.engine.incoming import IncomingRequest
+from kvsim.fleet.drive import Drive
 from kvsim.fleet.router import Router
 from kvsim.fleet.view import ReplicaView
-from kvsim.fleet.world import Phase, Serving, World
+from kvsim.fleet.world import Phase, World
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
@@ -47,16 +48,15 @@ def test_events_stand_at_exact_times_and_in_the_order_of_their_phase() -> None:
 def test_look_ahead_changes_nothing(trace: Trace, options: dict[str, Any]) -> None:
     """A world in which no replica ever runs past anybody's next event gives the same tables."""
 
-    def no_look_ahead(self: Serving, index: int) -> float:
-        del index
-        times = [r.next_event_time() for r in self._replicas] + self._release_time
-        if self._places and self._num_sent < len(self.arrival_time):
-            times.append(float(self.arrival_time[self._num_sent]))
-        return max(min(times), math.nextafter(self._world.now, math.inf))
+    def no_look_ahead(self: Drive, place: int, horizon: float) -> None:
+        closest = math.nextafter(self._next[place], math.inf)
+        advance(self, place, min(horizon, closest))
+
+    advance = Drive._advance
 
     fast = kvsim.simulate(trace, record_steps=True, **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Serving, "_horizon", no_look_ahead)
+        patch.setattr(Drive, "_advance", no_look_ahead)
         slow = kvsim.simulate(trace, record_steps=True, **options)
     assert same(fast, slow)
 

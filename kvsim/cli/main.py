@@ -281,7 +281,7 @@ def _say_backends(results: Mapping[str, Result]) -> None:
         reason = result.provenance["backend_reason"]
         said = f"{result.provenance['backend']} backend{f' ({reason})' if reason else ''}"
         click.echo(f"{name}: {said}", err=True)
-        if result.config.data_parallel_size > 1:
+        if len(result.summary["replicas"]) > 1:
             click.echo(f"{name}: {_shares(result)}", err=True)
             for line in routing_lines(result.summary["routing"]):
                 click.echo(f"{name}: {line}", err=True)
@@ -295,8 +295,9 @@ def _shares(result: Result) -> str:
 
     from kvsim.results.tables import FinishReason
 
+    number = sum(row["role"] != "prefill" for row in result.summary["replicas"])
     served = result.requests[result.requests["finish_reason"] != FinishReason.REJECTED]
-    counts = np.bincount(served["replica"], minlength=result.config.data_parallel_size)
+    counts = np.bincount(served["replica"], minlength=number)
     shares = ", ".join(f"{100 * count / max(len(served), 1):.1f}" for count in counts.tolist())
     return f"router {result.config.router}; requests per replica, %: {shares}"
 

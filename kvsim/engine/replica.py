@@ -17,7 +17,7 @@ from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.connector import OFFLOADING
 from kvsim.records.growth import more_requests
-from kvsim.records.memory import Flat, Numbers, Objects, Views
+from kvsim.records.memory import Flat, Numbers, Objects, Views, head
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
@@ -274,6 +274,40 @@ class Replica:
         if self.setup.scheduler_type.rules_of != records.VLLM or self.state.limits.in_python:
             raise ValueError(f"abort: scheduler {self.setup.scheduler!r} cannot; vllm can")
         return bool(self._call(rules.ABORT, request_id))
+
+    # -- KV from and for others ------------------------------------------------------------------
+
+    def offer(self, request_id: int, num_tokens: int) -> None:
+        """Let a request to come find so many leading tokens of KV elsewhere."""
+        self.state.connector.offered[request_id] = num_tokens
+
+    def keep(self, request_id: int) -> None:
+        """Let the blocks of a request to come be held after its end, until they are read."""
+        self.state.connector.keeps[request_id] = 1
+
+    def take_begun(self) -> list[tuple[int, int, float]]:
+        """Return the loads since the last call: request, tokens it lacks, when it asks for them."""
+        connector = self.state.connector
+        count, connector.num_begun = connector.num_begun, 0
+        rows, tokens = head(connector.begun, count), head(connector.begun_tokens, count)
+        return list(zip(rows, tokens, head(connector.begun_times, count), strict=True))
+
+    def report(self, time: float, *, received: int | None = None, sent: int | None = None) -> None:
+        """Learn that the KV of a request has come, or that it was read here; from now on it counts.
+
+        A step under way takes it in at its end; else it is taken in at once.
+        """
+        state, connector = self.state, self.state.connector
+        if received is not None:
+            connector.received[connector.num_received] = received
+            connector.num_received += 1
+        if sent is not None:
+            connector.sent[connector.num_sent] = sent
+            connector.num_sent += 1
+        state.horizon = time
+        self._call(rules.WAKE, 0)
+
+    # -- what others may ask ---------------------------------------------------------------------
 
     def num_outstanding(self) -> int:  # noqa: D102
         return self.state.num_outstanding

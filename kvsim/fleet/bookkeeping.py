@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.fleet.router import Router
+    from kvsim.pool_config import Role
     from kvsim.results.totals import Totals
 
 #: Look-ups for the best replica of a run; above, only every k-th decision is compared.
@@ -79,19 +80,26 @@ def describe_routing(
         "best_hit_rate": _share(decisions.best, prompts, compared),
         "compared_hit_rate": _share(cached, prompts, compared),
         "imbalance": _imbalance([one.busy_seconds for one in totals]),
-        "request_imbalance": _imbalance(_num_requests(table, len(totals)).tolist()),
+        "request_imbalance": _imbalance(_num_requests(table, len(totals))),
     }
 
 
-def describe_replicas(table: NDArray[Any], totals: Sequence[Totals], duration: float) -> list[Any]:
-    """Say what each replica did."""
+def describe_replicas(
+    table: NDArray[Any],
+    totals: Sequence[Totals],
+    duration: float,
+    role: Role = "mixed",
+    first: int = 0,
+) -> list[Any]:
+    """Say what each replica did; they are numbered from ``first`` on."""
     rows = []
-    for index, one in enumerate(totals):
+    for index, one in enumerate(totals, first):
         mine = table[(table["replica"] == index) & _was_sent(table)]
         admitted = mine[~np.isnan(mine["first_scheduled_time"])]
         prompts = int(admitted["num_prompt_tokens"].sum())
         rows.append(
             {
+                "role": role,
                 "num_requests": len(mine),
                 "completed": int((mine["finish_reason"] == FinishReason.FINISHED).sum()),
                 "busy": one.busy_seconds / duration if duration else None,
@@ -115,8 +123,10 @@ def _was_sent(table: NDArray[Any]) -> NDArray[np.bool_]:
     return sent
 
 
-def _num_requests(table: NDArray[Any], num_replicas: int) -> NDArray[np.int64]:
-    return np.bincount(table["replica"][_was_sent(table)], minlength=num_replicas)
+def _num_requests(table: NDArray[Any], num_replicas: int) -> list[float]:
+    """Requests of each replica, in the order of their numbers."""
+    counts = np.bincount(table["replica"][_was_sent(table)], minlength=num_replicas)
+    return [float(count) for count in counts[-num_replicas:]]
 
 
 def _share(tokens: NDArray[Any], prompts: NDArray[Any], rows: NDArray[np.bool_]) -> float | None:

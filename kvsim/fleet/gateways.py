@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.engine.incoming import IncomingRequest
+from kvsim.engine.setup import with_events
 from kvsim.fleet.bookkeeping import Decisions
 from kvsim.fleet.event_feed import EventFeed
 from kvsim.fleet.facts import Facts, prefill_timer
@@ -43,6 +44,8 @@ class Gateways:
     trace : the requests
     table : the run's requests table
     start_time : when the run begins, seconds
+    counts_sent : requests count as on a replica from when they are sent there, not from when they
+        reach it
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class Gateways:
         table: NDArray[Any],
         replicas: Sequence[Replica],
         start_time: float,
+        *,
+        counts_sent: bool = False,
     ) -> None:
         self._routers = routers
         self._trace = trace
@@ -61,16 +66,17 @@ class Gateways:
         self.looks = self._choosing and any(router.looks for router in routers)
         caches = setup.kv_config.enable_prefix_caching
         self.decisions = Decisions(len(trace), len(replicas), compares=self.looks and caches)
+        shares = len(routers) > 1 or counts_sent
         self._views = [
-            [ReplicaView(i, replica, shares=len(routers) > 1) for i, replica in enumerate(replicas)]
-            for _ in routers
+            [ReplicaView(i, one, shares=shares) for i, one in enumerate(replicas)] for _ in routers
         ]
         watched = self._choosing and (
-            any(router.watches_requests for router in routers) or (self.looks and len(routers) > 1)
+            any(router.watches_requests for router in routers) or (self.looks and shares)
         )
         self._ledger = Ledger(replicas, table, routers, self._views) if watched else None
         self._scrapers: dict[float, Scraper] = {}
         self._feeds: dict[float, EventFeed] = {}
+        self._looked = -math.inf
         if self._choosing:
             self._start(setup, start_time)
 
@@ -146,26 +152,36 @@ class Gateways:
 
     # -- metrics that replicas must stop for -----------------------------------------------------
 
-    def next_scrape(self, place: int, now: float, arrival: float | None) -> float:
-        """Return the next time at which a replica must be asked for its metrics.
+    def next_look(self, now: float, limit: float, *, every: bool) -> float:
+        """Return when metrics are asked for after now and up to a limit, ``inf`` for never.
 
-        That is the last one up to the next arrival, or, if nobody knows when that is, the next one;
-        never, if nothing arrives any more.
+        That is the last time that counts, or, if something may come before the limit, ``every``
+        one. All replicas are asked then; see :meth:`look`.
         """
-        times = [math.inf]
-        if arrival == math.inf:
+        if limit == math.inf and not every:
             return math.inf
-        for scraper in self._scrapers.values():
-            time = scraper.next_time(now) if arrival is None else scraper.last_time(arrival)
-            if time > now and time > scraper.values[place].as_of:
-                times.append(time)
-        return min(times)
+        since = max(now, self._looked)
+        ask = [s.next_time(since) if every else s.last_time(limit) for s in self._scrapers.values()]
+        return min((time for time in ask if since < time <= limit), default=math.inf)
+
+    def look(self, time: float) -> None:
+        """Ask all replicas, who have come to a time, if it is one for asking. Mutates."""
+        self._looked = time
+        for place in range(len(self._replicas)):
+            self.reached(place, time)
 
     def reached(self, place: int, time: float) -> None:
         """Ask a replica that has come to a time, if it is one for asking. Mutates."""
         for scraper in self._scrapers.values():
             if time < math.inf and scraper.last_time(time) == time:
                 scraper.ask(place, time)
+
+
+def telling_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
+    """Let replicas tell events where a router asks for them and there is anything to tell."""
+    asked = any(router.event_delay is not None for router in routers)
+    has_any = setup.kv.tells_events and setup.kv_config.enable_prefix_caching
+    return with_events(setup) if asked and has_any else setup
 
 
 def no_keys(request: IncomingRequest) -> Sequence[int]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from kvsim.engine.contents import Contents
 from kvsim.records.engine import VLLM
+from kvsim.records.record import NONE
 from kvsim.records.request import Request
 from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.trace import Trace
@@ -56,8 +57,9 @@ def new_requests(trace: Trace) -> NDArray[Any]:
     table = np.zeros(len(trace), dtype=REQUESTS)
     table["request_id"] = np.arange(len(trace))
     table["arrival_time"] = trace.arrival_time
-    for name in ("first_scheduled_time", "first_token_time", "finish_time"):
+    for name in ("first_scheduled_time", "first_token_time", "finish_time", "transfer_time"):
         table[name] = math.nan
+    table["prefill_replica"] = NONE
     table["num_prompt_tokens"] = trace.num_prompt_tokens
     table["finish_reason"] = FinishReason.IN_FLIGHT
     return table

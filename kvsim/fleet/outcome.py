@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,15 +20,26 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvsim.engine.backend import Backend
+    from kvsim.config import Config
+    from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
     from kvsim.fleet.gateways import Gateways
+    from kvsim.pool_config import Role
     from kvsim.trace import Trace
 
 
-def is_routed(setup: Setup) -> bool:
-    """Whether there is anything for a router to choose."""
-    return setup.config.data_parallel_size > 1
+class Part(NamedTuple):
+    """The replicas of a run that are alike, in the order of their numbers.
+
+    ``table`` holds the requests as they served them.
+    """
+
+    role: Role
+    name: str
+    setup: Setup
+    replicas: Sequence[Replica]
+    table: NDArray[Any]
+    gateways: Gateways
 
 
 def step_time_basis(setup: Setup) -> str:
@@ -52,16 +63,21 @@ def step_time_basis(setup: Setup) -> str:
 
 
 def collect(
+    config: Config,
     setup: Setup,
     trace: Trace,
-    table: NDArray[Any],
-    replicas: Sequence[Backend],
+    parts: Sequence[Part],
     backend_reason: str,
-    gateways: Gateways,
     turned_away: NDArray[np.bool_],
+    transfers: dict[str, Any] | None = None,
 ) -> Result:
-    """Sum up a run whose replicas have come to their end."""
-    config = setup.config
+    """Sum up a run whose replicas have come to their end.
+
+    The first part answers the requests; those that follow work for it. ``transfers`` says what
+    went from them to it.
+    """
+    table = parts[0].table
+    replicas = [replica for part in parts for replica in part.replicas]
     end_time = max(replica.clock for replica in replicas)
     totals = [replica.settle(end_time) for replica in replicas]
     kv = setup.kv
@@ -77,10 +93,21 @@ def collect(
     summary["rejections"] = _rejections(setup, trace, table, turned_away)
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
-    summary["routing"] = (
-        describe_routing(gateways.decisions, table, totals) if is_routed(setup) else None
-    )
-    summary["replicas"] = describe_replicas(table, totals, summary["duration"])
+    summary["routing"], summary["replicas"] = None, []
+    pools, first = [], 0
+    for part in parts:
+        own = totals[first : first + len(part.replicas)]
+        rows = describe_replicas(part.table, own, summary["duration"], part.role, first)
+        first += len(part.replicas)
+        routing = None
+        if len(part.replicas) > 1:
+            routing = describe_routing(part.gateways.decisions, part.table, own)
+        summary["routing"] = summary["routing"] or routing
+        summary["replicas"] += rows
+        pools.append(_describe_pool(part, rows, routing))
+    summary["pools"] = pools if len(parts) > 1 else None
+    summary["kv_transfers"] = transfers
+    summary["num_gpus"] = sum(pool["num_gpus"] for pool in pools)
     try:
         installed = version("kvsim")
     except PackageNotFoundError:  # run from a checkout that is not installed
@@ -105,6 +132,23 @@ def collect(
             "notes": notes(setup),
         },
     )
+
+
+def _describe_pool(part: Part, rows: list[Any], routing: Any) -> dict[str, Any]:
+    """Say what a pool is and how busy it was."""
+    config, kv = part.setup.config, part.setup.kv
+    busy = [row["busy"] for row in rows if row["busy"] is not None]
+    return {
+        "name": part.name,
+        "role": part.role,
+        "num_replicas": len(part.replicas),
+        "num_gpus": len(part.replicas)
+        * config.tensor_parallel_size
+        * config.pipeline_parallel_size,
+        "num_gpu_blocks": kv.num_gpu_blocks,
+        "mean_busy": sum(busy) / len(busy) if busy else None,
+        "routing": routing,
+    }
 
 
 def _rejections(

@@ -7,25 +7,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvsim.config import Config
-from kvsim.engine.contents import Contents
-from kvsim.engine.event_names import RunNames
 from kvsim.engine.refusal import refusal
-from kvsim.engine.replica import Replica
-from kvsim.engine.setup import Setup, resolve, with_events
 from kvsim.fleet.checker import Checker
-from kvsim.fleet.gateways import Gateways
-from kvsim.fleet.intake import admissible_requests, check_columns, check_trace, new_requests
-from kvsim.fleet.outcome import collect, is_routed
-from kvsim.fleet.router import Router, make_router, make_routers
-from kvsim.fleet.world import Serving
+from kvsim.fleet.intake import check_columns, check_trace
+from kvsim.fleet.router import make_router
+from kvsim.fleet.serve_fleet import resolve_fleet, serve_fleet
 from kvsim.results.comparison import Comparison
-from kvsim.results.kv_events import batches, write_events
-from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvsim.engine.replica import Observer
+    from kvsim.engine.replica import Observer, Replica
+    from kvsim.engine.setup import Setup
     from kvsim.results.result import Result
     from kvsim.trace import Trace
 
@@ -72,7 +65,7 @@ def run(
 
     ``on_progress`` is called with the number of requests that have ended, now and then.
     """
-    return serve(resolve(config), trace, on_progress=on_progress)
+    return serve(resolve_fleet(config), trace, on_progress=on_progress, config=config)
 
 
 def serve(
@@ -82,81 +75,33 @@ def serve(
     on_progress: Callable[[int], object] | None = None,
     observer: Observer | None = None,
     on_start: Callable[[Replica], object] | None = None,
+    config: Config | None = None,
 ) -> Result:
     """Serve a trace by a resolved configuration; see :func:`run`.
 
     ``observer`` looks at every replica after each of its steps, ``on_start`` before the first.
+    ``config`` is the run's where its pools have options of their own.
     """
     check_trace(trace)
-    config = setup.config
-    if config.num_samples is not None:
-        trace = trace.with_num_samples(config.num_samples)
+    if setup.config.num_samples is not None:
+        trace = trace.with_num_samples(setup.config.num_samples)
     if (trace.num_samples > 1).any():
         setup = setup.for_samples(int(trace.num_samples.max()))
-    elif config.use_beam_search:
+    elif setup.config.use_beam_search:
         raise ValueError("use_beam_search: every request has one sequence; give num_samples")
     check_columns(setup, trace)
-    table = new_requests(trace)
-    start = float(trace.arrival_time[0])
-    end = start + config.horizon
     watch = _watcher(on_progress)
-    routers = make_routers(config.router)
-    setup = _for_routers(setup, routers)
-    reason = choose_backend(setup)
-    if config.check_invariants and observer is None:
+    if setup.config.check_invariants and observer is None:
         observer = Checker()
-    replicas = [
-        Replica(
-            index,
-            setup,
-            Contents.of(trace),
-            table,
-            start_time=start,
-            end_time=end,
-            on_end=watch,
-            observer=observer,
-            compiled=not reason,
-        )
-        for index in range(config.data_parallel_size)
-    ]
-    if on_start is not None:
-        for replica in replicas:
-            on_start(replica)
-    admissible = admissible_requests(setup, trace)
-    arrival_time = table["arrival_time"].copy()
-    gateways = Gateways(routers, setup, trace, table, replicas, start)
-    serving = Serving(arrival_time, admissible, replicas, gateways, config.max_concurrency)
-    serving.run()
-    if config.kv_events_config is not None and config.kv_events_config.writes:
-        _write_events(setup, trace, replicas, gateways)
-    rejected = ~admissible | serving.turned_away
-    table["arrival_time"][rejected] = arrival_time[rejected]
-    table["finish_reason"][rejected] = FinishReason.REJECTED
-    sent = (table["request_id"] < serving.num_sent) & (arrival_time < end)
-    table["finish_reason"][~sent] = FinishReason.UNSENT
-    return collect(setup, trace, table, replicas, reason, gateways, serving.turned_away)
-
-
-def _for_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
-    """Let replicas tell events where a router asks for them and there is anything to tell."""
-    asked = any(router.event_delay is not None for router in routers)
-    has_any = setup.kv.tells_events and setup.kv_config.enable_prefix_caching
-    return with_events(setup) if asked and has_any and is_routed(setup) else setup
-
-
-def _write_events(
-    setup: Setup, trace: Trace, replicas: Sequence[Replica], gateways: Gateways
-) -> None:
-    """Write the KV cache events of all replicas into one file."""
-    config = setup.config.kv_events_config
-    assert config is not None
-    names = RunNames(setup, trace, Contents.of(trace), token_ids=config.token_ids)
-    streams = [
-        # What was read for a router comes before what nobody has read.
-        batches([*gateways.events_read(rank), *one.take_events()], names, rank)
-        for rank, one in enumerate(replicas)
-    ]
-    write_events(str(config.path), streams)
+    return serve_fleet(
+        config or setup.config,
+        setup,
+        trace,
+        on_end=watch,
+        observer=observer,
+        on_start=on_start,
+        choose_backend=choose_backend,
+    )
 
 
 def choose_backend(setup: Setup) -> str:
@@ -240,7 +185,9 @@ def run_comparison(
         raise ValueError(f"allocators: {min(twice)} is given twice")
     configs = [config.model_copy(update={"allocator": name}) for name in allocators]
     make_router(config.router)
-    setups = [resolve(one) for one in configs]  # every mistake shows before the first long run
+    setups = [
+        resolve_fleet(one) for one in configs
+    ]  # every mistake shows before the first long run
     results = {}
     for name, setup in zip(allocators, setups, strict=True):
         report = None if on_progress is None else partial(on_progress, name)

@@ -53,6 +53,7 @@ class Connector(Record):
     is_sync: list[int] = field(default_factory=list)  # they are there when the step runs
     num_unknown: list[int] = field(default_factory=list)  # look-ups until the answer is known
     keeps: list[int] = field(default_factory=list)  # its blocks are read by somebody at its end
+    threshold: int = 0  # fewer tokens than that are computed rather than loaded
 
     received: list[int] = field(default_factory=list)  # rows whose loads have ended
     num_received: int = 0
@@ -76,6 +77,10 @@ class Connector(Record):
     is_async: bool = False  # and that come later
     loads: list[int] = field(default_factory=list)  # places of who loads from this step on
     num_loads: int = 0
+    begun: list[int] = field(default_factory=list)  # rows whose look-ups the host has not heard of
+    begun_tokens: list[int] = field(default_factory=list)  # that they load, 0 for none
+    begun_times: list[float] = field(default_factory=list)
+    num_begun: int = 0
 
     num_steps: int = 0  # scheduled, with at least one token
     fenced: list[int] = field(default_factory=list)  # holdings, oldest first

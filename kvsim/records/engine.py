@@ -215,6 +215,8 @@ class RequestRow(Record):
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     finish_reason: Tiny = 0
+    prefill_replica: Short = NONE
+    transfer_time: float = math.nan
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ def _head(figure: Figure, named: Mapping[str, Result], what: str) -> None:
 
 
 def _replicas(result: Result) -> str:
-    several = result.config.data_parallel_size
+    several = len(result.summary.get("replicas", (None,)))
     return f", replica 0 of {several}" if several > 1 else ""
 
 

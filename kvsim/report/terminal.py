@@ -9,6 +9,7 @@ from rich.text import Text
 
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.usage import HELD
+from kvsim.report.fleet import fleet_lines
 from kvsim.report.narrow import NarrowTable, plain_table
 from kvsim.report.text import gib, milliseconds, number, percent
 from kvsim.report.title import deployment, workload
@@ -214,7 +215,7 @@ def run_table(
         kinds = ("mean", "median", "p90", "p99")
         table.add_row(label, *(milliseconds(s[f"{kind}_{metric}_ms"]) for kind in kinds))
     peak = number(s["peak_running"])
-    if result.config.data_parallel_size > 1:
+    if len(s["replicas"]) > 1:
         peak += " on one replica"
         title = f"{title}router {result.config.router}\n"
     lines = [
@@ -237,6 +238,7 @@ def run_table(
             wait = number(s["mean_kv_load_ms"], 1)
             line += f"; {number(s['num_kv_loads'])} loads, awaited for {wait} ms on average"
         lines.append(line)
+    lines += fleet_lines(s)
     if s["acceptance_rate"] is not None:
         lines.append(
             f"drafts: {percent(s['acceptance_rate'])} % accepted, "

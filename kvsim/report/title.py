@@ -22,7 +22,7 @@ def deployment(result: Result) -> str:
     gpu = get_gpu(config.gpu).name
     gpus = config.tensor_parallel_size * config.pipeline_parallel_size
     several = f"{gpus} x " if gpus > 1 else ""
-    replicas = config.data_parallel_size
+    replicas = len(result.summary.get("replicas", (None,)))
     times = f", {replicas} replicas" if replicas > 1 else ""
     return f"{model} on {several}{gpu}{times}, {gib(cache['bytes'])} of KV memory per GPU"
 

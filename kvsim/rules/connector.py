@@ -63,16 +63,29 @@ def ask_host(state: Replica, request: Request, hit: int) -> int:
         connector.num_unknown[row] -= 1
         return UNKNOWN
     connector.is_async = connector.is_sync[row] == 0
-    return max(connector.offered[row] - hit, 0)
+    external = max(connector.offered[row] - hit, 0)
+    return external if external >= connector.threshold else 0
 
 
 def after_allocation(state: Replica, request: Request) -> None:
     """Tell the connector that a waiting request has got its blocks."""
     state.totals.num_external_tokens += state.connector.external
     if state.connector.kind == FAKE:
-        state.connector.offered[request.request_id] = 0
+        tell_host(state, request)
     elif state.connector.external > 0:
         begin_load(state, request)
+
+
+def tell_host(state: Replica, request: Request) -> None:
+    """Tell the host once that a request takes what it was offered, or does without."""
+    connector, row = state.connector, request.request_id
+    if connector.offered[row] == 0:
+        return
+    connector.offered[row] = 0
+    connector.begun[connector.num_begun] = row
+    connector.begun_tokens[connector.num_begun] = connector.external
+    connector.begun_times[connector.num_begun] = max(state.clock, state.stage_free_time)
+    connector.num_begun += 1
 
 
 def find_computed(state: Replica, request: Request) -> int:

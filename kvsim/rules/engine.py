@@ -44,7 +44,7 @@ from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
-from kvsim.rules.report import begin_update, end_update, see_copies
+from kvsim.rules.report import begin_update, end_update, see_copies, wake
 from kvsim.rules.runs import batch_at, run_of_steps
 from kvsim.rules.speculation import hand_back_drafts, take_back, verify
 from kvsim.rules.static import end_batch, retire_request, schedule_static
@@ -364,7 +364,7 @@ def next_event_time(state: Replica) -> float:
 def advance(state: Replica, max_steps: int) -> int:
     """Run until the outside may matter, for ``max_steps`` steps, or until the host must help."""
     steps = 0
-    while not (state.until_finish and state.num_ended > 0):
+    while not (state.until_finish and state.num_ended + state.connector.num_begun > 0):
         if state.must_complete:
             if batch_at(state, 0).end > state.horizon:
                 break
@@ -434,7 +434,7 @@ def peek(state: Replica, row: int) -> None:
 
 
 #: What a host may ask of a replica.
-ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT = 0, 1, 2, 3, 4
+ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, WAKE = 0, 1, 2, 3, 4, 5
 
 
 def serve(state: Replica, command: int, argument: int) -> int:
@@ -448,6 +448,8 @@ def serve(state: Replica, command: int, argument: int) -> int:
         return int(abort(state, argument))
     if command == CLOSE:
         close(state, state.horizon)
+    elif command == WAKE:
+        wake(state)
     elif command == LOOK_UP:
         peek(state, argument)
     else:

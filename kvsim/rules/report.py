@@ -13,6 +13,7 @@ from kvsim.rules.batch import recycle
 from kvsim.rules.connector import let_go
 from kvsim.rules.kept import lift_fences
 from kvsim.rules.offloading import report_copies
+from kvsim.rules.recorder import pass_time
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -36,6 +37,13 @@ def begin_update(state: Replica, batch: Batch) -> None:
         cut_running(state)
     connector.num_bad_requests = 0
     connector.num_bad_blocks = 0
+
+
+def wake(state: Replica) -> None:
+    """Go on from the horizon where nothing could before the host's report."""
+    if state.connector.is_idle and state.num_batches == 0:
+        pass_time(state, state.horizon)
+    state.connector.is_idle = False
 
 
 def fail(state: Replica, k: int, num_tokens: int) -> None:

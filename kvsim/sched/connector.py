@@ -22,6 +22,7 @@ FailurePolicy = Literal["recompute", "fail"]
 BY_ROW = (
     *("offered", "is_sync", "num_unknown", "keeps", "received", "sent", "bad_requests"),
     *("is_held", "place", "load", "is_kept", "skips", "loads", "failed"),
+    *("begun", "begun_tokens"),
 )
 
 
@@ -34,12 +35,14 @@ class ConnectorConfig:
     kind : one of :class:`kvsim.records.connector.ConnectorKind`, ``FAKE`` or ``OFFLOADING``
     kv_role : makes KV for others, takes it from others, or both
     kv_load_failure_policy : what becomes of a request whose KV could not be loaded
+    kv_recompute_threshold : compute fewer tokens than that rather than load them
     offloading : the host cache, where the kind is ``OFFLOADING``
     """
 
     kind: int = FAKE
     kv_role: Role = "kv_both"
     kv_load_failure_policy: FailurePolicy = "fail"
+    kv_recompute_threshold: int = 0
     offloading: OffloadingConfig | None = None
 
     @property
@@ -68,6 +71,8 @@ def lay_out_connector(
     connector.has_fence = config.is_consumer and depth > 1
     connector.recomputes = config.kv_load_failure_policy == "recompute"
     connector.block_size = lcm(*(kv.groups[g].block_size for g in range(kv.num_groups)))
+    connector.threshold = config.kv_recompute_threshold
+    connector.begun_times = memory.floats(num_rows)
     for name in BY_ROW:
         setattr(connector, name, memory.ints(num_rows))
     for name in ("fenced", "fences"):

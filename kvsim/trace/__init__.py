@@ -337,6 +337,10 @@ class Trace:
         _check_rows("num_samples", samples, (samples >= 1) & (samples <= MAX_SAMPLES), "1 to 64")
         return replace(self, num_samples=samples)._freeze()
 
+    def with_single_outputs(self) -> Trace:
+        """Return the trace with one output token per request: prompts, and no more."""
+        return replace(self, num_output_tokens=np.ones(len(self), dtype=np.int64))._freeze()
+
     def with_request_rate(self, request_rate: float) -> Trace:
         """Return the trace squeezed or stretched to a mean rate, starting at 0.
 

@@ -1,0 +1,77 @@
+"""Links that carry KV: how long a transfer takes while nothing else is on the link."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from pathlib import Path
+
+from kvsim.errors import unknown_name
+
+TABLE = Path(__file__).with_name("fabrics.toml")
+
+
+@cache
+def fabrics() -> dict[str, Fabric]:
+    """Return all fabrics by name."""
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    return {name: Fabric(name, **figures) for name, figures in table.items()}
+
+
+def fabric_of(name: str) -> Fabric:
+    """Return a fabric by its name.
+
+    Raises
+    ------
+    ValueError
+        Naming the known fabrics.
+
+    Examples
+    --------
+    >>> round(1e3 * fabric_of("h800-8x-roce-mooncake").time(1_213_328_261), 2)
+    8.68
+    """
+    known = fabrics()
+    if name not in known:
+        raise unknown_name("fabric", name, known)
+    return known[name]
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """A link between two memories.
+
+    Parameters
+    ----------
+    name : in ``fabrics.toml``, or the user's own
+    base : seconds of a transfer beside its bytes
+    bandwidth : bytes per second in one direction
+    per_descriptor : seconds for each piece of memory that is posted by itself; where there are many
+        small ones, these and not the wire set the time
+    source : where the figures come from
+
+    Raises
+    ------
+    ValueError
+        For a time below 0, or a bandwidth that is not above 0.
+    """
+
+    name: str
+    base: float
+    bandwidth: float
+    per_descriptor: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("base", "per_descriptor"):
+            value = getattr(self, field)
+            if not 0 <= value < inf:
+                raise ValueError(f"fabric {self.name}: {field} is {value}: must be at least 0")
+        if not self.bandwidth > 0:
+            raise ValueError(f"fabric {self.name}: bandwidth is {self.bandwidth}: must be above 0")
+
+    def time(self, num_bytes: float, num_descriptors: int = 0) -> float:
+        """Return the seconds of one transfer on an idle link."""
+        return self.base + num_descriptors * self.per_descriptor + num_bytes / self.bandwidth

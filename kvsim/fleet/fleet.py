@@ -1,0 +1,289 @@
+"""A fleet at work: clients, pools of replicas, and the KV that goes from one to another."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.engine.incoming import IncomingRequest
+from kvsim.fleet.drive import Drive
+from kvsim.fleet.handoff import Handoff
+from kvsim.fleet.network import Network
+from kvsim.fleet.pool import num_descriptors, transfer_bytes
+from kvsim.fleet.router import REJECT
+from kvsim.fleet.world import Phase, World
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.fleet.clients import Clients
+    from kvsim.fleet.disaggregation import Disaggregation
+    from kvsim.fleet.fabric import Fabric
+    from kvsim.fleet.gateways import Gateways
+    from kvsim.fleet.handoff import Protocol
+    from kvsim.fleet.member import Member
+    from kvsim.fleet.pool import Pool
+    from kvsim.trace import Trace
+
+
+def do(action: Callable[[], object]) -> None:
+    """Do something and return nothing, as SimPy wants it."""
+    action()
+
+
+class Fleet:
+    """Serves a trace on pools of replicas.
+
+    Parameters
+    ----------
+    world : SimPy's
+    trace : the requests
+    admissible : which of them can be served at all, bool, shape (requests,)
+    main : replicas that do whole requests, or what comes after prompts
+    prefill : replicas that compute prompts, if they are apart
+    disaggregation : which prompts are computed there
+    fabric : what KV is moved over
+    protocol : who moves it, and when
+    proxy_latency : of the proxy, from a prompt's end to its request at the decode replica, seconds
+    coupled : what a replica does may reach others, beyond handing KV over
+
+    Attributes
+    ----------
+    turned_away : the requests that a router would not have served, bool, shape (requests,)
+    prefill_place : number of the replica that computed each prompt apart, -1 for none
+    transfer_time : seconds from the start of each transfer to its end, NaN for none
+    transfer_bytes : of all transfers
+    """
+
+    def __init__(
+        self,
+        world: World,
+        trace: Trace,
+        admissible: NDArray[np.bool_],
+        main: Pool,
+        prefill: Pool | None,
+        *,
+        disaggregation: Disaggregation,
+        fabric: Fabric,
+        protocol: Protocol,
+        proxy_latency: float,
+        coupled: bool,
+    ) -> None:
+        self._world = world
+        self._trace = trace
+        self._admissible = admissible
+        self._main = main
+        self._prefill = prefill
+        self._disaggregation = disaggregation
+        self._fabric = fabric
+        self._protocol = protocol
+        self._proxy_latency = proxy_latency
+        self._network = Network(fabric.bandwidth)
+        self._network_version = 0
+        self._handoffs: dict[int, Handoff] = {}
+        self._coupled = coupled or prefill is not None
+        self._drive = Drive(world, self, coupled=self._coupled)
+        self.clients: Clients
+        self.turned_away = np.zeros(len(trace), dtype=np.bool_)
+        self.prefill_place = np.full(len(trace), -1, dtype=np.int32)
+        self.transfer_time = np.full(len(trace), math.nan)
+        self.transfer_bytes = 0
+        for pool in self.pools:
+            for member in pool.members:
+                self._drive.add(member)
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """The pools, that of prompts first."""
+        return [self._main] if self._prefill is None else [self._prefill, self._main]
+
+    def run(self, clients: Clients) -> None:
+        """Serve everything. Mutates."""
+        self.clients = clients
+        if not self._coupled and not self._main_gateways.looks:
+            clients.send_all()
+            self._deal_out()
+            return
+        self._world.process(clients.process())
+        self._world.process(self._drive.process())
+        self._world.run()
+
+    def _deal_out(self) -> None:
+        """Serve requests that nothing outside a replica can reach, without an event per request."""
+        ids, gateways, times = np.flatnonzero(self._admissible), self._main_gateways, self._planned
+        choices = np.zeros(len(ids), dtype=np.int64)
+        if len(self._main.members) > 1:
+            choose = gateways.choose
+            planned = times[ids].tolist()
+            choices[:] = [choose(i, t) for i, t in zip(ids.tolist(), planned, strict=True)]
+            self.turned_away[ids[choices == REJECT]] = True
+        for place, member in enumerate(self._main.members):
+            mine = ids[choices == place]
+            member.replica.submit(mine, times[mine])
+            member.replica.advance(math.inf)
+
+    # -- requests come ---------------------------------------------------------------------------
+
+    def send(self, row: int) -> None:
+        """Take a request that is sent now. Mutates."""
+        now = self._world.now
+        if not self._admissible[row]:
+            self.clients.ended([row], now)
+            return
+        target = self._choose(self._main, row, now)
+        if target is None:
+            self._turn_away(row)
+        elif self._prefill is not None and self._is_apart(row, target):
+            source = self._choose(self._prefill, row, now)
+            if source is None:
+                self._turn_away(row)
+                return
+            self._send_apart(row, source, target, now)
+        else:
+            self._submit(target, row, now)
+
+    def _choose(self, pool: Pool, row: int, now: float) -> Member | None:
+        assert pool.gateways is not None
+        place = pool.gateways.choose(row, now)
+        return None if place == REJECT else pool.members[place]
+
+    def _is_apart(self, row: int, target: Member) -> bool:
+        prompt, cached = int(self._trace.num_prompt_tokens[row]), 0
+        if self._disaggregation.asks:
+            request = IncomingRequest(self._trace, row, self._world.now)
+            cached = target.replica.num_cached_tokens(request)
+        return self._disaggregation.is_apart(prompt, cached)
+
+    def _send_apart(self, row: int, source: Member, target: Member, now: float) -> None:
+        self._handoffs[row] = Handoff(row, source, target)
+        self.prefill_place[row] = source.number
+        source.replica.keep(row)
+        target.replica.offer(row, int(self._trace.num_prompt_tokens[row]))
+        self._submit(source, row, now)
+        if self._protocol == "push":
+            self._submit(target, row, now)
+
+    def _turn_away(self, row: int) -> None:
+        self.turned_away[row] = True
+        self.clients.ended([row], self._world.now)
+
+    def _submit(self, member: Member, row: int, now: float) -> None:
+        member.submit(row, now)
+        self._drive.touch(member)
+
+    # -- replicas tell ---------------------------------------------------------------------------
+
+    def ended(self, member: Member, rows: list[int], time: float) -> None:
+        """Learn that requests have ended on a replica; see :class:`kvsim.fleet.drive.Watcher`."""
+        if member.pool is self._prefill:
+            for row in rows:
+                self._prompt_ended(self._handoffs[row], time)
+        else:
+            self.clients.ended(rows, time)
+
+    def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
+        """Learn that a request has blocks for KV that is elsewhere, or does without it."""
+        del member
+        handoff = self._handoffs[row]
+        handoff.num_tokens, handoff.asked_time = num_tokens, time
+        self._start_if_ready(handoff, time)
+
+    def _prompt_ended(self, handoff: Handoff, time: float) -> None:
+        row, table = handoff.row, self._prefill_table
+        if table["finish_reason"][row] != FinishReason.FINISHED:
+            raise RuntimeError(f"request {row}: its prompt cannot be computed, and was sent")
+        handoff.is_computed = True
+        if self._protocol == "push":
+            self._start_if_ready(handoff, time)
+        else:
+            arrival = time + self._proxy_latency
+            self._at(arrival, lambda: self._submit(handoff.target, row, arrival))
+
+    def _start_if_ready(self, handoff: Handoff, time: float) -> None:
+        if not (handoff.is_computed and handoff.has_asked):
+            return
+        if handoff.num_tokens == 0:  # all is there, or is computed there: only the notice goes
+            self._at(time, lambda: self._release(handoff))
+            return
+        setup = self._main.setup
+        pieces = num_descriptors(setup, handoff.num_tokens)
+        begins = time + self._fabric.base + pieces * self._fabric.per_descriptor
+        handoff.start_time = time
+        self._at(begins, lambda: self._start(handoff))
+
+    # -- KV goes ---------------------------------------------------------------------------------
+
+    def _start(self, handoff: Handoff) -> None:
+        num_bytes = transfer_bytes(self._main.setup, handoff.num_tokens)
+        self.transfer_bytes += num_bytes
+        source, target = handoff.source.number, handoff.target.number
+        self._network.start(handoff.row, source, target, num_bytes, self._world.now)
+        self._await_next_end()
+
+    def _await_next_end(self) -> None:
+        """Look again when the next transfer ends, unless another one begins or ends before."""
+        self._network_version += 1
+        version, time = self._network_version, self._network.next_end()
+        if time < math.inf:
+            self._at(max(time, self._world.now), lambda: self._see_ends(version))
+
+    def _see_ends(self, version: int) -> None:
+        if version != self._network_version:
+            return
+        now = self._world.now
+        for row in self._network.ended(now):
+            handoff = self._handoffs[row]
+            handoff.end_time = now
+            self.transfer_time[row] = now - handoff.start_time
+            handoff.target.replica.report(now, received=row)
+            self._drive.touch(handoff.target)
+            self._release(handoff)
+        self._await_next_end()
+
+    def _release(self, handoff: Handoff) -> None:
+        """Let the source free what was read."""
+        handoff.source.replica.report(self._world.now, sent=handoff.row)
+        self._drive.touch(handoff.source)
+        del self._handoffs[handoff.row]
+
+    # -- looks -----------------------------------------------------------------------------------
+
+    def next_look(self, now: float, limit: float) -> float:
+        """Return when routers' metrics are next read; see :class:`kvsim.fleet.drive.Watcher`."""
+        if self.clients.all_sent:
+            return math.inf
+        every = self._coupled
+        return min(gateways.next_look(now, limit, every=every) for gateways in self._gateways)
+
+    def look(self, time: float) -> None:
+        """Read the metrics of replicas who have all come to a time. Mutates."""
+        for gateways in self._gateways:
+            gateways.look(time)
+
+    @property
+    def _planned(self) -> NDArray[np.float64]:
+        return self._trace.arrival_time
+
+    @property
+    def _main_gateways(self) -> Gateways:
+        assert self._main.gateways is not None
+        return self._main.gateways
+
+    @property
+    def _gateways(self) -> list[Gateways]:
+        return [pool.gateways for pool in self.pools if pool.gateways is not None]
+
+    @property
+    def _prefill_table(self) -> NDArray[np.void]:
+        assert self._prefill is not None
+        return self._prefill.table
+
+    def _at(self, time: float, action: Callable[[], object]) -> None:
+        """Do something at a time, before requests that are sent at it are seen by replicas."""
+        event = self._world.at(time, Phase.STEP_ENDS)
+        event.callbacks.append(lambda _: do(action))

@@ -1,0 +1,93 @@
+"""KV on its way between replicas: transfers that share what their two ends can carry."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+#: Bytes under which a transfer counts as done: clocks of days, in floats, leave crumbs.
+CRUMB = 1024.0
+
+
+@dataclass(slots=True)
+class Transfer:
+    """One transfer under way: its ends, and the bytes that have not arrived."""
+
+    source: Hashable
+    target: Hashable
+    remaining: float
+
+
+class Network:
+    """Links of equal bandwidth, one out of and one into every replica.
+
+    All transfers of a link get the same share of it (processor sharing), and a transfer goes at the
+    slower of its two ends' shares.
+
+    Parameters
+    ----------
+    bandwidth : of each link, bytes/s
+    """
+
+    def __init__(self, bandwidth: float) -> None:
+        self._bandwidth = bandwidth
+        self._transfers: dict[int, Transfer] = {}
+        self._outgoing: Counter[Hashable] = Counter()
+        self._incoming: Counter[Hashable] = Counter()
+        self._now = -math.inf
+
+    def __len__(self) -> int:
+        """Transfers under way."""
+        return len(self._transfers)
+
+    def start(
+        self, key: int, source: Hashable, target: Hashable, num_bytes: float, now: float
+    ) -> None:
+        """Begin a transfer. Mutates."""
+        self._pass(now)
+        self._transfers[key] = Transfer(source, target, float(num_bytes))
+        self._outgoing[source] += 1
+        self._incoming[target] += 1
+
+    def cancel(self, key: int, now: float) -> bool:
+        """Break a transfer off; False if it is not under way. Mutates."""
+        if key not in self._transfers:
+            return False
+        self._pass(now)
+        self._forget(key)
+        return True
+
+    def next_end(self) -> float:
+        """Return when the next transfer ends if none begins before, ``inf`` if there is none."""
+        ends = [self._now + t.remaining / self._rate(t) for t in self._transfers.values()]
+        return min(ends, default=math.inf)
+
+    def ended(self, now: float) -> list[int]:
+        """Return and forget the transfers that have ended by now, in order of their start."""
+        self._pass(now)
+        done = [key for key, t in self._transfers.items() if t.remaining <= CRUMB]
+        for key in done:
+            self._forget(key)
+        return done
+
+    def _rate(self, transfer: Transfer) -> float:
+        sharers = max(self._outgoing[transfer.source], self._incoming[transfer.target])
+        return self._bandwidth / sharers
+
+    def _pass(self, now: float) -> None:
+        if now > self._now and self._transfers:
+            seconds = now - self._now
+            rates = [self._rate(t) for t in self._transfers.values()]
+            for transfer, rate in zip(self._transfers.values(), rates, strict=True):
+                transfer.remaining -= rate * seconds
+        self._now = max(now, self._now)
+
+    def _forget(self, key: int) -> None:
+        transfer = self._transfers.pop(key)
+        self._outgoing[transfer.source] -= 1
+        self._incoming[transfer.target] -= 1

@@ -1,0 +1,321 @@
+"""Serve a trace on replicas: make the pools, let clients and replicas run, sum up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.config import Config
+from kvsim.engine.contents import Contents
+from kvsim.engine.event_names import RunNames
+from kvsim.engine.replica import Replica
+from kvsim.engine.setup import resolve
+from kvsim.errors import unknown_name
+from kvsim.fleet.clients import Clients
+from kvsim.fleet.disaggregation import make_disaggregation
+from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.fleet import Fleet
+from kvsim.fleet.gateways import Gateways, telling_routers
+from kvsim.fleet.intake import admissible_requests, new_requests
+from kvsim.fleet.member import Member
+from kvsim.fleet.outcome import Part, collect
+from kvsim.fleet.pool import Pool, connected
+from kvsim.fleet.router import make_routers
+from kvsim.fleet.world import World
+from kvsim.pool_config import PoolConfig
+from kvsim.results.kv_events import batches, write_events
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.replica import Observer
+    from kvsim.engine.setup import Setup
+    from kvsim.results.result import Result
+    from kvsim.trace import Trace
+
+#: Options that say what the fleet is like, not what one of its pools is.
+OF_THE_FLEET = frozenset(
+    (
+        *("pool", "num_prefill_workers", "num_decode_workers", "prefill_router", "router"),
+        *("disaggregation", "kv_transfer_protocol", "kv_transfer_fabric", "proxy_latency"),
+        *("kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
+        *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
+        *("kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
+    )
+)
+
+
+def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
+    """Return who answers requests, and who computes prompts for them, if that is apart.
+
+    Raises
+    ------
+    ValueError
+        If the pools cannot serve together.
+    """
+    prefill, decode = config.num_prefill_workers, config.num_decode_workers
+    if config.pool is None:
+        if not (prefill or decode):
+            return PoolConfig("mixed", config.data_parallel_size, "mixed"), None
+        if not (prefill and decode):
+            raise ValueError(
+                "num_prefill_workers and num_decode_workers: give both, or none of them"
+            )
+        if config.data_parallel_size > 1:
+            raise ValueError("data_parallel_size: not beside num_prefill_workers; they count")
+        return (
+            PoolConfig("decode", decode, "decode"),
+            PoolConfig("prefill", prefill, "prefill", config.prefill_router),
+        )
+    if prefill or decode or config.data_parallel_size > 1:
+        raise ValueError("pool: its replicas say how many there are; give no other number of them")
+    roles = [pool.role for pool in config.pool]
+    if roles == ["mixed"]:
+        return config.pool[0], None
+    if sorted(roles) != ["decode", "prefill"]:
+        raise ValueError(
+            f"pool: roles are {', '.join(roles)}: must be one mixed, or one prefill and one decode"
+        )
+    first, second = config.pool
+    return (second, first) if first.role == "prefill" else (first, second)
+
+
+def resolve_fleet(config: Config) -> Setup:
+    """Return what the replicas that answer requests are made of.
+
+    Raises
+    ------
+    ValueError
+        As :func:`kvsim.engine.setup.resolve`, and for pools that cannot serve together.
+    """
+    return pool_setup(config, pools_of(config)[0])
+
+
+def pool_setup(config: Config, pool: PoolConfig) -> Setup:
+    """Return what the replicas of a pool are made of.
+
+    Raises
+    ------
+    ValueError
+        For options that a pool does not have, or that cannot run.
+    """
+    if not pool.options:
+        return resolve(config)
+    own = [name for name in Config.model_fields if name not in OF_THE_FLEET]
+    for name, _ in pool.options:
+        if name not in own:
+            raise unknown_name(f"option of pool {pool.name!r}", name, own)
+    try:
+        given = {name: getattr(config, name) for name in config.model_fields_set}
+        return resolve(type(config).build(**{**given, **dict(pool.options)}))
+    except ValueError as error:
+        raise ValueError(f"pool {pool.name!r}: {error}") from None
+
+
+class Assembly:
+    """Makes the pools of one run.
+
+    Parameters
+    ----------
+    config : of the run
+    trace : the requests
+    on_end : called after each answered request
+    observer : called after every step
+    on_start : called with every replica before its first step
+    choose_backend : says why plain Python runs a pool's replicas, if so
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        trace: Trace,
+        on_end: Callable[[], object] | None,
+        observer: Observer | None,
+        on_start: Callable[[Replica], object] | None,
+        choose_backend: Callable[[Setup], str],
+    ) -> None:
+        self._config = config
+        self._on_end = on_end
+        self._observer = observer
+        self._on_start = on_start
+        self._choose_backend = choose_backend
+        self._trace = trace
+        self._number = 0
+        self.reason = ""
+
+    def pool(self, asked: PoolConfig, setup: Setup, trace: Trace, *, counts_sent: bool) -> Pool:
+        """Make a pool and its replicas. Mutates."""
+        config, start = self._config, float(trace.arrival_time[0])
+        routers = make_routers(asked.router or config.router)
+        if asked.replicas > 1:
+            setup = telling_routers(setup, routers)
+        reason = self._choose_backend(setup)
+        self.reason = self.reason or reason
+        pool = Pool(asked.name, asked.role, setup, trace, Contents.of(trace), new_requests(trace))
+        for place in range(asked.replicas):
+            replica = Replica(
+                self._number,
+                setup,
+                pool.contents,
+                pool.table,
+                start_time=start,
+                end_time=start + config.horizon,
+                on_end=None if asked.role == "prefill" else self._on_end,
+                observer=self._observer,
+                compiled=not reason,
+            )
+            if self._on_start is not None:
+                self._on_start(replica)
+            pool.members.append(Member(self._number, place, pool, replica, start, start))
+            self._number += 1
+        replicas = [member.replica for member in pool.members]
+        pool.gateways = Gateways(
+            routers, setup, trace, pool.table, replicas, start, counts_sent=counts_sent
+        )
+        return pool
+
+
+def serve_fleet(
+    config: Config,
+    setup: Setup,
+    trace: Trace,
+    *,
+    on_end: Callable[[], object] | None,
+    observer: Observer | None,
+    on_start: Callable[[Replica], object] | None,
+    choose_backend: Callable[[Setup], str],
+) -> Result:
+    """Serve a trace; ``setup`` is that of the replicas that answer requests."""
+    asked, asked_prefill = pools_of(config)
+    main_setup, prefill = setup, None
+    apart = asked_prefill is not None
+    writes_events = config.kv_events_config is not None and config.kv_events_config.writes
+    if apart and writes_events:
+        raise ValueError("kv_events_config: not written where prompts are computed apart")
+    make = Assembly(config, trace, on_end, observer, on_start, choose_backend)
+    admissible = admissible_requests(main_setup, trace)
+    if apart:
+        main_setup = connected(main_setup, "decode", config.kv_recompute_threshold)
+    main = make.pool(asked, main_setup, trace, counts_sent=apart)
+    if asked_prefill is not None:
+        prefill_setup = pool_setup(config, asked_prefill)
+        check_alike(main_setup, prefill_setup)
+        prompts = trace.with_single_outputs()
+        admissible &= admissible_requests(prefill_setup, prompts)
+        prefill_setup = connected(prefill_setup, "prefill")
+        prefill = make.pool(asked_prefill, prefill_setup, prompts, counts_sent=False)
+    world = World(initial_time=float(trace.arrival_time[0]))
+    fleet = Fleet(
+        world,
+        trace,
+        admissible,
+        main,
+        prefill,
+        disaggregation=make_disaggregation(config.disaggregation),
+        fabric=fabric_of(config.kv_transfer_fabric),
+        protocol=config.kv_transfer_protocol,
+        proxy_latency=config.proxy_latency,
+        coupled=config.max_concurrency is not None or config.session_think_time is not None,
+    )
+    clients = Clients(
+        world,
+        trace,
+        fleet.send,
+        max_concurrency=config.max_concurrency,
+        think_time=config.session_think_time,
+    )
+    fleet.run(clients)
+    _settle_table(fleet, clients, main, prefill, admissible, config)
+    if writes_events:
+        _write_events(main)
+    pools = [main] if prefill is None else [main, prefill]
+    return collect(
+        config,
+        main.setup,
+        trace,
+        [_part(pool) for pool in pools],
+        make.reason,
+        fleet.turned_away,
+        _transfers(fleet) if apart else None,
+    )
+
+
+def check_alike(decode: Setup, prefill: Setup) -> None:
+    """Refuse pools that cannot read each other's KV.
+
+    Raises
+    ------
+    ValueError
+        With what differs.
+    """
+    for what, one, other in (
+        ("model", decode.memory.model.name, prefill.memory.model.name),
+        ("block_size", decode.kv.block_size, prefill.kv.block_size),
+        ("kv_cache_dtype", decode.kv_config.layout.dtype.name, prefill.kv_config.layout.dtype.name),
+    ):
+        if one != other:
+            raise ValueError(
+                f"pool: {what} is {other} where prompts are computed and {one} where they are "
+                "read: must be the same"
+            )
+
+
+def _write_events(pool: Pool) -> None:
+    """Write the KV cache events of all replicas into one file."""
+    config = pool.setup.config.kv_events_config
+    assert config is not None
+    assert pool.gateways is not None
+    names = RunNames(pool.setup, pool.trace, pool.contents, token_ids=config.token_ids)
+    streams = [
+        # What was read for a router comes before what nobody has read.
+        batches([*pool.gateways.events_read(rank), *one.replica.take_events()], names, rank)
+        for rank, one in enumerate(pool.members)
+    ]
+    write_events(str(config.path), streams)
+
+
+def _part(pool: Pool) -> Part:
+    assert pool.gateways is not None
+    replicas = [member.replica for member in pool.members]
+    return Part(pool.role, pool.name, pool.setup, replicas, pool.table, pool.gateways)
+
+
+def _settle_table(
+    fleet: Fleet,
+    clients: Clients,
+    main: Pool,
+    prefill: Pool | None,
+    admissible: NDArray[np.bool_],
+    config: Config,
+) -> None:
+    """Make one row of what the pools wrote of a request. Mutates the main pool's table."""
+    table, sent = main.table, clients.sent_time
+    planned = main.trace.arrival_time
+    table["arrival_time"] = np.where(np.isnan(sent), planned, sent)
+    if prefill is not None:
+        apart = fleet.prefill_place >= 0
+        table["prefill_replica"] = fleet.prefill_place
+        table["transfer_time"] = fleet.transfer_time
+        for name in ("first_scheduled_time", "num_cached_tokens"):
+            table[name][apart] = prefill.table[name][apart]
+        table["num_preemptions"] += np.where(apart, prefill.table["num_preemptions"], 0)
+    rejected = ~admissible | fleet.turned_away
+    table["finish_reason"][rejected] = FinishReason.REJECTED
+    unsent = np.isnan(sent) | (table["arrival_time"] >= planned[0] + config.horizon)
+    table["finish_reason"][unsent] = FinishReason.UNSENT
+
+
+def _transfers(fleet: Fleet) -> dict[str, Any]:
+    """Sum up what KV went from one replica to another."""
+    times: NDArray[np.float64] = fleet.transfer_time[~np.isnan(fleet.transfer_time)]
+    known: Sequence[float] = times.tolist()
+    return {
+        "num_transfers": len(known),
+        "bytes": fleet.transfer_bytes,
+        "mean_ms": 1000.0 * float(times.mean()) if known else None,
+        "p99_ms": 1000.0 * float(np.percentile(times, 99)) if known else None,
+    }

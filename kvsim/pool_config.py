@@ -1,0 +1,81 @@
+"""A ``[[pool]]`` of a fleet's TOML file: so many replicas of a role, with options of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from kvsim.errors import unknown_name
+
+#: What replicas do: whole requests, prompts only, or what comes after prompts.
+Role = Literal["mixed", "prefill", "decode"]
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """Replicas that are alike.
+
+    Parameters
+    ----------
+    role : ``mixed`` replicas do whole requests, ``prefill`` ones prompts, ``decode`` ones the rest
+    replicas : how many there are, at the start
+    name : as tables call it; the role unless told
+    router : who chooses among them; that of the run unless told
+    autoscaler : who says how many there shall be; that of the run unless told
+    options : of the run's options, those that are others here, as (name, value)
+    """
+
+    role: Role = "mixed"
+    replicas: int = 1
+    name: str = ""
+    router: str | None = None
+    autoscaler: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, given: object) -> PoolConfig:
+        """Read a TOML table.
+
+        Raises
+        ------
+        ValueError
+            For what is no table, and for wrong values.
+        """
+        if isinstance(given, PoolConfig):
+            return given
+        if not isinstance(given, dict):
+            raise ValueError("must be tables: [[pool]] with role, replicas and options")
+        values = {str(key).replace("-", "_"): value for key, value in given.items()}
+        own = {f.name for f in fields(cls)} - {"options"}
+        options = tuple((key, value) for key, value in values.items() if key not in own)
+        pool = cls(**{k: v for k, v in values.items() if k in own}, options=options)
+        pool.check()
+        return pool if pool.name else cls(**{**vars_of(pool), "name": pool.role})
+
+    def check(self) -> None:
+        """Check the values.
+
+        Raises
+        ------
+        ValueError
+            One line that names the key and what is allowed.
+        """
+        if self.role not in get_args(Role):
+            raise unknown_name("role", str(self.role), get_args(Role))
+        if isinstance(self.replicas, bool) or not isinstance(self.replicas, int):
+            raise ValueError(f"replicas is {self.replicas!r}: must be a whole number")
+        if self.replicas < 1:
+            raise ValueError(f"replicas is {self.replicas}: must be at least 1")
+        for key in ("name", "router", "autoscaler"):
+            if not isinstance(getattr(self, key), str | None):
+                raise ValueError(f"{key} is {getattr(self, key)!r}: must be a text")
+
+    def to_toml(self) -> dict[str, Any]:
+        """Return the table."""
+        values = {k: v for k, v in vars_of(self).items() if v is not None and k != "options"}
+        return values | dict(self.options)
+
+
+def vars_of(pool: PoolConfig) -> dict[str, Any]:
+    """Return the fields of a pool by name."""
+    return {f.name: getattr(pool, f.name) for f in fields(pool)}

@@ -1,0 +1,32 @@
+"""What pools did and what went from one to another, in lines for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.report.text import gib, milliseconds, number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Say how busy each pool was, and how long KV took from one to another."""
+    lines = []
+    if summary["pools"]:
+        lines.append("; ".join(map(_pool, summary["pools"])))
+    moved = summary["kv_transfers"]
+    if moved is not None:
+        lines.append(
+            f"KV handed over: {number(moved['num_transfers'])} times, {gib(moved['bytes'])}, in "
+            f"{milliseconds(moved['mean_ms'])} on average, {milliseconds(moved['p99_ms'])} at p99"
+        )
+    return lines
+
+
+def _pool(pool: Mapping[str, Any]) -> str:
+    replicas, gpus = pool["num_replicas"], pool["num_gpus"]
+    several = "s" if replicas > 1 else ""
+    name = pool["name"] if pool["name"] == pool["role"] else f"{pool['name']} ({pool['role']})"
+    on = f" of {gpus // replicas} GPUs" if gpus > replicas else ""
+    return f"{name}: {replicas} replica{several}{on}, busy {percent(pool['mean_busy'])} %"

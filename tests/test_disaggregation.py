@@ -1,0 +1,291 @@
+"""Prompts computed apart from outputs: terms of a TTFT, blocks held and given back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples, traces
+
+import kvsim
+import workloads
+from kvsim.cli import main
+from kvsim.engine.replica import Replica
+from kvsim.engine.setup import resolve
+from kvsim.fleet.disaggregation import make_disaggregation
+from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.pool import num_descriptors, transfer_bytes
+from kvsim.fleet.simulate import serve as serve_setup
+from kvsim.results.tables import FinishReason
+from kvsim.testing import equal_tables
+from kvsim.trace import Trace
+
+ONE_EACH = {"num_prefill_workers": 1, "num_decode_workers": 1}
+H100 = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
+#: A second a step, and nothing that overlaps.
+SECONDS = {**H100, "cost_model": "constant+seconds=1", "async_scheduling": False}
+TOKEN = 131_072  # bytes of KV of Llama-3.1-8B: 2 x 32 layers x 8 heads x 128 x 2 bytes
+
+
+def one(prompt: int = 1000, output: int = 20) -> Trace:
+    return workloads.fixed(prompt=prompt, output=output, num_requests=1, request_rate=1.0)
+
+
+def test_one_request_takes_its_prefill_its_transfer_and_one_step_more() -> None:
+    plain = kvsim.simulate(one(), **H100)
+    apart = kvsim.simulate(one(), **ONE_EACH, proxy_latency=0.004, **H100)
+    row, link = apart.requests[0], fabric_of("400g-ib")
+    transfer = link.time(1000 * TOKEN)
+    step = plain.summary["mean_tpot_ms"]
+    ttft = plain.summary["mean_ttft_ms"] + 4.0 + 1000 * transfer + step
+    assert apart.summary["mean_ttft_ms"] == pytest.approx(ttft, rel=2e-4)
+    assert row["transfer_time"] == pytest.approx(transfer)
+    assert (row["replica"], row["prefill_replica"]) == (0, 1)
+    assert apart.summary["kv_transfers"]["bytes"] == 1000 * TOKEN
+    assert apart.summary["mean_tpot_ms"] == pytest.approx(step)
+    assert row["num_output_tokens"] == 20
+
+
+def test_steps_show_in_a_ttft_to_the_second() -> None:
+    """Prefill ends at 1, KV comes within that instant, its last token is computed until 2."""
+    result = kvsim.simulate(one(100, 3), **ONE_EACH, **SECONDS)
+    row = result.requests[0]
+    start = row["arrival_time"]
+    assert row["first_token_time"] - start == pytest.approx(2.0, abs=1e-3)
+    assert row["finish_time"] - start == pytest.approx(4.0, abs=1e-3)
+
+
+def test_a_busy_decode_replica_asks_and_takes_in_between_its_steps() -> None:
+    """The second prompt is computed from 1 to 2; its KV, 6.5 MB, takes 12 ms.
+
+    Steps of the decode replica begin at 1.024 and whole seconds later. Pulled, it is asked for at
+    2.024 and taken in at 3.024. Pushed, there are blocks since 0.5: it comes at 2.012 and is taken
+    in at 2.024.
+    """
+    trace = Trace.from_arrays([0.0, 0.5], [100, 50], [10, 3])
+    options = {**SECONDS, "kv_transfer_fabric": "tcp-ucx", **ONE_EACH}
+    for protocol, first_token in (("pull", 4.024), ("push", 3.024)):
+        rows = kvsim.simulate(trace, kv_transfer_protocol=protocol, **options).requests
+        assert rows["first_token_time"] == pytest.approx([2.024, first_token], abs=2e-3)
+
+
+def test_what_the_decode_replica_holds_is_not_read_again() -> None:
+    """A second turn repeats the first one's 1,600 tokens, whose blocks are where it is decoded."""
+    trace = Trace.from_arrays(
+        [0.0, 5.0],
+        [1600, 2000],
+        [4, 4],
+        segments=[[(1, 0, 1600)], [(1, 0, 1600), (2, 0, 400)]],
+    )
+    result = kvsim.simulate(trace, **ONE_EACH, **H100)
+    assert result.summary["kv_transfers"]["bytes"] == (1600 + 400) * TOKEN
+    assert result.requests["num_cached_tokens"].tolist() == [0, 1600]  # at the prefill replica
+
+
+def test_few_missing_tokens_are_computed_where_they_are_missed() -> None:
+    trace = Trace.from_arrays(
+        [0.0, 5.0],
+        [1600, 2000],
+        [4, 4],
+        segments=[[(1, 0, 1600)], [(1, 0, 1600), (2, 0, 400)]],
+    )
+    for threshold, transfers in ((400, 2), (401, 1)):
+        result = kvsim.simulate(trace, **ONE_EACH, **H100, kv_recompute_threshold=threshold)
+        assert result.summary["kv_transfers"]["num_transfers"] == transfers
+        assert result.summary["completed"] == 2
+    for rule, transfers in (("llm-d+tokens=400", 2), ("llm-d+tokens=401", 1), ("dynamo", 1)):
+        result = kvsim.simulate(trace, **ONE_EACH, **H100, disaggregation=rule)
+        assert (result.requests["prefill_replica"] >= 0).sum() == transfers
+
+
+@pytest.mark.parametrize(
+    ("rule", "prompt", "cached", "apart"),
+    [
+        ("always", 10, 10, True),
+        ("llm-d", 100, 85, False),
+        ("llm-d", 100, 84, True),
+        ("dynamo", 2047, 0, True),  # few, but all of it
+        ("dynamo", 2047, 700, False),
+        ("dynamo", 10_000, 7_952, True),  # a small share, but 2,048
+        ("dynamo", 10_000, 7_953, False),
+    ],
+)
+def test_rules_of_disaggregation(rule: str, prompt: int, cached: int, apart: bool) -> None:
+    assert make_disaggregation(rule).is_apart(prompt, cached) is apart
+
+
+def test_bytes_of_a_transfer_are_those_of_all_ranks() -> None:
+    """Heads are replicated above their number; a latent goes once; windows end a layer's share."""
+    for tp, factor in ((1, 1), (8, 1), (16, 2)):
+        setup = resolve(
+            kvsim.Config.build(**H100, tensor_parallel_size=tp, kv_cache_memory_bytes=10**9)
+        )
+        assert transfer_bytes(setup, 1000) == 1000 * TOKEN * factor
+    mla = resolve(
+        kvsim.Config.build(model="deepseek-v2-lite", gpu="h100-sxm", tensor_parallel_size=2)
+    )
+    assert transfer_bytes(mla, 1000) == 1000 * 27 * 576 * 2
+    setup = resolve(kvsim.Config.build(**H100))
+    assert num_descriptors(setup, 100) == 7 * 32 * 2
+
+
+def test_a_prefill_pool_shrinks_while_a_slow_link_reads_it() -> None:
+    """With room for two prompts, the third one waits until the first one has been read."""
+    trace = Trace.from_arrays([0.0, 0.0, 0.0], [160, 160, 160], [2, 2, 2])
+    rows = {}
+    for fabric in ("tcp-ucx", "400g-ib"):
+        result = kvsim.simulate(
+            trace,
+            **ONE_EACH,
+            **{**SECONDS, "cost_model": "constant+seconds=0.001"},
+            kv_transfer_fabric=fabric,
+            num_gpu_blocks_override=24,
+            max_model_len=200,
+            enable_prefix_caching=False,
+            check_invariants=True,
+        )
+        assert result.summary["completed"] == 3
+        rows[fabric] = result.requests
+    # 21 MB take 38 ms over TCP, two at a time 76.
+    assert rows["400g-ib"]["first_scheduled_time"][2] < 0.01
+    assert rows["tcp-ucx"]["first_scheduled_time"][2] > 0.07
+
+
+@examples(60)
+@given(trace=traces(max_requests=30), data=st.data())
+def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.DataObject) -> None:
+    draw = data.draw
+    options: dict[str, Any] = {
+        **H100,
+        "num_prefill_workers": draw(st.integers(1, 3)),
+        "num_decode_workers": draw(st.integers(1, 3)),
+        "num_gpu_blocks_override": draw(st.integers(8, 60)),
+        "max_model_len": draw(st.sampled_from([60, 200, 500])),
+        "max_num_seqs": draw(st.integers(1, 8)),
+        "max_num_batched_tokens": draw(st.sampled_from([16, 64, 512])),
+        "async_scheduling": draw(st.booleans()),
+        "router": draw(st.sampled_from(["round-robin", "least-outstanding", "vllm-dp", "dynamo"])),
+        "kv_transfer_protocol": draw(st.sampled_from(["pull", "push"])),
+        "kv_transfer_fabric": draw(st.sampled_from(["tcp-ucx", "nixl-vllm", "400g-ib"])),
+        "disaggregation": draw(st.sampled_from(["always", "llm-d", "dynamo"])),
+        "kv_recompute_threshold": draw(st.sampled_from([0, 20])),
+        "proxy_latency": draw(st.sampled_from([0.0, 0.01])),
+        "max_concurrency": draw(st.sampled_from([None, 3])),
+        "session_think_time": draw(st.sampled_from([None, 0.0, 0.5])),
+        "horizon": draw(st.sampled_from([float("inf"), 0.5])),
+    }
+    trace = trace.with_num_samples(1)
+    replicas: list[Replica] = []
+    setup = resolve(kvsim.Config.build(**options, backend="python", check_invariants=True))
+    python = serve_setup(setup, trace, on_start=replicas.append)
+    compiled = kvsim.simulate(trace, **options, backend="compiled")
+    assert equal_tables(python.requests, compiled.requests)
+    assert equal_tables(python.memory, compiled.memory)
+    assert python.summary == compiled.summary
+    reasons = set(python.requests["finish_reason"].tolist())
+    if options["horizon"] == float("inf"):
+        assert reasons <= {FinishReason.FINISHED, FinishReason.REJECTED}
+        for replica in replicas:
+            assert replica.state.connector.num_kept == 0
+            assert replica.state.connector.held.length == 0
+            assert replica.state.kv.num_held == 0
+        apart = python.requests["prefill_replica"] >= 0
+        assert python.summary["kv_transfers"]["num_transfers"] <= apart.sum()
+        done = python.requests["finish_reason"] == FinishReason.FINISHED
+        expected = trace.num_output_tokens
+        longest = options["max_model_len"] - trace.num_prompt_tokens
+        got = python.requests["num_output_tokens"]
+        assert np.array_equal(got[done], np.minimum(expected, longest)[done])
+
+
+@pytest.mark.parametrize("concurrency", [None, 6])
+@pytest.mark.parametrize("router", ["round-robin", "vllm-dp", "llm-d+index=precise", "dynamo"])
+def test_clients_who_could_wait_change_nothing_where_nobody_does(
+    router: str, concurrency: int | None
+) -> None:
+    trace = workloads.sharegpt(num_requests=60, request_rate=30, seed=1)
+    options = {**H100, "router": router, "max_concurrency": concurrency, "data_parallel_size": 3}
+    plain = kvsim.simulate(trace, **options)
+    coupled = kvsim.simulate(trace, session_think_time=0.0, **options)
+    assert equal_tables(plain.requests, coupled.requests)
+    assert plain.summary == coupled.summary
+
+
+def test_a_later_turn_waits_for_the_answer_and_for_the_reader() -> None:
+    trace = Trace.from_arrays(
+        [0.0, 1.0, 1.0, 100.0], [8, 8, 8, 8], [5, 5, 2, 5], session_id=[7, 7, -1, 7]
+    )
+    rows = kvsim.simulate(trace, **SECONDS, session_think_time=2.0).requests
+    assert rows["finish_time"].tolist() == [5.0, 12.0, 3.0, 105.0]
+    assert rows["arrival_time"].tolist() == [0.0, 7.0, 1.0, 100.0]
+    plain = kvsim.simulate(trace, **SECONDS)
+    assert plain.requests["arrival_time"].tolist() == [0.0, 1.0, 1.0, 100.0]
+    assert (plain.summary["num_early_turns"], plain.summary["num_later_turns"]) == (1, 2)
+
+
+def test_a_session_goes_on_after_a_turn_that_nobody_serves() -> None:
+    trace = Trace.from_arrays([0.0, 1.0, 2.0], [8, 900, 8], [2, 2, 2], session_id=[7, 7, 7])
+    options = {**SECONDS, "max_model_len": 100, "session_think_time": 0.0}
+    rows = kvsim.simulate(trace, **options).requests
+    assert rows["finish_reason"].tolist() == [0, FinishReason.REJECTED, 0]
+    assert rows["finish_time"][2] == 4.0
+
+
+def test_pools_have_options_of_their_own(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(
+        'model = "llama-3.1-8b"\ngpu = "h100-sxm"\n'
+        '[[pool]]\nrole = "prefill"\nreplicas = 2\ntensor_parallel_size = 2\n'
+        '[[pool]]\nname = "writers"\nrole = "decode"\nreplicas = 1\ngpu = "a100-80gb"\n'
+        'router = "least-outstanding"\n'
+    )
+    config = kvsim.Config.from_toml(fleet)
+    again = tmp_path / "again.toml"
+    again.write_text(config.to_toml())
+    assert kvsim.Config.from_toml(again) == config
+    from kvsim.fleet.simulate import run
+
+    result = run(config, one())
+    pools = result.summary["pools"]
+    assert [pool["name"] for pool in pools] == ["writers", "prefill"]
+    assert [pool["num_gpus"] for pool in pools] == [1, 4]
+    assert result.summary["num_gpus"] == 5
+    assert [row["role"] for row in result.summary["replicas"]] == ["decode", "prefill", "prefill"]
+    assert result.config == config
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_prefill_workers": 1}, "give both"),
+        ({**ONE_EACH, "data_parallel_size": 2}, "data_parallel_size: not beside"),
+        ({**ONE_EACH, "allocator": "contiguous-max"}, "hands no KV over"),
+        ({**ONE_EACH, "kv_transfer_fabric": "string"}, "unknown fabric 'string'"),
+        ({**ONE_EACH, "disaggregation": "sometimes"}, "unknown disaggregation 'sometimes'"),
+        ({**ONE_EACH, "kv_offloading_size": 4}, "hands no KV over"),
+        ({"pool": [{"role": "cook"}]}, "unknown role 'cook'"),
+        ({"pool": [{"role": "decode"}]}, "must be one mixed, or one prefill and one decode"),
+        ({"pool": [{"role": "mixed", "replicas": 0}]}, "at least 1"),
+        ({"pool": [{"role": "mixed", "gpus": "a100"}]}, "unknown option of pool 'mixed' 'gpus'"),
+        ({"pool": [{"role": "mixed", "gpu": "b52"}]}, "pool 'mixed': unknown GPU 'b52'"),
+        ({"pool": 3}, "must be tables"),
+        (
+            {"pool": [{"role": "prefill", "block_size": 32}, {"role": "decode"}]},
+            "block_size is 32 where prompts are computed and 16",
+        ),
+    ],
+)
+def test_a_wrong_fleet_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as error:
+        kvsim.simulate(one(), **{**H100, **options})
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_line_serves_a_fleet(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "--num-requests", "5", "--num-prefill-workers", "1", "--num-decode-workers", "2"])
+    assert "prefill" in capsys.readouterr().out
