@@ -237,6 +237,15 @@ class Config(Validated):
         description="seconds between an answer and the session's next turn, which also waits for "
         "its planned time [turns come as planned, answered or not]",
     )
+    autoscaler: str | None = Field(
+        None, description="who says how many replicas there shall be: NAME[+max=N][+KEY=VALUE]..."
+    )
+    cold_start: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        60.0, description="seconds from the decision for a replica until it takes requests"
+    )
+    failures: str | None = Field(
+        None, description="when replicas fail: rate or at, NAME[+KEY=VALUE]..."
+    )
     pool: tuple[PoolConfig, ...] | None = Field(
         None, description="replicas by role, with options of their own; only in a TOML file"
     )

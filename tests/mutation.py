@@ -452,7 +452,7 @@ MUTANTS = [
     Mutant("22 unknown is set aside", CONNECTOR, "        return UNKNOWN\n    connector.is_async", "        return 0\n    connector.is_async"),
     Mutant("22 a partial tail is given up", CONNECTOR, "        if external > tail:", "        if external >= tail:"),
     Mutant("22 a partial tail keeps the connector out", CONNECTOR, "            external = 0\n    connector.is_async", "            external = external\n    connector.is_async"),
-    Mutant("22 offered once", CONNECTOR, "        state.connector.offered[request.request_id] = 0", "        pass"),
+    Mutant("22 offered once", CONNECTOR, "    connector.offered[row] = 0\n", "    pass\n"),
     Mutant("22 external tokens count as computed", CONNECTOR, "    return hit + external\n", "    return hit\n"),
     Mutant("22 reserved for prompts under way", LOADING, "            total += missing_blocks(state, request)", "            pass"),
     Mutant("22 reserved for loads", LOADING, "kv, total = state.kv, state.connector.num_missing_blocks", "kv, total = state.kv, 0"),

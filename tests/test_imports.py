@@ -27,6 +27,7 @@ ROOMS = (
         "speculation",
         "kv_events",
         "kv_transfer",
+        "pool_config",
         "config",
         "budget",
         "kv",

@@ -41,7 +41,7 @@ def requests(*rows: tuple[float, float, float, float, int]) -> np.ndarray:
     """Make a table of (arrival, scheduled, first token, finish, output tokens)."""
     table = np.zeros(len(rows), dtype=REQUESTS)
     for i, (arrival, scheduled, first, finish, output) in enumerate(rows):
-        table[i] = (i, 0, arrival, scheduled, first, finish, 10, output, 0, 0, 0)
+        table[i] = (i, 0, arrival, scheduled, first, finish, 10, output, 0, 0, 0, -1, 0.0)
     return table
 
 

@@ -95,6 +95,9 @@ SECTIONS = {
         "kv_recompute_threshold",
         "proxy_latency",
         "session_think_time",
+        "autoscaler",
+        "cold_start",
+        "failures",
     ),
     "Records": (
         "front_end_latency",

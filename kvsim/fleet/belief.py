@@ -69,6 +69,11 @@ class Belief:
         if not self._is_precise:
             self.index.insert(replica, self.keys(request), request.arrival_time)
 
+    def forget(self, replica: int) -> None:
+        """Forget a replica that is gone; precise knowledge goes with its events. Mutates."""
+        if not self._is_precise:
+            self.index.shrink(replica, 0)
+
 
 def hit_rates(request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:
     """Return which share of a prompt each replica is taken to hold."""

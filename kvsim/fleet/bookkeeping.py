@@ -10,7 +10,7 @@ import numpy as np
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,7 +60,7 @@ class Decisions:
 
 
 def describe_routing(
-    decisions: Decisions, table: NDArray[Any], totals: Sequence[Totals]
+    decisions: Decisions, table: NDArray[Any], totals: Mapping[int, Totals]
 ) -> dict[str, Any]:
     """Sum up a run's decisions: all shares are of prompt tokens of the requests they speak of.
 
@@ -79,27 +79,25 @@ def describe_routing(
         "num_compared": int(compared.sum()),
         "best_hit_rate": _share(decisions.best, prompts, compared),
         "compared_hit_rate": _share(cached, prompts, compared),
-        "imbalance": _imbalance([one.busy_seconds for one in totals]),
-        "request_imbalance": _imbalance(_num_requests(table, len(totals))),
+        "imbalance": _imbalance([one.busy_seconds for one in totals.values()]),
+        "request_imbalance": _imbalance(_num_requests(table, totals)),
     }
 
 
 def describe_replicas(
-    table: NDArray[Any],
-    totals: Sequence[Totals],
-    duration: float,
-    role: Role = "mixed",
-    first: int = 0,
+    table: NDArray[Any], totals: Mapping[int, Totals], lives: Sequence[float], role: Role
 ) -> list[Any]:
-    """Say what each replica did; they are numbered from ``first`` on."""
+    """Say what each replica did, by number, in the seconds that it lived."""
     rows = []
-    for index, one in enumerate(totals, first):
+    for (index, one), duration in zip(totals.items(), lives, strict=True):
         mine = table[(table["replica"] == index) & _was_sent(table)]
         admitted = mine[~np.isnan(mine["first_scheduled_time"])]
         prompts = int(admitted["num_prompt_tokens"].sum())
         rows.append(
             {
+                "replica": index,
                 "role": role,
+                "lifetime": duration,
                 "num_requests": len(mine),
                 "completed": int((mine["finish_reason"] == FinishReason.FINISHED).sum()),
                 "busy": one.busy_seconds / duration if duration else None,
@@ -123,10 +121,11 @@ def _was_sent(table: NDArray[Any]) -> NDArray[np.bool_]:
     return sent
 
 
-def _num_requests(table: NDArray[Any], num_replicas: int) -> list[float]:
-    """Requests of each replica, in the order of their numbers."""
-    counts = np.bincount(table["replica"][_was_sent(table)], minlength=num_replicas)
-    return [float(count) for count in counts[-num_replicas:]]
+def _num_requests(table: NDArray[Any], numbers: Iterable[int]) -> list[float]:
+    """Requests of each replica."""
+    known = list(numbers)
+    counts = np.bincount(table["replica"][_was_sent(table)], minlength=max(known) + 1)
+    return [float(counts[number]) for number in known]
 
 
 def _share(tokens: NDArray[Any], prompts: NDArray[Any], rows: NDArray[np.bool_]) -> float | None:

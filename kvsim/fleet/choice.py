@@ -32,6 +32,8 @@ def uniform_argmax(values: Sequence[float], rng: Generator) -> int:
 
 def power_of_two(loads: Sequence[float], rng: Generator) -> int:
     """Draw two different places; the smaller load wins, the first drawn of equals."""
+    if len(loads) == 1:
+        return 0
     first = int(rng.integers(len(loads)))
     second = int(rng.integers(len(loads) - 1))
     second += second >= first

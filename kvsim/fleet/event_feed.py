@@ -41,7 +41,7 @@ class EventFeed:
         self._unit, self._ahead = kv.hash_block_size, kv.num_hash_lookahead_tokens
         self._per_entry = kv.groups[group].keys_per_block
         self.read: list[list[EventRows]] = [[] for _ in replicas]
-        self._replicas = replicas
+        self._replicas = list(replicas)
         self._delay = delay
         self._group = group
         self._keeps = keeps
@@ -58,6 +58,14 @@ class EventFeed:
         """Return the keys by which the replicas know a prompt's blocks."""
         keys = request.prefix_keys(self._unit, self._ahead)
         return keys[self._per_entry - 1 :: self._per_entry]
+
+    def replace(self, place: int, replica: Replica) -> None:
+        """Follow another replica, whose cache is empty. Mutates."""
+        self._replicas[place] = replica
+        self.index.shrink(place, 0)
+        self._counts[place] = Counter()
+        self._open[place] = []
+        self._coming[place] = deque()
 
     def update(self, now: float) -> None:
         """Bring the index to what has arrived by now. Mutates."""

@@ -10,6 +10,7 @@ import numpy as np
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.drive import Drive
 from kvsim.fleet.handoff import Handoff
+from kvsim.fleet.member import Life
 from kvsim.fleet.network import Network
 from kvsim.fleet.pool import num_descriptors, transfer_bytes
 from kvsim.fleet.router import REJECT
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from kvsim.fleet.fabric import Fabric
     from kvsim.fleet.gateways import Gateways
     from kvsim.fleet.handoff import Protocol
+    from kvsim.fleet.lifecycle import Lifecycle
     from kvsim.fleet.member import Member
     from kvsim.fleet.pool import Pool
+    from kvsim.fleet.scaling import Scaling
     from kvsim.trace import Trace
 
 
@@ -54,9 +57,11 @@ class Fleet:
 
     Attributes
     ----------
+    lifecycle, scaling : of the main pool's replicas, if their number changes
+    unplaced : requests that wait until a replica is ready
     turned_away : the requests that a router would not have served, bool, shape (requests,)
     prefill_place : number of the replica that computed each prompt apart, -1 for none
-    transfer_time : seconds from the start of each transfer to its end, NaN for none
+    transfer_time : seconds from the start of each transfer to its end, 0 without one
     transfer_bytes : of all transfers
     """
 
@@ -87,15 +92,18 @@ class Fleet:
         self._network_version = 0
         self._handoffs: dict[int, Handoff] = {}
         self._coupled = coupled or prefill is not None
-        self._drive = Drive(world, self, coupled=self._coupled)
+        self.drive = Drive(world, self, coupled=self._coupled)
         self.clients: Clients
+        self.lifecycle: Lifecycle | None = None
+        self.scaling: Scaling | None = None
+        self.unplaced: list[int] = []
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
         self.prefill_place = np.full(len(trace), -1, dtype=np.int32)
-        self.transfer_time = np.full(len(trace), math.nan)
+        self.transfer_time = np.zeros(len(trace))
         self.transfer_bytes = 0
         for pool in self.pools:
             for member in pool.members:
-                self._drive.add(member)
+                self.drive.add(member)
 
     @property
     def pools(self) -> Sequence[Pool]:
@@ -105,12 +113,14 @@ class Fleet:
     def run(self, clients: Clients) -> None:
         """Serve everything. Mutates."""
         self.clients = clients
-        if not self._coupled and not self._main_gateways.looks:
+        if self.lifecycle is None and not self._coupled and not self._main_gateways.looks:
             clients.send_all()
             self._deal_out()
             return
         self._world.process(clients.process())
-        self._world.process(self._drive.process())
+        if self.scaling is not None:
+            self._world.process(self.scaling.process())
+        self._world.process(self.drive.process())
         self._world.run()
 
     def _deal_out(self) -> None:
@@ -134,7 +144,12 @@ class Fleet:
         now = self._world.now
         if not self._admissible[row]:
             self.clients.ended([row], now)
-            return
+        elif self.lifecycle is not None and not self.lifecycle.members(Life.READY, Life.FAILED):
+            self.unplaced.append(row)
+        else:
+            self._place(row, now)
+
+    def _place(self, row: int, now: float) -> None:
         target = self._choose(self._main, row, now)
         if target is None:
             self._turn_away(row)
@@ -150,7 +165,7 @@ class Fleet:
     def _choose(self, pool: Pool, row: int, now: float) -> Member | None:
         assert pool.gateways is not None
         place = pool.gateways.choose(row, now)
-        return None if place == REJECT else pool.members[place]
+        return None if place == REJECT else pool.places[place]
 
     def _is_apart(self, row: int, target: Member) -> bool:
         prompt, cached = int(self._trace.num_prompt_tokens[row]), 0
@@ -172,9 +187,27 @@ class Fleet:
         self.turned_away[row] = True
         self.clients.ended([row], self._world.now)
 
+    def place_again(self, rows: list[int]) -> None:
+        """Place requests whose replica was lost, and those that waited for one. Mutates."""
+        rows, self.unplaced = [*rows, *self.unplaced], []
+        for row in rows:
+            self.send(row)
+
+    def give_up(self, rows: list[int]) -> None:
+        """Tell the clients that requests are lost."""
+        self.clients.ended(rows, self._world.now)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all requests have been sent and have ended."""
+        if not self.clients.all_sent or self.unplaced or self._handoffs:
+            return False
+        return not any(m is not None and m.rows for pool in self.pools for m in pool.places)
+
     def _submit(self, member: Member, row: int, now: float) -> None:
         member.submit(row, now)
-        self._drive.touch(member)
+        if member.life is not Life.FAILED:
+            self.drive.touch(member)
 
     # -- replicas tell ---------------------------------------------------------------------------
 
@@ -241,14 +274,14 @@ class Fleet:
             handoff.end_time = now
             self.transfer_time[row] = now - handoff.start_time
             handoff.target.replica.report(now, received=row)
-            self._drive.touch(handoff.target)
+            self.drive.touch(handoff.target)
             self._release(handoff)
         self._await_next_end()
 
     def _release(self, handoff: Handoff) -> None:
         """Let the source free what was read."""
         handoff.source.replica.report(self._world.now, sent=handoff.row)
-        self._drive.touch(handoff.source)
+        self.drive.touch(handoff.source)
         del self._handoffs[handoff.row]
 
     # -- looks -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from kvsim.fleet.ledger import Ledger
 from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.scraper import Scraper
+from kvsim.fleet.vacancy import Vacancy
 from kvsim.fleet.view import ReplicaView
 from kvsim.records.paged import FULL
 
@@ -54,26 +55,28 @@ class Gateways:
         setup: Setup,
         trace: Trace,
         table: NDArray[Any],
-        replicas: Sequence[Replica],
+        replicas: Sequence[Replica | Vacancy],
         start_time: float,
         *,
         counts_sent: bool = False,
     ) -> None:
         self._routers = routers
         self._trace = trace
-        self._replicas = replicas
+        everyone: list[Any] = list(replicas)  # a vacancy answers what is asked of it
+        self._replicas = everyone
         self._choosing = len(replicas) > 1
+        self._shown = list(range(len(replicas)))
         self.looks = self._choosing and any(router.looks for router in routers)
         caches = setup.kv_config.enable_prefix_caching
         self.decisions = Decisions(len(trace), len(replicas), compares=self.looks and caches)
         shares = len(routers) > 1 or counts_sent
         self._views = [
-            [ReplicaView(i, one, shares=shares) for i, one in enumerate(replicas)] for _ in routers
+            [ReplicaView(i, one, shares=shares) for i, one in enumerate(everyone)] for _ in routers
         ]
         watched = self._choosing and (
             any(router.watches_requests for router in routers) or (self.looks and shares)
         )
-        self._ledger = Ledger(replicas, table, routers, self._views) if watched else None
+        self._ledger = Ledger(everyone, table, routers, self._views) if watched else None
         self._scrapers: dict[float, Scraper] = {}
         self._feeds: dict[float, EventFeed] = {}
         self._looked = -math.inf
@@ -111,6 +114,10 @@ class Gateways:
             self._feeds[delay] = make_feed(self._replicas, delay, setup)
         return self._feeds[delay]
 
+    def __len__(self) -> int:
+        """Places for replicas."""
+        return len(self._replicas)
+
     # -- choices -----------------------------------------------------------------------------------
 
     def choose(self, request_id: int, now: float) -> int:
@@ -119,21 +126,25 @@ class Gateways:
             return 0
         number = self.decisions.num_noted % len(self._routers)
         router, views = self._routers[number], self._views[number]
+        if len(self._shown) < len(views):
+            views = [views[place] for place in self._shown]
         if self.looks:
-            self._refresh(router, views, now)
+            self._refresh(number, now)
         request = IncomingRequest(self._trace, request_id, now)
         if self.decisions.is_compared:
-            held = [replica.num_cached_tokens(request) for replica in self._replicas]
+            held = [self._replicas[place].num_cached_tokens(request) for place in self._shown]
             self.decisions.best[request_id] = max(held)
         choice = router.choose(request, views)
         self.decisions.note(request_id, router)
+        choice = choice if choice == REJECT else views[choice].index
         if self._ledger is not None and choice != REJECT:
             cached = min(router.predicted_tokens or 0, request.num_prompt_tokens)
             self._ledger.send(number, choice, request, request.num_prompt_tokens - cached)
         return choice
 
-    def _refresh(self, router: Router, views: Sequence[ReplicaView], now: float) -> None:
+    def _refresh(self, number: int, now: float) -> None:
         """Bring what a router sees to what it can know now."""
+        router, views = self._routers[number], self._views[number]
         if self._ledger is not None:
             self._ledger.update()
         for feed in self._feeds.values():
@@ -145,6 +156,35 @@ class Gateways:
                 views, self._scrapers[router.scrape_interval].values, strict=True
             ):
                 view.scraped = value
+
+    # -- replicas come and go --------------------------------------------------------------------
+
+    def show(self, places: Sequence[int]) -> None:
+        """Let routers choose among the replicas at some places only. Mutates."""
+        self._shown = list(places)
+
+    def lose(self, place: int) -> None:
+        """Hear nothing of a replica any more, without knowing that it is gone. Mutates."""
+        if self._ledger is not None:
+            self._ledger.lose(place)
+
+    def forget(self, place: int, now: float) -> None:
+        """Learn that there is no replica at a place any more. Mutates."""
+        self.replace(place, Vacancy(), now)
+
+    def replace(self, place: int, replica: Any, now: float) -> None:
+        """Put another replica, on which nothing has happened, at a place. Mutates."""
+        self._replicas[place] = replica
+        for scraper in self._scrapers.values():
+            scraper.replace(place, replica, now)
+        for feed in self._feeds.values():
+            feed.replace(place, replica)
+        if self._ledger is not None:
+            self._ledger.replace(place, replica)
+        for views in self._views:
+            views[place].replace(replica, now)
+        for router in self._routers if self._choosing else ():
+            router.on_leave(place)
 
     def events_read(self, place: int) -> list[EventRows]:
         """Return the events of a replica that were read for a router, and kept."""

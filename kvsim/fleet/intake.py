@@ -57,7 +57,7 @@ def new_requests(trace: Trace) -> NDArray[Any]:
     table = np.zeros(len(trace), dtype=REQUESTS)
     table["request_id"] = np.arange(len(trace))
     table["arrival_time"] = trace.arrival_time
-    for name in ("first_scheduled_time", "first_token_time", "finish_time", "transfer_time"):
+    for name in ("first_scheduled_time", "first_token_time", "finish_time"):
         table[name] = math.nan
     table["prefill_replica"] = NONE
     table["num_prompt_tokens"] = trace.num_prompt_tokens

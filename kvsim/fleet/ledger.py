@@ -44,13 +44,25 @@ class Ledger:
         routers: Sequence[Router],
         views: Sequence[Sequence[ReplicaView]],
     ) -> None:
-        self._replicas = replicas
+        self._replicas = list(replicas)
         self._table = table
         self._routers = routers
         self._views = views
         self._alive: list[dict[int, Sent]] = [{} for _ in replicas]
         self._prefilling: list[dict[int, None]] = [{} for _ in replicas]
+        self._lost: set[int] = set()
         self._seen = [-math.inf for _ in replicas]  # clock at the last look
+
+    def replace(self, place: int, replica: Replica) -> None:
+        """Follow another replica; what the one before had in hand is nobody's now. Mutates."""
+        self._replicas[place] = replica
+        self._alive[place], self._prefilling[place] = {}, {}
+        self._seen[place] = -math.inf
+        self._lost.discard(place)
+
+    def lose(self, place: int) -> None:
+        """Hear nothing of a replica any more. Mutates."""
+        self._lost.add(place)
 
     def send(
         self, gateway: int, place: int, request: IncomingRequest, num_uncached_tokens: int
@@ -69,6 +81,8 @@ class Ledger:
         """Take in what has happened, and tell the routers, in order of time. Mutates."""
         news: list[tuple[float, int, int, int]] = []
         for place, replica in enumerate(self._replicas):
+            if place in self._lost:
+                continue
             if self._alive[place] and replica.clock != self._seen[place]:
                 self._seen[place] = replica.clock
                 self._look(place, replica, news)

@@ -14,14 +14,19 @@ from kvsim.results.tables import FinishReason
 if TYPE_CHECKING:
     from kvsim.engine.replica import Replica
     from kvsim.fleet.pool import Pool
+    from kvsim.results.totals import Totals
 
 
 class Life(Enum):
-    """Where a replica is in its life; who drains gets no new work, who is gone none at all."""
+    """Where a replica is in its life.
+
+    Who drains gets no new work. Who has failed still gets some, until its gateway notices.
+    """
 
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
+    FAILED = "failed"
     GONE = "gone"
 
 
@@ -38,6 +43,10 @@ class Member:
     start_time : since when its GPUs are paid for, seconds
     ready_time : since when it takes requests
     end_time : until when it is paid for
+    life : where it is between start and end
+    is_first : it was there when the run began
+    drain_time : since when it gets no new work
+    last_end_time : when its last request ended
     rows : requests it has in hand, in order of their coming
     """
 
@@ -49,12 +58,27 @@ class Member:
     ready_time: float
     end_time: float = math.inf
     life: Life = Life.READY
+    is_first: bool = False
+    drain_time: float = -math.inf
+    last_end_time: float = -math.inf
     rows: dict[int, None] = field(default_factory=dict)
 
     def submit(self, request_id: int, time: float) -> None:
         """Hand over a request. Mutates."""
         self.rows[request_id] = None
+        if self.life is Life.FAILED:
+            return
         self.replica.submit(np.array([request_id]), np.array([time]))
+
+    def settle(self, end_time: float) -> Totals:
+        """Let the rest of its life, or of the run, pass idly, and return its totals. Mutates."""
+        return self.replica.settle(max(min(self.end_time, end_time), self.replica.clock))
+
+    def lifetime(self, end_time: float, whole: float) -> float:
+        """Return how long it lived, seconds; ``whole``, if it is given, if it was always there."""
+        if whole and self.end_time == math.inf and self.is_first:
+            return whole
+        return max(min(self.end_time, end_time) - self.start_time, 0.0)
 
     def take_ended(self) -> list[int]:
         """Return and forget the requests that have ended since the last call. Mutates."""
@@ -67,4 +91,7 @@ class Member:
         ]
         for row in ended:
             del self.rows[row]
+        if ended:
+            last = float(self.pool.table["finish_time"][ended].max())
+            self.last_end_time = max(self.last_end_time, last)
         return ended

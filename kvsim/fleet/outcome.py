@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.config import Config
-    from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
     from kvsim.fleet.gateways import Gateways
+    from kvsim.fleet.member import Member
     from kvsim.pool_config import Role
     from kvsim.trace import Trace
 
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     role: Role
     name: str
     setup: Setup
-    replicas: Sequence[Replica]
+    members: Sequence[Member]
     table: NDArray[Any]
     gateways: Gateways
 
@@ -70,16 +70,18 @@ def collect(
     backend_reason: str,
     turned_away: NDArray[np.bool_],
     transfers: dict[str, Any] | None = None,
+    scaling: dict[str, Any] | None = None,
 ) -> Result:
     """Sum up a run whose replicas have come to their end.
 
     The first part answers the requests; those that follow work for it. ``transfers`` says what
-    went from them to it.
+    went from them to it, ``scaling`` what became of the number of replicas.
     """
     table = parts[0].table
-    replicas = [replica for part in parts for replica in part.replicas]
+    members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
+    replicas = [member.replica for member in members]
     end_time = max(replica.clock for replica in replicas)
-    totals = [replica.settle(end_time) for replica in replicas]
+    totals = [member.settle(end_time) for member in members]
     kv = setup.kv
     pool = Pool(kv.num_gpu_blocks, kv.block_size, kv.total_bytes)
     summary = summarize(
@@ -89,25 +91,28 @@ def collect(
         end_time=end_time,
         goodput=config.goodput,
         front_end_latency=config.front_end_latency,
+        replica_seconds=sum(m.lifetime(end_time, 0.0) for m in members) if scaling else None,
     )
     summary["rejections"] = _rejections(setup, trace, table, turned_away)
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
     summary["routing"], summary["replicas"] = None, []
-    pools, first = [], 0
+    pools, seconds = [], summary["duration"]
     for part in parts:
-        own = totals[first : first + len(part.replicas)]
-        rows = describe_replicas(part.table, own, summary["duration"], part.role, first)
-        first += len(part.replicas)
+        own = {m.number: one for m, one in zip(members, totals, strict=True) if m in part.members}
+        lives = [m.lifetime(end_time, seconds) for m in part.members]
+        rows = describe_replicas(part.table, own, lives, part.role)
         routing = None
-        if len(part.replicas) > 1:
+        if len(part.gateways) > 1:
             routing = describe_routing(part.gateways.decisions, part.table, own)
         summary["routing"] = summary["routing"] or routing
         summary["replicas"] += rows
-        pools.append(_describe_pool(part, rows, routing))
+        pools.append(_describe_pool(part, rows, lives, routing))
     summary["pools"] = pools if len(parts) > 1 else None
     summary["kv_transfers"] = transfers
     summary["num_gpus"] = sum(pool["num_gpus"] for pool in pools)
+    summary["gpu_hours"] = sum(pool["gpu_hours"] for pool in pools)
+    summary["scaling"] = scaling
     try:
         installed = version("kvsim")
     except PackageNotFoundError:  # run from a checkout that is not installed
@@ -134,17 +139,19 @@ def collect(
     )
 
 
-def _describe_pool(part: Part, rows: list[Any], routing: Any) -> dict[str, Any]:
+def _describe_pool(
+    part: Part, rows: list[Any], lives: Sequence[float], routing: Any
+) -> dict[str, Any]:
     """Say what a pool is and how busy it was."""
     config, kv = part.setup.config, part.setup.kv
+    gpus = config.tensor_parallel_size * config.pipeline_parallel_size
     busy = [row["busy"] for row in rows if row["busy"] is not None]
     return {
         "name": part.name,
         "role": part.role,
-        "num_replicas": len(part.replicas),
-        "num_gpus": len(part.replicas)
-        * config.tensor_parallel_size
-        * config.pipeline_parallel_size,
+        "num_replicas": len(part.members),
+        "num_gpus": len(part.members) * gpus,
+        "gpu_hours": gpus * sum(lives) / 3600.0,
         "num_gpu_blocks": kv.num_gpu_blocks,
         "mean_busy": sum(busy) / len(busy) if busy else None,
         "routing": routing,

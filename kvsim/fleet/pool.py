@@ -33,7 +33,8 @@ class Pool:
     contents : the same by row
     table : their rows of the requests table, of this pool's part
     gateways : who chooses among them
-    members : all that have ever been, by place
+    members : all that have ever been, in the order of their start
+    places : who is at which place now, as the router counts them
     """
 
     name: str
@@ -44,6 +45,7 @@ class Pool:
     table: NDArray[Any]
     gateways: Gateways | None = None
     members: list[Member] = field(default_factory=list)
+    places: list[Member | None] = field(default_factory=list)
 
     @property
     def gpus_per_replica(self) -> int:

@@ -35,6 +35,8 @@ class Router(ABC):
         ``scraped``; None if it does not
     event_delay : seconds until what replicas tell of their prefix caches is in ``facts.index``;
         None if it does not ask
+    takes_changes : replicas may come and go: it reads what it keeps of a replica by the view's
+        ``index``, and forgets it when told
     branch : which rule made the last choice, for the share of decisions by branch
     predicted_tokens : how many tokens of the last request's prompt it takes for cached where it
         sent it; None if it has no idea
@@ -45,6 +47,7 @@ class Router(ABC):
     watches_requests: bool = False
     scrape_interval: float | None = None
     event_delay: float | None = None
+    takes_changes: bool = False
     branch: str = ""
     predicted_tokens: int | None = None
     facts: Facts
@@ -72,7 +75,8 @@ class Router(ABC):
         Returns
         -------
         int
-            The index of the replica, or REJECT.
+            The place of the replica in ``replicas``, or REJECT. Where replicas come and go, only
+            those that take requests are in it.
         """
 
     def on_first_token(  # noqa: B027 - not every router wants to know
@@ -84,6 +88,9 @@ class Router(ABC):
         self, request_id: int, replica: int, time: float, num_tokens: int
     ) -> None:
         """Learn that a request of this gateway has ended after so many output tokens. Mutates."""
+
+    def on_leave(self, replica: int) -> None:  # noqa: B027
+        """Learn that a replica is gone, and what it held; its index may come again. Mutates."""
 
 
 #: Factories take keyword parameters only.

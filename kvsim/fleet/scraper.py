@@ -27,10 +27,15 @@ class Scraper:
     """
 
     def __init__(self, replicas: Sequence[Replica], interval: float, start_time: float) -> None:
-        self._replicas = replicas
+        self._replicas = list(replicas)
         self._interval = interval
         self._start = start_time
         self.values = [Scraped(start_time) for _ in replicas]
+
+    def replace(self, place: int, replica: Replica, now: float) -> None:
+        """Ask another replica from now on. Mutates."""
+        self._replicas[place] = replica
+        self.values[place] = Scraped(now)
 
     def last_time(self, now: float) -> float:
         """Return the last time of asking up to now."""

@@ -19,9 +19,11 @@ from kvsim.fleet.fleet import Fleet
 from kvsim.fleet.gateways import Gateways, telling_routers
 from kvsim.fleet.intake import admissible_requests, new_requests
 from kvsim.fleet.member import Member
+from kvsim.fleet.motion import autoscaler_of, check_changes, describe_scaling, set_in_motion
 from kvsim.fleet.outcome import Part, collect
 from kvsim.fleet.pool import Pool, connected
 from kvsim.fleet.router import make_routers
+from kvsim.fleet.vacancy import Vacancy
 from kvsim.fleet.world import World
 from kvsim.pool_config import PoolConfig
 from kvsim.results.kv_events import batches, write_events
@@ -42,6 +44,7 @@ OF_THE_FLEET = frozenset(
     (
         *("pool", "num_prefill_workers", "num_decode_workers", "prefill_router", "router"),
         *("disaggregation", "kv_transfer_protocol", "kv_transfer_fabric", "proxy_latency"),
+        *("autoscaler", "cold_start", "failures"),
         *("kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
         *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
         *("kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
@@ -147,36 +150,52 @@ class Assembly:
         self._number = 0
         self.reason = ""
 
-    def pool(self, asked: PoolConfig, setup: Setup, trace: Trace, *, counts_sent: bool) -> Pool:
-        """Make a pool and its replicas. Mutates."""
+    def pool(
+        self,
+        asked: PoolConfig,
+        setup: Setup,
+        trace: Trace,
+        *,
+        counts_sent: bool = False,
+        num_places: int = 0,
+    ) -> Pool:
+        """Make a pool and its first replicas, with room for more. Mutates."""
         config, start = self._config, float(trace.arrival_time[0])
         routers = make_routers(asked.router or config.router)
-        if asked.replicas > 1:
+        if max(asked.replicas, num_places) > 1:
             setup = telling_routers(setup, routers)
         reason = self._choose_backend(setup)
         self.reason = self.reason or reason
         pool = Pool(asked.name, asked.role, setup, trace, Contents.of(trace), new_requests(trace))
+        pool.places = [None] * max(num_places, asked.replicas)
         for place in range(asked.replicas):
-            replica = Replica(
-                self._number,
-                setup,
-                pool.contents,
-                pool.table,
-                start_time=start,
-                end_time=start + config.horizon,
-                on_end=None if asked.role == "prefill" else self._on_end,
-                observer=self._observer,
-                compiled=not reason,
-            )
-            if self._on_start is not None:
-                self._on_start(replica)
-            pool.members.append(Member(self._number, place, pool, replica, start, start))
-            self._number += 1
-        replicas = [member.replica for member in pool.members]
+            pool.places[place] = member = self.member(pool, place, start)
+            member.is_first = True
+        replicas = [Vacancy() if m is None else m.replica for m in pool.places]
         pool.gateways = Gateways(
             routers, setup, trace, pool.table, replicas, start, counts_sent=counts_sent
         )
         return pool
+
+    def member(self, pool: Pool, place: int, time: float) -> Member:
+        """Make a replica on which nothing has happened until a time. Mutates."""
+        replica = Replica(
+            self._number,
+            pool.setup,
+            pool.contents,
+            pool.table,
+            start_time=time,
+            end_time=float(pool.trace.arrival_time[0]) + self._config.horizon,
+            on_end=None if pool.role == "prefill" else self._on_end,
+            observer=self._observer,
+            compiled=not self._choose_backend(pool.setup),
+        )
+        if self._on_start is not None:
+            self._on_start(replica)
+        member = Member(self._number, place, pool, replica, time, time)
+        pool.members.append(member)
+        self._number += 1
+        return member
 
 
 def serve_fleet(
@@ -200,14 +219,19 @@ def serve_fleet(
     admissible = admissible_requests(main_setup, trace)
     if apart:
         main_setup = connected(main_setup, "decode", config.kv_recompute_threshold)
-    main = make.pool(asked, main_setup, trace, counts_sent=apart)
+    autoscaler = autoscaler_of(config, asked)
+    changes = autoscaler is not None or config.failures is not None
+    if changes:
+        check_changes(config, asked, main_setup, apart=apart)
+    places = 0 if autoscaler is None else autoscaler.most
+    main = make.pool(asked, main_setup, trace, counts_sent=apart, num_places=places)
     if asked_prefill is not None:
         prefill_setup = pool_setup(config, asked_prefill)
         check_alike(main_setup, prefill_setup)
         prompts = trace.with_single_outputs()
         admissible &= admissible_requests(prefill_setup, prompts)
         prefill_setup = connected(prefill_setup, "prefill")
-        prefill = make.pool(asked_prefill, prefill_setup, prompts, counts_sent=False)
+        prefill = make.pool(asked_prefill, prefill_setup, prompts)
     world = World(initial_time=float(trace.arrival_time[0]))
     fleet = Fleet(
         world,
@@ -228,6 +252,8 @@ def serve_fleet(
         max_concurrency=config.max_concurrency,
         think_time=config.session_think_time,
     )
+    if changes:
+        set_in_motion(world, fleet, config, main, make.member, autoscaler)
     fleet.run(clients)
     _settle_table(fleet, clients, main, prefill, admissible, config)
     if writes_events:
@@ -241,6 +267,7 @@ def serve_fleet(
         make.reason,
         fleet.turned_away,
         _transfers(fleet) if apart else None,
+        describe_scaling(fleet, main) if changes else None,
     )
 
 
@@ -280,8 +307,7 @@ def _write_events(pool: Pool) -> None:
 
 def _part(pool: Pool) -> Part:
     assert pool.gateways is not None
-    replicas = [member.replica for member in pool.members]
-    return Part(pool.role, pool.name, pool.setup, replicas, pool.table, pool.gateways)
+    return Part(pool.role, pool.name, pool.setup, pool.members, pool.table, pool.gateways)
 
 
 def _settle_table(
@@ -311,7 +337,7 @@ def _settle_table(
 
 def _transfers(fleet: Fleet) -> dict[str, Any]:
     """Sum up what KV went from one replica to another."""
-    times: NDArray[np.float64] = fleet.transfer_time[~np.isnan(fleet.transfer_time)]
+    times: NDArray[np.float64] = fleet.transfer_time[fleet.transfer_time > 0]
     known: Sequence[float] = times.tolist()
     return {
         "num_transfers": len(known),

@@ -63,6 +63,12 @@ class ReplicaView:
         self.scraped = Scraped(0.0)
         self.shares = shares  # with other gateways
 
+    def replace(self, replica: Backend, now: float) -> None:
+        """Show another replica from now on. Mutates."""
+        self._replica = replica
+        self.local = Local()
+        self.scraped = Scraped(now)
+
     @property
     def clock(self) -> float:
         """Time of the last event the replica has processed."""

@@ -216,7 +216,7 @@ class RequestRow(Record):
     num_preemptions: int = 0
     finish_reason: Tiny = 0
     prefill_replica: Short = NONE
-    transfer_time: float = math.nan
+    transfer_time: float = 0.0
 
 
 @dataclass(slots=True)

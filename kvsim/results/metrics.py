@@ -56,6 +56,7 @@ def summarize(
     end_time: float,
     goodput: Mapping[str, float] | None = None,
     front_end_latency: float = 0.0,
+    replica_seconds: float | None = None,
 ) -> Summary:
     """Reduce a run to its summary; latencies in ms, undefined values None.
 
@@ -67,6 +68,7 @@ def summarize(
     end_time : when the last event happened, seconds
     goodput : targets in ms by metric
     front_end_latency : seconds in every TTFT and E2E before and after the server
+    replica_seconds : that replicas lived, all together; unless told, each the whole run
     """
     total = Totals()
     for one in totals:
@@ -103,7 +105,9 @@ def summarize(
         "mean_running_while_refused": _ratio(
             total.running_while_refused_seconds, total.refused_seconds
         ),
-        "kv_cache": _kv_cache(total, pool, duration * len(totals)),
+        "kv_cache": _kv_cache(
+            total, pool, duration * len(totals) if replica_seconds is None else replica_seconds
+        ),
     }
     return summary
 

@@ -47,6 +47,8 @@ def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[
             means[key] = {n: sum(v.get(n, 0) for v in values) / len(values) for n in names}
         elif all(isinstance(value, dict) for value in values):
             means[key], widths[key] = _average(values)
+        elif any(isinstance(v, list) for v in values) and len({_size(v) for v in values}) > 1:
+            means[key] = None  # replicas that came and went
         elif isinstance(first, list):  # replicas, one by one
             means[key] = [_average(rows)[0] for rows in zip(*values, strict=True)]
         elif isinstance(first, str) or any(value is None for value in values):
@@ -54,6 +56,10 @@ def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[
         else:
             means[key], widths[key] = _mean_and_width(values)
     return means, widths
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, list) else -1
 
 
 def _mean_and_width(values: Sequence[float]) -> tuple[float, float]:

@@ -26,7 +26,7 @@ class FinishReason(IntEnum):
 #: One row per request of the trace, in its order. Times are NaN until they happen.
 #: num_output_tokens counts tokens generated; num_cached_tokens is the hit at first admission.
 #: prefill_replica computed the prompt if that was another one, else -1; its KV then came within
-#: transfer_time, from when it was asked for.
+#: transfer_time, from when it could go, else 0.
 REQUESTS = RequestRow.dtype()
 
 #: Samples of a replica's memory, taken right after a step was scheduled. kv_usage is the share of

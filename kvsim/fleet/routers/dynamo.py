@@ -64,6 +64,8 @@ class Dynamo(Router):
 
     watches_requests = True
 
+    takes_changes = True
+
     def __init__(
         self,
         *,
@@ -100,13 +102,15 @@ class Dynamo(Router):
         least, active = min(prefilling), queues(replicas)
         costs = []
         for i, tokens in enumerate(prefilling):
+            place = replicas[i].index
             ahead = (tokens - least) / max(prompt, size)
-            credit = self._credit / (1 + self._decay * ahead) * cached[i]
+            credit = self._credit / (1 + self._decay * ahead) * cached[place]
             blocks = max(0.0, tokens + prompt - credit) / size
-            decode = len(self._blocks[i]) + self._active_weight * active[i]
+            decode = len(self._blocks[place]) + self._active_weight * active[i]
             costs.append(self._prefill_weight * blocks + decode)
         choice = self._pick(costs)
-        self._note(request, choice, cached[choice])
+        chosen = replicas[choice].index
+        self._note(request, chosen, cached[chosen])
         return choice
 
     def _pick(self, costs: Sequence[float]) -> int:
@@ -127,10 +131,14 @@ class Dynamo(Router):
         self._belief.sent(request, choice)
         self.predicted_tokens = cached
 
+    def on_leave(self, replica: int) -> None:  # noqa: D102
+        self._belief.forget(replica)
+        self._blocks[replica].clear()
+
     def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
         del time, num_tokens
         blocks = self._blocks[replica]
         for key in self._paths.pop(request_id):
             blocks[key] -= 1
-            if not blocks[key]:
+            if blocks[key] <= 0:  # below, if the replica was gone meanwhile
                 del blocks[key]

@@ -28,6 +28,8 @@ class LeastKV(Router):
     scrape_interval : seconds between two looks
     """
 
+    takes_changes = True
+
     def __init__(self, *, scrape_interval: Seconds = 1.0) -> None:
         self.scrape_interval = scrape_interval
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class LeastOutstanding(Router):
     """The replica with the fewest unfinished requests, the first of several."""
 
+    takes_changes = True
     looks_at_replicas = True
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102

@@ -62,6 +62,8 @@ class LlmD(Router):
 
     watches_requests = True
 
+    takes_changes = True
+
     def __init__(
         self,
         *,
@@ -106,12 +108,17 @@ class LlmD(Router):
         kept = self._filter(request, replicas, cached)
         totals = self._scores(request, [replicas[i] for i in kept], cached)
         choice = kept[self._pick(totals)]
-        self._belief.sent(request, choice)
-        self._cold.sent(choice, cached)
+        chosen = replicas[choice].index
+        self._belief.sent(request, chosen)
+        self._cold.sent(chosen, cached)
         if request.session_id >= 0:
-            self._homes.setdefault(request.session_id, choice)
-        self.predicted_tokens = cached[choice]
+            self._homes.setdefault(request.session_id, chosen)
+        self.predicted_tokens = cached[chosen]
         return choice
+
+    def on_leave(self, replica: int) -> None:  # noqa: D102
+        self._belief.forget(replica)
+        self._homes = {k: home for k, home in self._homes.items() if home != replica}
 
     def _filter(
         self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
@@ -121,7 +128,8 @@ class LlmD(Router):
         self.branch = "scores"
         if not self._affinity:
             return everyone
-        warm = sticky(self._belief.block_rates(request, cached), self._affinity)
+        rates = self._belief.block_rates(request, cached)
+        warm = sticky([rates[replica.index] for replica in replicas], self._affinity)
         if len(warm) == len(everyone):
             return everyone
         if self.facts.rng.random() < self._explore:

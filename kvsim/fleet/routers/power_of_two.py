@@ -21,6 +21,7 @@ class PowerOfTwo(Router):
     Source: Mitzenmacher, "The power of two choices in randomized load balancing", 2001.
     """
 
+    takes_changes = True
     looks_at_replicas = True
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Random(Router):
     """Any replica, each as likely."""
 
+    takes_changes = True
+
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         del request
         return int(self.facts.rng.integers(len(replicas)))

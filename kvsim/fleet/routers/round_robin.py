@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 class RoundRobin(Router):
     """One after the other."""
 
+    takes_changes = True
+
     def __init__(self) -> None:
         self._next = 0
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         del request
-        choice = self._next
+        choice = self._next % len(replicas)
         self._next = (choice + 1) % len(replicas)
         return choice

@@ -35,6 +35,8 @@ class VllmDataParallel(Router):
     count_sent : add what was sent since
     """
 
+    takes_changes = True
+
     def __init__(self, *, scrape_interval: Seconds = 0.1, count_sent: bool = True) -> None:
         self.scrape_interval = scrape_interval
         self._count_sent = count_sent
@@ -47,12 +49,12 @@ class VllmDataParallel(Router):
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         del request
         costs = []
-        for index, replica in enumerate(replicas):
-            counted = replica.scraped
+        for replica in replicas:
+            counted, index = replica.scraped, replica.index
             if counted.as_of != self._as_of[index]:
                 self._as_of[index], self._sent[index] = counted.as_of, 0
             waiting = counted.num_waiting + self._sent[index]
             costs.append(WAITING * waiting + counted.num_running)
         choice = argmin(costs)
-        self._sent[choice] += self._count_sent
+        self._sent[replicas[choice].index] += self._count_sent
         return choice

@@ -1,0 +1,119 @@
+"""How many replicas a pool shall have."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.registry import Registry, parse_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Load(NamedTuple):
+    """What a ready replica's metrics say at the time of a decision.
+
+    Attributes
+    ----------
+    num_waiting, num_running : requests
+    kv_usage : share of its blocks in use
+    queued_tokens : of the prompts of requests without a first token
+    """
+
+    num_waiting: int
+    num_running: int
+    kv_usage: float
+    queued_tokens: int
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """A pool, to its autoscaler.
+
+    Parameters
+    ----------
+    now : seconds since the run began
+    ready : load of each replica that takes requests
+    num_starting : replicas on their way
+    num_unplaced : requests that wait at the gateway, since no replica is ready
+    num_kv_tokens : slots of one replica's KV cache
+    block_size : tokens per block
+    """
+
+    now: float
+    ready: Sequence[Load]
+    num_starting: int
+    num_unplaced: int
+    num_kv_tokens: int
+    block_size: int
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas that are ready or on their way: those on their way count."""
+        return len(self.ready) + self.num_starting
+
+    def total(self, metric: str) -> float:
+        """Return the sum of a metric over all replicas: waiting, running, requests or kv."""
+        waiting = sum(one.num_waiting for one in self.ready) + self.num_unplaced
+        running = sum(one.num_running for one in self.ready)
+        if metric == "waiting":
+            return waiting
+        if metric == "running":
+            return running
+        return waiting + running if metric == "requests" else sum(r.kv_usage for r in self.ready)
+
+
+class Autoscaler(ABC):
+    """Says from time to time how many replicas there shall be.
+
+    Attributes
+    ----------
+    interval : seconds between two decisions
+    least, most : replicas, at any time
+    """
+
+    interval: float = 15.0
+    least: int = 1
+    most: int = 8
+
+    @abstractmethod
+    def desired(self, pool: PoolLoad) -> int:
+        """Return how many replicas there shall be; it is kept between least and most. Mutates."""
+
+
+#: Factories take keyword parameters only.
+AUTOSCALERS: Registry[Autoscaler] = Registry(
+    "autoscaler", "kvsim.fleet.autoscalers", Autoscaler, "kvsim.autoscalers"
+)
+
+
+def make_autoscaler(text: str) -> Autoscaler:
+    """Make ``NAME[+min=N][+max=N][+interval=SECONDS][+KEY=VALUE]...``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, an unknown parameter, or a value of the wrong type.
+    """
+    name, params = parse_spec(text)
+    least, most = params.pop("min", "1"), params.pop("max", "8")
+    interval = params.pop("interval", None)
+    made = AUTOSCALERS.create(name, **params)
+    for key, value in (("min", least), ("max", most)):
+        if not (value or "").isdecimal() or int(value or 0) < 1:
+            raise ValueError(
+                f"autoscaler {name!r}: {key}={value}: must be a whole number from 1 on"
+            )
+    made.least, made.most = int(least or 1), int(most or 8)
+    if made.least > made.most:
+        raise ValueError(f"autoscaler {name!r}: min={least} is more than max={most}")
+    if interval is not None:
+        try:
+            made.interval = float(interval)
+        except ValueError:
+            made.interval = 0.0
+        if not 0 < made.interval < float("inf"):
+            raise ValueError(f"autoscaler {name!r}: interval={interval}: must be seconds above 0")
+    return made

@@ -1,0 +1,1 @@
+"""Autoscalers, one per file."""

@@ -1,0 +1,73 @@
+"""Knative's pod autoscaler, as AIBrix has it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Literal
+
+from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
+from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
+
+
+@AUTOSCALERS.register("kpa")
+class PodAutoscaler(Autoscaler):
+    """``ceil(total / target)`` over a stable and a panic window.
+
+    In panic, when the panic window asks for more than ``panic_threshold`` times what there is,
+    nothing shrinks. At most the double, at least the half per decision; a cool-down before it
+    shrinks.
+
+    Source: aibrix at e3e10f9e, podautoscaler/algorithm.
+
+    Parameters
+    ----------
+    metric : waiting, running, requests (both) or kv
+    target : of the metric per replica
+    stable_window, panic_window : seconds that are averaged
+    panic_threshold : panic over stable from which on it panics
+    tolerance : share of the target within which nothing changes
+    cooldown : seconds since it last grew, before it shrinks
+    """
+
+    interval = 10.0
+
+    def __init__(
+        self,
+        *,
+        metric: Literal["waiting", "running", "requests", "kv"] = "requests",
+        target: Limit = 50.0,
+        stable_window: Delay = 180.0,
+        panic_window: Delay = 60.0,
+        panic_threshold: Limit = 2.0,
+        tolerance: Share = 0.1,
+        cooldown: Delay = 300.0,
+    ) -> None:
+        self._metric, self._target = metric, target
+        self._stable, self._panic = stable_window, panic_window
+        self._threshold, self._tolerance = panic_threshold, tolerance
+        self._cooldown = cooldown
+        self._past: deque[tuple[float, float]] = deque()
+        self._last_high = -math.inf
+
+    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+        current = max(pool.num_replicas, 1)
+        self._past.append((pool.now, pool.total(self._metric)))
+        while self._past[0][0] < pool.now - max(self._stable, self._panic):
+            self._past.popleft()
+        stable, panic = self._mean(pool.now, self._stable), self._mean(pool.now, self._panic)
+        panics = stable > 0 and panic / stable > self._threshold
+        value = max(stable, panic) if panics else stable
+        if abs(value / current / self._target - 1) <= self._tolerance:
+            return pool.num_replicas
+        wanted = math.ceil(value / self._target - 1e-9)
+        wanted = max(min(wanted, 2 * current), current // 2)
+        if wanted > current:
+            self._last_high = pool.now
+        elif wanted < current and (panics or pool.now - self._last_high < self._cooldown):
+            return pool.num_replicas
+        return wanted
+
+    def _mean(self, now: float, window: float) -> float:
+        values = [value for time, value in self._past if time >= now - window]
+        return sum(values) / len(values)

@@ -1,0 +1,61 @@
+"""llm-d's workload variant autoscaler: how far replicas are from saturation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
+from kvsim.fleet.parameters import Limit, Share  # noqa: TC001 - read when one is made
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@AUTOSCALERS.register("wva")
+class SaturationAnalyzer(Autoscaler):
+    """One more where little is spare, one less where the load would fit into fewer.
+
+    A replica is saturated from ``kv`` usage or ``queue`` waiting requests on. What the others have
+    to spare, on average, triggers a change of one.
+
+    Source: llm-d-workload-variant-autoscaler at 14bed5d0, docs/saturation-analyzer.md. It takes
+    peaks of the last minute; here the values at the time of the decision.
+
+    Parameters
+    ----------
+    kv, queue : from which on a replica is saturated
+    spare_kv, spare_queue : below which there is one more
+    """
+
+    interval = 60.0
+
+    def __init__(
+        self,
+        *,
+        kv: Share = 0.80,
+        queue: Limit = 5.0,
+        spare_kv: Share = 0.1,
+        spare_queue: Limit = 3.0,
+    ) -> None:
+        self._kv, self._queue = kv, queue
+        self._spare_kv, self._spare_queue = spare_kv, spare_queue
+
+    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+        number = pool.num_replicas
+        free = [r for r in pool.ready if r.kv_usage < self._kv and r.num_waiting < self._queue]
+        if pool.num_unplaced or not free or self._is_short(*self.spare(free)):
+            return number + (pool.num_starting == 0)
+        if len(free) < 2 or pool.num_starting:
+            return number
+        load_kv = sum(r.kv_usage for r in free) / (len(free) - 1)
+        load_queue = sum(r.num_waiting for r in free) / (len(free) - 1)
+        fewer = not self._is_short(self._kv - load_kv, self._queue - load_queue)
+        return number - fewer
+
+    def spare(self, free: Sequence[Load]) -> tuple[float, float]:
+        """Return what replicas that are not saturated have to spare on average."""
+        kv = sum(self._kv - r.kv_usage for r in free) / len(free)
+        return kv, sum(self._queue - r.num_waiting for r in free) / len(free)
+
+    def _is_short(self, kv: float, queue: float) -> bool:
+        return kv < self._spare_kv or queue < self._spare_queue

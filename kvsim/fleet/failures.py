@@ -1,0 +1,118 @@
+"""When replicas fail, and what becomes of the requests they had in hand."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from kvsim.fleet.parameters import Delay, Limit, Whole  # noqa: TC001 - checked when one is made
+from kvsim.registry import Registry, parse_spec
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+#: Keeps these random numbers apart from those of workloads and routers.
+FAILING = 0x4641494C
+
+
+class Failures:
+    """Failures that the user plans, or that come at a rate.
+
+    Parameters
+    ----------
+    detection : seconds until a gateway knows; what it sends meanwhile is lost as well
+    policy : of requests in hand: ``retry`` from the beginning, or ``fail``
+    """
+
+    def __init__(self, *, detection: float, policy: Literal["retry", "fail"]) -> None:
+        self.detection = detection
+        self.retries = policy == "retry"
+        self.rng: Generator = np.random.default_rng(0)
+
+    def seed(self, seed: int) -> None:
+        """Begin with the random numbers of a run's seed. Mutates."""
+        self.rng = np.random.default_rng([seed, FAILING])
+
+    def draw(self, num_gpus: int) -> float:
+        """Return how long a replica of so many GPUs lives from now on, seconds."""
+        del num_gpus
+        return math.inf
+
+    @property
+    def planned(self) -> tuple[float, int] | None:
+        """When, after the start of the run, which place fails, if that is planned."""
+        return None
+
+
+#: Factories take keyword parameters only.
+FAILURES: Registry[Failures] = Registry("failures", None, Failures)
+
+
+@FAILURES.register("rate")
+class FailuresAtARate(Failures):
+    """Every GPU fails once in so many hours, at random; a replica goes with any of its GPUs.
+
+    Source: 419 unplanned interruptions in 54 days on 16,384 H100s: one per 50,700 GPU-hours
+    (Llama 3, arXiv 2407.21783, section 3.3.4).
+
+    Parameters
+    ----------
+    gpu_hours : between two failures of one GPU
+    detection, policy : see :class:`Failures`
+    """
+
+    def __init__(
+        self,
+        *,
+        gpu_hours: Limit = 50_700.0,
+        detection: Delay = 10.0,
+        policy: Literal["retry", "fail"] = "retry",
+    ) -> None:
+        super().__init__(detection=detection, policy=policy)
+        self._gpu_hours = gpu_hours
+
+    def draw(self, num_gpus: int) -> float:  # noqa: D102
+        return float(self.rng.exponential(self._gpu_hours * 3600.0 / num_gpus))
+
+
+@FAILURES.register("at")
+class PlannedFailure(Failures):
+    """One replica fails at one time.
+
+    Parameters
+    ----------
+    time : after the start of the run, seconds
+    replica : its place
+    detection, policy : see :class:`Failures`
+    """
+
+    def __init__(
+        self,
+        *,
+        time: Delay = 60.0,
+        replica: Whole = 0,
+        detection: Delay = 10.0,
+        policy: Literal["retry", "fail"] = "retry",
+    ) -> None:
+        super().__init__(detection=detection, policy=policy)
+        self._time, self._place = time, replica
+
+    @property
+    def planned(self) -> tuple[float, int]:  # noqa: D102
+        return self._time, self._place
+
+
+def make_failures(text: str, seed: int) -> Failures:
+    """Make ``NAME[+KEY=VALUE]...``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, an unknown parameter, or a value of the wrong type.
+    """
+    name, params = parse_spec(text)
+    made = FAILURES.create(name, **params)
+    made.seed(seed)
+    return made

@@ -1,0 +1,206 @@
+"""Replicas that come, drain, fail and go, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.member import Life
+from kvsim.fleet.world import Phase
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.fleet.drive import Drive
+    from kvsim.fleet.failures import Failures
+    from kvsim.fleet.member import Member
+    from kvsim.fleet.pool import Pool
+    from kvsim.fleet.world import World
+
+
+@dataclass(frozen=True)
+class Change:
+    """How many replicas there are from a time on, by where they are in their lives."""
+
+    time: float
+    ready: int
+    starting: int
+    draining: int
+
+
+class Lifecycle:
+    """The replicas of one pool over time.
+
+    Parameters
+    ----------
+    world : SimPy's
+    drive : advances the replicas
+    pool : whose places are filled and emptied
+    make : makes a replica for a place, at a time
+    cold_start : seconds from the decision to the first request a replica can take
+    failures : when replicas fail, and what becomes of their requests; None for never
+    place_again : takes requests that are to be placed (again)
+    give_up : takes requests that are lost, when that is known
+    is_done : tells whether all requests have ended
+    """
+
+    def __init__(
+        self,
+        world: World,
+        drive: Drive,
+        pool: Pool,
+        make: Callable[[int, float], Member],
+        *,
+        cold_start: float,
+        failures: Failures | None,
+        place_again: Callable[[list[int]], object],
+        give_up: Callable[[list[int]], object],
+        is_done: Callable[[], bool],
+    ) -> None:
+        self._world, self._drive, self._pool = world, drive, pool
+        self._make = make
+        self._cold_start = cold_start
+        self._failures = failures
+        self._place_again, self._give_up = place_again, give_up
+        self._is_done = is_done
+        self.changes: list[Change] = []
+        self.num_failures = 0
+        self.num_lost = 0  # requests in hand of replicas that failed
+        self._show()
+        self._note()
+
+    def members(self, *lives: Life) -> list[Member]:
+        """Return the replicas at some point of their lives, by place."""
+        return [m for m in self._pool.places if m is not None and m.life in lives]
+
+    def resize(self, desired: int) -> None:
+        """Start or drain replicas until there are so many, those that start included. Mutates."""
+        now, alive = self._world.now, self.members(Life.READY, Life.STARTING)
+        for _ in range(desired - len(alive)):
+            self.start(now)
+        # The newest go first, and those that are not ready before all others.
+        alive.sort(key=lambda m: (m.life is Life.STARTING, m.number))
+        for member in alive[max(desired, 0) :][::-1]:
+            self._drain(member, now)
+        self._note()
+
+    def start(self, now: float) -> None:
+        """Start a replica at the first place that is free; none is if all drain. Mutates."""
+        for place, member in enumerate(self._pool.places):
+            if member is None:
+                self._start_at(place, now)
+                return
+
+    def sweep(self) -> None:
+        """Let those go that have drained. Mutates."""
+        for member in self.members(Life.DRAINING):
+            if not member.rows:
+                self._leave(member, max(member.drain_time, member.last_end_time))
+        self._note()
+
+    def fail_at(self, place: int) -> None:
+        """Let the replica at a place fail now, if there is one. Mutates."""
+        member = self._pool.places[place]
+        if member is not None:
+            self.fail(member)
+
+    def fail(self, member: Member) -> None:
+        """Let a replica fail now; the gateway notices after the time of detection. Mutates."""
+        assert self._failures is not None
+        if member.life not in (Life.READY, Life.DRAINING) or self._is_done():
+            return
+        now, replica = self._world.now, member.replica
+        self.num_failures += 1
+        for row in list(member.rows):
+            replica.abort(row)
+        was_ready, member.life = member.life is Life.READY, Life.FAILED
+        assert self._pool.gateways is not None
+        self._pool.gateways.lose(member.place)
+        member.end_time = now
+        self._drive.remove(member)
+        self._note()
+        detected = self._world.at(now + self._failures.detection, Phase.STEP_ENDS)
+        detected.callbacks.append(lambda _: self._detect(member, replaced=was_ready))
+
+    def _detect(self, member: Member, *, replaced: bool) -> None:
+        """Forget a replica that has failed, place its requests anew, and start another one."""
+        assert self._failures is not None
+        rows = list(member.rows)
+        member.rows.clear()
+        self.num_lost += len(rows)
+        self._pool.places[member.place] = None
+        member.life = Life.GONE
+        assert self._pool.gateways is not None
+        self._pool.gateways.forget(member.place, self._world.now)
+        self._show()
+        if replaced:
+            self._start_at(member.place, self._world.now)
+        table = self._pool.table
+        if self._failures.retries:
+            table["finish_reason"][rows] = FinishReason.IN_FLIGHT
+            self._place_again(rows)
+        else:
+            table["finish_reason"][rows] = FinishReason.FAILED
+            table["finish_time"][rows] = self._world.now
+            self._give_up(rows)
+        self._note()
+
+    def _start_at(self, place: int, now: float) -> None:
+        member = self._make(place, now)
+        member.life, member.ready_time = Life.STARTING, now + self._cold_start
+        self._pool.places[place] = member
+        event = self._world.at(member.ready_time, Phase.STEP_ENDS)
+        event.callbacks.append(lambda _: self._become_ready(member))
+        self._note()
+
+    def _become_ready(self, member: Member) -> None:
+        if member.life is not Life.STARTING:
+            return
+        member.life = Life.READY
+        assert self._pool.gateways is not None
+        self._pool.gateways.replace(member.place, member.replica, self._world.now)
+        self._drive.add(member)
+        self._show()
+        self._note()
+        self.plan_failure(member)
+        self._place_again([])
+
+    def plan_failure(self, member: Member) -> None:
+        """Draw when a replica that is ready fails, if it does by itself. Mutates."""
+        if self._failures is None:
+            return
+        time = self._world.now + self._failures.draw(self._pool.gpus_per_replica)
+        if time < math.inf:
+            event = self._world.at(time, Phase.STEP_ENDS)
+            event.callbacks.append(lambda _: self.fail(member))
+
+    def _drain(self, member: Member, now: float) -> None:
+        member.drain_time = now
+        if member.life is Life.STARTING:
+            member.life, member.end_time = Life.GONE, now
+            self._pool.places[member.place] = None
+            return
+        member.life = Life.DRAINING
+        self._show()
+        if not member.rows:
+            self._leave(member, now)
+
+    def _leave(self, member: Member, time: float) -> None:
+        member.life, member.end_time = Life.GONE, time
+        self._pool.places[member.place] = None
+        assert self._pool.gateways is not None
+        self._pool.gateways.forget(member.place, time)
+        self._drive.remove(member)
+
+    def _show(self) -> None:
+        """Let the router choose among those that it believes to be ready."""
+        assert self._pool.gateways is not None
+        lives = (Life.READY, Life.FAILED)
+        self._pool.gateways.show([m.place for m in self.members(*lives)])
+
+    def _note(self) -> None:
+        counts = [len(self.members(one)) for one in (Life.READY, Life.STARTING, Life.DRAINING)]
+        if not self.changes or counts != list(vars(self.changes[-1]).values())[1:]:
+            self.changes.append(Change(self._world.now, *counts))

@@ -1,0 +1,169 @@
+"""Pools whose replicas come and go: from a configuration to the processes that make them do so."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.fleet.autoscaler import Autoscaler, PoolLoad, make_autoscaler
+from kvsim.fleet.failures import make_failures
+from kvsim.fleet.lifecycle import Lifecycle
+from kvsim.fleet.router import make_routers
+from kvsim.fleet.scaling import Scaling
+from kvsim.fleet.world import Phase
+from kvsim.records.engine import VLLM
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from kvsim.config import Config
+    from kvsim.engine.setup import Setup
+    from kvsim.fleet.fleet import Fleet
+    from kvsim.fleet.member import Member
+    from kvsim.fleet.pool import Pool
+    from kvsim.fleet.world import World
+    from kvsim.pool_config import PoolConfig
+
+
+#: Seconds over which arrivals are counted for the fleet that always has just enough.
+WINDOW = 60.0
+
+
+class Constant(Autoscaler):
+    """As many replicas as there were; failed ones are replaced without it."""
+
+    def __init__(self, number: int) -> None:
+        self.least, self.most = 0, number
+
+    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+        return pool.num_replicas
+
+
+def autoscaler_of(config: Config, asked: PoolConfig) -> Autoscaler | None:
+    """Return who resizes a pool, None if nobody does.
+
+    Raises
+    ------
+    ValueError
+        For an autoscaler that cannot be, or a pool that begins outside its bounds.
+    """
+    text = asked.autoscaler or config.autoscaler
+    if text is None:
+        return None
+    made = make_autoscaler(text)
+    if not made.least <= asked.replicas <= made.most:
+        raise ValueError(
+            f"autoscaler: begins with {asked.replicas} replicas: must be {made.least} to "
+            f"{made.most}, its min and max"
+        )
+    return made
+
+
+def check_changes(config: Config, asked: PoolConfig, setup: Setup, *, apart: bool) -> None:
+    """Refuse what cannot change while it runs.
+
+    Raises
+    ------
+    ValueError
+        With the reason.
+    """
+    flag = "failures" if config.failures is not None else "autoscaler"
+    if apart:
+        raise ValueError(f"{flag}: not modelled where prompts are computed apart")
+    if setup.scheduler_type.rules_of != VLLM:
+        raise ValueError(f"{flag}: scheduler {setup.scheduler!r} cannot end requests; vllm can")
+    name = (asked.router or config.router).partition("+")[0]
+    if not all(router.takes_changes for router in make_routers(asked.router or config.router)):
+        raise ValueError(
+            f"{flag}: router {name!r} counts its replicas once; round-robin, random, "
+            "least-outstanding, power-of-two, least-kv, vllm-dp, llm-d and dynamo take changes"
+        )
+
+
+def set_in_motion(
+    world: World,
+    fleet: Fleet,
+    config: Config,
+    pool: Pool,
+    make: Callable[[Pool, int, float], Member],
+    autoscaler: Autoscaler | None,
+) -> None:
+    """Let the replicas of a pool come, go and fail. Mutates the fleet."""
+    failures = None if config.failures is None else make_failures(config.failures, config.seed)
+    lifecycle = Lifecycle(
+        world,
+        fleet.drive,
+        pool,
+        partial(make, pool),
+        cold_start=config.cold_start,
+        failures=failures,
+        place_again=fleet.place_again,
+        give_up=fleet.give_up,
+        is_done=lambda: fleet.is_done,
+    )
+    fleet.lifecycle = lifecycle
+    fleet.scaling = Scaling(
+        world,
+        pool,
+        lifecycle,
+        autoscaler or Constant(len(pool.members)),
+        num_unplaced=lambda: len(fleet.unplaced),
+        is_done=lambda: fleet.is_done,
+    )
+    for member in list(pool.members):
+        lifecycle.plan_failure(member)
+    if failures is not None and failures.planned is not None:
+        time, place = failures.planned
+        if place >= len(pool.places):
+            raise ValueError(f"failures: replica={place}: there are {len(pool.places)}, from 0 on")
+        event = world.at(world.now + time, Phase.STEP_ENDS)
+        event.callbacks.append(lambda _: lifecycle.fail_at(place))
+
+
+def describe_scaling(fleet: Fleet, pool: Pool) -> dict[str, Any]:
+    """Say how the number of replicas went, what was lost, and how few would have done."""
+    lifecycle, scaling = fleet.lifecycle, fleet.scaling
+    assert lifecycle is not None
+    assert scaling is not None
+    first = float(pool.trace.arrival_time[0])
+    timeline = [
+        {
+            "time": one.time - first,
+            "ready": one.ready,
+            "starting": one.starting,
+            "draining": one.draining,
+        }
+        for one in lifecycle.changes
+    ]
+    gpus = pool.gpus_per_replica
+    return {
+        "num_scaling_events": scaling.num_events,
+        "num_failures": lifecycle.num_failures,
+        "num_lost": lifecycle.num_lost,
+        "peak_replicas": max(one.ready for one in lifecycle.changes),
+        "gpu_hours_perfect": perfect_replica_hours(pool.table) * gpus,
+        "timeline": timeline,
+    }
+
+
+def perfect_replica_hours(table: NDArray[Any]) -> float:
+    """Return the replica-hours of a fleet that always had just enough, without a delay.
+
+    In every minute ``ceil(arrivals / most)`` replicas, where ``most`` is what the best replica of
+    the run completed in a minute (the bound of llm-d-autoscaling, issue 1499, with that for the
+    rate that a replica sustains).
+    """
+    done = table[table["finish_reason"] == FinishReason.FINISHED]
+    if not len(done):
+        return 0.0
+    start = float(table["arrival_time"].min())
+    minutes = ((done["finish_time"] - start) // WINDOW).astype(np.int64)
+    pairs = minutes * (int(done["replica"].max()) + 1) + done["replica"]
+    most = int(np.unique(pairs, return_counts=True)[1].max())
+    arrivals = np.bincount(((done["arrival_time"] - start) // WINDOW).astype(np.int64))
+    return float(np.ceil(arrivals / most).sum()) * WINDOW / 3600.0

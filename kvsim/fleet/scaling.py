@@ -1,0 +1,80 @@
+"""The loop of an autoscaler: look at a pool from time to time, and resize it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.autoscaler import Load, PoolLoad
+from kvsim.fleet.member import Life
+from kvsim.fleet.world import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.fleet.autoscaler import Autoscaler
+    from kvsim.fleet.lifecycle import Lifecycle
+    from kvsim.fleet.member import Member
+    from kvsim.fleet.pool import Pool
+    from kvsim.fleet.world import Process, World
+
+
+class Scaling:
+    """Asks an autoscaler every interval.
+
+    Parameters
+    ----------
+    world : SimPy's
+    pool : to be resized
+    lifecycle : of its replicas
+    autoscaler : who says how many there shall be; None only lets those go that have drained
+    num_unplaced : tells how many requests wait for a replica that is ready
+    is_done : tells whether all requests have ended
+    """
+
+    def __init__(
+        self,
+        world: World,
+        pool: Pool,
+        lifecycle: Lifecycle,
+        autoscaler: Autoscaler,
+        *,
+        num_unplaced: Callable[[], int],
+        is_done: Callable[[], bool],
+    ) -> None:
+        self._world, self._pool, self._lifecycle = world, pool, lifecycle
+        self._autoscaler = autoscaler
+        self._num_unplaced = num_unplaced
+        self._is_done = is_done
+        self.num_events = 0  # decisions that changed the number
+
+    def process(self) -> Process:
+        """Run until all requests have ended."""
+        world, scaler = self._world, self._autoscaler
+        start, count = world.now, 0
+        while not self._is_done():
+            count += 1
+            yield world.at(start + count * scaler.interval, Phase.STEP_ENDS)
+            self._lifecycle.sweep()
+            pool = self._look(world.now - start)
+            wanted = min(max(scaler.desired(pool), scaler.least), scaler.most)
+            if wanted != pool.num_replicas:
+                self.num_events += 1
+                self._lifecycle.resize(wanted)
+
+    def _look(self, now: float) -> PoolLoad:
+        kv = self._pool.setup.kv
+        return PoolLoad(
+            now,
+            [self._load(member) for member in self._lifecycle.members(Life.READY)],
+            len(self._lifecycle.members(Life.STARTING)),
+            self._num_unplaced(),
+            kv.num_gpu_blocks * kv.block_size,
+            kv.block_size,
+        )
+
+    def _load(self, member: Member) -> Load:
+        waiting, running, usage = member.replica.load()
+        started = member.replica.first_tokens()
+        prompts = self._pool.trace.num_prompt_tokens
+        queued = sum(int(prompts[row]) for row in member.rows if row not in started)
+        return Load(waiting, running, usage, queued)

@@ -1,0 +1,24 @@
+"""A place for a replica at which there is none."""
+
+from __future__ import annotations
+
+import math
+
+
+class Vacancy:
+    """What a gateway reads where no replica has been started yet: nothing happens there."""
+
+    clock = -math.inf
+    has_events = False
+
+    def next_event_time(self) -> float:
+        """Never."""
+        return math.inf
+
+    def num_outstanding(self) -> int:
+        """Nothing was sent here."""
+        return 0
+
+    def load(self) -> tuple[int, int, float]:
+        """Nobody waits, nobody runs, no block is used."""
+        return 0, 0, 0.0

@@ -1,0 +1,265 @@
+"""Fleets whose replicas come, drain and fail: autoscalers' rules, no request doubled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples, traces
+
+import kvsim
+import workloads
+from kvsim.fleet.autoscaler import Load, PoolLoad, make_autoscaler
+from kvsim.fleet.autoscalers.hpa import recommend
+from kvsim.fleet.router import ROUTERS
+from kvsim.results.tables import FinishReason
+from kvsim.testing import equal_tables
+from kvsim.trace import Trace
+
+#: A second a step, and nothing that overlaps.
+SECONDS: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "gpu": "h100-sxm",
+    "cost_model": "constant+seconds=1",
+    "async_scheduling": False,
+}
+#: Routers that take changes of their fleet.
+CHANGING = [
+    *("round-robin", "random", "least-outstanding", "power-of-two", "least-kv", "vllm-dp"),
+    *("llm-d", "llm-d+index=precise+event-delay=0.01", "dynamo"),
+]
+
+
+def pool(*ready: Load, now: float = 0.0, starting: int = 0, unplaced: int = 0) -> PoolLoad:
+    return PoolLoad(now, ready, starting, unplaced, num_kv_tokens=1600, block_size=16)
+
+
+def busy(waiting: int = 0, running: int = 0, kv: float = 0.0, queued: int = 0) -> Load:
+    return Load(waiting, running, kv, queued)
+
+
+def test_hpa_brings_the_mean_to_its_target() -> None:
+    assert recommend(50, 50 * 90, 75, 0.1) == 60
+    assert recommend(50, 50 * 82, 75, 0.1) == 50  # within a tenth
+    assert recommend(50, 50 * 83, 75, 0.1) == 56
+    assert recommend(50, 50 * 15, 75, 0.1) == 10
+    assert recommend(0, 12, 5, 0.1) == 3
+
+
+def test_hpa_at_most_doubles_or_adds_four_in_a_period() -> None:
+    hpa = make_autoscaler("hpa+target=1+max=100")
+    assert hpa.desired(pool(busy(waiting=50))) == 5
+    assert hpa.desired(pool(*[busy(waiting=50)] * 10, now=20.0)) == 20
+    again = make_autoscaler("hpa+target=1+max=100")
+    assert again.desired(pool(busy(waiting=50))) == 5
+    assert again.desired(pool(*[busy(waiting=50)] * 5, now=10.0)) == 5  # of one, 10 s ago
+
+
+def test_hpa_shrinks_to_the_largest_of_the_last_five_minutes() -> None:
+    hpa = make_autoscaler("hpa+target=5")
+    four = [busy()] * 4
+    assert hpa.desired(pool(*[busy(waiting=5)] * 4, now=0.0)) == 4
+    assert hpa.desired(pool(*[busy(waiting=3)] * 4, now=15.0)) == 4  # 3 now, 4 before
+    assert hpa.desired(pool(*four, now=301.0)) == 3
+    assert hpa.desired(pool(*four, now=616.0)) == 0
+
+
+def test_wva_adds_where_little_is_spare_and_takes_one_that_is_not_needed() -> None:
+    wva = make_autoscaler("wva")
+    assert wva.desired(pool(busy(kv=0.72), busy(kv=0.70))) == 3  # spare 0.08 and 0.10
+    assert wva.desired(pool(busy(kv=0.30, waiting=3), busy(kv=0.30, waiting=2))) == 3
+    assert wva.desired(pool(busy(kv=0.72), busy(kv=0.72), starting=1)) == 3  # one is coming
+    assert wva.desired(pool(busy(kv=0.85), busy(kv=0.30))) == 2  # spare is the second one's
+    assert wva.desired(pool(busy(kv=0.85), busy(kv=0.95))) == 3
+    assert wva.desired(pool(busy(kv=0.35), busy(kv=0.34))) == 1  # 0.69 on one leaves 0.11
+    assert wva.desired(pool(busy(kv=0.36), busy(kv=0.36))) == 2
+
+
+def test_dynamo_load_looks_at_any_on_the_way_up_and_at_all_on_the_way_down() -> None:
+    planner = make_autoscaler("dynamo-load")
+    assert planner.desired(pool(busy(kv=0.9, queued=200), busy(kv=0.1))) == 3  # 0.9 + 200/1600
+    assert planner.desired(pool(busy(kv=0.9), busy(kv=0.1))) == 2
+    assert planner.desired(pool(busy(kv=0.5), busy(kv=0.1))) == 1
+    assert planner.desired(pool(busy(kv=0.9, queued=200), starting=1)) == 2
+
+
+def test_kpa_panics_and_does_not_shrink_in_panic() -> None:
+    kpa = make_autoscaler("kpa+target=10+max=100")
+    for step in range(18):
+        assert kpa.desired(pool(busy(running=10), now=10.0 * step)) == 1
+    assert kpa.desired(pool(busy(running=100), now=180.0)) == 2  # doubles at most
+    calm = make_autoscaler("kpa+target=10+max=100+cooldown=0+stable-window=0+panic-window=0")
+    assert calm.desired(pool(*[busy(running=2)] * 8)) == 4  # halves at most
+
+
+def test_llumnix_counts_free_blocks_per_request() -> None:
+    llumnix = make_autoscaler("llumnix")
+    assert llumnix.desired(pool(busy(running=9, kv=0.1))) == 2 - 1  # 90 blocks by 9: 10
+    assert llumnix.desired(pool(busy(running=10, kv=0.1))) == 2
+    assert llumnix.desired(pool(busy(running=1), busy(running=0))) == 1  # 100 would be left
+    assert llumnix.desired(pool(busy(running=2), busy(running=0))) == 2  # 50
+
+
+def test_a_pool_grows_after_its_cold_start_and_shrinks_when_drained() -> None:
+    trace = workloads.fixed(prompt=16, output=20, num_requests=40, request_rate=2.0)
+    result = kvsim.simulate(
+        trace,
+        **SECONDS,
+        max_num_seqs=4,
+        autoscaler="hpa+target=2+max=3+interval=5+window=0",
+        cold_start=7.0,
+        router="least-outstanding",
+    )
+    scaling = result.summary["scaling"]
+    times = {(row["ready"], row["starting"]): row["time"] for row in scaling["timeline"][::-1]}
+    assert times[1, 2] == 5.0
+    assert times[3, 0] == 12.0
+    assert scaling["peak_replicas"] == 3
+    first = result.requests["first_scheduled_time"][result.requests["replica"] == 2].min()
+    assert first >= trace.arrival_time[0] + 12.0
+    lives = [row["lifetime"] for row in result.summary["replicas"]]
+    assert result.summary["gpu_hours"] == pytest.approx(sum(lives) / 3600)
+    assert result.summary["completed"] == 40
+
+
+def test_requests_of_a_failed_replica_begin_anew_once_it_is_noticed() -> None:
+    trace = Trace.from_arrays([0.0, 0.0, 5.0], [8, 8, 8], [20, 20, 2])
+    options = {**SECONDS, "data_parallel_size": 2, "cold_start": 100.0}
+    planned = "at+time=4.5+replica=1+detection=3"
+    rows = kvsim.simulate(trace, **options, failures=planned, router="round-robin").requests
+    # The second one is lost at 4.5, and sent to the first replica at 7.5.
+    assert rows["finish_time"].tolist() == [20.0, 28.0, 7.0]
+    assert rows["replica"].tolist() == [0, 0, 0]
+    assert rows["arrival_time"].tolist() == [0.0, 0.0, 5.0]
+    lost = kvsim.simulate(trace, **options, failures=planned + "+policy=fail")
+    assert lost.requests["finish_reason"].tolist() == [0, FinishReason.FAILED, 0]
+    assert lost.requests["finish_time"][1] == 7.5
+    scaling = lost.summary["scaling"]
+    assert (scaling["num_failures"], scaling["num_lost"]) == (1, 1)
+
+
+def test_what_is_sent_to_a_dead_replica_is_lost_until_somebody_notices() -> None:
+    trace = Trace.from_arrays([0.0, 0.0, 5.0, 5.0], [8] * 4, [20, 20, 2, 2])
+    options = {**SECONDS, "data_parallel_size": 2, "cold_start": 100.0}
+    result = kvsim.simulate(
+        trace, **options, failures="at+time=4.5+replica=1+detection=3+policy=fail"
+    )
+    assert result.requests["finish_reason"].tolist() == [0, FinishReason.FAILED] * 2
+    assert result.summary["scaling"]["num_lost"] == 2
+
+
+def test_requests_wait_where_no_replica_is_left() -> None:
+    trace = Trace.from_arrays([0.0, 12.0], [8, 8], [3, 3])
+    planned = "at+time=10+replica=0+detection=1"
+    rows = kvsim.simulate(trace, **SECONDS, failures=planned, cold_start=20.0).requests
+    assert rows["first_scheduled_time"].tolist() == [0.0, 31.0]
+    assert rows["replica"].tolist() == [0, 1]
+
+
+def test_failures_at_a_rate_come_about_that_often() -> None:
+    trace = workloads.fixed(prompt=8, output=2, num_requests=2000, request_rate=0.2)
+    result = kvsim.simulate(
+        trace,
+        **SECONDS,
+        data_parallel_size=4,
+        failures="rate+gpu-hours=0.25+detection=1",
+        cold_start=9.0,
+        router="least-outstanding",
+    )
+    expected = 4 * trace.duration / 900.0
+    number = result.summary["scaling"]["num_failures"]
+    assert number == pytest.approx(expected, abs=4 * expected**0.5)
+    assert result.summary["completed"] == 2000
+
+
+@examples(60)
+@given(trace=traces(max_requests=30), data=st.data())
+def test_every_request_ends_once_whatever_fails(trace: Trace, data: st.DataObject) -> None:
+    draw = data.draw
+    options: dict[str, Any] = {
+        **SECONDS,
+        "cost_model": "constant+seconds=0.02",
+        "data_parallel_size": draw(st.integers(1, 3)),
+        "num_gpu_blocks_override": draw(st.integers(8, 60)),
+        "max_model_len": draw(st.sampled_from([60, 200])),
+        "max_num_seqs": draw(st.integers(1, 8)),
+        "async_scheduling": draw(st.booleans()),
+        "router": draw(st.sampled_from(CHANGING)),
+        "max_concurrency": draw(st.sampled_from([None, 3])),
+        "session_think_time": draw(st.sampled_from([None, 0.1])),
+        "cold_start": draw(st.sampled_from([0.0, 0.3])),
+        "failures": draw(
+            st.sampled_from(
+                [
+                    None,
+                    "rate+gpu-hours=0.0002+detection=0.1",
+                    "rate+gpu-hours=0.0002+detection=0+policy=fail",
+                    "at+time=0.3+replica=0+detection=0.2",
+                ]
+            )
+        ),
+    }
+    if draw(st.booleans()):
+        name = draw(st.sampled_from(["hpa+target=1", "wva", "dynamo-load", "kpa", "llumnix"]))
+        options["autoscaler"] = f"{name}+max=4+interval=0.2"
+    trace = trace.with_num_samples(1)
+    python = kvsim.simulate(trace, **options, backend="python", check_invariants=True)
+    compiled = kvsim.simulate(trace, **options, backend="compiled")
+    assert equal_tables(python.requests, compiled.requests)
+    assert equal_tables(python.memory, compiled.memory)
+    assert python.summary == compiled.summary
+    reasons = python.requests["finish_reason"]
+    allowed = {FinishReason.FINISHED, FinishReason.REJECTED}
+    if "policy=fail" in (options["failures"] or ""):
+        allowed.add(FinishReason.FAILED)
+    assert set(reasons.tolist()) <= allowed
+    done = reasons == FinishReason.FINISHED
+    longest = options["max_model_len"] - trace.num_prompt_tokens
+    got = python.requests["num_output_tokens"]
+    assert np.array_equal(got[done], np.minimum(trace.num_output_tokens, longest)[done])
+    assert (python.requests["finish_time"][done] >= python.requests["arrival_time"][done]).all()
+
+
+def test_a_fleet_that_could_change_and_does_not_is_the_same_run() -> None:
+    trace = workloads.sharegpt(num_requests=80, request_rate=30, seed=1)
+    for router in CHANGING:
+        options = {**SECONDS, "cost_model": "roofline", "data_parallel_size": 3, "router": router}
+        plain = kvsim.simulate(trace, **options)
+        never = kvsim.simulate(trace, **options, failures="at+time=100000")
+        assert equal_tables(plain.requests, never.requests), router
+        same = set(plain.summary) - {"scaling"}
+        changed = {key for key in same if plain.summary[key] != never.summary[key]}
+        assert changed <= {"kv_cache", "gpu_hours", "replicas", "routing"}, (router, changed)
+
+
+def test_routers_say_whether_they_take_changes() -> None:
+    taking = {n for n in ROUTERS.names() if getattr(ROUTERS.get(n), "takes_changes", False)}
+    assert taking == {name.partition("+")[0] for name in CHANGING}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"autoscaler": "more"}, "unknown autoscaler 'more'"),
+        ({"autoscaler": "hpa+max=0"}, "max=0: must be a whole number from 1 on"),
+        ({"autoscaler": "hpa+min=3+max=2"}, "min=3 is more than max=2"),
+        ({"autoscaler": "hpa+interval=-1"}, "must be seconds above 0"),
+        ({"autoscaler": "hpa+min=2"}, "begins with 1 replicas: must be 2 to 8"),
+        ({"autoscaler": "hpa", "router": "chwbl"}, "router 'chwbl' counts its replicas once"),
+        ({"failures": "often"}, "unknown failures 'often'"),
+        ({"failures": "at+replica=3"}, "replica=3: there are 1, from 0 on"),
+        ({"failures": "at", "scheduler": "orca", "allocator": "paged"}, "cannot end requests"),
+        (
+            {"failures": "at", "num_prefill_workers": 1, "num_decode_workers": 1},
+            "not modelled where prompts are computed apart",
+        ),
+    ],
+)
+def test_a_wrong_wish_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
+    trace = workloads.fixed(prompt=8, output=2, num_requests=2, request_rate=1.0)
+    given_ = {k: v for k, v in SECONDS.items() if k != "async_scheduling"} | options
+    with pytest.raises(ValueError, match=said):
+        kvsim.simulate(trace, **given_)
