@@ -40,6 +40,9 @@ def make(**changes):
         ({"output_content_id": [0, -1, 2]}, "row 1: output_content_id is -1, must be at least 0"),
         ({"cache_salt": [0, -1, 2]}, "row 1: cache_salt is -1, must be at least 0"),
         ({"cache_salt": [0]}, "cache_salt must have one entry per request (3), got 1"),
+        ({"tenant": [0, -2, 1]}, "row 1: tenant is -2, must be at least 0, or -1 for none"),
+        ({"tenant": [0, 1.5, 1]}, "row 1: tenant is 1.5, must be a whole number"),
+        ({"tenant": ["a"]}, "tenant must have one entry per request (3), got 1"),
         ({"sample_output_tokens": [[1], [1], [1]]}, "sample_output_tokens: all samples"),
         ({"segments": [[(0, 0, 10)]]}, "segments must have one list per request (3), got 1"),
         ({"segments": [[(0, 0, 10)], [], [(0, 0, 30)]]}, "row 1: segments must not be empty"),
@@ -139,14 +142,31 @@ def test_the_digest_names_the_content():
         make(session_id=[-1, -1, 0]),
         make(output_content_id=[0, 1, 2]),
         make(segments=[[(0, 0, 10)], [(1, 0, 20)], [(2, 0, 30)]]),
+        make(tenant=[0, 0, 1]),
+        make(tenant=["a", "a", "b"]),
+        make(tenant=["a", "a", "c"]),
     ]
-    assert len({t.digest for t in [make(), *different]}) == 8
+    assert len({t.digest for t in [make(), *different]}) == 11
+    assert make(tenant=[-1, None, ""]).digest == make().digest
 
 
 def test_salts_of_text_become_numbers_and_none_stays_none():
     trace = make(cache_salt=["tenant-b", None, "tenant-a"])
     assert trace.cache_salt.tolist() == [1, 0, 2]
     assert make(cache_salt=[7, 0, None]).cache_salt.tolist() == [7, 0, 0]
+
+
+def test_tenants_are_numbers_or_names():
+    trace = make(tenant=["b", None, "a"])
+    assert trace.tenant.tolist() == [0, -1, 1]
+    assert [trace.tenant_of(row) for row in range(3)] == ["b", None, "a"]
+    assert trace[1:].tenant.tolist() == [-1, 0]
+    assert trace[1:].digest == make(tenant=["b", "", "a"])[1:].digest
+    assert trace[1:].tenant_names.tolist() == ["a"]
+    numbers = make(tenant=[7, -1, 3])
+    assert [numbers.tenant_of(row) for row in range(3)] == [7, None, 3]
+    assert make(tenant=["7", None, 3]).digest == numbers.digest
+    assert make(tenant=["07", None, 3]).tenant_names.tolist() == ["07", "3"]
 
 
 def test_repr_tells_the_size():

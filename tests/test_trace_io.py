@@ -15,6 +15,7 @@ import workloads
 from kvsim.trace import MAX_TOKENS, Trace, files
 
 SUFFIXES = [".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".parquet"]
+NAMES = st.sampled_from([None, "", "-1", "7", "07", "a", "b, c", 'd "e"', "\u00e9"])
 INT64 = st.integers(0, 2**63 - 1)
 
 
@@ -42,6 +43,7 @@ def traces(draw):
         priority=maybe(st.integers(-(2**63), 2**63 - 1)),
         cache_salt=maybe(INT64),
         session_id=maybe(st.integers(-1, 2**63 - 1)),
+        tenant=maybe(draw(st.sampled_from([st.integers(-1, 2**63 - 1), NAMES]))),
     )
 
 

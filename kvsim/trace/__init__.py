@@ -27,7 +27,12 @@ MAX_SAMPLES = 64
 #: A rate or a time that a request does not have.
 NOT_GIVEN = -1.0
 #: Columns that count for the digest only where some request has them.
-SELDOM = ("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts")
+SELDOM = (
+    *("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts"),
+    *("tenant", "tenant_names"),
+)
+#: The tenant of a request that has none.
+NO_TENANT = -1
 
 
 class RowError(ValueError):
@@ -95,6 +100,10 @@ class Trace:
         Rows of ``accepted_drafts`` that belong to each request.
     accepted_drafts : int64
         Drafts accepted, verification by verification, over and over; they win over a rate.
+    tenant : int64
+        Whom the request is served for, as fair schedulers count; -1 is nobody. Where tenants have
+        names, their places in ``tenant_names``.
+    tenant_names : text, one per tenant, in order of first appearance; empty where ids are numbers
     """
 
     arrival_time: Floats
@@ -114,6 +123,8 @@ class Trace:
     acceptance_rate: Floats
     accept_offsets: Ints
     accepted_drafts: Ints
+    tenant: Ints
+    tenant_names: NDArray[np.str_]
 
     # -- building -------------------------------------------------------------------------
 
@@ -134,6 +145,7 @@ class Trace:
         grammar_time: ArrayLike | None = None,
         acceptance_rate: ArrayLike | None = None,
         accepted_drafts: Sequence[Sequence[int]] | None = None,
+        tenant: Sequence[int | str | None] | NDArray[Any] | None = None,
         sample_output_tokens: Sequence[Sequence[int]] | None = None,
     ) -> Trace:
         """Check and freeze a trace.
@@ -153,6 +165,8 @@ class Trace:
             At least 0, the rate at most 1; -1 where there is none.
         accepted_drafts : n lists of whole numbers, optional
             Empty where nothing is recorded.
+        tenant : shape (n,), optional
+            Integers from 0 on, or texts; None, -1 and "" are no tenant.
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
             Not modelled, refused when given: samples are as long as their request's output.
 
@@ -182,6 +196,7 @@ class Trace:
             output_content = column("output_content_id", output_content_id, 0)
             _check_rows("output_content_id", output_content, output_content >= 0, "at least 0")
         accept_offsets, accepted = _accepted(accepted_drafts, n)
+        tenants, tenant_names = _tenants(tenant, n)
         trace = cls(
             arrival_time=arrival,
             num_prompt_tokens=prompt,
@@ -200,6 +215,8 @@ class Trace:
             acceptance_rate=_shares("acceptance_rate", acceptance_rate, n),
             accept_offsets=accept_offsets,
             accepted_drafts=accepted,
+            tenant=tenants,
+            tenant_names=tenant_names,
         )
         trace._validate()
         return trace._freeze()
@@ -266,9 +283,17 @@ class Trace:
     def has(self, name: str) -> bool:
         """Whether some request has what a column that is seldom used says."""
         values = getattr(self, name)
-        if name == "accepted_drafts":
+        if name in ("accepted_drafts", "tenant_names"):
             return len(values) > 0
-        return bool((values != (NOT_GIVEN if values.dtype.kind == "f" else 0)).any())
+        none = NO_TENANT if name == "tenant" else NOT_GIVEN if values.dtype.kind == "f" else 0
+        return bool((values != none).any())
+
+    def tenant_of(self, request_id: int) -> int | str | None:
+        """Return whom a request is served for, by name or number; None is nobody."""
+        tenant = int(self.tenant[request_id])
+        if tenant == NO_TENANT:
+            return None
+        return str(self.tenant_names[tenant]) if self.has("tenant_names") else tenant
 
     def segments_of(self, request_id: int) -> list[Segment]:
         """Return the content of one prompt, front to back."""
@@ -316,7 +341,7 @@ class Trace:
             raise ValueError(f"a slice of a trace needs step 1 and at least one row, got {rows}")
         changed: dict[str, NDArray[Any]] = {}
         for f in fields(self):
-            if not f.name.startswith(("segment_", "accept_off", "accepted")):
+            if not f.name.startswith(("segment_", "accept_off", "accepted", "tenant_")):
                 changed[f.name] = getattr(self, f.name)[start:stop].copy()
         fresh = changed["output_content_id"] < 0
         changed["output_content_id"][fresh] += 2 * start
@@ -329,6 +354,9 @@ class Trace:
         first, last = self.accept_offsets[start], self.accept_offsets[stop]
         changed["accept_offsets"] = self.accept_offsets[start : stop + 1] - first
         changed["accepted_drafts"] = self.accepted_drafts[first:last].copy()
+        if self.has("tenant_names"):  # those that are there, as if the slice were read from a file
+            rest = [self.tenant_of(row) for row in range(start, stop)]
+            changed["tenant"], changed["tenant_names"] = _tenants(rest, stop - start)
         return replace(self, **changed)._freeze()
 
     def with_num_samples(self, num_samples: int) -> Trace:
@@ -428,6 +456,32 @@ def _codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | None, n
     array = _ints(name, [s or 0 for s in given], n)
     _check_rows(name, array, array >= 0, "at least 0")
     return array
+
+
+def _tenants(
+    given: Sequence[int | str | None] | NDArray[Any] | None, n: int
+) -> tuple[Ints, NDArray[np.str_]]:
+    """Integers stay; of texts, the names come in order of first appearance, and places of them.
+
+    Texts that are all numbers are numbers: a CSV file does not tell them apart.
+    """
+    nobody = np.array([], dtype=np.str_)
+    if given is None:
+        return np.full(n, NO_TENANT, dtype=np.int64), nobody
+    _check_length("tenant", given, n, "entry")
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    cells = [NO_TENANT if one is None or one in ("", str(NO_TENANT)) else one for one in given]
+    texts = [one for one in cells if isinstance(one, str)]
+    if not all(one.isdecimal() and str(int(one)) == one for one in texts):
+        names: dict[str, int] = {}
+        places = [
+            one if one == NO_TENANT else names.setdefault(str(one), len(names)) for one in cells
+        ]
+        return np.array(places, np.int64), np.array(list(names), dtype=np.str_)
+    array = _ints("tenant", [int(one) if isinstance(one, str) else one for one in cells], n)
+    _check_rows("tenant", array, array >= NO_TENANT, "at least 0, or -1 for none")
+    return array, nobody
 
 
 def _shares(name: str, given: ArrayLike | None, n: int) -> Floats:

@@ -3,7 +3,7 @@
 ``arrival_time``, ``num_prompt_tokens`` and ``num_output_tokens`` are always there, the others only
 where they differ from the default. ``segments`` holds one list of
 ``[content_id, start, num_tokens]`` per request, as JSON text inside a CSV file, ``accepted_drafts``
-one list of counts. Writing and reading
+one list of counts. ``tenant`` holds numbers or names. Writing and reading
 back gives the same digest: floats are written with all their digits. Reading is the business of
 ``workloads.load``, which knows the public formats too.
 """
@@ -36,7 +36,7 @@ DEFAULTS = {"priority": 0, "cache_salt": 0, "session_id": -1, "num_samples": 1, 
 FLOATS = ("grammar_time", "acceptance_rate")
 #: Columns of lists, JSON text inside a CSV file.
 LISTS = ("segments", "accepted_drafts")
-OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", *LISTS)
+OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", "tenant", *LISTS)
 
 
 def columns_of(trace: Trace) -> Columns:
@@ -48,6 +48,10 @@ def columns_of(trace: Trace) -> Columns:
             columns[name] = values.tolist()
     if (trace.output_content_id >= 0).all():  # fresh ids are negative, and all are or none is
         columns["output_content_id"] = trace.output_content_id.tolist()
+    if trace.has("tenant"):
+        named = trace.has("tenant_names")
+        rows = range(len(trace))
+        columns["tenant"] = [trace.tenant_of(k) for k in rows] if named else trace.tenant.tolist()
     if trace.has_segments:
         columns["segments"] = _segment_lists(trace)
     if trace.has("accepted_drafts"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kvsim.trace import NOT_GIVEN
+from kvsim.trace import NO_TENANT, NOT_GIVEN
 from kvsim.trace.files import DEFAULTS, FLOATS, OPTIONAL, REQUIRED
 from workloads.draft import Draft, Piece
 from workloads.readers.formats import reader
@@ -30,6 +30,9 @@ def read_own(table: Table) -> Draft:
         if name in table:
             allowed = "a whole number of at least 0 or a text"
             optional[name] = table.convert(name, _code, allowed)
+    if "tenant" in table:
+        allowed = "a whole number of at least -1 or a text"
+        optional["tenant"] = table.convert("tenant", _name, allowed)
     for name in FLOATS:
         if name in table:
             optional[name] = table.convert(name, _float, "a number, or empty")
@@ -49,6 +52,12 @@ def _code(cell: Any) -> int | str | None:
     if isinstance(cell, str):
         return int(cell) if cell.isdecimal() else cell
     if cell is None or type(cell) is int:
+        return cell
+    raise TypeError
+
+
+def _name(cell: Any) -> int | str | None:
+    if cell is None or isinstance(cell, str) or (type(cell) is int and cell >= NO_TENANT):
         return cell
     raise TypeError
 
