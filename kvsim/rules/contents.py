@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.contents import NO_CONTENT
-from kvsim.rules.queue import append, remove
+from kvsim.rules.links import append, remove
 
 if TYPE_CHECKING:
     from kvsim.records.contents import Contents

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.rules.queue import append, remove
+from kvsim.rules.links import append, remove
 
 if TYPE_CHECKING:
     from kvsim.records.encoder import Item

@@ -12,6 +12,7 @@ from kvsim.records.eviction import FIFO, LFU, LRU, PYTHON_POLICY, S3FIFO, SIEVE
 from kvsim.rules.eviction_lfu import cached_lfu, hit_lfu, insert_lfu
 from kvsim.rules.eviction_s3fifo import cached_s3fifo, evict_s3fifo, hit_s3fifo
 from kvsim.rules.eviction_sieve import cached_sieve, evict_sieve, hit_sieve, insert_sieve
+from kvsim.rules.links import append, remove
 from kvsim.rules.python import (
     python_arrived,
     python_cached,
@@ -20,7 +21,6 @@ from kvsim.rules.python import (
     python_insert,
     python_remove,
 )
-from kvsim.rules.queue import append, remove
 from kvsim.rules.ranking import give_rank, insert_ranked, take_first
 
 if TYPE_CHECKING:

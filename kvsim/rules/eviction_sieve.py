@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.queue import append, remove
+from kvsim.rules.links import append, remove
 from kvsim.rules.ranking import give_rank, insert_ranked, take_first
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.record import NONE
 from kvsim.records.request import WAITING_FOR_REMOTE_KVS
-from kvsim.rules.queue import append, dequeue, head_of, is_before, push_front, remove, requeue
+from kvsim.rules.links import append, push_front, remove
+from kvsim.rules.queue import dequeue, head_of, is_before, requeue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

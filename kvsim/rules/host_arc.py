@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.host_cache import FREQUENT, FREQUENT_GHOST, RECENT, RECENT_GHOST
 from kvsim.records.record import NONE
-from kvsim.rules.queue import append, remove
+from kvsim.rules.links import append, remove
 
 if TYPE_CHECKING:
     from kvsim.records.host_cache import HostCache

@@ -22,7 +22,7 @@ from kvsim.records.record import NONE
 from kvsim.rules.contents import add_content, drop_content, find_content, renew_content
 from kvsim.rules.host_arc import begin_eviction, evict_arc
 from kvsim.rules.host_lru import evict_lru, insert_entry, restore_aside
-from kvsim.rules.queue import append, remove
+from kvsim.rules.links import append, remove
 
 if TYPE_CHECKING:
     from kvsim.records.host_cache import HostCache

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
 from kvsim.rules.host_cache import finish_writing, unpin_chunk
-from kvsim.rules.queue import append, remove
+from kvsim.rules.links import append, remove
 
 if TYPE_CHECKING:
     from kvsim.records.offloading import Job, Offloading

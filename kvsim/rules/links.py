@@ -1,0 +1,53 @@
+"""Lists threaded through records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kvsim.records.queue import Queue
+
+
+def append(queue: Queue, rows: Sequence[Any], k: int) -> None:
+    """Put the k-th record at the end of a list."""
+    row = rows[k]
+    row.previous = queue.tail
+    row.next = NONE
+    if queue.tail == NONE:
+        queue.head = k
+    else:
+        rows[queue.tail].next = k
+    queue.tail = k
+    queue.length += 1
+
+
+def push_front(queue: Queue, rows: Sequence[Any], k: int) -> None:
+    """Put the k-th record at the front of a list."""
+    row = rows[k]
+    row.next = queue.head
+    row.previous = NONE
+    if queue.head == NONE:
+        queue.tail = k
+    else:
+        rows[queue.head].previous = k
+    queue.head = k
+    queue.length += 1
+
+
+def remove(queue: Queue, rows: Sequence[Any], k: int) -> None:
+    """Take the k-th record out of a list, wherever it stands."""
+    row = rows[k]
+    if row.previous == NONE:
+        queue.head = row.next
+    else:
+        rows[row.previous].next = row.next
+    if row.next == NONE:
+        queue.tail = row.previous
+    else:
+        rows[row.next].previous = row.previous
+    queue.length -= 1
