@@ -14,6 +14,7 @@ from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
 from kvsim.results.metrics import Pool, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import MEMORY, STEPS, FinishReason
+from kvsim.results.tenants import describe_tenants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +97,7 @@ def collect(
     summary["rejections"] = _rejections(setup, trace, table, turned_away)
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
+    summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
     summary["routing"], summary["replicas"] = None, []
     pools, seconds = [], summary["duration"]
     for part in parts:

@@ -11,6 +11,7 @@ from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.usage import HELD
 from kvsim.report.fleet import fleet_lines
 from kvsim.report.narrow import NarrowTable, plain_table
+from kvsim.report.tenants import tenants_table
 from kvsim.report.text import gib, milliseconds, number, percent
 from kvsim.report.title import deployment, workload
 
@@ -256,5 +257,8 @@ def run_table(
     ]
     extra.append(_moved(result.config.allocator, s))
     extra += [_spread(result.config.allocator, s)]
-    notes = [note for note in extra if note]
+    notes: list[RenderableType] = [note for note in extra if note]
+    tenants = tenants_table(s)
+    if tenants is not None:
+        notes.append(tenants)
     return Group(Text(title, style="bold"), table, Text("\n".join(lines)), *notes)

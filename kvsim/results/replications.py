@@ -48,8 +48,8 @@ def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[
         elif all(isinstance(value, dict) for value in values):
             means[key], widths[key] = _average(values)
         elif any(isinstance(v, list) for v in values) and len({_size(v) for v in values}) > 1:
-            means[key] = None  # replicas that came and went
-        elif isinstance(first, list):  # replicas, one by one
+            means[key] = None  # replicas that came and went, or other tenants
+        elif isinstance(first, list):  # replicas or tenants, one by one
             means[key] = [_average(rows)[0] for rows in zip(*values, strict=True)]
         elif isinstance(first, str) or any(value is None for value in values):
             means[key] = first if isinstance(first, str) else None

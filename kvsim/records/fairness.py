@@ -1,0 +1,46 @@
+"""Records of fair queues: what each tenant has been served, and what waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.records.queue import Queue
+from kvsim.records.record import NONE, Record
+
+
+class Fairness(IntEnum):
+    """How service is shared out between tenants."""
+
+    NOBODY_COUNTS = 0
+    VTC = 1  # virtual token counters
+    DLPM = 2  # deficits, longest prefix match first
+
+
+NOBODY_COUNTS, VTC, DLPM = (int(kind) for kind in Fairness)
+
+#: Service of one token of a prompt and of one of an output under VTC, as its authors weigh them
+#: (arXiv 2401.00588, section 5.1: 1 and 2, as the prices of hosted models are).
+INPUT_WEIGHT, OUTPUT_WEIGHT = 1, 2
+
+
+@dataclass(slots=True)
+class Tenant(Record):
+    """One tenant at one replica."""
+
+    counter: int = 0  # VTC: service, lifted when it comes back
+    deficit: int = 0  # DLPM: tokens that it may still be served
+    queue: Queue = field(default_factory=Queue)  # VTC: its waiting requests
+    num_running: int = 0  # as counted for a run of steps
+
+
+@dataclass(slots=True)
+class Shares(Record):
+    """What a fair queue knows."""
+
+    tenants: list[Tenant] = field(default_factory=list)
+    num_tenants: int = 0
+    last_active: int = NONE  # the tenant that left the queue last
+    refused: int = NONE  # the request that found no room last
+    quantum: int = 0  # DLPM: tokens by which an exhausted tenant is refilled
+    matched: list[int] = field(default_factory=list)  # DLPM: tokens hit, by place of the request

@@ -1,0 +1,171 @@
+"""What each tenant got, and how far apart tenants that waited were served."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.records.fairness import INPUT_WEIGHT, OUTPUT_WEIGHT
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.trace import Trace
+
+    Floats = NDArray[np.float64]
+    Spans = list[tuple[float, float]]
+
+#: Tenants whose service is compared, those that were served most: every pair is looked at.
+MOST_COMPARED = 32
+
+
+def describe_tenants(
+    requests: NDArray[Any], trace: Trace, end_time: float, front_end_latency: float = 0.0
+) -> dict[str, Any]:
+    """Return ``tenants``, a row for each in the order of their numbers, and ``max_service_gap``.
+
+    Both are None without tenants; requests of nobody have a row with the name None. Service is a
+    token of a prompt once it is computed, and :data:`OUTPUT_WEIGHT` for each of an output. The gap
+    is that of :func:`largest_gap`, over the pairs of named tenants.
+
+    Parameters
+    ----------
+    requests : the requests table
+    trace : the requests, in the same order
+    end_time : when the last event happened, seconds: what is in flight has its tokens by then
+    front_end_latency : seconds in every TTFT before and after the server
+    """
+    if not trace.has("tenant"):
+        return {"tenants": None, "max_service_gap": None}
+    ids, first_row = np.unique(trace.tenant, return_index=True)
+    sent = requests["finish_reason"] != FinishReason.UNSENT
+    rows = []
+    for tenant, row in zip(ids.tolist(), first_row.tolist(), strict=True):
+        own = requests[sent & (trace.tenant == tenant)]
+        rows.append({"name": trace.tenant_of(row)} | _describe(own, front_end_latency))
+    named = [
+        (row["service"], requests[sent & (trace.tenant == tenant)])
+        for row, tenant in zip(rows, ids.tolist(), strict=True)
+        if row["name"] is not None
+    ]
+    named.sort(key=lambda pair: -pair[0])
+    gap = largest_gap([own for _, own in named[:MOST_COMPARED]], end_time)
+    return {"tenants": rows, "max_service_gap": gap}
+
+
+def _describe(own: NDArray[Any], front_end_latency: float) -> dict[str, Any]:
+    done = own[own["finish_reason"] == FinishReason.FINISHED]
+    ttft = (done["first_token_time"] - done["arrival_time"] + front_end_latency) * 1000.0
+    began = own[~np.isnan(own["first_token_time"])]
+    return {
+        "requests": len(own),
+        "completed": len(done),
+        "rejected": int((own["finish_reason"] == FinishReason.REJECTED).sum()),
+        "mean_ttft_ms": float(ttft.mean()) if len(done) else None,
+        "p99_ttft_ms": float(np.percentile(ttft, 99)) if len(done) else None,
+        "output_tokens": int(began["num_output_tokens"].sum()),
+        "service": int(_inputs(began).sum() + _outputs(began).sum()),
+    }
+
+
+def _inputs(rows: NDArray[Any]) -> NDArray[np.int64]:
+    return INPUT_WEIGHT * rows["num_prompt_tokens"].astype(np.int64)
+
+
+def _outputs(rows: NDArray[Any]) -> NDArray[np.int64]:
+    return OUTPUT_WEIGHT * rows["num_output_tokens"].astype(np.int64)
+
+
+def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floats, Floats]:
+    """Return the service that requests had got just before each time, and at it.
+
+    Inputs count at the first token, outputs evenly from then to the end, or to the end of the run.
+    So do the figures derived from measured runs, which have no more than these times.
+    """
+    rows = rows[~np.isnan(rows["first_token_time"])]
+    first, end = rows["first_token_time"], rows["finish_time"]
+    end = np.where(np.isnan(end), end_time, end)
+    spent = end > first
+    steps = [(first, _inputs(rows)), (first[~spent], _outputs(rows)[~spent])]
+    evenly = np.zeros(len(times))
+    rate = _outputs(rows)[spent] / (end[spent] - first[spent])
+    for begins, sign in ((first[spent], 1.0), (end[spent], -1.0)):
+        order = np.argsort(begins, kind="stable")
+        slopes = np.concatenate(([0.0], np.cumsum(rate[order])))
+        offsets = np.concatenate(([0.0], np.cumsum((rate * begins)[order])))
+        at = np.searchsorted(begins[order], times, side="right")
+        evenly += sign * (slopes[at] * times - offsets[at])
+    before, after = evenly.copy(), evenly
+    for instants, amounts in steps:
+        order = np.argsort(instants, kind="stable")
+        sums = np.concatenate(([0], np.cumsum(amounts[order])))
+        before += sums[np.searchsorted(instants[order], times, side="left")]
+        after = after + sums[np.searchsorted(instants[order], times, side="right")]
+    return before, after
+
+
+def waiting_spans(rows: NDArray[Any]) -> Spans:
+    """Return when a tenant had requests that nobody had scheduled yet, as (from, to)."""
+    until = np.where(np.isnan(rows["first_scheduled_time"]), np.inf, rows["first_scheduled_time"])
+    until[rows["finish_reason"] == FinishReason.REJECTED] = -np.inf
+    spans: Spans = []
+    for begin, end in sorted(zip(rows["arrival_time"].tolist(), until.tolist(), strict=True)):
+        if end <= begin:
+            continue
+        if spans and begin <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
+        else:
+            spans.append((begin, end))
+    return spans
+
+
+def largest_gap(tenants: list[NDArray[Any]], end_time: float) -> float | None:
+    """Return how far apart two tenants were served at most while both waited all the time.
+
+    Over every interval in which requests of both wait, and while requests still arrive, the
+    difference of what the two get in it; None where no two tenants ever wait together. VTC bounds
+    it by ``2 max(w_in L_in, w_out M)``, L_in the longest prompt and M the tokens of the KV memory.
+
+    Parameters
+    ----------
+    tenants : the rows of each tenant in the requests table
+    end_time : when the run ended, seconds
+    """
+    tenants = [rows for rows in tenants if len(rows)]
+    if len(tenants) < 2:
+        return None
+    every = np.concatenate(tenants)
+    last = float(every["arrival_time"].max())
+    columns = ("arrival_time", "first_scheduled_time", "first_token_time", "finish_time")
+    times = np.unique(np.concatenate([every[name] for name in columns]))
+    times = times[times <= last]
+    service = [service_by(rows, times, end_time) for rows in tenants]
+    spans = [waiting_spans(rows) for rows in tenants]
+    largest = None
+    for a, b in combinations(range(len(tenants)), 2):
+        apart = [x - y for x, y in zip(service[a], service[b], strict=True)]
+        for begin, end in overlaps(spans[a], spans[b]):
+            first = np.searchsorted(times, begin, side="left")
+            stop = np.searchsorted(times, min(end, last), side="right")
+            # What comes at the very end is not within, and what came at the very beginning neither.
+            seen = np.concatenate((apart[1][first : stop - 1], apart[0][first + 1 : stop]))
+            if len(seen):
+                largest = max(largest or 0.0, float(seen.max() - seen.min()))
+    return largest
+
+
+def overlaps(a: Spans, b: Spans) -> Spans:
+    """Return the common parts of two lists of spans."""
+    found, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        begin, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if begin < end:
+            found.append((begin, end))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
