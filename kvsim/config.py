@@ -141,7 +141,12 @@ class Config(Validated):
     long_prefill_token_threshold: Annotated[int, Field(ge=0)] = Field(
         0, description="most tokens of one prompt per step; 0: no limit"
     )
-    scheduling_policy: Literal["fcfs", "priority"] = Field("fcfs", description="order of service")
+    scheduling_policy: Literal["fcfs", "priority", "vtc", "dlpm"] = Field(
+        "fcfs", description="order of service; vtc, dlpm: fair to the trace's tenants"
+    )
+    dlpm_quantum: Count = Field(
+        4096, description="dlpm: tokens given at a time to a tenant that has none left"
+    )
     watermark: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="share of blocks that admissions leave free [0; vllm-v0: 0.01]"
     )

@@ -73,6 +73,7 @@ SECTIONS = {
     "Scheduling": (
         "scheduler",
         "scheduling_policy",
+        "dlpm_quantum",
         "preemption_mode",
         "num_samples",
         "use_beam_search",

@@ -12,6 +12,7 @@ from kvsim.records.kv import PAGED
 PLAIN = {
     "Limits.scheduler": VLLM,
     "Limits.by_priority": 0,
+    "Limits.fairness": 0,
     "Limits.adaptive": 0,
     "Limits.in_python": 0,
     "Limits.num_stages": 1,
@@ -79,7 +80,7 @@ OTHER_KINDS = frozenset(
     (
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
-        *("speculation", "grammar", "lora", "cadence"),
+        *("speculation", "grammar", "lora", "cadence", "fairness", "dlpm"),
         *("virtual", "vllm_v0", "memory_map"),
         *("host_arc", "host_cache", "host_lru", "offload_jobs", "offload_lookup"),
         *("offload_request", "offload_store", "offload_window", "offloading"),

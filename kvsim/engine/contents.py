@@ -34,7 +34,8 @@ class Contents:
     ----------
     lists : num_prompt_tokens, max_tokens, output_content_id, priority, cache_salt and num_samples,
         int64, one per request, and segment_offsets, one more; with priorities id_rank, with
-        adapters lora, with grammars ready_time or grammar_time, with recorded acceptance accepts
+        adapters lora, with tenants their numbers, with grammars ready_time or grammar_time, with
+        recorded acceptance accepts
     segments : the prompts' segments, shape (segments,)
     items : parts of prompts that an encoder computes, with item_offsets in the lists
     """
@@ -54,6 +55,11 @@ class Contents:
 
     def __len__(self) -> int:
         return len(self.lists["num_prompt_tokens"])
+
+    @property
+    def num_tenants(self) -> int:
+        """Tenants, those who are nobody's counted as one; without tenants one."""
+        return int(self.lists["tenant"].max()) + 1 if "tenant" in self.lists else 1
 
     @classmethod
     def of(cls, trace: Trace) -> Contents:
@@ -82,7 +88,7 @@ class Contents:
             setattr(record, name, memory.list_of(values))
         record.has_ranks, record.has_drafts = "id_rank" in lists, "drafts" in lists
         record.has_rates, record.has_accepts = "accept_rate" in lists, "accepts" in lists
-        record.has_loras = "lora" in lists
+        record.has_loras, record.has_tenants = "lora" in lists, "tenant" in lists
         for name, numbers in (("next_accept", "accepts"), ("next_draft", "drafts")):
             if numbers in lists:  # a replica's own
                 setattr(record, name, memory.ints(len(self)))
@@ -108,6 +114,8 @@ def _seldom(trace: Trace) -> dict[str, Any]:
         kept_apart = np.stack([trace.cache_salt, trace.lora_id], axis=1)
         numbers = np.unique(kept_apart, axis=0, return_inverse=True)[1].reshape(-1) + 1
         lists["cache_salt"] = np.where(trace.lora_id > 0, -numbers, trace.cache_salt)
+    if trace.has("tenant"):
+        lists["tenant"] = np.unique(trace.tenant, return_inverse=True)[1].reshape(-1)
     if trace.has("grammar_time"):
         lists["grammar_time"] = trace.grammar_time
     if trace.has("acceptance_rate"):

@@ -26,6 +26,7 @@ from kvsim.rules.usage import kv_usage
 from kvsim.sched.acceptance import conditional_rate
 from kvsim.sched.connector import lay_out_connector, num_transfers
 from kvsim.sched.encoder import check_encoder, lay_out_encoder
+from kvsim.sched.fairness import lay_out_shares
 from kvsim.sched.offloading import add_states, check_offloading
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
@@ -150,6 +151,7 @@ class Replica:
         state.reached = memory.ints(config.max_running + 1)
         self._lay_out_records(state)
         self._contents.lay_out(state.trace, memory)
+        lay_out_shares(state, memory, self._contents.num_tenants)
         self._lay_out_seldom(state)
         if config.kv_transfer is not None:
             self._lay_out_connector(state, config.kv_transfer)

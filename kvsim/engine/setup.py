@@ -25,6 +25,7 @@ from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import VLLM
 from kvsim.registry import parse_spec
 from kvsim.results.kv_events import check_path
+from kvsim.sched.fairness import fairness_of
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, scheduler_type
 
 #: vLLM's longest step in a CUDA graph, unless ``max_cudagraph_capture_size`` says another.
@@ -344,7 +345,8 @@ def _scheduler_config(
         max_num_active_seqs=config.max_num_active_seqs,
         enable_chunked_prefill=config.enable_chunked_prefill,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
-        policy=config.scheduling_policy,
+        policy=_policy(config, kind, scheduler),
+        dlpm_quantum=config.dlpm_quantum,
         preemption_mode=preemption_mode,
         async_scheduling=asynchronous,
         max_num_scheduled_tokens=_own(config, kind, scheduler, "max_num_scheduled_tokens", None),
@@ -399,6 +401,18 @@ def _check_speculation(
         raise ValueError(
             "num_lookahead_tokens: follows from speculative_config; give one of the two"
         )
+
+
+def _policy(
+    config: Config, kind: type[Scheduler], scheduler: str
+) -> Literal["fcfs", "priority", "vtc", "dlpm"]:
+    """Return the order of service; only vLLM's scheduler has queues that are fair to tenants."""
+    if fairness_of(config.scheduling_policy) and kind.rules_of != VLLM:
+        raise ValueError(
+            f"scheduling_policy: scheduler {scheduler!r} does not count what tenants are served, "
+            f"as {config.scheduling_policy} asks; vllm does"
+        )
+    return config.scheduling_policy
 
 
 def _own(

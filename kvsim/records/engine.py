@@ -9,6 +9,7 @@ from enum import IntEnum
 from kvsim.records.connector import Connector
 from kvsim.records.cost import Cost
 from kvsim.records.encoder import Encoder, Item
+from kvsim.records.fairness import Shares
 from kvsim.records.kv import KV
 from kvsim.records.offloading import Offloading
 from kvsim.records.queue import Queue
@@ -104,6 +105,7 @@ class Limits(Record):
     adaptive: bool = False
     enable_chunked_prefill: bool = True
     by_priority: bool = False
+    fairness: int = 0  # how service is shared out between tenants
     swaps: bool = False
     asynchronous: bool = False
     max_num_scheduled_tokens: int = 0
@@ -235,6 +237,8 @@ class Trace(Record):
     id_rank: list[int] = field(default_factory=list)  # of ids as text, if requests have priorities
     has_loras: bool = False
     lora: list[int] = field(default_factory=list)  # with adapters only
+    has_tenants: bool = False
+    tenant: list[int] = field(default_factory=list)  # numbered from 0, nobody is one, too
     has_rates: bool = False
     accept_rate: list[float] = field(default_factory=list)  # of every draft, NONE for the replica's
     has_accepts: bool = False
@@ -283,6 +287,7 @@ class Replica(Record):
     num_running: int = 0
     waiting: Queue = field(default_factory=Queue)
     heap: list[int] = field(default_factory=list)  # the waiting queue by priority
+    shares: Shares = field(default_factory=Shares)  # of tenants in a fair queue
     aside: list[int] = field(default_factory=list)  # scratch, a place per request
     swapped: list[int] = field(default_factory=list)  # requests in host memory
     num_swapped: int = 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.records.fairness import DLPM
 from kvsim.records.memory import head
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, Request
@@ -41,6 +42,8 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
     lists = (memory.list_of(array if memory.compiled else array.tolist()) for array in (free, heap))
     memory.replace(state, free_requests=next(lists), heap=next(lists))
     memory.replace(state, aside=memory.ints(n + count))
+    if state.limits.fairness == DLPM:  # looked up anew in every step
+        memory.replace(state.shares, matched=memory.ints(n + count))
     state.num_requests = n + count
     state.num_free_requests += count
 
@@ -50,7 +53,7 @@ def adopt(state: Replica, request: Request) -> int:
     request.place = len(state.requests)
     state.requests.append(request)
     state.num_requests += 1
-    for scratch in (state.heap, state.aside, state.free_requests):
+    for scratch in (state.heap, state.aside, state.free_requests, state.shares.matched):
         if isinstance(scratch, list):
             scratch.append(0)
     return request.place

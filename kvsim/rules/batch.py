@@ -9,6 +9,7 @@ from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING
 from kvsim.rules.encoder import give_back_items
+from kvsim.rules.fairness import charge_admission
 from kvsim.rules.held import leave_queue
 from kvsim.rules.kv import allocate_slots, free_slots
 from kvsim.rules.queue import is_before, is_more_urgent, requeue
@@ -83,6 +84,8 @@ def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> No
     if math.isnan(request.first_scheduled_time):
         request.first_scheduled_time = state.clock
         request.num_cached_tokens = hit
+        if state.limits.fairness > 0:
+            charge_admission(state, k, hit)
     request.status = RUNNING
     request.num_computed_tokens = hit
     state.running[state.num_running] = k

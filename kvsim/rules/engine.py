@@ -33,6 +33,7 @@ from kvsim.rules.batch import recycle
 from kvsim.rules.connector import has_reports, has_transfers, release
 from kvsim.rules.encoder import release_all, release_computed
 from kvsim.rules.events import is_short_of_room, note_update
+from kvsim.rules.fairness import charge_output
 from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
@@ -255,6 +256,8 @@ def take_in(state: Replica, batch: Batch) -> None:
             continue
         known = min(accepted + 1, request.end - request.num_tokens)
         request.num_tokens += known  # also when stale: the token was delivered and is kept
+        if state.limits.fairness > 0:
+            charge_output(state, k, known)
         if known <= accepted and not stale:
             take_back(state, request, accepted + 1 - known)
         num_sampled += 1

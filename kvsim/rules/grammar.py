@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.records.fairness import VTC
 from kvsim.rules.queue import defer
 from kvsim.rules.recorder import pass_time
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
+    from kvsim.records.queue import Queue
     from kvsim.records.request import Request
 
 
@@ -29,8 +31,18 @@ def lacks_grammar(state: Replica, request: Request) -> bool:
 
 def first_ready(state: Replica) -> float:
     """Return when the next grammar is compiled that a waiting request lacks, or infinity."""
-    first, k = math.inf, state.waiting.head
-    for place in range(state.waiting.length):
+    if state.limits.fairness == VTC:
+        first = math.inf
+        for t in range(state.shares.num_tenants):
+            first = min(first, first_ready_in(state, state.shares.tenants[t].queue))
+        return first
+    return first_ready_in(state, state.waiting)
+
+
+def first_ready_in(state: Replica, queue: Queue) -> float:
+    """Return the same of one queue."""
+    first, k = math.inf, queue.head
+    for place in range(queue.length):
         if state.limits.by_priority:
             k = state.heap[place]
         if lacks_grammar(state, state.requests[k]):

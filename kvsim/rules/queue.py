@@ -1,9 +1,12 @@
-"""The waiting queue: in order of arrival, or by priority."""
+"""The waiting queue: in order of arrival, by priority, or by what tenants have been served."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.fairness import DLPM, VTC
+from kvsim.rules.dlpm import best_match
+from kvsim.rules.fairness import dequeue_fair, enqueue_fair, fair_head, requeue_fair
 from kvsim.rules.links import append, push_front, remove
 
 if TYPE_CHECKING:
@@ -61,17 +64,21 @@ def sift_down(state: Replica, place: int) -> None:
 
 def enqueue(state: Replica, k: int) -> None:
     """Add a new arrival to the waiting queue."""
-    if not state.limits.by_priority:
+    if state.limits.fairness == VTC:
+        enqueue_fair(state, k)
+    elif not state.limits.by_priority:
         append(state.waiting, state.requests, k)
-        return
-    state.heap[state.waiting.length] = k
-    state.waiting.length += 1
-    sift_up(state, state.waiting.length - 1)
+    else:
+        state.heap[state.waiting.length] = k
+        state.waiting.length += 1
+        sift_up(state, state.waiting.length - 1)
 
 
 def requeue(state: Replica, k: int) -> None:
     """Return a request to the waiting queue that was taken out, or preempted."""
-    if state.limits.by_priority:
+    if state.limits.fairness == VTC:
+        requeue_fair(state, k)
+    elif state.limits.by_priority:
         enqueue(state, k)
     else:
         push_front(state.waiting, state.requests, k)
@@ -85,11 +92,18 @@ def defer(state: Replica, request: Request) -> None:
 
 def head_of(state: Replica) -> int:
     """Return the next request to be admitted; the queue is not empty."""
+    if state.limits.fairness == VTC:
+        return fair_head(state)
+    if state.limits.fairness == DLPM:
+        return best_match(state)
     return state.heap[0] if state.limits.by_priority else state.waiting.head
 
 
 def dequeue(state: Replica, k: int) -> None:
     """Take a request out of the waiting queue, wherever it stands."""
+    if state.limits.fairness == VTC:
+        dequeue_fair(state, k)
+        return
     if not state.limits.by_priority:
         remove(state.waiting, state.requests, k)
         return

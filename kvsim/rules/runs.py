@@ -15,6 +15,7 @@ from kvsim.records.engine import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V
 from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
+from kvsim.rules.fairness import can_stay_refused, charge_run, steps_until_overtaken
 from kvsim.rules.group_runs import (
     begin_groups,
     count_keys,
@@ -84,8 +85,11 @@ def can_run(state: Replica) -> bool:
             return False
         if kv.manager != PAGED and sees_windows(state.cost):
             return False
-    if is_trying(state) and (kv.enable_prefix_caching or not state.tried):
-        return False
+    if is_trying(state):
+        if kv.enable_prefix_caching or not state.tried:
+            return False
+        if limits.fairness > 0 and not can_stay_refused(state):
+            return False
     return ahead == 0 or batch_at(state, 0).size == running
 
 
@@ -126,6 +130,8 @@ def longest_run(state: Replica) -> int:
             longest = min(longest, request.quiet_until - request.num_computed_tokens)
         if longest < 2:
             return 0
+    if state.limits.fairness > 0 and is_trying(state):
+        longest = min(longest, steps_until_overtaken(state))
     return longest
 
 
@@ -226,6 +232,8 @@ def begin_run(state: Replica, num_keys: int) -> None:
 
 def end_run(state: Replica, steps: int, last_token_time: float) -> None:
     """Bring the running requests to where so many steps leave them."""
+    if state.limits.fairness > 0:
+        charge_run(state, steps)
     for place in range(state.num_running):
         request = state.requests[state.running[place]]
         if has_groups(state.kv):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.connector import NO_CONNECTOR, UNKNOWN
+from kvsim.records.fairness import DLPM
 from kvsim.records.record import NONE
 from kvsim.records.request import WAITING_FOR_REMOTE_KVS
 from kvsim.rules.batch import admit, plan, preempt_at, victim_place
@@ -21,6 +22,7 @@ from kvsim.rules.connector import (
     promote,
     start_load,
 )
+from kvsim.rules.dlpm import match_prefixes, may_admit
 from kvsim.rules.encoder import begin_encoding, choose_items, encode_items, release_all
 from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
@@ -160,12 +162,17 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
     num_aside, kv, limits = 0, state.kv, state.limits
     connected = state.connector.kind != NO_CONNECTOR
     budget, inputs = state.budget, state.input_budget - limits.num_draft_slots
+    if limits.fairness == DLPM and state.num_running < limits.max_active:
+        match_prefixes(state)
     while (
         budget > 0
         and inputs > 0
         and num_queued(state) > 0
         and state.num_running < limits.max_active
     ):
+        if limits.fairness == DLPM and not may_admit(state):
+            state.refused = False
+            break
         k = next_in_line(state)
         request = state.requests[k]
         loads = request.status == WAITING_FOR_REMOTE_KVS
@@ -229,6 +236,8 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             state.refused = not admit_slots(kv, request, max(num_tokens - num_replays, 0), hit)
         if state.refused:
             state.tried = True
+            if limits.fairness > 0:
+                state.shares.refused = k
             state.totals.num_allocation_failures += 1
             if limits.has_encoder:
                 release_all(state, request)

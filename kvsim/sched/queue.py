@@ -1,9 +1,10 @@
-"""The waiting queue of a scheduler: first come first served, or by priority."""
+"""The waiting queue of a scheduler: first come first served, by priority, or tenant by tenant."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.fairness import VTC
 from kvsim.records.growth import adopt
 from kvsim.records.record import NONE
 from kvsim.rules.queue import dequeue, enqueue, head_of, requeue
@@ -58,7 +59,12 @@ class WaitingQueue:
                 key=lambda r: (r.priority, r.arrival_time, str(r.request_id)),
             )
             return
-        k = state.waiting.head
-        while k >= 0:
-            yield state.requests[k]
-            k = state.requests[k].next
+        queues = [state.waiting]
+        if state.limits.fairness == VTC:  # whose turn it is now, and all of theirs
+            tenants = [state.shares.tenants[t] for t in range(state.shares.num_tenants)]
+            queues = [tenant.queue for tenant in sorted(tenants, key=lambda t: t.counter)]
+        for queue in queues:
+            k = queue.head
+            while k >= 0:
+                yield state.requests[k]
+                k = state.requests[k].next

@@ -24,6 +24,7 @@ from kvsim.rules.usage import is_refused
 from kvsim.sched.acceptance import acceptance_rates
 from kvsim.sched.connector import ConnectorConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
+from kvsim.sched.fairness import fairness_of, lay_out_shares
 from kvsim.sched.queue import WaitingQueue
 from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
@@ -45,7 +46,8 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     long_prefill_token_threshold_adaptive: bool = False
-    policy: Literal["fcfs", "priority"] = "fcfs"
+    policy: Literal["fcfs", "priority", "vtc", "dlpm"] = "fcfs"
+    dlpm_quantum: int = 4096
     async_scheduling: bool = False
     preemption_mode: Literal["recompute", "swap"] = "recompute"
     max_num_scheduled_tokens: int | None = None
@@ -169,6 +171,7 @@ def lay_out_scheduler(
 ) -> None:
     """Fill an empty state with a scheduler's limits and queues."""
     lay_out_limits(state, config, scheduler)
+    lay_out_shares(state, memory, 1)
     active = config.max_running + 1
     state.running, state.preempted = memory.ints(active), memory.ints(active)
     state.ended, state.swapped = memory.ints(active), memory.ints(active)
@@ -192,6 +195,8 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
     limits.adaptive = config.long_prefill_token_threshold_adaptive
     limits.enable_chunked_prefill = config.enable_chunked_prefill
     limits.by_priority = config.policy == "priority"
+    limits.fairness = fairness_of(config.policy)
+    state.shares.quantum = config.dlpm_quantum
     limits.swaps = config.preemption_mode == "swap"
     limits.asynchronous = config.async_scheduling
     limits.max_num_scheduled_tokens = (
