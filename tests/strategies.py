@@ -101,6 +101,7 @@ def traces(draw: st.DrawFn, max_requests: int = 12) -> Trace:
         output_content_id=[1000 + i for i in range(n)],
         priority=draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)),
         cache_salt=draw(st.lists(st.sampled_from([0, 0, 0, 7]), min_size=n, max_size=n)),
+        tenant=draw(st.lists(st.sampled_from([-1, 3, 3, 5, 8]), min_size=n, max_size=n)),
     )
 
 
@@ -119,6 +120,12 @@ def with_seldom(trace: Trace, *, adapters: bool) -> Trace:
     )
 
 
+def policies_of(scheduler: str) -> list[str]:
+    """The orders of service that a scheduler knows."""
+    fair = takes(scheduler=scheduler, scheduling_policy="vtc")
+    return ["fcfs", "priority", *(["vtc", "dlpm"] if fair else [])]
+
+
 @st.composite
 def configs(draw: st.DrawFn) -> dict[str, Any]:
     """Options of a deployment under memory pressure, pools of one block included."""
@@ -135,7 +142,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         "max_model_len": draw(st.sampled_from([16, 40, 64, 256])),
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": draw(st.sampled_from([max_num_seqs, 16, 300])),
-        "scheduling_policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "scheduling_policy": draw(st.sampled_from(policies_of(scheduler))),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.2])),
         "data_parallel_size": draw(st.sampled_from([1, 1, 2])),
         "router": draw(st.sampled_from(ROUTERS.names())),

@@ -34,6 +34,7 @@ from kvsim.fleet.intake import admissible_requests, new_requests
 from kvsim.fleet.router import ROUTERS
 from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.manager import ALLOCATORS
+from kvsim.records.engine import VLLM
 from kvsim.records.engine import Replica as State
 from kvsim.records.memory import Numbers, Room, Views, Zeros
 from kvsim.records.record import NONE, Record, is_record, item_of, plain
@@ -219,6 +220,10 @@ def configured(draw: st.DrawFn, name: str) -> dict[str, Any]:
         options["scheduler_reserve_full_isl"] = draw(st.booleans())
         if options["pipeline_parallel_size"] == 1:
             options["async_scheduling"] = draw(st.booleans())
+    if kind.rules_of == VLLM:
+        policies = ["fcfs", "priority", "vtc", "vtc", "dlpm", "dlpm"]
+        options["scheduling_policy"] = draw(st.sampled_from(policies))
+        options["dlpm_quantum"] = draw(st.sampled_from([1, 30, 4096]))
     if not kind.whole_prompts:
         budget = max(draw(st.sampled_from([max_num_seqs, 16, 300])), max_num_seqs)
         options["max_num_batched_tokens"] = budget
@@ -449,6 +454,7 @@ def long_outputs(seed: int, num_requests: int = 25) -> Trace:
         np.sort(rng.uniform(0, 5, num_requests)),
         rng.integers(1, 80, num_requests),
         rng.integers(1, 400, num_requests),
+        tenant=np.arange(num_requests) * 7 % 5 % 3,
     )
 
 
@@ -465,7 +471,7 @@ def test_runs_of_steps_are_exact(
         "max_model_len": 512,
         "max_num_seqs": 4 + 7 * (seed % 3),
         "num_gpu_blocks_override": [2000, 150, 60][seed % 3],
-        "scheduling_policy": ["fcfs", "priority"][seed % 2],
+        "scheduling_policy": ["fcfs", "priority", "vtc", "dlpm", "vtc", "fcfs"][seed],
         "record_memory_map": seed == 0 and enable_prefix_caching,  # painting takes its time
         "async_scheduling": async_scheduling,
         "enable_prefix_caching": enable_prefix_caching,
@@ -532,7 +538,7 @@ def test_runs_of_groups_are_exact(
             "num_gpu_blocks_override": blocks,
             "async_scheduling": async_scheduling,
             "enable_prefix_caching": enable_prefix_caching,
-            "scheduling_policy": ("fcfs", "priority")[seed % 2],
+            "scheduling_policy": ("fcfs", "priority", "vtc")[seed],
         }
         trace = sharing(long_outputs(seed)) if seed == 0 else long_outputs(seed)
         python, compiled = both(trace, **options)

@@ -206,7 +206,8 @@ class CaseConfig(_Part):
     @property
     def scheduler_config(self) -> SchedulerConfig:
         """What the scheduler is told: the fields of the same names."""
-        names = {f.name for f in fields(SchedulerConfig)} - {"seed"}  # nothing here is drawn
+        # Nothing here is drawn, and vLLM serves no tenants.
+        names = {f.name for f in fields(SchedulerConfig)} - {"seed", "dlpm_quantum"}
         return SchedulerConfig(**{name: getattr(self, name) for name in names})
 
     def _lookahead(self) -> dict[str, Any]:
