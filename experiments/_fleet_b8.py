@@ -1,0 +1,250 @@
+"""Fair queues on one A10G, measured with VTC's artifact, beside the same requests simulated.
+
+S-LoRA, which schedules as LightLLM does, served Llama-7B from a KV memory of 10,000 tokens. Two
+clients ask for 256 tokens in and out, one twice as often as the other and both for more than
+there is; the requests are those of the measured runs, to the millisecond. LightLLM admits what fits
+with its whole output, so 10,000 // 512 requests run at once. One constant is fitted, the host's
+seconds per step, on the time per output token of the FCFS run; all else is predicted.
+
+The gap is that of the measured runs' README: the difference between the service of the two (1 per
+prompt token, at the first token; 2 per output token, evenly from there to the end) at most, while
+requests arrive. A fair queue's bound holds over every interval in which both wait, which is what
+``max_service_gap`` of a summary says.
+
+VTC's real trace is replayed where the file has its runs (``FCFS/real``, ``VTC/real``). Where it has
+not, 27 clients are drawn who send 210 requests a minute for ten minutes, of 136 tokens in and 256
+out on average and 1,021 at most, as arXiv 2401.00588 describes them. How unequal they are it does
+not say in numbers, and the sign depends on it: once all are equally popular, and once by Zipf's
+law, when a popular client with long answers makes all others wait less and its own many more.
+
+    python -m experiments._fleet_b8 --data FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+import kvsim
+from kvsim.results.tables import REQUESTS, FinishReason
+from kvsim.results.tenants import largest_gap, service_by
+from kvsim.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.results.result import Result
+
+FILE = "fleet/vtc_a10g_slora/requests.csv.gz"
+RUNS = {"fcfs": "FCFS/overload", "vtc": "VTC/overload"}
+REAL_RUNS = {"fcfs": "FCFS/real", "vtc": "VTC/real"}
+#: Tokens of the KV memory, and 2 max(w_in L_in, w_out POOL): how far apart a fair queue may get.
+POOL, BOUND = 10_000, 40_000
+#: Mean TTFT of the real trace, seconds (arXiv 2401.00588).
+REAL_TTFT = {"fcfs": 46.8, "vtc": 39.7}
+SEEDS = range(5)
+
+
+class Row(NamedTuple):
+    """What was measured, what kvsim computes, and whether it is within the band."""
+
+    what: str
+    theirs: str
+    ours: str
+    band: str
+    holds: bool
+
+
+def measured(data: Path, run: str) -> NDArray[Any]:
+    """Return a measured run as a requests table, its client in the column replica."""
+    table = pd.read_csv(data / FILE)
+    table = table[(table["run"] == run) & (table["ttft_s"] >= 0)]
+    rows = np.zeros(len(table), dtype=REQUESTS)
+    rows["replica"] = table["client"]
+    rows["arrival_time"] = table["arrival_s"]
+    rows["first_token_time"] = table["arrival_s"] + table["ttft_s"]
+    rows["first_scheduled_time"] = rows["first_token_time"]  # not recorded
+    rows["finish_time"] = table["arrival_s"] + table["e2e_s"]
+    rows["num_prompt_tokens"] = table["prompt_tokens"]
+    rows["num_output_tokens"] = table["output_tokens"]
+    rows["finish_reason"] = FinishReason.FINISHED
+    return rows
+
+
+def trace_of(rows: NDArray[Any]) -> Trace:
+    """Return the requests of a measured run."""
+    lengths = rows["num_prompt_tokens"], rows["num_output_tokens"]
+    return Trace.from_arrays(rows["arrival_time"], *lengths, tenant=rows["replica"])
+
+
+def options(host_seconds: float, policy: str, trace: Trace) -> dict[str, Any]:
+    """Return the server: a pool of single tokens, and what fits with its whole output."""
+    tokens = float((trace.num_prompt_tokens + trace.num_output_tokens).mean())
+    return {
+        "model": "llama-2-7b",
+        "gpu": "a10g",
+        "block_size": 1,
+        "num_gpu_blocks_override": POOL + 1,  # and the null block
+        "max_model_len": 2048,
+        "max_num_seqs": int(POOL // tokens),
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
+        "scheduling_policy": policy,
+        "cost_model": f"roofline+host-seconds={host_seconds}",
+    }
+
+
+def replay(trace: Trace, policy: str, host_seconds: float) -> Result:
+    """Serve the requests of a measured run."""
+    return kvsim.simulate(trace, **options(host_seconds, policy, trace))
+
+
+def mean_tpot(rows: NDArray[Any]) -> float:
+    """Return the mean time per output token, seconds."""
+    spent = rows["finish_time"] - rows["first_token_time"]
+    return float((spent / (rows["num_output_tokens"] - 1)).mean())
+
+
+def fitted_host_seconds(rows: NDArray[Any]) -> float:
+    """Return what a step of the measured FCFS run takes longer than kernels do.
+
+    Every token takes one step, so the time per output token grows by just as much.
+    """
+    result = replay(trace_of(rows), "fcfs", 0.0)
+    return max(mean_tpot(rows) - mean_tpot(result.requests), 0.0)
+
+
+def gap_from_the_start(rows: NDArray[Any], client: NDArray[np.int64]) -> float:
+    """Return how far apart two clients get in all they got so far, while requests arrive."""
+    columns = ("arrival_time", "first_token_time", "finish_time")
+    times = np.unique(np.concatenate([rows[name] for name in columns]))
+    times = times[times <= rows["arrival_time"].max()]
+    end = float(rows["finish_time"].max())
+    pairs = zip(*(service_by(rows[client == k], times, end) for k in (0, 1)), strict=True)
+    return max(float(np.abs(one - other).max()) for one, other in pairs)
+
+
+def throughput(rows: NDArray[Any]) -> float:
+    """Return the output tokens per second until the last request has ended."""
+    return float(rows["num_output_tokens"].sum() / rows["finish_time"].max())
+
+
+def drawn(seed: int, skew: float) -> Trace:
+    """Draw what stands in for the real trace.
+
+    Parameters
+    ----------
+    seed : of the draw
+    skew : exponent of Zipf's law of who sends how many; 0: all as many
+    """
+    rng = np.random.default_rng(seed)
+    num_clients, duration, n = 27, 600.0, 2100
+    share = 1.0 / np.arange(1, num_clients + 1) ** skew
+    client = rng.choice(num_clients, n, p=share / share.sum())
+    lengths = []
+    # A client is a model of the arena: prompts are anybody's, answers are as long as it likes.
+    for mean, own in ((136, 0.0), (256, 0.3)):
+        tokens = rng.lognormal(0.0, own, num_clients)[client] * rng.lognormal(0.0, 0.8, n)
+        lengths.append(np.clip(tokens / tokens.mean() * mean, 2, 1021).astype(np.int64))
+    return Trace.from_arrays(np.sort(rng.uniform(0, duration, n)), *lengths, tenant=client)
+
+
+def within(ours: float, theirs: float, share: float) -> bool:
+    """Whether ours is as near theirs as a share of it."""
+    return abs(ours - theirs) <= share * theirs
+
+
+def _ttft(result: Result) -> float:
+    seconds: float = result.summary["mean_ttft_ms"] / 1000
+    return seconds
+
+
+def ttft_row(what: str, traces: Sequence[dict[str, Trace]], host_seconds: float) -> Row:
+    """Compare the mean TTFT under both policies, on average over the traces."""
+    ours = np.array(
+        [[_ttft(replay(one[p], p, host_seconds)) for p in ("vtc", "fcfs")] for one in traces]
+    )
+    vtc, fcfs = ours.mean(axis=0)
+    shown = f"{vtc:.1f}, {fcfs:.1f}"
+    if len(traces) > 1:
+        shown += f" ({int((ours[:, 0] < ours[:, 1]).sum())} of {len(traces)} draws)"
+    theirs = f"{REAL_TTFT['vtc']}, {REAL_TTFT['fcfs']}"
+    return Row(f"mean TTFT, s, VTC and FCFS, {what}", theirs, shown, "VTC < FCFS", bool(vtc < fcfs))
+
+
+def real_rows(data: Path, host_seconds: float) -> list[Row]:
+    """Replay the real trace, or draw what stands in for it."""
+    found = {policy: measured(data, run) for policy, run in REAL_RUNS.items()}
+    if all(len(rows) for rows in found.values()):
+        traces = {policy: trace_of(rows) for policy, rows in found.items()}
+        return [ttft_row("real trace", [traces], host_seconds)]
+    rows = []
+    for skew, whose in ((0.0, "equally popular"), (1.0, "popular by Zipf's law")):
+        draws = [dict.fromkeys(RUNS, drawn(seed, skew)) for seed in SEEDS]
+        rows.append(ttft_row(f"drawn for the real trace, {whose}", draws, host_seconds))
+    return rows
+
+
+def b8(data: Path) -> list[Row]:
+    """Replay the measured overload and judge every band.
+
+    Parameters
+    ----------
+    data : the folder with all measurements
+    """
+    theirs = {policy: measured(data, run) for policy, run in RUNS.items()}
+    host_seconds = fitted_host_seconds(theirs["fcfs"])
+    ours: dict[str, Result] = {
+        policy: replay(trace_of(rows), policy, host_seconds) for policy, rows in theirs.items()
+    }
+    rows = []
+    for policy, most in (("fcfs", None), ("vtc", 15_000)):
+        table, client = theirs[policy], theirs[policy]["replica"]
+        was = gap_from_the_start(table, client)
+        now = gap_from_the_start(ours[policy].requests, client)
+        what = f"largest service gap while requests arrive, {policy.upper()}"
+        band = "+-10 %" if most is None else f"< {most:,}"
+        holds = within(now, was, 0.1) if most is None else now < most
+        rows.append(Row(what, f"{was:,.0f}", f"{now:,.0f}", band, holds))
+    fair = theirs["vtc"]
+    clients = [fair[fair["replica"] == k] for k in (0, 1)]
+    was = largest_gap(clients, float(fair["finish_time"].max())) or 0.0
+    now = ours["vtc"].summary["max_service_gap"]
+    what = "largest service gap over any interval in which both wait, VTC"
+    rows.append(Row(what, f"{was:,.0f}", f"{now:,.0f}", f"<= {BOUND:,}", now <= BOUND))
+    rates = {}
+    for policy, table in theirs.items():
+        was, now = throughput(table), throughput(ours[policy].requests)
+        rates[policy] = was, now
+        what = f"output tokens/s, {policy.upper()}"
+        rows.append(Row(what, f"{was:.0f}", f"{now:.0f}", "+-10 %", within(now, was, 0.1)))
+    was, now = (fair / fcfs for fair, fcfs in zip(rates["vtc"], rates["fcfs"], strict=True))
+    what = "output tokens/s, VTC over FCFS"
+    rows.append(Row(what, f"{was:.3f}", f"{now:.3f}", "1 +-3 %", within(now, 1.0, 0.03)))
+    return rows + real_rows(data, host_seconds)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the rows; 1 if a band is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
+    data = parser.parse_args(arguments).data
+    if not (data / FILE).exists():
+        parser.error(f"{data}: has no {FILE}")
+    host_seconds = fitted_host_seconds(measured(data, RUNS["fcfs"]))
+    print(f"fitted on the FCFS run: {1000 * host_seconds:.2f} ms of the host per step")
+    rows = b8(data)
+    for row in rows:
+        verdict = "holds" if row.holds else "MISSED"
+        print(f"{row.what}: {row.theirs}; kvsim {row.ours}; band {row.band}: {verdict}")
+    return int(not all(row.holds for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,52 @@
+"""The measured fair queues: what is replayed and how it is judged, on a made-up measurement."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import _fleet_b8
+from experiments._fleet_b8 import FILE, b8, gap_from_the_start, measured, trace_of
+
+
+def write(folder: Path, *, real: bool) -> None:
+    """Write runs in which client 0 is served whole before client 1."""
+    lines = ["run,client,arrival_s,prompt_tokens,output_tokens,ttft_s,e2e_s"]
+    for run in ("FCFS/overload", "VTC/overload", *(("FCFS/real", "VTC/real") if real else ())):
+        for k in range(40):
+            first = 0.5 * (k % 2) * 40 + k // 2 + 1.0
+            lines.append(f"{run},{k % 2},{0.5 * k},256,256,{first - 0.5 * k + 20},{first + 40}")
+        lines.append(f"{run},0,30.0,256,256,-1,-1")  # aborted
+    (folder / FILE).parent.mkdir(parents=True)
+    (folder / FILE).write_bytes(gzip.compress("\n".join(lines).encode()))
+
+
+def test_rows_of_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fleet_b8, "SEEDS", range(1))
+    write(tmp_path, real=False)
+    rows = b8(tmp_path)
+    assert [row.band for row in rows] == [
+        *("+-10 %", "< 15,000", "<= 40,000", "+-10 %", "+-10 %", "1 +-3 %"),
+        *("VTC < FCFS", "VTC < FCFS"),
+    ]
+    assert all("drawn" in row.what for row in rows[-2:])
+    assert rows[2].holds
+    assert all(isinstance(row.holds, bool | np.bool_) for row in rows)
+
+
+def test_the_real_trace_is_replayed_where_it_is(tmp_path: Path) -> None:
+    write(tmp_path, real=True)
+    assert [row.what for row in b8(tmp_path)[6:]] == ["mean TTFT, s, VTC and FCFS, real trace"]
+
+
+def test_the_gap_counts_all_that_came_before_the_last_arrival(tmp_path: Path) -> None:
+    write(tmp_path, real=False)
+    table = measured(tmp_path, "FCFS/overload")
+    assert len(table) == len(trace_of(table)) == 40
+    # Nobody has a first token before 21 s, the last request comes at 19.5 s.
+    assert gap_from_the_start(table, table["replica"]) == 0.0
+    table["first_token_time"] -= 20.0
+    assert gap_from_the_start(table, table["replica"]) > 19 * 256
