@@ -12,10 +12,10 @@ requests arrive. A fair queue's bound holds over every interval in which both wa
 ``max_service_gap`` of a summary says.
 
 VTC's real trace is replayed where the file has its runs (``FCFS/real``, ``VTC/real``). Where it has
-not, 27 clients are drawn who send 210 requests a minute for ten minutes, of 136 tokens in and 256
-out on average and 1,021 at most, as arXiv 2401.00588 describes them. How unequal they are it does
-not say in numbers, and the sign depends on it: once all are equally popular, and once by Zipf's
-law, when a popular client with long answers makes all others wait less and its own many more.
+not, requests are drawn, and their numbers are assumptions: 27 clients, 210 requests a minute for
+ten minutes, 136 tokens in and 256 out on average and 1,021 at most, answers of a length that is the
+client's own. The sign depends on who is popular, so it is drawn twice: all equally, and by Zipf's
+law, when a popular client with long answers makes the others wait less and its own many more.
 
     python -m experiments._fleet_b8 --data FOLDER
 """

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = (
+    "fairness",
     "planner",
     "budget_parts",
     "rules",
@@ -70,6 +71,7 @@ MAMBA, PARTIAL, CHECKPOINT = (
     f"rules/{name}.py" for name in ("mamba", "partial_keys", "checkpoint")
 )
 REPLAY = "rules/replay.py"
+FAIR, LOCAL, RUNS = (f"rules/{name}.py" for name in ("fairness", "dlpm", "runs"))
 CONNECTOR, HELD, KEPT = "rules/connector.py", "rules/held.py", "rules/kept.py"
 LOADING, REPORT, ABORT = "rules/loading.py", "rules/report.py", "rules/abort.py"
 ATTENTION, KEYS, EVICTION = "rules/attention.py", "rules/keys.py", "rules/eviction.py"
@@ -492,6 +494,32 @@ MUTANTS = [
     Mutant("22 steps go on while blocks are kept", CONNECTOR, "    return connector.num_kept > 0 or connector.held", "    return connector.held"),
     Mutant("30 abort of a running request", ABORT, "        leave_running(state, k)\n", "        pass\n"),
     Mutant("30 abort frees", ABORT, "        free_early(state, request)\n", "        pass\n"),
+    # Fair queues.
+    Mutant("vtc the least served first", FAIR, "tenant.counter < shares.tenants[first].counter", "tenant.counter > shares.tenants[first].counter"),
+    Mutant("vtc the oldest of a tenant first", FAIR, "    return state.shares.tenants[first_tenant(state)].queue.head\n", "    return state.shares.tenants[first_tenant(state)].queue.tail\n"),
+    Mutant("vtc who comes back is lifted", FAIR, "        lift(state, t)\n", "        pass\n"),
+    Mutant("vtc lifted, never lowered", FAIR, "max(tenants[t].counter, tenants[other].counter)", "tenants[other].counter"),
+    Mutant("vtc lifted where nobody waits", FAIR, "        other = state.shares.last_active\n", "        pass\n"),
+    Mutant("vtc lifted to who left last", FAIR, "        state.shares.last_active = t\n", "        state.shares.last_active = 0\n"),
+    Mutant("vtc the preempted are not lifted", QUEUE, "        requeue_fair(state, k)\n", "        enqueue_fair(state, k)\n"),
+    Mutant("vtc prompts are paid", BATCH, "            charge_admission(state, k, hit)\n", "            pass\n"),
+    Mutant("vtc prompts are paid once", BATCH, "        if state.limits.fairness > 0:\n            charge_admission(state, k, hit)\n", "    if state.limits.fairness > 0:\n        charge_admission(state, k, hit)\n"),
+    Mutant("vtc outputs are paid", ENGINE, "            charge_output(state, k, known)\n", "            pass\n"),
+    Mutant("vtc weight of prompts", FAIR, "tenant.counter += INPUT_WEIGHT * prompt", "tenant.counter += OUTPUT_WEIGHT * prompt"),
+    Mutant("vtc weight of outputs", FAIR, "tenant.counter += OUTPUT_WEIGHT * num_tokens", "tenant.counter += INPUT_WEIGHT * num_tokens"),
+    Mutant("vtc cached prompts are paid", FAIR, "tenant.counter += INPUT_WEIGHT * prompt", "tenant.counter += INPUT_WEIGHT * (prompt - hit)"),
+    Mutant("vtc runs are paid", RUNS, "        charge_run(state, steps)\n", "        pass\n"),
+    Mutant("vtc runs end when a tenant is overtaken", RUNS, "longest = min(longest, steps_until_overtaken(state))", "pass"),
+    Mutant("vtc overtaken at a tie by the smaller", FAIR, "(lead + gain - 1) // gain if t < first else lead // gain + 1", "lead // gain + 1"),
+    Mutant("vtc another head is tried", FAIR, "return state.limits.fairness == VTC and fair_head(state) == state.shares.refused", "return state.limits.fairness == VTC"),
+    Mutant("dlpm the longest match first", LOCAL, "state.shares.matched[k] > state.shares.matched[best]", "state.shares.matched[k] < state.shares.matched[best]"),
+    Mutant("dlpm the oldest of equals", LOCAL, "state.shares.matched[k] > state.shares.matched[best]", "state.shares.matched[k] >= state.shares.matched[best]"),
+    Mutant("dlpm only who has something left", LOCAL, "tenants[tenant_of(state, k)].deficit > 0", "tenants[tenant_of(state, k)].deficit >= 0"),
+    Mutant("dlpm matched in every step", LOCAL, "            state.shares.matched[k] = look_up(state.kv, state.requests[k])\n", "            pass\n"),
+    Mutant("dlpm cached tokens are free", FAIR, "tenant.deficit -= prompt - hit", "tenant.deficit -= prompt"),
+    Mutant("dlpm outputs are paid", FAIR, "    tenant.deficit -= num_tokens\n", ""),
+    Mutant("dlpm who has something is not refilled", LOCAL, "        if tenant.deficit <= 0:\n", "        if tenant.deficit <= state.shares.quantum:\n"),
+    Mutant("dlpm a step that admitted refills nobody", LOCAL, "    if state.num_admitted > 0:\n", "    if False:\n"),
 ]  # fmt: skip
 
 #: Those that ``--compiled`` also runs through the compiled engine: each is a minute of compiling.

@@ -61,6 +61,10 @@ def counters(replica: Replica) -> list[int]:
     return [tenant.counter for tenant in replica.state.shares.tenants]
 
 
+def deficits(replica: Replica) -> list[int]:
+    return [tenant.deficit for tenant in replica.state.shares.tenants]
+
+
 # -- virtual token counters -----------------------------------------------------------------------
 
 
@@ -223,7 +227,24 @@ def test_cached_tokens_are_free() -> None:
     options = {"scheduling_policy": "dlpm", "enable_prefix_caching": True, "dlpm_quantum": 500}
     _, replica = served(trace, **options)
     # 64 + 2, then twice 16 + 2: a whole prompt is never cached, its last block is computed again.
-    assert replica.state.shares.tenants[0].deficit == 500 - 66 - 18 - 18
+    assert deficits(replica) == [500 - 66 - 18 - 18]
+    assert counters(replica) == [3 * (64 + 2 * 2)]  # to virtual token counters they are not
+
+
+def test_who_has_something_left_is_not_refilled() -> None:
+    """20 each. a: 6 left. b: 6, then -8, refilled to 12, then -2."""
+    _, replica = served(
+        ask("abbb", {"a": (10, 4), "b": (10, 4)}), scheduling_policy="dlpm", dlpm_quantum=20
+    )
+    assert deficits(replica) == [6, -2]
+
+
+def test_a_step_that_admitted_somebody_refills_nobody() -> None:
+    """Two prompts of 10 use up 20; the third comes in with the next step."""
+    result, _ = served(
+        ask("aaa", {"a": (10, 4)}), scheduling_policy="dlpm", dlpm_quantum=20, max_num_seqs=4
+    )
+    assert result.requests["first_scheduled_time"].tolist() == [0, 0, 1]
 
 
 def test_a_debt_larger_than_a_quantum_is_no_livelock() -> None:
@@ -237,7 +258,7 @@ def test_a_debt_larger_than_a_quantum_is_no_livelock() -> None:
 @examples(25)
 @given(data=st.data())
 def test_vtc_keeps_its_bound(data: st.DataObject) -> None:
-    """Tenants that wait differ by at most 2 max(w_in L_in, w_out M) (arXiv 2401.00588, thm 4.4)."""
+    """Tenants that wait differ by at most 2 max(w_in L_in, w_out M) (arXiv 2401.00588)."""
     n = data.draw(st.integers(4, 40))
     numbers = st.lists(st.integers(1, 60), min_size=n, max_size=n)
     prompt, output = data.draw(numbers), data.draw(numbers)

@@ -19,8 +19,8 @@ class Fairness(IntEnum):
 
 NOBODY_COUNTS, VTC, DLPM = (int(kind) for kind in Fairness)
 
-#: Service of one token of a prompt and of one of an output under VTC, as its authors weigh them
-#: (arXiv 2401.00588, section 5.1: 1 and 2, as the prices of hosted models are).
+#: Service of one token of a prompt and of one of an output: input_price and output_price of
+#: slora/server/router/vtc_req_queue.py in VTC's artifact (14c19b7).
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1, 2
 
 
