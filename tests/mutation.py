@@ -271,7 +271,7 @@ MUTANTS = [
     Mutant("2 stale output", BATCH, "victim.num_stale_tokens = victim.num_in_flight_tokens", "victim.num_stale_tokens = 0"),
     Mutant("2 placeholders go at preemption", BATCH, "    victim.num_placeholders = 0\n", ""),
     Mutant("2b nobody admitted in a preempting step", VLLM, "    if state.num_preempted == 0:\n        state.has", "    if True:\n        state.has"),
-    Mutant("2b max_num_active_seqs", VLLM, "state.num_running < limits.max_active", "state.num_running <= limits.max_active"),
+    Mutant("2b max_num_active_seqs", VLLM, "and state.num_running < limits.max_active\n", "and state.num_running <= limits.max_active\n"),
     Mutant("2b.1 stale heads are set aside", VLLM, "if request.num_stale_tokens > 0 and not state.connector.drops_stale:", "if False:"),
     Mutant("2b.1 set aside in order", VLLM, "for place in range(num_aside - 1, -1, -1):", "for place in range(num_aside):"),
     Mutant("2b.3 threshold on waiting", VLLM, "            num_tokens = threshold\n        if num_tokens > min(budget, inputs) and", "            pass\n        if num_tokens > min(budget, inputs) and"),
