@@ -11,7 +11,7 @@ import pytest
 import kvsim
 from kvsim.cli.main import main
 from kvsim.results.tables import REQUESTS, FinishReason
-from kvsim.results.tenants import largest_gap, service_by, waiting_spans
+from kvsim.results.tenants import is_waiting, largest_gap, service_by
 from kvsim.trace import Trace
 
 #: A second per step, one request at a time.
@@ -74,7 +74,7 @@ def test_only_what_waits_together_is_compared() -> None:
     """a waits from 0 to 4 and from 8 on, b from 2 to 10: a's input at 3, b's at 9, and what ran."""
     a = rows((0, 4, 5, 7), (8, 12, 13, 15), prompt=10, output=8)
     b = rows((2, 10, 11, 13), prompt=10, output=8)
-    assert waiting_spans(a) == [(0, 4), (8, 12)]
+    assert is_waiting(a, np.array([0.0, 2.0, 4.0, 8.0, 12.0])).tolist() == [1, 1, 0, 1, 0]
     late = rows((20, 20, 21, 22), prompt=1, output=1)  # until then requests arrive
     served = rows((1, 1, 3, 8), prompt=100, output=5)
     assert largest_gap([np.concatenate([a, late]), b], 30.0) == 0.0

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from kvsim.trace import Trace
 
     Floats = NDArray[np.float64]
-    Spans = list[tuple[float, float]]
 
 #: Tenants whose service is compared, those that were served most: every pair is looked at.
-MOST_COMPARED = 32
+MOST_COMPARED = 12
 
 
 def describe_tenants(
@@ -40,17 +39,16 @@ def describe_tenants(
     """
     if not trace.has("tenant"):
         return {"tenants": None, "max_service_gap": None}
-    ids, first_row = np.unique(trace.tenant, return_index=True)
-    sent = requests["finish_reason"] != FinishReason.UNSENT
-    rows = []
-    for tenant, row in zip(ids.tolist(), first_row.tolist(), strict=True):
-        own = requests[sent & (trace.tenant == tenant)]
-        rows.append({"name": trace.tenant_of(row)} | _describe(own, front_end_latency))
-    named = [
-        (row["service"], requests[sent & (trace.tenant == tenant)])
-        for row, tenant in zip(rows, ids.tolist(), strict=True)
-        if row["name"] is not None
-    ]
+    order = np.argsort(trace.tenant, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(trace.tenant[order])) + 1)
+    rows, named = [], []
+    for places in groups:
+        own = requests[places]
+        own = own[own["finish_reason"] != FinishReason.UNSENT]
+        row = {"name": trace.tenant_of(int(places[0]))} | _describe(own, front_end_latency)
+        rows.append(row)
+        if row["name"] is not None:
+            named.append((row["service"], own))
     named.sort(key=lambda pair: -pair[0])
     gap = largest_gap([own for _, own in named[:MOST_COMPARED]], end_time)
     return {"tenants": rows, "max_service_gap": gap}
@@ -107,19 +105,14 @@ def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floa
     return before, after
 
 
-def waiting_spans(rows: NDArray[Any]) -> Spans:
-    """Return when a tenant had requests that nobody had scheduled yet, as (from, to)."""
-    until = np.where(np.isnan(rows["first_scheduled_time"]), np.inf, rows["first_scheduled_time"])
-    until[rows["finish_reason"] == FinishReason.REJECTED] = -np.inf
-    spans: Spans = []
-    for begin, end in sorted(zip(rows["arrival_time"].tolist(), until.tolist(), strict=True)):
-        if end <= begin:
-            continue
-        if spans and begin <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
-        else:
-            spans.append((begin, end))
-    return spans
+def is_waiting(rows: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
+    """Whether a tenant has requests that were never scheduled yet, from each time to the next."""
+    begin, until = rows["arrival_time"], rows["first_scheduled_time"]
+    until = np.where(np.isnan(until), np.inf, until)
+    waits = (until > begin) & (rows["finish_reason"] != FinishReason.REJECTED)
+    came = np.searchsorted(np.sort(begin[waits]), times, side="right")
+    gone = np.searchsorted(np.sort(until[waits]), times, side="right")
+    return came > gone
 
 
 def largest_gap(tenants: list[NDArray[Any]], end_time: float) -> float | None:
@@ -143,29 +136,17 @@ def largest_gap(tenants: list[NDArray[Any]], end_time: float) -> float | None:
     times = np.unique(np.concatenate([every[name] for name in columns]))
     times = times[times <= last]
     service = [service_by(rows, times, end_time) for rows in tenants]
-    spans = [waiting_spans(rows) for rows in tenants]
+    waiting = [is_waiting(rows, times)[:-1] for rows in tenants]
     largest = None
     for a, b in combinations(range(len(tenants)), 2):
-        apart = [x - y for x, y in zip(service[a], service[b], strict=True)]
-        for begin, end in overlaps(spans[a], spans[b]):
-            first = np.searchsorted(times, begin, side="left")
-            stop = np.searchsorted(times, min(end, last), side="right")
-            # What comes at the very end is not within, and what came at the very beginning neither.
-            seen = np.concatenate((apart[1][first : stop - 1], apart[0][first + 1 : stop]))
-            if len(seen):
-                largest = max(largest or 0.0, float(seen.max() - seen.min()))
+        at = np.flatnonzero(waiting[a] & waiting[b])
+        if not len(at):
+            continue
+        # From just after the beginning of each stretch of time to just before its end.
+        (before_a, after_a), (before_b, after_b) = service[a], service[b]
+        begin, end = after_a[at] - after_b[at], before_a[at + 1] - before_b[at + 1]
+        first = np.flatnonzero(np.diff(at, prepend=-2) > 1)  # after one in which not both wait
+        most = np.maximum.reduceat(np.maximum(begin, end), first)
+        least = np.minimum.reduceat(np.minimum(begin, end), first)
+        largest = max(largest or 0.0, float((most - least).max()))
     return largest
-
-
-def overlaps(a: Spans, b: Spans) -> Spans:
-    """Return the common parts of two lists of spans."""
-    found, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        begin, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if begin < end:
-            found.append((begin, end))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return found
