@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 #: Tenants whose service is compared, those that were served most: every pair is looked at.
-MOST_COMPARED = 12
+MOST_COMPARED = 8
 
 
 def describe_tenants(
