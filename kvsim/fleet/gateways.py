@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.engine.incoming import IncomingRequest
 from kvsim.engine.setup import with_events
 from kvsim.fleet.bookkeeping import Decisions
 from kvsim.fleet.event_feed import EventFeed
 from kvsim.fleet.facts import Facts, prefill_timer
 from kvsim.fleet.ledger import Ledger
 from kvsim.fleet.prefix_index import PrefixIndex
+from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.scraper import Scraper
 from kvsim.fleet.vacancy import Vacancy
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
     from kvsim.fleet.router import Router
@@ -62,6 +63,7 @@ class Gateways:
     ) -> None:
         self._routers = routers
         self._trace = trace
+        self._prompt_keys = PromptKeys(trace)
         everyone: list[Any] = list(replicas)  # a vacancy answers what is asked of it
         self._replicas = everyone
         self._choosing = len(replicas) > 1
@@ -130,7 +132,7 @@ class Gateways:
             views = [views[place] for place in self._shown]
         if self.looks:
             self._refresh(number, now)
-        request = IncomingRequest(self._trace, request_id, now)
+        request = RoutedRequest(self._trace, request_id, now, self._prompt_keys)
         if self.decisions.is_compared:
             held = [self._replicas[place].num_cached_tokens(request) for place in self._shown]
             self.decisions.best[request_id] = max(held)

@@ -1,0 +1,145 @@
+"""Keys of prompts' blocks for routers, of many requests at once: every router asks for all of them.
+
+A key names its block and all before it, so within a prompt one follows from the other; what can be
+computed side by side is the same place of different prompts. The naming is that of
+:mod:`kvsim.rules.keys`, in unsigned arithmetic that wraps around.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.engine.contents import Contents
+from kvsim.engine.incoming import IncomingRequest
+from kvsim.rules.keys import FIRST_KEY, START
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.trace import Trace
+
+    Words = NDArray[np.uint64]
+
+#: Requests whose keys are computed together, and the most tokens of their prompts.
+TOGETHER, MOST_TOKENS = 512, 1 << 24
+MULTIPLIERS = tuple(
+    np.uint64(m) for m in (0x2545F4914F6CDD1D, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+SHIFTS = tuple(np.uint64(s) for s in (30, 27, 31, 1))
+
+
+class PromptKeys:
+    """Keys of a trace's prompts, computed as the requests come.
+
+    Parameters
+    ----------
+    trace : the requests; they are asked for in order, or nearly so
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._ahead: dict[int, dict[int, Words]] = {}  # by block size and request
+
+    def of(self, request_id: int, block_size: int) -> list[int]:
+        """Return the keys of a prompt's full blocks."""
+        known = self._ahead.setdefault(block_size, {})
+        if request_id not in known:
+            known.clear()
+            rows = self._next_rows(request_id)
+            known.update(zip(rows, keys_of(self._trace, rows, block_size), strict=True))
+        keys: list[int] = known[request_id].tolist()
+        return keys
+
+    def _next_rows(self, first: int) -> range:
+        """Return the requests from one on whose keys take bounded memory."""
+        tokens = np.cumsum(self._trace.num_prompt_tokens[first : first + TOGETHER])
+        return range(first, first + max(1, int(np.searchsorted(tokens, MOST_TOKENS, "right"))))
+
+
+class RoutedRequest(IncomingRequest):
+    """A request before a router, with keys that were computed beside those of others."""
+
+    __slots__ = ("_prompt_keys",)
+
+    def __init__(
+        self, trace: Trace, request_id: int, arrival_time: float, prompt_keys: PromptKeys
+    ) -> None:
+        super().__init__(trace, request_id, arrival_time)
+        self._prompt_keys = prompt_keys
+
+    def prefix_keys(self, block_size: int, lookahead: int = 0) -> Sequence[int]:  # noqa: D102
+        if lookahead:
+            return super().prefix_keys(block_size, lookahead)
+        if (block_size, 0) not in self._keys:
+            self._keys[block_size, 0] = self._prompt_keys.of(self.request_id, block_size)
+        return self._keys[block_size, 0]
+
+
+def keys_of(trace: Trace, rows: Sequence[int], block_size: int) -> list[Words]:
+    """Return the keys of some prompts' full blocks.
+
+    Parameters
+    ----------
+    trace : the requests
+    rows : of the trace
+    block_size : tokens
+    """
+    cuts = [cut(trace, row, block_size) for row in rows]
+    lengths = np.array([len(pieces) for pieces, _ in cuts])
+    order = np.argsort(-lengths, kind="stable")  # the longest first: who is left is a slice
+    steps = int(lengths.max(initial=0))
+    words = np.zeros((steps, 3, len(cuts)), np.uint64)
+    for place, i in enumerate(order.tolist()):
+        words[: lengths[i], :, place] = cuts[i][0]
+    left = np.searchsorted(-lengths[order], -np.arange(steps), "left")
+    keys = np.full(len(cuts), FIRST_KEY, np.uint64)
+    salts = Contents.of(trace).lists["cache_salt"][list(rows)]  # adapters are in them
+    fold_in(keys, salts.astype(np.uint64)[order])
+    found = np.empty((steps, len(cuts)), np.uint64)
+    for step, (pieces, number) in enumerate(zip(words, left.tolist(), strict=True)):
+        for word in pieces:
+            fold_in(keys[:number], word[:number])
+        found[step] = keys
+    places = np.argsort(order, kind="stable").tolist()
+    return [found[ends, place] for (_, ends), place in zip(cuts, places, strict=True)]
+
+
+def cut(trace: Trace, row: int, block_size: int) -> tuple[Words, NDArray[np.intp]]:
+    """Cut a prompt at the ends of its full blocks and where its content changes.
+
+    Returns
+    -------
+    pieces : content, start and length of each, shape (pieces, 3)
+    ends : which of them end a block
+    """
+    content, start, length = np.array(trace.segments_of(row), dtype=np.int64).T
+    ends = np.cumsum(length)
+    begins = ends - length
+    # A piece that goes on with the one before it is a part of that one.
+    fresh = np.append(True, (content[1:] != content[:-1]) | (start[1:] != (start + length)[:-1]))
+    content, start, begins = content[fresh], start[fresh], begins[fresh]
+    blocks = block_size * np.arange(int(ends[-1]) // block_size + 1)
+    inner = begins[(begins < blocks[-1]) & (begins % block_size > 0)]
+    marks = np.insert(blocks, np.searchsorted(blocks, inner), inner)
+    inside = np.searchsorted(begins, marks[:-1], "right") - 1
+    pieces = (content[inside], start[inside] + marks[:-1] - begins[inside], np.diff(marks))
+    return np.stack(pieces, axis=1).astype(np.uint64), np.flatnonzero(marks[1:] % block_size == 0)
+
+
+def fold_in(keys: Words, values: Words) -> None:
+    """Mix values into keys, as :func:`kvsim.rules.keys.mix` does. Mutates the keys."""
+    first, second, third = MULTIPLIERS
+    a, b, c, half = SHIFTS
+    keys *= first
+    keys += values
+    keys += np.uint64(START)
+    keys ^= keys >> a
+    keys *= second
+    keys ^= keys >> b
+    keys *= third
+    keys ^= keys >> c
+    keys >>= half

@@ -1,0 +1,44 @@
+"""Keys of many prompts at once are those of the rules."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import traces, with_seldom
+
+from kvsim.engine.incoming import IncomingRequest
+from kvsim.fleet import prompt_keys
+from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
+from kvsim.trace import Trace
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces(), st.sampled_from([1, 3, 8, 64]), st.booleans())
+def test_keys_of_many_prompts_are_those_of_each(trace: Trace, size: int, adapters: bool) -> None:
+    trace = with_seldom(trace, adapters=adapters)
+    known = PromptKeys(trace)
+    for row in range(len(trace)):
+        alone = IncomingRequest(trace, row, 0.0)
+        routed = RoutedRequest(trace, row, 0.0, known)
+        assert routed.prefix_keys(size) == alone.prefix_keys(size)
+        assert routed.prefix_keys(size, 1) == alone.prefix_keys(size, 1)
+
+
+def test_pieces_of_one_content_are_one_piece() -> None:
+    whole = Trace.from_arrays([0.0], [96], [1], segments=[[(5, 8, 96)]])
+    parts = Trace.from_arrays([0.0], [96], [1], segments=[[(5, 8, 7), (5, 15, 80), (5, 95, 9)]])
+    assert PromptKeys(whole).of(0, 16) == PromptKeys(parts).of(0, 16)
+    apart = Trace.from_arrays([0.0], [96], [1], segments=[[(5, 8, 7), (5, 16, 80), (5, 95, 9)]])
+    assert PromptKeys(whole).of(0, 16)[0] != PromptKeys(apart).of(0, 16)[0]
+
+
+def test_what_is_computed_ahead_is_bounded(monkeypatch) -> None:
+    trace = Trace.from_arrays([0.0] * 9, [40] * 9, [1] * 9)
+    alone = [list(IncomingRequest(trace, row, 0.0).prefix_keys(16)) for row in range(9)]
+    monkeypatch.setattr(prompt_keys, "MOST_TOKENS", 100)
+    known = PromptKeys(trace)
+    assert [known.of(row, 16) for row in range(9)] == alone
+    known.of(0, 16)
+    assert len(known._ahead[16]) == 2
+    monkeypatch.setattr(prompt_keys, "MOST_TOKENS", 1)  # a prompt longer than that comes alone
+    assert PromptKeys(trace).of(3, 16) == alone[3]
