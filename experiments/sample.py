@@ -34,6 +34,10 @@ COPIED = (
     "serving/measured_serving_points.csv",
     "serving/sharegpt300_vllm0.19/*/*",
     "vllm_planner.json",
+    "fleet/llmd_routing/per_qps.csv",
+    "fleet/mooncake_transfer/transfer.csv",
+    "fleet/llmd_p2p/pull_vs_recompute.csv",
+    "fleet/llmd_p2p/load_balanced_16k.csv",
 )
 #: Tables of which the header, the first row and every tenth from there is taken.
 EVERY = 10

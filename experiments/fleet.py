@@ -1,0 +1,111 @@
+"""Published figures of fleets beside the same fleets simulated: bars, each with its band.
+
+A bar is a figure that somebody measured or published: routers before eight servers, transfers of
+KV, stores that overflow, prefixes that are pulled or computed again. Bands were stated before
+anything was run. What kvsim cannot compute yet counts as a miss, and a miss ends the script with 1.
+
+    python -m experiments.fleet [--data FOLDER] [--bars B1,B3] [--out DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments import _fleet_b1, _fleet_b3, _fleet_b6, _fleet_b7
+from experiments._data import add_arguments, opening, require
+from experiments._fleet import Bar, Row
+from experiments._record import write
+from kvsim.errors import unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Every bar there is, one file each.
+BARS = {
+    "B1": Bar("four llm-d routers, 8 x Qwen3-32B", _fleet_b1.SETS, _fleet_b1.rows),
+    "B3": Bar("transfers of KV", _fleet_b3.SETS, _fleet_b3.rows),
+    "B6": Bar("hits of a store that overflows", _fleet_b6.SETS, _fleet_b6.rows),
+    "B7": Bar("pull a prefix or compute it", _fleet_b7.SETS, _fleet_b7.rows),
+}
+SETS = tuple(dict.fromkeys(name for bar in BARS.values() for name in bar.sets))
+VERDICTS = {True: "holds", False: "MISSED", None: ""}
+
+
+def chosen(names: str) -> list[str]:
+    """Return the bars of a list with commas, in the order of the table; all without one.
+
+    Raises
+    ------
+    ValueError
+        For a bar that is not there.
+    """
+    wanted = [name.strip().upper() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in BARS:
+            raise unknown_name("bar", name, BARS)
+    return [name for name in BARS if name in wanted or not wanted]
+
+
+def figure(value: float | str) -> str:
+    """Write a figure with four digits, and none that only pretend to be known."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def table_of(name: str, rows: Sequence[Row]) -> Table:
+    """Lay out a bar."""
+    table = Table(title=f"{name}: {BARS[name].title}", title_justify="left")
+    for column in ("what", "theirs", "ours", "band", "", "note"):
+        table.add_column(column, justify="right" if column in ("theirs", "ours") else "left")
+    for row in rows:
+        figures = (figure(row.theirs), figure(row.ours), row.band)
+        table.add_row(row.what, *figures, VERDICTS[row.holds], row.note)
+    return table
+
+
+def verdict(name: str, rows: Sequence[Row]) -> str:
+    """Count what holds and what does not."""
+    judged = [row for row in rows if row.holds is not None]
+    missed = [row.what for row in judged if not row.holds]
+    text = f"{name}: {len(judged) - len(missed)} of {len(judged)} bands hold"
+    return text + (f"; missed: {'; '.join(missed)}" if missed else "")
+
+
+def main() -> None:
+    """Print every bar, write all of them if asked to, and end with 1 if a band is missed."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.fleet", description=__doc__)
+    add_arguments(parser)
+    parser.add_argument("--bars", default="", metavar="B1,B3", help="only these")
+    options = parser.parse_args()
+    try:
+        names = chosen(options.bars)
+    except ValueError as error:
+        parser.error(str(error))
+    require(parser, options.data, SETS)
+    print(opening(options.data, SETS))
+    console = Console(width=150)
+    found: dict[str, list[Row]] = {}
+    for name in names:
+        found[name] = BARS[name].rows(options.data)
+        console.print(table_of(name, found[name]))
+    for name, rows in found.items():
+        print(verdict(name, rows))
+    if options.out is not None:
+        record: dict[str, Any] = {
+            "bars": {
+                name: {"title": BARS[name].title, "rows": [row._asdict() for row in rows]}
+                for name, rows in found.items()
+            }
+        }
+        write(options.out, "fleet", record, {}, data=options.data, sets=SETS)
+    if any(row.holds is False for rows in found.values() for row in rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The fleet's bars: what is judged, what is a miss, and the arithmetic behind single rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from experiments import _fleet_b1, _fleet_b3, _fleet_b6, _fleet_b7, fleet
+from experiments._fleet import NOT_BUILT, Row, above, between, close, near, not_built, worst
+from kvsim.fleet.fabric import fabric_of
+
+
+def test_verdicts_are_computed() -> None:
+    assert near("", 100, 109.9, percent=10).holds
+    assert not near("", 100, 89, percent=10).holds
+    assert close("", 36.0, 39.9, points=4).holds
+    assert not close("", 36.0, 40.1, points=4).holds
+    assert between("", "", 5.0, 5, 6).holds
+    assert not between("", "", 6.1, 5, 6).holds
+    assert not above("", "", 84.0, 84).holds
+    missing = not_built("", 11.6, "10 to 25")
+    assert (missing.ours, missing.holds) == (NOT_BUILT, False)
+    assert worst([3.0, -4.0]) == -4.0
+
+
+def test_bars_are_chosen_in_their_order() -> None:
+    assert fleet.chosen("b3, B1") == ["B1", "B3"]
+    assert fleet.chosen("") == list(fleet.BARS)
+    with pytest.raises(ValueError, match="unknown bar 'B2'"):
+        fleet.chosen("B2")
+
+
+def test_a_miss_ends_the_script_with_1_and_is_written(monkeypatch, tmp_path, sample_data) -> None:
+    rows = [Row("a", 1.0, 1.01, "±10 %", True), not_built("b", "x", "y")]
+    for name, kept, code in (("B3", rows[:1], None), ("B7", rows, 1)):
+        monkeypatch.setitem(
+            fleet.BARS, name, fleet.BARS[name]._replace(rows=lambda data, k=kept: k)
+        )
+        out = str(tmp_path / name)
+        monkeypatch.setattr(sys, "argv", ["fleet", "--bars", name, "--out", out])
+        if code:
+            with pytest.raises(SystemExit) as ended:
+                fleet.main()
+            assert ended.value.code == 1
+        else:
+            fleet.main()
+        written = json.loads((tmp_path / name / "fleet.json").read_text())
+        assert [row["holds"] for row in written["bars"][name]["rows"]] == [r.holds for r in kept]
+    assert fleet.verdict("B7", rows) == "B7: 1 of 2 bands hold; missed: b"
+
+
+def test_all_bytes_and_times_of_transfers_hold(sample_data) -> None:
+    rows = _fleet_b3.rows(sample_data)
+    assert len(rows) == 6
+    assert all(row.holds for row in rows)
+
+
+def test_the_fabrics_are_what_the_measurements_make_them(sample_data) -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.read_csv(sample_data / "fleet/mooncake_transfer/transfer.csv")
+    for name, setting in _fleet_b3.SETTINGS.items():
+        fitted, shipped = (
+            _fleet_b3.fabric_from(table[table.setting == name]),
+            fabric_of(setting.fabric),
+        )
+        assert shipped.base == pytest.approx(fitted.base, rel=0.005)
+        assert shipped.bandwidth == pytest.approx(fitted.bandwidth, rel=0.001)
+    pulls = pd.read_csv(sample_data / "fleet/llmd_p2p/pull_vs_recompute.csv")
+    per_token = float(_fleet_b3.bytes_per_token("gpt-oss-120b", 1))
+    base, bandwidth = _fleet_b3.fit(
+        pulls.prefix_tokens.to_numpy() * per_token, pulls.pull_ms.to_numpy() / 1e3
+    )
+    shipped = fabric_of("h200-p2p")
+    assert (shipped.base, shipped.bandwidth) == pytest.approx((base, bandwidth), rel=0.002)
+
+
+def test_heads_are_copied_where_there_are_more_ranks() -> None:
+    assert _fleet_b3.bytes_per_token("qwen3-235b-a22b", 4) == 192_512
+    assert _fleet_b3.bytes_per_token("qwen3-235b-a22b", 8) == 2 * 192_512
+    assert _fleet_b3.as_printed(1_210_023_936, ((2**30, 2), (2**20, 0))) == 1.13 * 2**30
+
+
+def test_a_line_through_two_points_is_exact_there(sample_data) -> None:
+    x, y = np.array([2.0, 4.0, 8.0]), np.array([1.0, 7.0, 4.0])
+    assert _fleet_b7.line(x, y).tolist() == [1.0, 2.0, 4.0]
+    rows = {row.what: row for row in _fleet_b7.rows(sample_data)}
+    assert rows["gain of requests/s at 12 rps, %"].theirs == pytest.approx(17.2, abs=0.1)
+    assert sum(row.holds is False for row in rows.values()) == 2
+
+
+def test_both_tiers_are_one_store_that_never_overflows() -> None:
+    options = _fleet_b6.both_tiers()
+    extra = options["kv_transfer_config"]["kv_connector_extra_config"]
+    assert extra["cpu_bytes_to_use"] > 12.08e9 * 8
+
+
+def test_the_client_of_llm_d_sends_stages_of_the_same_prompts() -> None:
+    trace = _fleet_b1.trace_of(stages=((3, 20), (10, 20)))
+    counts = np.bincount(trace.session_id)
+    assert counts.tolist() == [750, 60, 200]
+    first = [trace.segments_of(row) for row in (0, 750, 810)]
+    assert first[0] == first[1] == first[2]
+    prompts = {tuple(trace.segments_of(row)) for row in range(750)}
+    assert len(prompts) == 750
+    assert len({prompt[0] for prompt in prompts}) == 150
+    idle = np.diff(trace.arrival_time)[[749, 809]]
+    assert (idle > _fleet_b1.IDLE).all()
+
+
+def test_two_stream_events_make_a_token(sample_data) -> None:
+    theirs = _fleet_b1.measured(sample_data)
+    assert sorted(theirs) == ["estimated", "load", "precise", "random"]
+    assert theirs["precise"][30] == pytest.approx((9221.8, 0.296, 0.042))
+
+
+def test_load_and_random_may_change_places() -> None:
+    def stages(*rates: float) -> dict[str, _fleet_b1.Stage]:
+        names = ("precise", "estimated", "load", "random")
+        return {n: _fleet_b1.Stage(r, 0.0, 0.0) for n, r in zip(names, rates, strict=True)}
+
+    there = stages(9, 8, 5, 4)
+    assert _fleet_b1.ranks(there, stages(9, 8, 4, 5)).holds
+    assert not _fleet_b1.ranks(there, stages(8, 9, 5, 4)).holds
+
+
+@pytest.mark.slow
+def test_the_misses_of_llm_ds_routers_are_those_that_are_told(sample_data) -> None:
+    missed = [row.what for row in _fleet_b1.rows(sample_data) if row.holds is False]
+    assert missed == ["order of output tokens/s", "estimated: output tokens/s"]
