@@ -8,9 +8,19 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import _fleet_b1, _fleet_b3, _fleet_b6, _fleet_b7, fleet
+from experiments import (
+    _fleet_b1,
+    _fleet_b3,
+    _fleet_b6,
+    _fleet_b7,
+    _fleet_b10,
+    _fleet_b15,
+    _fleet_loop,
+    fleet,
+)
 from experiments._fleet import NOT_BUILT, Row, above, between, close, near, not_built, worst
 from kvsim.fleet.fabric import fabric_of
+from kvsim.trace import Trace
 
 
 def test_verdicts_are_computed() -> None:
@@ -130,3 +140,46 @@ def test_load_and_random_may_change_places() -> None:
 def test_the_misses_of_llm_ds_routers_are_those_that_are_told(sample_data) -> None:
     missed = [row.what for row in _fleet_b1.rows(sample_data) if row.holds is False]
     assert missed == ["order of output tokens/s", "estimated: output tokens/s"]
+
+
+def test_a_turn_waits_for_the_one_before_it() -> None:
+    previous = _fleet_loop.before(np.array([0, 1, 0, 0]))
+    assert previous == [-1, -1, 0, 2]
+    starts = _fleet_loop.starts(previous, np.array([3.0, 9.0, 4.0, 1.0]))
+    assert starts.tolist() == [0.0, 0.0, 3.0, 7.0]
+
+
+def test_a_closed_loop_settles_where_every_turn_lasts_as_long_as_in_an_idle_fleet() -> None:
+    trace = Trace.from_arrays([0.0] * 6, [8] * 6, [5] * 6, session_id=[0, 0, 0, 1, 1, 1])
+    loop = _fleet_loop.closed_loop(
+        trace,
+        model="llama-3-8b",
+        gpu="a100-80gb",
+        data_parallel_size=2,
+        cost_model="constant+seconds=1",
+        async_scheduling=False,
+        rounds=16,
+    )
+    assert loop.seconds == pytest.approx(15.0, abs=0.1)  # three turns of five steps
+    assert loop.off < 0.1
+
+
+def test_conversations_about_code_are_as_long_as_told() -> None:
+    trace = _fleet_b10.code_generation(200)
+    turns = np.bincount(trace.session_id)
+    assert turns.min() >= 2
+    assert turns.max() <= 20
+    assert turns.mean() == pytest.approx(6, rel=0.1)
+    assert trace.num_output_tokens.mean() == pytest.approx(800, rel=0.1)
+    second = trace.segments_of(1)
+    assert second[:2] == trace.segments_of(0)
+    assert second[2].content_id == trace.output_content_id[0]  # the answer is part of it
+
+
+def test_a_cut_prompt_keeps_its_beginning() -> None:
+    segments = [[(1, 0, 30), (2, 0, 30)], [(1, 0, 10)]]
+    trace = Trace.from_arrays([0.0, 1.0], [60, 10], [1, 1], segments=segments)
+    cut = _fleet_b15.cut(trace, 40)
+    assert cut.num_prompt_tokens.tolist() == [40, 10]
+    assert cut.segments_of(0) == [(1, 0, 30), (2, 0, 10)]
+    assert cut.segments_of(1) == [(1, 0, 10)]
