@@ -257,6 +257,19 @@ def test_a_prefix_index_is_a_set_of_paths_per_replica(
         assert [index.size(i) for i in range(3)] == [len(held) for held in paths]
 
 
+def test_an_entry_is_added_as_a_path_of_one_is_inserted() -> None:
+    added, inserted = PrefixIndex(2), PrefixIndex(2)
+    for replica, key in ((0, 7), (1, 7), (1, 8)):
+        added.add(replica, key)
+        inserted.insert(replica, (key,))
+    added.remove(1, 7)
+    inserted.remove(1, 7)
+    for key in (7, 8):
+        assert added.holders(key) == inserted.holders(key) > 0
+    assert added.match((7, 8)) == inserted.match((7, 8)) == [1, 0]
+    assert [added.size(i) for i in (0, 1)] == [1, 1]
+
+
 def test_a_prefix_index_drops_leaves_least_recently_used_first() -> None:
     index = PrefixIndex(1, max_entries=4)
     index.insert(0, [1, 2, 3])

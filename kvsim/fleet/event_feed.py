@@ -6,7 +6,7 @@ counts what is stored and removed knows the pool's content (docs/vllm-rules.md, 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.prefix_index import PrefixIndex
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvsim.engine.replica import Replica
     from kvsim.kv.events import EventRows
 
-    Change = tuple[bool, int]  # stored or removed, and the key
+    Change = tuple[bool, list[int]]  # stored or removed, and the keys
 
 
 class EventFeed:
@@ -45,7 +45,7 @@ class EventFeed:
         self._delay = delay
         self._group = group
         self._keeps = keeps
-        self._counts: list[Counter[int]] = [Counter() for _ in replicas]
+        self._counts: list[dict[int, int]] = [{} for _ in replicas]
         self._open: list[list[Change]] = [[] for _ in replicas]
         self._coming: list[deque[tuple[float, list[Change]]]] = [deque() for _ in replicas]
 
@@ -87,10 +87,10 @@ class EventFeed:
             ):
                 if kind == STORED:
                     if group == self._group:
-                        changes += [(True, k) for k in keys[first : first + count].tolist()]
+                        changes.append((True, keys[first : first + count].tolist()))
                 elif kind == REMOVED:
                     if group == self._group:
-                        changes.append((False, key))
+                        changes.append((False, [key]))
                 else:
                     self._coming[place].append((time, changes))
                     changes = self._open[place] = []
@@ -98,10 +98,15 @@ class EventFeed:
     def _apply(self, place: int, changes: list[Change]) -> None:
         """Count blocks by key: several may hold the same content."""
         counts = self._counts[place]
-        for is_stored, key in changes:
-            counts[key] += 1 if is_stored else -1
-            if counts[key] == 1 and is_stored:
-                self.index.insert(place, (key,))
-            elif not counts[key]:
-                del counts[key]
-                self.index.remove(place, key)
+        for is_stored, keys in changes:
+            for key in keys:
+                number = counts.get(key, 0)
+                if is_stored:
+                    counts[key] = number + 1
+                    if not number:
+                        self.index.add(place, key)
+                elif number > 1:
+                    counts[key] = number - 1
+                elif number:
+                    del counts[key]
+                    self.index.remove(place, key)

@@ -61,6 +61,11 @@ class PrefixIndex:
             holders[key] = holders.get(key, 0) | bit
         self.shrink(replica, self._max_entries)
 
+    def add(self, replica: int, key: int) -> None:
+        """Note that a replica holds one entry more; for an index without limits. Mutates."""
+        self._used[replica][key] = 0.0
+        self._holders[key] = self._holders.get(key, 0) | 1 << replica
+
     def remove(self, replica: int, key: int) -> None:
         """Note that a replica holds an entry no longer. Mutates."""
         if self._used[replica].pop(key, None) is None:
