@@ -20,13 +20,10 @@ from kvsim.trace import Trace
 from workloads.lengths import around
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    Make = Callable[[int], Trace]
-
 SETS: tuple[str, ...] = ()
-SEED = 0
+SEEDS = (0, 1, 2)
 SERVERS: dict[str, Any] = {
     "model": "qwen3-32b",
     "gpu": "h100-sxm",
@@ -46,7 +43,7 @@ STAGES = ((3, 20), (10, 20), (15, 20), (18, 42), (22, 34), (25, 30), (30, 25), (
 
 
 #: Rounds in which the times of a closed loop are sought: decodes settle soon.
-LOOPS = {"num_prompt_tokens": 14, "num_output_tokens": 6}
+LOOPS = {"num_prompt_tokens": 10, "num_output_tokens": 6}
 
 
 class Knees(NamedTuple):
@@ -62,7 +59,7 @@ REASONING = Knees(350, 250, (7.0e3, 6.8e3))
 SHARED = Knees(38, 18, (90e3, 45e3))
 
 
-def code_generation(conversations: int, seed: int = SEED) -> Trace:
+def code_generation(conversations: int, seed: int = SEEDS[0]) -> Trace:
     """Return conversations of 2 to 20 turns about 3,000 to 100,000 tokens of code."""
     rng = np.random.default_rng(seed)
     system = np.clip(rng.normal(55e3, 25e3, conversations), 3e3, 100e3).astype(int)
@@ -92,7 +89,7 @@ def code_generation(conversations: int, seed: int = SEED) -> Trace:
     )
 
 
-def reasoning(conversations: int, seed: int = SEED) -> Trace:
+def reasoning(conversations: int, seed: int = SEEDS[0]) -> Trace:
     """Return prompts behind one system prompt, each asked three times in turn, of long outputs."""
     rng = np.random.default_rng(seed)
     total = 3 * conversations
@@ -103,32 +100,37 @@ def reasoning(conversations: int, seed: int = SEED) -> Trace:
     return Trace.from_arrays(times, [1250] * total, outputs, segments=segments, session_id=clients)
 
 
-def rate_of(make: Make, conversations: int, router: str, tokens: str) -> tuple[float, str]:
+def rate_of(trace: Trace, router: str, tokens: str) -> tuple[float, str]:
     """Return tokens per second of a closed loop, and what is to be told of it."""
-    trace = make(conversations)
     rounds = LOOPS[tokens]
     loop = closed_loop(trace, rounds=rounds, router=router, data_parallel_size=10, **SERVERS)
     rate = int(getattr(trace, tokens).sum()) / loop.seconds
-    text = f"{rate:,.0f} tokens/s, {100 * loop.hit_rate:.0f} % hits, turns {loop.off:.0f} s off"
-    return rate, f"{text} at {conversations}"
+    return rate, f"{rate:,.0f} tokens/s, {100 * loop.hit_rate:.0f} % hits, {loop.off:.0f} s off"
 
 
 def code_rows() -> list[Row]:
-    """Judge conversations about code."""
-    tokens = "num_prompt_tokens"
-    ours, here = rate_of(code_generation, CODE.matched, TOKENS, tokens)
-    base, there = rate_of(code_generation, CODE.round_robin, ROUND_ROBIN, tokens)
-    theirs, note = CODE.theirs[0] / CODE.theirs[1], f"{here}; round robin {there} conversations"
-    return [near("code generation: over round robin's", theirs, ours / base, percent=25, note=note)]
+    """Judge conversations about code: the mean of several draws, for they differ much."""
+    tokens, ratios, notes = "num_prompt_tokens", [], []
+    for seed in SEEDS:
+        ours, here = rate_of(code_generation(CODE.matched, seed), TOKENS, tokens)
+        base, there = rate_of(code_generation(CODE.round_robin, seed), ROUND_ROBIN, tokens)
+        ratios.append(ours / base)
+        notes.append(f"{ratios[-1]:.2f} ({here}; round robin {there})")
+    theirs = CODE.theirs[0] / CODE.theirs[1]
+    note = "the longest conversation ends the run, so draws differ: " + ", ".join(notes)
+    what = "code generation: over round robin's"
+    return [near(what, theirs, float(np.mean(ratios)), percent=25, note=note)]
 
 
 def reasoning_rows() -> list[Row]:
     """Judge long outputs, where routing must not matter."""
     tokens = "num_output_tokens"
-    ours, here = rate_of(reasoning, REASONING.matched, ACTIVE, tokens)
-    base, there = rate_of(reasoning, REASONING.round_robin, ROUND_ROBIN, tokens)
-    same, _ = rate_of(reasoning, REASONING.matched, ROUND_ROBIN, tokens)
-    theirs, note = REASONING.theirs[0] / REASONING.theirs[1], f"{here}; round robin {there} clients"
+    few, many = (reasoning(number) for number in (REASONING.round_robin, REASONING.matched))
+    ours, here = rate_of(many, ACTIVE, tokens)
+    base, there = rate_of(few, ROUND_ROBIN, tokens)
+    same, _ = rate_of(many, ROUND_ROBIN, tokens)
+    theirs = REASONING.theirs[0] / REASONING.theirs[1]
+    note = f"350 clients: {here}; round robin, 250 clients: {there}"
     ratio = ours / base
     why = "the clients make the miss, not the router"
     return [

@@ -10,6 +10,7 @@ anything was run. What kvsim cannot compute yet counts as a miss, and a miss end
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -22,7 +23,8 @@ from experiments._record import write
 from kvsim.errors import unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 #: Every bar there is, one file each.
 BARS = {
@@ -78,11 +80,23 @@ def verdict(name: str, rows: Sequence[Row]) -> str:
     return text + (f"; missed: {'; '.join(missed)}" if missed else "")
 
 
+def kept(file: Path, found: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+    """Return all bars to be written: those just found, and the others of a file as they are."""
+    old = json.loads(file.read_text(encoding="utf-8"))["bars"] if file.exists() else {}
+    new = {
+        name: {"title": BARS[name].title, "rows": [row._asdict() for row in rows]}
+        for name, rows in found.items()
+    }
+    return {name: new.get(name, old.get(name)) for name in BARS if name in new or name in old}
+
+
 def main() -> None:
     """Print every bar, write all of them if asked to, and end with 1 if a band is missed."""
     parser = argparse.ArgumentParser(prog="python -m experiments.fleet", description=__doc__)
     add_arguments(parser)
-    parser.add_argument("--bars", default="", metavar="B1,B3", help="only these")
+    parser.add_argument(
+        "--bars", default="", metavar="B1,B3", help="only these; --out keeps others"
+    )
     options = parser.parse_args()
     try:
         names = chosen(options.bars)
@@ -98,12 +112,7 @@ def main() -> None:
     for name, rows in found.items():
         print(verdict(name, rows))
     if options.out is not None:
-        record: dict[str, Any] = {
-            "bars": {
-                name: {"title": BARS[name].title, "rows": [row._asdict() for row in rows]}
-                for name, rows in found.items()
-            }
-        }
+        record = {"bars": kept(options.out / "fleet.json", found)}
         write(options.out, "fleet", record, {}, data=options.data, sets=SETS)
     if any(row.holds is False for rows in found.values() for row in rows):
         raise SystemExit(1)

@@ -183,3 +183,13 @@ def test_a_cut_prompt_keeps_its_beginning() -> None:
     assert cut.num_prompt_tokens.tolist() == [40, 10]
     assert cut.segments_of(0) == [(1, 0, 30), (2, 0, 10)]
     assert cut.segments_of(1) == [(1, 0, 10)]
+
+
+def test_bars_that_were_not_run_again_are_kept(tmp_path) -> None:
+    file = tmp_path / "fleet.json"
+    first = fleet.kept(file, {"B7": [not_built("a", "x", "y")]})
+    file.write_text(json.dumps({"bars": first}))
+    both = fleet.kept(file, {"B3": [Row("b", 1.0, 1.0, "±1", True)]})
+    assert list(both) == ["B3", "B7"]
+    assert both["B7"] == first["B7"]
+    assert fleet.kept(file, {"B7": []})["B7"]["rows"] == []
