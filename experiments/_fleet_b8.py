@@ -16,32 +16,31 @@ not, requests are drawn, and their numbers are assumptions: 27 clients, 210 requ
 ten minutes, 136 tokens in and 256 out on average and 1,021 at most, answers of a length that is the
 client's own. The sign depends on who is popular, so it is drawn twice: all equally, and by Zipf's
 law, when a popular client with long answers makes the others wait less and its own many more.
-
-    python -m experiments._fleet_b8 --data FOLDER
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 import kvsim
+from experiments._fleet import Row
 from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.results.tenants import largest_gap, service_by
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from kvsim.results.result import Result
 
-FILE = "fleet/vtc_a10g_slora/requests.csv.gz"
+SETS = ("fleet/vtc_a10g_slora",)
+FILE = f"{SETS[0]}/requests.csv.gz"
 RUNS = {"fcfs": "FCFS/overload", "vtc": "VTC/overload"}
 REAL_RUNS = {"fcfs": "FCFS/real", "vtc": "VTC/real"}
 #: Tokens of the KV memory, and 2 max(w_in L_in, w_out POOL): how far apart a fair queue may get.
@@ -49,16 +48,6 @@ POOL, BOUND = 10_000, 40_000
 #: Mean TTFT of the real trace, seconds (arXiv 2401.00588).
 REAL_TTFT = {"fcfs": 46.8, "vtc": 39.7}
 SEEDS = range(5)
-
-
-class Row(NamedTuple):
-    """What was measured, what kvsim computes, and whether it is within the band."""
-
-    what: str
-    theirs: str
-    ours: str
-    band: str
-    holds: bool
 
 
 def measured(data: Path, run: str) -> NDArray[Any]:
@@ -191,7 +180,7 @@ def real_rows(data: Path, host_seconds: float) -> list[Row]:
     return rows
 
 
-def b8(data: Path) -> list[Row]:
+def rows(data: Path) -> list[Row]:
     """Replay the measured overload and judge every band.
 
     Parameters
@@ -228,23 +217,3 @@ def b8(data: Path) -> list[Row]:
     what = "output tokens/s, VTC over FCFS"
     rows.append(Row(what, f"{was:.3f}", f"{now:.3f}", "1 +-3 %", within(now, 1.0, 0.03)))
     return rows + real_rows(data, host_seconds)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the rows; 1 if a band is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
-    data = parser.parse_args(arguments).data
-    if not (data / FILE).exists():
-        parser.error(f"{data}: has no {FILE}")
-    host_seconds = fitted_host_seconds(measured(data, RUNS["fcfs"]))
-    print(f"fitted on the FCFS run: {1000 * host_seconds:.2f} ms of the host per step")
-    rows = b8(data)
-    for row in rows:
-        verdict = "holds" if row.holds else "MISSED"
-        print(f"{row.what}: {row.theirs}; kvsim {row.ours}; band {row.band}: {verdict}")
-    return int(not all(row.holds for row in rows))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments import _fleet_b1, _fleet_b3, _fleet_b6, _fleet_b7, _fleet_b10, _fleet_b15
+from experiments import (
+    _fleet_b1,
+    _fleet_b3,
+    _fleet_b6,
+    _fleet_b7,
+    _fleet_b8,
+    _fleet_b10,
+    _fleet_b15,
+)
 from experiments._data import add_arguments, opening, require
 from experiments._fleet import Bar, Row
 from experiments._record import write
@@ -32,6 +40,7 @@ BARS = {
     "B3": Bar("transfers of KV", _fleet_b3.SETS, _fleet_b3.rows),
     "B6": Bar("hits of a store that overflows", _fleet_b6.SETS, _fleet_b6.rows),
     "B7": Bar("pull a prefix or compute it", _fleet_b7.SETS, _fleet_b7.rows),
+    "B8": Bar("fair queues, VTC on an A10G", _fleet_b8.SETS, _fleet_b8.rows),
     "B10": Bar("token-aware routing at the knee", _fleet_b10.SETS, _fleet_b10.rows),
     "B15": Bar("KV-aware routing, saturated and not", _fleet_b15.SETS, _fleet_b15.rows),
 }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import _fleet_b8
-from experiments._fleet_b8 import FILE, b8, gap_from_the_start, measured, trace_of
+from experiments._fleet_b8 import FILE, gap_from_the_start, measured, trace_of
 
 
 def write(folder: Path, *, real: bool) -> None:
@@ -27,7 +27,7 @@ def write(folder: Path, *, real: bool) -> None:
 def test_rows_of_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fleet_b8, "SEEDS", range(1))
     write(tmp_path, real=False)
-    rows = b8(tmp_path)
+    rows = _fleet_b8.rows(tmp_path)
     assert [row.band for row in rows] == [
         *("+-10 %", "< 15,000", "<= 40,000", "+-10 %", "+-10 %", "1 +-3 %"),
         *("VTC < FCFS", "VTC < FCFS"),
@@ -39,7 +39,9 @@ def test_rows_of_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_real_trace_is_replayed_where_it_is(tmp_path: Path) -> None:
     write(tmp_path, real=True)
-    assert [row.what for row in b8(tmp_path)[6:]] == ["mean TTFT, s, VTC and FCFS, real trace"]
+    assert [row.what for row in _fleet_b8.rows(tmp_path)[6:]] == [
+        "mean TTFT, s, VTC and FCFS, real trace"
+    ]
 
 
 def test_the_gap_counts_all_that_came_before_the_last_arrival(tmp_path: Path) -> None:

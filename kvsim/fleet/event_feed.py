@@ -63,7 +63,7 @@ class EventFeed:
         """Follow another replica, whose cache is empty. Mutates."""
         self._replicas[place] = replica
         self.index.shrink(place, 0)
-        self._counts[place] = Counter()
+        self._counts[place] = {}
         self._open[place] = []
         self._coming[place] = deque()
 
