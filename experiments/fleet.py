@@ -19,11 +19,13 @@ from rich.table import Table
 from experiments import (
     _fleet_b1,
     _fleet_b3,
+    _fleet_b5,
     _fleet_b6,
     _fleet_b7,
     _fleet_b8,
     _fleet_b10,
     _fleet_b15,
+    _fleet_b16,
 )
 from experiments._data import add_arguments, opening, require
 from experiments._fleet import Bar, Row
@@ -38,11 +40,13 @@ if TYPE_CHECKING:
 BARS = {
     "B1": Bar("four llm-d routers, 8 x Qwen3-32B", _fleet_b1.SETS, _fleet_b1.rows),
     "B3": Bar("transfers of KV", _fleet_b3.SETS, _fleet_b3.rows),
+    "B5": Bar("prefill and decode apart on A10s", _fleet_b5.SETS, _fleet_b5.rows),
     "B6": Bar("hits of a store that overflows", _fleet_b6.SETS, _fleet_b6.rows),
     "B7": Bar("pull a prefix or compute it", _fleet_b7.SETS, _fleet_b7.rows),
     "B8": Bar("fair queues, VTC on an A10G", _fleet_b8.SETS, _fleet_b8.rows),
     "B10": Bar("token-aware routing at the knee", _fleet_b10.SETS, _fleet_b10.rows),
     "B15": Bar("KV-aware routing, saturated and not", _fleet_b15.SETS, _fleet_b15.rows),
+    "B16": Bar("goodput of 8 MI300X, prefill apart", _fleet_b16.SETS, _fleet_b16.rows),
 }
 SETS = tuple(dict.fromkeys(name for bar in BARS.values() for name in bar.sets))
 VERDICTS = {True: "holds", False: "MISSED", None: ""}
