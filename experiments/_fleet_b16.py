@@ -56,9 +56,7 @@ def rows(data: Path) -> list[Row]:
         Row("good requests of 100", _line(GOOD), _line(good), "same order", in_order, note),
     ]
     gain = good["1P1D, read"] / good["TP8"] if good["TP8"] else float("inf")
-    found.append(
-        Row("1P1D over TP8", GOOD["1P1D, read"] / GOOD["TP8"], gain, "2 to 3", 2 <= gain <= 3)
-    )
+    found.append(between("1P1D over TP8", GOOD["1P1D, read"] / GOOD["TP8"], gain, 2, 3))
     gaps = {k: r.summary["p99_itl_ms"] for k, r in results.items()}
     found.append(
         Row("p99 ITL, ms", "not told", _line(gaps), "", None, "if gaps are judged one by one")

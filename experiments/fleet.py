@@ -24,6 +24,7 @@ from experiments import (
     _fleet_b7,
     _fleet_b8,
     _fleet_b10,
+    _fleet_b11,
     _fleet_b15,
     _fleet_b16,
 )
@@ -45,6 +46,7 @@ BARS = {
     "B7": Bar("pull a prefix or compute it", _fleet_b7.SETS, _fleet_b7.rows),
     "B8": Bar("fair queues, VTC on an A10G", _fleet_b8.SETS, _fleet_b8.rows),
     "B10": Bar("token-aware routing at the knee", _fleet_b10.SETS, _fleet_b10.rows),
+    "B11": Bar("a planner and start-up times", _fleet_b11.SETS, _fleet_b11.rows),
     "B15": Bar("KV-aware routing, saturated and not", _fleet_b15.SETS, _fleet_b15.rows),
     "B16": Bar("goodput of 8 MI300X, prefill apart", _fleet_b16.SETS, _fleet_b16.rows),
 }

@@ -25,6 +25,7 @@ from kvsim.results.tables import FinishReason
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
+ROOT = Path(__file__).resolve().parents[1]
 ONE_EACH = {"num_prefill_workers": 1, "num_decode_workers": 1}
 H100 = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
 #: A second a step, and nothing that overlaps.
@@ -284,6 +285,14 @@ def test_a_wrong_fleet_is_refused_in_one_line(options: dict[str, Any], said: str
     with pytest.raises(ValueError, match=re.escape(said)) as error:
         kvsim.simulate(one(), **{**H100, **options})
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "examples").glob("*.toml")), ids=str)
+def test_the_shipped_fleets_run(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    main(["run", "--config", str(path), "--num-requests", "30", "--out", str(out)])
+    assert (out / "fleet.png").stat().st_size > 10_000
+    assert (out / "requests.parquet").exists()
 
 
 def test_the_command_line_serves_a_fleet(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import workloads
 from kvsim.fleet.autoscaler import Load, PoolLoad, make_autoscaler
 from kvsim.fleet.autoscalers.hpa import recommend
 from kvsim.fleet.router import ROUTERS
+from kvsim.report import plot
 from kvsim.results.tables import FinishReason
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
@@ -263,3 +264,46 @@ def test_a_wrong_wish_is_refused_in_one_line(options: dict[str, Any], said: str)
     given_ = {k: v for k, v in SECONDS.items() if k != "async_scheduling"} | options
     with pytest.raises(ValueError, match=said):
         kvsim.simulate(trace, **given_)
+
+
+def test_dynamo_sla_looks_at_what_a_prompt_would_wait() -> None:
+    planner = make_autoscaler("dynamo-sla+ttft=1.5+itl=0.05")
+
+    def load(queued: int, running: int = 0) -> Load:
+        return Load(0, running, 0.1 * bool(running), queued, mean_prompt_tokens=100.0)
+
+    def asked(*ready: Load) -> int:
+        found = PoolLoad(0.0, ready, 0, 0, 1600, 16, 100.0, lambda number, _: 0.01 * number)
+        return planner.desired(found)
+
+    assert asked(load(60), load(60)) == 3  # 0.6 s and its own second
+    assert asked(load(60), load(40)) == 2  # not on all
+    assert asked(load(20), load(10)) == 2  # with one fewer 0.4 s, and 0.8 * 0.5 may be used
+    assert asked(load(10), load(10)) == 1
+    assert asked(load(0, running=6)) == 2  # steps of 60 ms
+    assert asked(load(0, running=3), load(0)) == 2  # 60 ms with one fewer
+
+
+def test_a_day_has_a_peak_at_noon_and_keeps_its_rate() -> None:
+    trace = workloads.generate(
+        "fixed+prompt=1+output=1+arrival=diurnal+trough=0.25",
+        num_requests=43_200,
+        request_rate=0.5,
+        seed=0,
+    )
+    hours = np.bincount((trace.arrival_time % 86_400 // 3600).astype(int), minlength=24)
+    assert trace.request_rate == pytest.approx(0.5, rel=0.01)
+    night, noon = hours[[0, 23]].mean(), hours[[11, 12]].mean()
+    assert night / noon == pytest.approx(0.25, abs=0.06)
+
+
+def test_the_figure_of_a_fleet_has_a_panel_for_what_there_is() -> None:
+    trace = workloads.fixed(prompt=64, output=8, num_requests=30, request_rate=4.0)
+    apart = kvsim.simulate(trace, num_prefill_workers=1, num_decode_workers=2)
+    assert len(plot.fleet(apart).axes) == 4  # queues, KV and its scale, transfers
+    scaled = kvsim.simulate(trace, autoscaler="hpa+target=1+interval=1", cold_start=1.0)
+    assert len(plot.fleet(scaled).axes) == 4  # replicas in place of transfers
+    plain = kvsim.simulate(trace, data_parallel_size=2)
+    assert len(plot.fleet(plain).axes) == 3
+    shared = workloads.shared_prefix(num_requests=20, request_rate=4.0, seed=0)
+    assert len(plot.fleet(kvsim.simulate(shared, data_parallel_size=2)).axes) == 4  # and hits

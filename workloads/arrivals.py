@@ -106,3 +106,34 @@ def onoff(
     period = on_duration + off_duration
     busy = poisson(num_requests, request_rate * period / on_duration, rng, raw=raw)
     return busy + np.floor(busy / on_duration) * off_duration
+
+
+#: Points of a period at which the arrivals of a day are tabulated.
+POINTS = 1440
+
+
+@ARRIVALS.register("diurnal")
+def diurnal(
+    num_requests: int,
+    request_rate: float,
+    rng: np.random.Generator,
+    *,
+    period: float = 86_400.0,
+    trough: float = 0.2,
+    raw: bool = False,
+) -> Floats:
+    """Poisson with a rate that follows a cosine over each ``period`` seconds, lowest at its ends.
+
+    At the lowest the rate is ``trough`` times that of the peak in the middle. The mean over whole
+    periods is the rate asked for.
+    """
+    if not 0 < period < math.inf:
+        raise ValueError(f"period must be finite and above 0, got {period}")
+    if not 0 <= trough <= 1:
+        raise ValueError(f"trough must be from 0 to 1, got {trough}")
+    even = poisson(num_requests, request_rate, rng, raw=raw)
+    swing = (1 - trough) / (1 + trough)
+    phase = np.linspace(0.0, 1.0, POINTS + 1)
+    passed = phase - swing * np.sin(2 * np.pi * phase) / (2 * np.pi)  # share of a period's arrivals
+    whole = np.floor(even / period)
+    return (whole + np.interp(even / period - whole, passed, phase)) * period

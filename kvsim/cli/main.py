@@ -141,6 +141,7 @@ def compare(
 
 @cli.command(cls=SectionedCommand)
 @click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
+@click.option("--config", "config_file", metavar="CONFIG.toml", help="the same by its name")
 @config_options()
 @REPLICATIONS
 @click.option("--record", "case_file", metavar="CASE.json", help="write every step's schedule here")
@@ -149,6 +150,7 @@ def compare(
 @JSON
 def run(
     what: str | None,
+    config_file: str | None,
     replications: int,
     case_file: str | None,
     verbose: bool,
@@ -170,6 +172,10 @@ def run(
         if replications > 1:
             raise ValueError("--record: a case is one run; leave --replications out")
     given = options_given(options)
+    if config_file is not None:
+        if what is not None:
+            raise ValueError(f"--config {config_file}: beside {what}: give one of them")
+        what = config_file if config_file.lower().endswith(".toml") else f"{config_file}.toml"
     if what is not None and what.lower().endswith(".toml"):
         RunConfig.from_toml(what)  # its mistakes are told with its name
         saved = RunConfig.read_toml(what)
@@ -282,7 +288,8 @@ def _say_backends(results: Mapping[str, Result]) -> None:
         said = f"{result.provenance['backend']} backend{f' ({reason})' if reason else ''}"
         click.echo(f"{name}: {said}", err=True)
         if len(result.summary["replicas"]) > 1:
-            click.echo(f"{name}: {_shares(result)}", err=True)
+            if result.summary["scaling"] is None:
+                click.echo(f"{name}: {_shares(result)}", err=True)
             for line in routing_lines(result.summary["routing"]):
                 click.echo(f"{name}: {line}", err=True)
     for basis in {result.provenance["step_time"] for result in results.values()}:

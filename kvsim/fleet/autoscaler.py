@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+
+def no_time(num_requests: int, num_tokens: int) -> float:
+    """Price no step."""
+    del num_requests, num_tokens
+    return 0.0
 
 
 class Load(NamedTuple):
@@ -20,12 +26,14 @@ class Load(NamedTuple):
     num_waiting, num_running : requests
     kv_usage : share of its blocks in use
     queued_tokens : of the prompts of requests without a first token
+    mean_prompt_tokens : of the requests it has in hand
     """
 
     num_waiting: int
     num_running: int
     kv_usage: float
     queued_tokens: int
+    mean_prompt_tokens: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class PoolLoad:
     num_unplaced : requests that wait at the gateway, since no replica is ready
     num_kv_tokens : slots of one replica's KV cache
     block_size : tokens per block
+    prefill_rate : prompt tokens per second of a full step
+    step_time : seconds of a step in which so many requests decode, each with so many tokens before
     """
 
     now: float
@@ -48,6 +58,8 @@ class PoolLoad:
     num_unplaced: int
     num_kv_tokens: int
     block_size: int
+    prefill_rate: float = 0.0
+    step_time: Callable[[int, int], float] = no_time
 
     @property
     def num_replicas(self) -> int:

@@ -74,3 +74,16 @@ def prefill_timer(setup: Parts) -> Callable[[int, int], float]:
         return seconds
 
     return prefill_time
+
+
+def decode_timer(setup: Parts) -> Callable[[int, int], float]:
+    """Return what prices a step of so many requests that decode, each after so many tokens."""
+
+    @lru_cache(maxsize=MOST_REMEMBERED)
+    def step_time(num_requests: int, num_tokens: int) -> float:
+        requests = [Request(k, 0.0, num_tokens, 1, [], 1) for k in range(num_requests)]
+        for request in requests:
+            request.num_computed_tokens = num_tokens
+        return setup.cost.step(StepPlan.of([(r, 1) for r in requests], 0)).time
+
+    return step_time

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.autoscaler import Load, PoolLoad
+from kvsim.fleet.facts import decode_timer, prefill_timer
 from kvsim.fleet.member import Life
 from kvsim.fleet.world import Phase
 
@@ -45,6 +46,10 @@ class Scaling:
         self._autoscaler = autoscaler
         self._num_unplaced = num_unplaced
         self._is_done = is_done
+        setup = pool.setup
+        most = setup.scheduler_config.max_num_batched_tokens
+        self._prefill_rate = most / prefill_timer(setup)(most, 0)
+        self._step_time = decode_timer(setup)
         self.num_events = 0  # decisions that changed the number
 
     def process(self) -> Process:
@@ -70,6 +75,8 @@ class Scaling:
             self._num_unplaced(),
             kv.num_gpu_blocks * kv.block_size,
             kv.block_size,
+            self._prefill_rate,
+            self._step_time,
         )
 
     def _load(self, member: Member) -> Load:
@@ -77,4 +84,5 @@ class Scaling:
         started = member.replica.first_tokens()
         prompts = self._pool.trace.num_prompt_tokens
         queued = sum(int(prompts[row]) for row in member.rows if row not in started)
-        return Load(waiting, running, usage, queued)
+        mean = float(prompts[list(member.rows)].mean()) if member.rows else 0.0
+        return Load(waiting, running, usage, queued, mean)

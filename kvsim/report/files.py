@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.files import whole_folder
-from kvsim.results.result import OWNED, write_json
+from kvsim.results.result import OWNED, Result, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from kvsim.results.comparison import Comparison
-    from kvsim.results.result import Result
 
 
 def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
@@ -32,8 +31,15 @@ def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
             runs.save(temporary)
             for name, draw in plot.FIGURES.items():
                 draw(runs).savefig(temporary / f"{name}.png", dpi=130)
+            if isinstance(runs, Result) and is_fleet(runs):
+                plot.fleet(runs).savefig(temporary / "fleet.png", dpi=130)
     except OSError as error:
         raise ValueError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def is_fleet(result: Result) -> bool:
+    """Whether a run had several replicas, or could have had."""
+    return len(result.summary["replicas"]) > 1 or result.summary["scaling"] is not None
 
 
 def save_answer(

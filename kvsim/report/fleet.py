@@ -21,6 +21,15 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
             f"KV handed over: {number(moved['num_transfers'])} times, {gib(moved['bytes'])}, in "
             f"{milliseconds(moved['mean_ms'])} on average, {milliseconds(moved['p99_ms'])} at p99"
         )
+    scaling = summary["scaling"]
+    if scaling is not None:
+        lines.append(
+            f"replicas: up to {scaling['peak_replicas']} ready, "
+            f"{number(scaling['num_scaling_events'])} changes; "
+            f"{number(scaling['num_failures'])} failed with {number(scaling['num_lost'])} requests "
+            f"in hand; {number(summary['gpu_hours'], 1)} GPU-hours, "
+            f"{number(scaling['gpu_hours_perfect'], 1)} with just enough at any time"
+        )
     return lines
 
 

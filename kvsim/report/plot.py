@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvsim.kv.usage import HELD, WHOLE, Cause
-from kvsim.report import plot_budget, plot_roofline
+from kvsim.report import plot_budget, plot_fleet, plot_roofline
 from kvsim.report.colours import LINES, STYLES
 from kvsim.report.title import deployment, served
 from kvsim.results.comparison import Comparison
@@ -60,9 +60,14 @@ def _head(figure: Figure, named: Mapping[str, Result], what: str) -> None:
     figure.suptitle("\n".join(lines), fontsize=9)
 
 
+def _shown(result: Result) -> int:
+    """Return the replica whose memory is drawn: the first one that ran anything."""
+    return int(result.memory["replica"].min()) if len(result.memory) else 0
+
+
 def _replicas(result: Result) -> str:
     several = len(result.summary.get("replicas", (None,)))
-    return f", replica 0 of {several}" if several > 1 else ""
+    return f", replica {_shown(result)} of {several}" if several > 1 else ""
 
 
 def _legend(figure: Figure, causes: list[Cause]) -> None:
@@ -115,7 +120,7 @@ def memory(runs: Runs) -> Figure:
     panels = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
     most = max((int(r.memory["num_running"].max(initial=0)) for r in named.values()), default=0)
     for axes, (name, result) in zip(panels, named.items(), strict=True):
-        table = result.memory[result.memory["replica"] == 0]
+        table = result.memory[result.memory["replica"] == _shown(result)]
         total = result.summary["kv_cache"]["bytes"] or 1
         shares = [100.0 * table[cause.column] / total for cause in WHOLE]
         colors = [CAUSES[cause][0] for cause in WHOLE]
@@ -162,7 +167,8 @@ def memory_map(runs: Runs) -> Figure:
     colors = ListedColormap([CAUSES[Cause(code)][0] for code in range(len(Cause))])
     ends = {name: _end_time(result) for name, result in named.items()}
     for axes, (name, result) in zip(panels, named.items(), strict=True):
-        mine = result.memory["replica"] == 0
+        number = _shown(result)
+        mine = result.memory["replica"] == number
         time, causes = result.memory["time"][mine], result.memory_map[mine]
         end = ends[name]
         gib = result.summary["kv_cache"]["bytes"] / 2**30
@@ -249,6 +255,7 @@ def _survival(axes: Axes, values: NDArray[np.float64], name: str, **look: Any) -
 training_memory = plot_budget.training_memory
 capacity = plot_budget.capacity
 roofline = plot_roofline.roofline
+fleet = plot_fleet.fleet
 
 #: What ``kvsim compare --out`` and ``kvsim run --out`` draw, by file name.
 FIGURES = {"waste": waste, "memory": memory, "memory_map": memory_map, "latency": latency}

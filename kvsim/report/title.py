@@ -24,6 +24,8 @@ def deployment(result: Result) -> str:
     several = f"{gpus} x " if gpus > 1 else ""
     replicas = len(result.summary.get("replicas", (None,)))
     times = f", {replicas} replicas" if replicas > 1 else ""
+    if result.summary.get("scaling"):  # one after the other, too
+        times = f", up to {result.summary['scaling']['peak_replicas']} replicas"
     return f"{model} on {several}{gpu}{times}, {gib(cache['bytes'])} of KV memory per GPU"
 
 

@@ -1,0 +1,60 @@
+"""Dynamo's planner, load mode with latency targets."""
+
+from __future__ import annotations
+
+from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
+from kvsim.fleet.parameters import Limit, Share  # noqa: TC001 - read when one is made
+
+
+@AUTOSCALERS.register("dynamo-sla")
+class LatencyPlanner(Autoscaler):
+    """One more if every replica is estimated to miss a target, one less if all would keep them.
+
+    A prompt's estimate is what is queued before it at the rate of full steps, and its own time.
+    One less only if with the queues of one fewer every replica keeps ``headroom`` of what the
+    targets leave, and KV fits. Nothing is decided while a replica is starting.
+
+    Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e, target ``sla``.
+
+    Parameters
+    ----------
+    ttft, itl : targets, seconds
+    headroom : share of a target that may be used with one fewer
+    """
+
+    interval = 5.0
+
+    def __init__(self, *, ttft: Limit = 1.5, itl: Limit = 0.05, headroom: Share = 0.8) -> None:
+        self._ttft, self._itl, self._headroom = ttft, itl, headroom
+
+    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+        number = pool.num_replicas
+        if pool.num_starting:
+            return number
+        if pool.num_unplaced or all(self._misses(pool, one) for one in pool.ready):
+            return number + 1
+        if number < 2:
+            return number
+        more = number / (number - 1)
+        return number - all(self._would_keep(pool, one, more) for one in pool.ready)
+
+    def _misses(self, pool: PoolLoad, one: Load) -> bool:
+        own = one.mean_prompt_tokens / pool.prefill_rate
+        ttft = one.queued_tokens / pool.prefill_rate + own
+        return ttft > self._ttft or self._gap(pool, one, 1.0) > self._itl
+
+    def _would_keep(self, pool: PoolLoad, one: Load, more: float) -> bool:
+        own = one.mean_prompt_tokens / pool.prefill_rate
+        queue = more * one.queued_tokens / pool.prefill_rate
+        return (
+            queue < (self._ttft - own) * self._headroom
+            and self._gap(pool, one, more) < self._itl * self._headroom
+            and more * one.kv_usage < 1
+        )
+
+    def _gap(self, pool: PoolLoad, one: Load, more: float) -> float:
+        """Return a step's time with so many times the requests that run."""
+        if not one.num_running:
+            return 0.0
+        tokens = one.kv_usage * pool.num_kv_tokens / one.num_running
+        return pool.step_time(round(one.num_running * more), round(tokens) or 1)

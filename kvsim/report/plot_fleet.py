@@ -1,0 +1,150 @@
+"""A fleet over time: replicas, queues, KV by replica, hits and transfers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from kvsim.report.title import deployment, served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+    from kvsim.results.result import Result
+
+#: Bins of time of what is counted or drawn by replica.
+BINS = 240
+#: Bins of shares and means over requests, which are few in a bin.
+WIDE = 48
+#: Colours by what a line says; the same as those of causes of waste are not used here.
+READY, STARTING, DRAINING = "#0072B2", "#E69F00", "#999999"
+RUNNING, WAITING = "#0072B2", "#D55E00"
+
+
+def fleet(result: Result) -> Figure:
+    """Draw what the replicas of a run did over time."""
+    panels: list[tuple[Callable[[Axes, Result], None], float]] = []
+    if result.summary.get("scaling"):
+        panels.append((_replicas, 1.0))
+    panels += [(_queues, 1.2), (_kv_by_replica, 1.4)]
+    if result.requests["num_cached_tokens"].any():
+        panels.append((_hits, 1.0))
+    if result.summary.get("kv_transfers"):
+        panels.append((_transfers, 1.0))
+    heights = [height for _, height in panels]
+    figure = Figure(figsize=(9, 1.0 + 1.9 * sum(heights)), layout="constrained")
+    drawn = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (draw, _) in zip(drawn, panels, strict=True):
+        draw(axes, result)
+        axes.margins(x=0)
+    drawn[-1].set_xlabel("time (s)")
+    lines = ["The fleet over time", deployment(result), served(result)]
+    figure.suptitle("\n".join(lines), fontsize=9)
+    return figure
+
+
+def _start(result: Result) -> float:
+    return float(result.requests["arrival_time"].min())
+
+
+def _edges(result: Result, bins: int) -> NDArray[np.float64]:
+    """Return the ends of equal spans of the run, seconds since its first arrival."""
+    return np.linspace(0.0, float(result.summary["duration"]) or 1.0, bins + 1)
+
+
+def _replicas(axes: Axes, result: Result) -> None:
+    timeline = result.summary["scaling"]["timeline"]
+    end = float(result.summary["duration"])
+    times = [row["time"] for row in timeline] + [end]
+    for key, colour in (("ready", READY), ("starting", STARTING), ("draining", DRAINING)):
+        values = [row[key] for row in timeline]
+        axes.step(times, [*values, values[-1]], where="post", color=colour, label=key, lw=1.4)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("replicas")
+    axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
+
+
+def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.float64]]:
+    """Return a column of the memory table by replica and span; NaN where there is no replica."""
+    edges, numbers = _edges(result, BINS)[:-1], np.unique(result.memory["replica"]).tolist()
+    rows = np.full((len(numbers), BINS), np.nan)
+    lives = {row["replica"]: row["lifetime"] for row in result.summary["replicas"]}
+    for place, number in enumerate(numbers):
+        mine = result.memory[result.memory["replica"] == number]
+        time = mine["time"] - _start(result)
+        before = np.searchsorted(time, edges, side="right") - 1
+        known = (before >= 0) & (edges <= time[0] + lives.get(number, np.inf))
+        rows[place, known] = mine[column][before[known]]
+    return numbers, rows
+
+
+def _queues(axes: Axes, result: Result) -> None:
+    times = _edges(result, BINS)[:-1]
+    for column, colour, label in (
+        ("num_running", RUNNING, "running"),
+        ("num_waiting", WAITING, "waiting"),
+    ):
+        total = np.nansum(_by_replica(result, column)[1], axis=0)
+        axes.step(times, total, where="post", color=colour, label=label, lw=1.2)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("requests")
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
+
+
+def _kv_by_replica(axes: Axes, result: Result) -> None:
+    numbers, usage = _by_replica(result, "kv_usage")
+    end = float(result.summary["duration"]) or 1.0
+    image = axes.imshow(
+        100.0 * usage,
+        aspect="auto",
+        interpolation="nearest",
+        origin="lower",
+        extent=(0.0, end, -0.5, len(numbers) - 0.5),
+        vmin=0.0,
+        vmax=max(100.0 * float(np.nanmax(usage, initial=0.0)), 1.0),
+        cmap="viridis",
+    )
+    roles = {row["replica"]: row["role"] for row in result.summary["replicas"]}
+    step = max(len(numbers) // 12, 1)
+    shown = range(0, len(numbers), step)
+    labels = [_name(numbers[k], roles.get(numbers[k], "mixed")) for k in shown]
+    axes.set_yticks(list(shown), labels, fontsize=7)
+    axes.set_ylabel("replica")
+    axes.figure.colorbar(image, ax=axes, label="KV in use (%)", pad=0.01)
+
+
+def _name(number: int, role: str) -> str:
+    return str(number) if role == "mixed" else f"{role} {number}"
+
+
+def _mean_by_time(result: Result, values: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+    """Return weighted means of values of requests, by spans of their arrivals."""
+    edges, time = _edges(result, WIDE), result.requests["arrival_time"] - _start(result)
+    total = np.histogram(time, edges, weights=weights)[0]
+    part = np.histogram(time, edges, weights=values * weights)[0]
+    means: NDArray[Any] = np.divide(part, total, out=np.full(WIDE, np.nan), where=total > 0)
+    return means
+
+
+def _hits(axes: Axes, result: Result) -> None:
+    table = result.requests
+    served_ = ~np.isnan(table["first_scheduled_time"])
+    prompts = np.where(served_, table["num_prompt_tokens"], 0)
+    share = table["num_cached_tokens"] / np.maximum(table["num_prompt_tokens"], 1)
+    means = 100.0 * _mean_by_time(result, share, prompts)
+    axes.step(_edges(result, WIDE)[:-1], means, where="post", color=READY, lw=1.2)
+    axes.set_ylim(0, 100)
+    axes.set_ylabel("prompt tokens\ncached (%)")
+
+
+def _transfers(axes: Axes, result: Result) -> None:
+    moved = result.requests["transfer_time"]
+    means = 1000.0 * _mean_by_time(result, moved, (moved > 0).astype(float))
+    axes.step(_edges(result, WIDE)[:-1], means, where="post", color=WAITING, lw=1.2)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("transfer of\nKV (ms)")
