@@ -289,6 +289,8 @@ class Replica:
 
     def take_begun(self) -> list[tuple[int, int, float]]:
         """Return the loads since the last call: request, tokens it lacks, when it asks for them."""
+        if self.setup.scheduler_config.kv_transfer is None:
+            return []
         connector = self.state.connector
         count, connector.num_begun = connector.num_begun, 0
         rows, tokens = head(connector.begun, count), head(connector.begun_tokens, count)
@@ -335,6 +337,11 @@ class Replica:
             elif self._observer is not None and stop == records.COMPLETED:
                 self._observer.completed(self)
         return state.num_ended
+
+    @property
+    def next_after_advance(self) -> float:
+        """When it would do something next, as it was when :meth:`advance` returned."""
+        return float(self.state.next_event_time)
 
     def stops(self) -> Iterator[int]:
         """Run on, and say each time why the rules have stopped, until they are done.

@@ -91,14 +91,17 @@ class Drive:
 
     def _reach(self, target: float) -> bool:
         """Bring all replicas to a time; False if something new in the world comes before."""
+        if not self._coupled:
+            for place, time in enumerate(self._next):
+                if time <= target and time < math.inf:
+                    self._advance(place, target)
+            return self._world.peek() >= target
         waits: set[int] = set()  # who can only start a step at the target itself
         while True:
             place, first, second = self._earliest(waits)
             if first > target or first == math.inf:
                 return True
-            horizon = target
-            if self._coupled:
-                horizon = min(target, max(second, math.nextafter(first, math.inf)))
+            horizon = min(target, max(second, math.nextafter(first, math.inf)))
             self._advance(place, horizon)
             if self._next[place] == first and first >= horizon:
                 waits.add(place)
@@ -119,7 +122,7 @@ class Drive:
         member = self._members[place]
         replica = member.replica
         num_ended = replica.advance(horizon, until_finish=self._coupled)
-        self._next[place] = replica.next_event_time()
+        self._next[place] = replica.next_after_advance
         if num_ended:
             self._watcher.ended(member, member.take_ended(), replica.clock)
         for row, num_tokens, time in replica.take_begun():

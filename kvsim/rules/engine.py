@@ -446,7 +446,9 @@ def serve(state: Replica, command: int, argument: int) -> int:
     ``argument`` is the most steps to advance, or the row of the trace to look up or to abort.
     """
     if command == ADVANCE:
-        return advance(state, argument)
+        outcome = advance(state, argument)
+        state.next_event_time = next_event_time(state)
+        return outcome
     if command == ABORT:
         return int(abort(state, argument))
     if command == CLOSE:
