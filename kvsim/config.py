@@ -378,12 +378,18 @@ class Config(Validated):
             raise ValueError(f"{path}: not a TOML file: {error}") from None
         values = {key.replace("-", "_"): value for key, value in values.items()}
         for key, value in values.items():
-            cls._check_toml_type(path, key, value)
+            cls.check_toml_type(path, key, value)
         return values
 
     @classmethod
-    def _check_toml_type(cls, path: str | Path, key: str, value: object) -> None:
-        """Refuse a text where a number belongs; on the command line everything is text."""
+    def check_toml_type(cls, path: str | Path, key: str, value: object) -> None:
+        """Refuse a text where a number belongs; on the command line everything is text.
+
+        Raises
+        ------
+        ValueError
+            One line that begins with the file's name.
+        """
         field = cls.model_fields.get(key)
         texts = ("str", "Literal", "dict")
         if field is None or not isinstance(value, str) or value in (NONE, "inf"):

@@ -1,0 +1,1 @@
+"""Many runs at once: sweeps that go on where they were stopped."""

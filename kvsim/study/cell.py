@@ -1,0 +1,126 @@
+"""One cell on disk: a folder that exists whole or not at all, and says what it was made of.
+
+``summary.json`` or, of a cell that could not run, ``error.txt``; ``config.toml``, which
+``kvsim run`` takes; ``provenance.json`` with all that went into the folder's name and a checksum of
+each file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvsim.files import discard, temporary_in
+from kvsim.study.digest import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SUMMARY, ERROR, CONFIG, PROVENANCE = "summary.json", "error.txt", "config.toml", "provenance.json"
+
+
+class CorruptError(ValueError):
+    """A cell cannot be read, or is not what it says it is."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A finished cell: its summary, or why it could not run."""
+
+    summary: Mapping[str, Any] | None
+    error: str | None
+
+
+def read_cell(folder: Path) -> Stored | None:
+    """Read a cell; None if it was never finished.
+
+    Raises
+    ------
+    CorruptError
+        If a file is missing or damaged, or the folder has the name of another cell.
+    """
+    if not folder.is_dir():
+        return None
+    try:
+        said = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+        if digest_of(said["ingredients"]) != folder.name:
+            raise CorruptError("its digest is not that of what it was made of")
+        content = {name: (folder / name).read_bytes() for name in said["sha256"]}
+        for name, checksum in said["sha256"].items():
+            if _checksum(content[name]) != checksum:
+                raise CorruptError(f"{name} was changed or damaged")
+        if CONFIG not in content or (SUMMARY in content) == (ERROR in content):
+            raise CorruptError("it has no result")
+        if ERROR in content:
+            return Stored(None, content[ERROR].decode().rstrip("\n"))
+        return Stored(json.loads(content[SUMMARY]), None)
+    except CorruptError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CorruptError(f"cannot be read: {error}") from None
+
+
+def store_cell(
+    cells: Path,
+    digest: str,
+    *,
+    config: str,
+    provenance: Mapping[str, Any],
+    summary: Mapping[str, Any] | None = None,
+    error: str | None = None,
+) -> None:
+    """Write a cell under another name and rename it; who comes second to the same cell discards.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written.
+    """
+    files = {CONFIG: config.encode()}
+    if error is None:
+        files[SUMMARY] = (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode()
+    else:
+        files[ERROR] = f"{error}\n".encode()
+    said = {**provenance, "sha256": {name: _checksum(text) for name, text in files.items()}}
+    files[PROVENANCE] = (json.dumps(said, indent=2, allow_nan=False) + "\n").encode()
+    temporary = temporary_in(cells)
+    temporary.mkdir(parents=True)
+    try:
+        for name, text in files.items():
+            (temporary / name).write_bytes(text)
+        _place(temporary, cells / digest, replaces_failed=error is None)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # gone, if it was renamed
+
+
+def _place(temporary: Path, folder: Path, *, replaces_failed: bool) -> None:
+    """Rename a cell to its place unless a good one stands there."""
+    while True:
+        try:
+            there = read_cell(folder)
+        except CorruptError:
+            there = Stored(None, "corrupt")
+            replace = True
+        else:
+            replace = replaces_failed and there is not None and there.error is not None
+        if there is not None:
+            if not replace:
+                return
+            with suppress(OSError):  # another process was quicker
+                discard(folder)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if folder.is_dir():  # another process was quicker: look once more
+                continue
+            raise
+        return
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

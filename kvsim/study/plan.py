@@ -1,0 +1,127 @@
+"""What a sweep runs: options crossed, options walked together, parts of a trace, seeds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from kvsim.config import RunConfig
+from kvsim.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Most cells of a sweep; more are a slip of the hand.
+MOST_CELLS = 100_000
+#: What a cell does not keep, so that it need not be recorded.
+_NOT_KEPT: dict[str, Any] = {"record_steps": False, "record_memory_map": False}
+
+#: Rows of a trace, from and up to but without.
+Slice = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was asked for.
+
+    Parameters
+    ----------
+    crossed : values per option; every one is combined with every one of the others
+    zipped : values per option, as many of each; walked together
+    slices : rows of the trace, each a cell of its own
+    replications : runs with seed, seed + 1, ...
+    """
+
+    crossed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    zipped: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    slices: Sequence[Slice] = ()
+    replications: int = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a plan, and what sets it apart from the others.
+
+    Parameters
+    ----------
+    config : what is run
+    rows : of the trace that are served; None is all
+    varied : option -> its value, for the options that have several; then ``slice`` and ``seed``
+    """
+
+    config: RunConfig
+    rows: Slice | None
+    varied: Mapping[str, Any]
+
+
+def plan(study: Study) -> list[Point]:
+    """Expand a study: the first option is the slowest to change, the seed the quickest.
+
+    Raises
+    ------
+    ValueError
+        For values that no configuration takes, lists of different lengths, and too many cells.
+    """
+    _check(study)
+    axes: list[list[dict[str, Any]]] = [
+        [{name: value} for value in values] for name, values in study.crossed.items()
+    ]
+    if study.zipped:
+        columns = list(study.zipped.values())
+        axes.append(
+            [dict(zip(study.zipped, row, strict=True)) for row in zip(*columns, strict=True)]
+        )
+    number = math.prod(map(len, axes)) * max(len(study.slices), 1) * study.replications
+    if number > MOST_CELLS:
+        raise ValueError(f"a sweep of {number:,} cells: at most {MOST_CELLS:,}; vary fewer options")
+    both = {**study.crossed, **study.zipped}
+    several = [name for name, values in both.items() if len(values) > 1]
+    points = []
+    for parts in product(*axes):
+        values = {name: value for part in parts for name, value in part.items()}
+        config = _config(values)
+        for rows in study.slices or (None,):
+            for config_of_seed in _replicated(config, study.replications):
+                varied = {name: getattr(config_of_seed, name) for name in several}
+                if len(study.slices) > 1 and rows is not None:
+                    varied["slice"] = f"{rows[0]}:{rows[1]}"
+                if study.replications > 1:
+                    varied["seed"] = config_of_seed.seed
+                points.append(Point(config_of_seed, rows, varied))
+    return points
+
+
+def _check(study: Study) -> None:
+    """Refuse what cannot be crossed or walked together."""
+    for name, values in [*study.crossed.items(), *study.zipped.items()]:
+        if not values:
+            raise FieldError(name, "has no value: give at least one")
+        twice = [value for index, value in enumerate(values) if value in values[:index]]
+        if twice and name not in study.zipped:
+            raise FieldError(name, f"has the value {twice[0]} twice")
+    both = study.crossed.keys() & study.zipped.keys()
+    if both:
+        raise FieldError(min(both), "is crossed and zipped: choose one")
+    lengths = {name: len(values) for name, values in study.zipped.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise ValueError(f"zip: lists of one length are walked together; {said}")
+    if study.replications > 1 and len(study.crossed.get("seed", study.zipped.get("seed", ()))) > 1:
+        raise ValueError("replications: the seed is varied already; leave one of the two out")
+
+
+def _config(values: Mapping[str, Any]) -> RunConfig:
+    config = RunConfig.build(**values)
+    if config.kv_events_config is not None:
+        raise FieldError("kv_events_config", "writes a file per run; a sweep keeps summaries only")
+    return config.model_copy(update=_NOT_KEPT)
+
+
+def _replicated(config: RunConfig, replications: int) -> list[RunConfig]:
+    """Return the configuration once per seed."""
+    if replications > 1 and config.trace is not None:
+        raise ValueError("replications: a trace has no seed; replicate a generated workload")
+    seeds = range(config.seed, config.seed + replications)
+    return [config.model_copy(update={"seed": s}) if s != config.seed else config for s in seeds]

@@ -1,0 +1,92 @@
+"""Running one cell: what every worker does, wherever it is."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvsim.fleet.simulate import run
+from kvsim.study.cell import store_cell
+from kvsim.study.digest import physics_revision
+from kvsim.study.traces import take_again
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kvsim.config import RunConfig
+    from kvsim.results.result import Result
+    from kvsim.study.plan import Slice
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a worker is told.
+
+    Parameters
+    ----------
+    digest : the cell's name
+    ingredients : what the digest is of
+    config : what is run
+    rows : of the trace, for the record; the file holds only these
+    trace_file : the requests, as :func:`kvsim.study.traces.hand_over` writes them
+    expected : how long it may take, in no unit
+    """
+
+    digest: str
+    ingredients: Mapping[str, Any]
+    config: RunConfig
+    rows: Slice | None
+    trace_file: Path
+    expected: float
+
+
+#: A worker may have several threads; a cell has the whole worker.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def run_cell(cells: Path, cell: Cell) -> str:
+    """Run a cell and store it, also if it cannot run; returns its digest.
+
+    Raises
+    ------
+    RuntimeError
+        If this worker's kvsim is not the one that the cell was planned with.
+    OSError
+        If the requests cannot be read or the cell not be written.
+    """
+    if physics_revision() != cell.ingredients["physics_revision"]:
+        raise RuntimeError("a worker has another kvsim than this one; start it anew")
+    with _ONE_AT_A_TIME:
+        trace = take_again(cell.trace_file)
+        result: Result | None = None
+        error = None
+        try:
+            result = run(cell.config, trace)
+            if result.summary["num_rejected"] == len(trace):
+                reasons = "; ".join(result.summary["rejections"])
+                raise ValueError(f"no request can ever be served: {reasons}")
+        except Exception as problem:  # whatever it is, the other cells go on
+            error = _line(problem)
+    digest = f'trace_digest = "{trace.digest}"\n'
+    store_cell(
+        cells,
+        cell.digest,
+        config=digest + cell.config.model_copy(update={"trace_digest": None}).to_toml(),
+        provenance={
+            "digest": cell.digest,
+            "ingredients": cell.ingredients,
+            "slice": cell.rows,
+            "run": None if result is None or error else result.provenance,
+        },
+        summary=None if result is None else result.summary,
+        error=error,
+    )
+    return cell.digest
+
+
+def _line(problem: Exception) -> str:
+    """Say what was wrong in one line; of what is not the user's mistake, with its kind."""
+    said = " ".join(str(problem).split())
+    return said if isinstance(problem, ValueError) else f"{type(problem).__name__}: {said}"

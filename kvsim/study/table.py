@@ -1,0 +1,162 @@
+"""The table of a sweep: a row per cell, built from disk in the plan's order."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvsim.files import write_whole
+from kvsim.results.replications import average
+from kvsim.study.cell import CorruptError, Stored, read_cell
+from kvsim.study.sweep import CELLS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kvsim.study.plan import Point
+    from kvsim.study.run_cell import Cell
+
+    Row = dict[str, Any]
+
+#: Parts of a summary that are lists, count by names, or may be missing as a whole; a table of
+#: scalars has none of them but what they hold themselves.
+STRUCTURES = {
+    *("replicas", "tenants", "pools", "routing", "kv_transfers", "scaling"),
+    *("rejections", "branches"),
+}
+#: What is said of a cell that has no result and no error.
+NOT_RUN = "not run"
+
+
+def read_all(cells: Sequence[Cell], folder: Path) -> list[Stored]:
+    """Read the cells of a plan, one per point."""
+    found: dict[str, Stored] = {}
+    for cell in cells:
+        if cell.digest not in found:
+            found[cell.digest] = _read(folder / CELLS / cell.digest)
+    return [found[cell.digest] for cell in cells]
+
+
+def _read(folder: Path) -> Stored:
+    try:
+        return read_cell(folder) or Stored(None, NOT_RUN)
+    except CorruptError as error:
+        return Stored(None, str(error))
+
+
+def table_rows(
+    points: Sequence[Point], cells: Sequence[Cell], stored: Sequence[Stored]
+) -> list[Row]:
+    """Return a row per point: what is varied, the summary's numbers, the cell, what went wrong."""
+    rows = []
+    for point, cell, one in zip(points, cells, stored, strict=True):
+        varied = {name: shown(value) for name, value in point.varied.items()}
+        rows.append({**varied, **flat(one.summary or {}), "cell": cell.digest, "error": one.error})
+    return _squared(rows, last=("cell", "error"))
+
+
+def means_rows(points: Sequence[Point], stored: Sequence[Stored]) -> list[Row]:
+    """Return a row per point but for its seed: means, and half-widths of 95 % intervals.
+
+    Seeds that could not run are left out; ``replications`` says how many are left.
+    """
+    groups: dict[str, tuple[Row, list[dict[str, Any]]]] = {}
+    for point, one in zip(points, stored, strict=True):
+        varied = {n: shown(value) for n, value in point.varied.items() if n != "seed"}
+        _, summaries = groups.setdefault(json.dumps(varied, allow_nan=True), (varied, []))
+        if one.summary is not None:
+            summaries.append(dict(one.summary))
+    rows = []
+    for varied, summaries in groups.values():
+        row = {**varied, "replications": len(summaries)}
+        if summaries:
+            means = average(summaries)
+            widths = flat(means.pop("ci95", {}))
+            means.pop("replications", None)
+            for name, value in flat(means).items():
+                row[name] = value
+                if name in widths:
+                    row[f"{name}_ci95"] = widths[name]
+        rows.append(row)
+    return _squared(rows)
+
+
+def flat(summary: Mapping[str, Any], inside: str = "") -> Row:
+    """Return the scalars of a summary, those of its parts as ``part.key``.
+
+    Examples
+    --------
+    >>> flat({"completed": 8, "kv_cache": {"mean_usage": 0.5}, "replicas": [{}]})
+    {'completed': 8, 'kv_cache.mean_usage': 0.5}
+    """
+    row: Row = {}
+    for key, value in summary.items():
+        if isinstance(value, dict) and key not in ("rejections", "branches"):
+            row |= flat(value, f"{inside}{key}.")
+        elif not isinstance(value, list | dict) and (value is not None or key not in STRUCTURES):
+            row[inside + key] = value
+    return row
+
+
+def shown(value: Any) -> Any:
+    """Return an option's value as a cell of a table holds it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {k: v for k, v in asdict(value).items() if v is not None}
+    if isinstance(value, tuple | list):
+        value = [shown(one) for one in value]
+    return json.dumps(value, default=str) if isinstance(value, dict | list) else value
+
+
+def _squared(rows: Sequence[Row], last: Sequence[str] = ()) -> list[Row]:
+    """Give all rows the same keys, in the order in which they first come."""
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in last))
+    return [{name: row.get(name) for name in (*names, *last)} for row in rows]
+
+
+def save_csv(rows: Sequence[Row], path: Path) -> None:
+    """Write rows as CSV; None is an empty field.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    writer.writerows(row.values() for row in rows)
+    write_whole(path, lambda file: file.write(text.getvalue().encode()))
+
+
+def save_parquet(rows: Sequence[Row], path: Path) -> None:
+    """Write rows as Parquet; a column has the type of its values.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {name: _typed([row[name] for row in rows]) for name in rows[0]}
+    arrays = {
+        name: pa.array(values, pa.string() if name == "error" else None)
+        for name, values in columns.items()
+    }
+    empty = {name for name, array in arrays.items() if array.type == pa.null()}
+    arrays |= {name: arrays[name].cast(pa.float64()) for name in empty}
+    write_whole(path, lambda file: parquet.write_table(pa.table(arrays), file))
+
+
+def _typed(values: list[Any]) -> list[Any]:
+    """Return values of one type: numbers, or texts where not all are numbers."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) < 2:
+        return values
+    to = float if kinds == {int, float} else str
+    return [None if value is None else to(value) for value in values]
