@@ -30,6 +30,7 @@ from kvsim.cli.options import (
     options_given,
 )
 from kvsim.cli.requests import REQUESTS, requests_of, seeded
+from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace
 from kvsim.errors import FieldError
 
@@ -252,6 +253,7 @@ def replay_case(files: Sequence[str], backend: str | None) -> None:
     sys.exit(int(any_different))
 
 
+cli.add_command(sweep)
 cli.add_command(trace)
 
 

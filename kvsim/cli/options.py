@@ -194,14 +194,17 @@ def flag(name: str) -> str:
 
 
 def config_options(
-    *, only: Collection[str] = tuple(SECTIONS), leave_out: Collection[str] = ()
+    *,
+    only: Collection[str] = tuple(SECTIONS),
+    leave_out: Collection[str] = (),
+    lists: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a command with the flags of some sections."""
+    """Decorate a command with the flags of some sections; with ``lists``, switches take values."""
     names = [n for title in only for n in SECTIONS[title] if n not in leave_out]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(names):
-            command = _option(name, RunConfig.model_fields[name])(command)
+            command = _option(name, RunConfig.model_fields[name], lists=lists)(command)
         return command
 
     return decorate
@@ -217,13 +220,17 @@ def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(
+    name: str, field: FieldInfo, *, lists: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make one flag; values stay text, which the configuration converts and checks."""
     shown = ""
     if field.default is not None and not isinstance(field.default, bool):
         shown = f" [{field.default}]"
     help_text = (field.description or "") + shown
     if bool in _types(field.annotation):
+        if lists:
+            return _switch(name, help_text, negated=field.default is not False)
         if field.default is False:
             return click.option(flag(name), is_flag=True, default=None, help=help_text)
         pair = f"{flag(name)}/--no-{flag(name)[2:]}"
@@ -235,6 +242,19 @@ def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Calla
     choices = _choices(field.annotation)
     metavar = "|".join(choices) if choices else _metavar(field.annotation)
     return click.option(*short, flag(name), name, default=None, metavar=metavar, help=help_text)
+
+
+def _switch(
+    name: str, help_text: str, *, negated: bool
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a switch that also takes true, false or both; some have a --no-... beside."""
+    on = click.option(
+        flag(name), name, is_flag=False, flag_value="true", metavar="[true,false]", help=help_text
+    )
+    if not negated:
+        return on
+    off = click.option(f"--no-{flag(name)[2:]}", name, flag_value="false", hidden=True)
+    return lambda command: on(off(command))
 
 
 def _types(annotation: Any) -> set[Any]:

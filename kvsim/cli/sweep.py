@@ -1,0 +1,185 @@
+"""The command that runs many configurations, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvsim.cli.answers import JSON, OUT, check_targets, print_answer, progress_bar
+from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.requests import requests_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvsim.config import RunConfig
+    from kvsim.study.plan import Point, Study
+    from kvsim.study.run_cell import Cell
+    from kvsim.study.sweep import Progress
+    from kvsim.trace import Trace
+
+#: Options of which a cell keeps nothing.
+NOT_KEPT = ("kv_events_config", "record_steps", "record_memory_map")
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("what", metavar="[STUDY.toml | MODEL]", required=False)
+@config_options(leave_out=NOT_KEPT, lists=True)
+@click.option("--replications", type=click.IntRange(1), help="cells with seed, seed + 1, ... [1]")
+@click.option("--workers", type=click.IntRange(1), help="processes; 1: this one [one per core]")
+@click.option("--dask", metavar="ADDRESS", help="run on the Dask cluster of this scheduler")
+@click.option("--retry-failed", is_flag=True, help="run cells again that could not run")
+@click.option("--figures", is_flag=True, help="draw study.png, if one or two options are varied")
+@OUT
+@JSON
+def sweep(
+    what: str | None,
+    replications: int | None,
+    workers: int | None,
+    dask: str | None,
+    retry_failed: bool,
+    figures: bool,
+    out: str | None,
+    json_file: str | None,
+    **options: Any,
+) -> None:
+    """Run every combination of options: each takes values with commas between them.
+
+    DIR keeps what is finished: the same command goes on where it was stopped.
+    """
+    from kvsim.study.plan import plan
+    from kvsim.study.sweep import look, prepare
+
+    if out is None:
+        raise ValueError("sweep needs --out DIR: it keeps the cells there, and goes on from them")
+    check_targets(out, json_file)
+    if dask is not None and workers is not None:
+        raise ValueError("--workers beside --dask: the cluster has its own; give one of them")
+    points = plan(_study(what, replications, options))
+    notes: dict[str, None] = {}
+
+    def load(config: RunConfig) -> Trace:
+        requests, said = requests_of(config)
+        notes.update(dict.fromkeys(said))
+        return requests
+
+    folder = Path(out)
+    try:
+        cells = prepare(points, load, folder)
+        progress = look(cells, folder, retry_failed=retry_failed)
+        for problem in progress.corrupt:
+            click.echo(f"note: {problem}; it is run again", err=True)
+        click.echo(f"{progress.num_done:,} done, {len(progress.todo):,} to do", err=True)
+        _run(progress, folder, workers, dask, json_file)
+        _answer(points, cells, folder, figures, json_file, list(notes))
+    except OSError as error:
+        raise ValueError(f"--out {out}: {error.strerror or error}") from None
+
+
+def _study(what: str | None, replications: int | None, options: dict[str, Any]) -> Study:
+    """Put a file and the command line together."""
+    from dataclasses import replace
+
+    from kvsim.study.asked import read_study, values_of, with_options
+    from kvsim.study.plan import Study as Asked
+
+    given = {name: values_of(name, value) for name, value in options_given(options).items()}
+    study = Asked()
+    if what is not None and what.lower().endswith(".toml"):
+        study = read_study(what)
+    elif what is not None and given.setdefault("model", [what]) != [what]:
+        raise ValueError(f"{what}: a second model beside --model {','.join(given['model'])}")
+    study = with_options(study, given)
+    return study if replications is None else replace(study, replications=replications)
+
+
+def _run(
+    progress: Progress, folder: Path, workers: int | None, dask: str | None, json_file: str | None
+) -> None:
+    """Run what is to do; a sweep that is stopped keeps what has ended."""
+    from kvsim.study.sweep import CELLS
+    from kvsim.study.workers import in_process, in_processes, num_workers, on_dask
+
+    todo, cells = progress.todo, folder.absolute() / CELLS
+    number = num_workers(workers, len(todo))
+    ended: Iterator[str | None]
+    if not todo:
+        return
+    if dask is not None:
+        ended = on_dask(cells, todo, dask)
+    elif number > 1:
+        ended = in_processes(cells, todo, number)
+    else:
+        ended = in_process(cells, todo)
+    count = 0
+    try:
+        with progress_bar("cells", len(todo), json_file) as tick:
+            for digest in ended:
+                count += digest is not None
+                tick(count)
+    except KeyboardInterrupt:
+        left = len(todo) - count
+        click.echo(f"note: {left:,} cells are left; the same command goes on", err=True)
+        raise
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _answer(
+    points: list[Point],
+    cells: list[Cell],
+    folder: Path,
+    figures: bool,
+    json_file: str | None,
+    notes: list[str],
+) -> None:
+    """Build the tables from disk, and say what could not run."""
+    from kvsim.report.sweep import sweep_table
+    from kvsim.study.table import (
+        NOT_RUN,
+        means_rows,
+        read_all,
+        save_csv,
+        save_parquet,
+        table_rows,
+    )
+
+    stored = read_all(cells, folder)
+    rows = table_rows(points, cells, stored)
+    save_csv(rows, folder / "table.csv")
+    save_parquet(rows, folder / "table.parquet")
+    varied, shown = list(points[0].varied), rows
+    if "seed" in varied and points[0].config.seed != points[-1].config.seed:
+        shown = means_rows(points, stored)
+        save_csv(shown, folder / "means.csv")
+        varied.remove("seed")
+    if figures:
+        notes += _draw(shown, varied, folder)
+    errors = [row for row in rows if row["error"] is not None]
+    if len(errors) == len(rows):
+        raise ValueError(f"no cell could run: {errors[0]['error']}")
+    if errors:
+        first = f"cell {errors[0]['cell']}: {errors[0]['error']}"
+        also = "" if len(errors) == 1 else f", and {len(errors) - 1:,} more"
+        notes = [*notes, f"could not run: {first}{also}; --retry-failed tries again"]
+    answer = {"cells": rows} | ({"means": shown} if shown is not rows else {})
+    print_answer(answer, json_file, lambda: sweep_table(shown, varied), notes, str(folder))
+    if any(row["error"] == NOT_RUN for row in errors):
+        raise SystemExit(1)  # workers died over it
+
+
+def _draw(rows: list[dict[str, Any]], varied: list[str], folder: Path) -> list[str]:
+    """Draw the figure, or say why there is none."""
+    from kvsim.files import write_whole
+    from kvsim.report.plot_sweep import axes_of
+    from kvsim.report.plot_sweep import sweep as draw
+
+    try:
+        x, lines = axes_of(rows, varied)
+    except ValueError as error:
+        return [f"no figure: {error}"]
+    figure = draw(rows, x, lines)
+    write_whole(folder / "study.png", lambda file: figure.savefig(file, dpi=130, format="png"))
+    return []

@@ -1,0 +1,88 @@
+"""The figure of a sweep: three metrics against an option, a line per value of another."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
+
+from kvsim.report.colours import LINES, STYLES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Key of the summary, title of its panel, what it is multiplied by.
+PANELS = (
+    ("output_throughput", "output tokens/s", 1.0),
+    ("p99_ttft_ms", "p99 TTFT (s)", 1e-3),
+    ("mean_tpot_ms", "mean TPOT (ms)", 1.0),
+)
+
+
+def axes_of(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> tuple[str, str | None]:
+    """Return the option along the axis and the one with a line per value, if there is one.
+
+    Raises
+    ------
+    ValueError
+        If another number of options is varied than one or two, or none of them is a number.
+    """
+    if len(varied) not in (1, 2):
+        raise ValueError(f"{len(varied)} options are varied, and a figure shows one or two")
+    for name in varied:
+        if all(isinstance(row[name], int | float) for row in rows):
+            return name, next((other for other in varied if other != name), None)
+    raise ValueError(f"{' and '.join(varied)} are no numbers")
+
+
+def _label(name: str | None, value: Any) -> str | None:
+    if name is None:
+        return None
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{name.replace('_', ' ')} {text}"
+
+
+def sweep(rows: Sequence[Mapping[str, Any]], x: str, lines: str | None = None) -> Figure:
+    """Draw a sweep; bars are 95 % intervals where there are any.
+
+    Parameters
+    ----------
+    rows : of its table, or of its means
+    x : option along the horizontal axis, of numbers
+    lines : option with a line per value
+    """
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    panels = figure.subplots(1, len(PANELS))
+    kinds = list(dict.fromkeys(row[lines] for row in rows)) if lines else [None]
+    for axes, (key, title, unit) in zip(panels, PANELS, strict=True):
+        for index, kind in enumerate(kinds):
+            mine = [row for row in rows if lines is None or row[lines] == kind]
+            points = sorted(
+                (row[x], unit * row[key], unit * (row.get(f"{key}_ci95") or 0.0))
+                for row in mine
+                if row.get(key) is not None and math.isfinite(row[x])
+            )
+            if points:
+                places, values, widths = zip(*points, strict=True)
+                axes.errorbar(
+                    places,
+                    values,
+                    yerr=widths if any(widths) else None,
+                    marker="o",
+                    markersize=3,
+                    capsize=2,
+                    color=LINES[index % len(LINES)],
+                    linestyle=STYLES[index // len(LINES) % len(STYLES)],
+                    label=_label(lines, kind),
+                )
+        axes.set_xlabel(x.replace("_", " "))
+        axes.set_title(title, fontsize=9)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    if lines:
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8
+        )
+    return figure

@@ -1,0 +1,115 @@
+"""Who runs the cells: this process, a pool of processes, or a Dask cluster; the same function.
+
+Each yields the digest of every cell that has ended, in the order of their ends, and None for one
+whose worker died. A worker stores its cell itself, so that what was finished stays whoever dies.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from kvsim.study.run_cell import Cell, run_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+#: How to get what neither a run nor a sweep of one process needs.
+INSTALL = "pip install 'kvsim[study]'"
+#: How long a Dask scheduler may take to answer, in seconds.
+PATIENCE = 10
+
+
+def num_workers(asked: int | None, num_cells: int) -> int:
+    """Return how many processes to use: what was asked for, else one per core, if joblib is there.
+
+    Raises
+    ------
+    ValueError
+        If several are asked for and joblib is not installed.
+    """
+    has_joblib = find_spec("joblib") is not None
+    if asked is not None and asked > 1 and not has_joblib:
+        raise ValueError(f"--workers {asked} needs joblib: {INSTALL}, or --workers 1")
+    if asked is None:
+        asked = _cores() if has_joblib else 1
+    return max(1, min(asked, num_cells))
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_process(cells: Path, todo: Sequence[Cell]) -> Iterator[str | None]:
+    """Run cells one after another, here."""
+    for cell in todo:
+        yield run_cell(cells, cell)
+
+
+def in_processes(cells: Path, todo: Sequence[Cell], workers: int) -> Iterator[str | None]:
+    """Run cells in so many processes of this machine.
+
+    Raises
+    ------
+    ValueError
+        If one of them dies, as it does for want of memory.
+    """
+    joblib: Any = import_module("joblib")
+    loky: Any = import_module("joblib.externals.loky.process_executor")
+
+    if not _is_compiled():  # else every process would compile the same rules
+        yield run_cell(cells, todo[-1])
+        todo = todo[:-1]
+    # Loky takes loaded rules for a leak, and replaces the worker.
+    warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
+    pool = joblib.Parallel(n_jobs=workers, batch_size=1, return_as="generator_unordered")
+    try:
+        yield from pool(joblib.delayed(run_cell)(cells, cell) for cell in todo)
+    except loky.TerminatedWorkerError:
+        raise ValueError(
+            "a worker died, perhaps for want of memory; the same command goes on, with --workers 1 "
+            "in one process"
+        ) from None
+
+
+def _is_compiled() -> bool:
+    """Say whether the compiled rules are in the cache."""
+    from kvsim.compiled.cache import cache_folder
+
+    return any(cache_folder().rglob("*.nbi"))
+
+
+def on_dask(cells: Path, todo: Sequence[Cell], address: str) -> Iterator[str | None]:
+    """Run cells on a Dask cluster that sees the same folders.
+
+    Raises
+    ------
+    ValueError
+        If Dask is not installed, or no scheduler answers.
+    """
+    if find_spec("distributed") is None:
+        raise ValueError(f"--dask needs dask.distributed: {INSTALL}")
+    distributed: Any = import_module("distributed")
+
+    try:
+        client = distributed.Client(address, timeout=PATIENCE)
+    except (OSError, ValueError) as error:
+        what = " ".join(str(error).split()) or "no answer"
+        raise ValueError(f"--dask {address}: no scheduler there: {what}") from None
+    with client:
+        futures = [client.submit(run_cell, cells, cell, pure=False) for cell in todo]
+        try:
+            for future in distributed.as_completed(futures):
+                try:
+                    yield future.result()
+                except distributed.KilledWorker:  # several workers died over it
+                    yield None
+        finally:
+            client.cancel([future for future in futures if not future.done()])
