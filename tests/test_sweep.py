@@ -305,11 +305,11 @@ def test_two_sweeps_at_once_in_one_folder(tmp_path: Path, expected: dict[str, by
 
 
 def kill_and_resume(folder: Path, seed: int, expected: dict[str, bytes], number: int) -> None:
-    """Kill a sweep twice, at moments drawn, and let a third one end it."""
+    """Kill a sweep three times, at moments drawn, and let a fourth one end it."""
     draw, arguments = random.Random(seed), (*MANY, "--workers", str(number))
-    for _ in range(2):
+    for _ in range(3):
         process = start(folder, *arguments)
-        until = num_cells(folder) + draw.randint(1, 6)
+        until = num_cells(folder) + draw.randint(0, 5)
         deadline = time.monotonic() + 60
         while num_cells(folder) < min(until, 17) and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -324,13 +324,12 @@ def kill_and_resume(folder: Path, seed: int, expected: dict[str, bytes], number:
     assert table(folder / "out") == expected
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_killed_sweep_goes_on(tmp_path: Path, expected: dict[str, bytes], seed: int) -> None:
-    kill_and_resume(tmp_path, seed, expected, number=1)
+def test_a_killed_sweep_goes_on(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    kill_and_resume(tmp_path, 0, expected, number=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 20))
+@pytest.mark.parametrize("seed", range(1, 7))
 def test_a_killed_sweep_goes_on_at_any_moment(
     tmp_path: Path, expected: dict[str, bytes], seed: int
 ) -> None:
