@@ -74,6 +74,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # so that its workers can be killed with it
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
 
@@ -227,6 +228,14 @@ def test_slices_and_traces(call: Call) -> None:
     assert (code, err) == (2, "kvsim: slices: [9, 12] begins after the last of 9 requests\n")
 
 
+def test_an_infinite_rate_is_a_value_like_others(call: Call) -> None:
+    rates = (*QUICK, "--request-rate", "2,inf", "--out", "out", "--workers", "1", "--figures")
+    code, out, err = call(*rates, "--json", "-")
+    assert code == 0, err
+    assert [row["request_rate"] for row in json.loads(out)["cells"]] == [2.0, "inf"]
+    assert [row["request_rate"] for row in rows()] == ["2.0", "inf"]
+
+
 def test_switches_take_both_values(call: Call) -> None:
     code, _, err = call(
         *(*QUICK, "--enable-prefix-caching", "true,false", "--enforce-eager", "--out", "out"),
@@ -314,7 +323,7 @@ def kill_and_resume(folder: Path, seed: int, expected: dict[str, bytes], number:
         while num_cells(folder) < min(until, 17) and time.monotonic() < deadline:
             time.sleep(0.002)
         time.sleep(draw.uniform(0, 0.05))
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     done = num_cells(folder)
     code, err = finish(start(folder, *arguments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ def _run(
                 count += digest is not None
                 tick(count)
     except KeyboardInterrupt:
-        left = len(todo) - count
+        left = sum(not (cells / cell.digest).is_dir() for cell in todo)
         click.echo(f"note: {left:,} cells are left; the same command goes on", err=True)
         raise
     except RuntimeError as error:
@@ -164,10 +165,18 @@ def _answer(
         first = f"cell {errors[0]['cell']}: {errors[0]['error']}"
         also = "" if len(errors) == 1 else f", and {len(errors) - 1:,} more"
         notes = [*notes, f"could not run: {first}{also}; --retry-failed tries again"]
-    answer = {"cells": rows} | ({"means": shown} if shown is not rows else {})
+    answer = {"cells": _finite(rows)} | ({"means": _finite(shown)} if shown is not rows else {})
     print_answer(answer, json_file, lambda: sweep_table(shown, varied), notes, str(folder))
     if any(row["error"] == NOT_RUN for row in errors):
         raise SystemExit(1)  # workers died over it
+
+
+def _finite(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows as JSON can hold them: an infinite rate is a text there."""
+    return [
+        {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        for row in rows
+    ]
 
 
 def _draw(rows: list[dict[str, Any]], varied: list[str], folder: Path) -> list[str]:
