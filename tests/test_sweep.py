@@ -257,6 +257,8 @@ def test_a_figure_of_one_or_two_options(call: Call) -> None:
     assert code == 0
     assert "no figure: 3 options are varied" in err
     assert not Path("b/study.png").exists()
+    names = (*QUICK, "--allocator", "paged,paged+int8", "--out", "b", "--workers", "1", "--figures")
+    assert "no figure: no option of numbers is varied, but allocator" in call(*names)[2]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def axes_of(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> tuple[s
     for name in varied:
         if all(isinstance(row[name], int | float) for row in rows):
             return name, next((other for other in varied if other != name), None)
-    raise ValueError(f"{' and '.join(varied)} are no numbers")
+    raise ValueError(f"no option of numbers is varied, but {' and '.join(varied)}")
 
 
 def _label(name: str | None, value: Any) -> str | None:
