@@ -30,6 +30,7 @@ from kvsim.cli.options import (
     options_given,
 )
 from kvsim.cli.requests import REQUESTS, requests_of, seeded
+from kvsim.cli.search import search
 from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace
 from kvsim.errors import FieldError
@@ -219,6 +220,7 @@ def run(
 cli.add_command(capacity)
 cli.add_command(train_memory)
 cli.add_command(roofline)
+cli.add_command(search)
 
 
 @cli.command("replay-case")

@@ -154,6 +154,9 @@ PAIRS = {
     "logged": "PART:GIB, e.g. weights:14.99 activations:1.23",
 }
 
+#: Flags that take several texts, with what each of these holds.
+LISTS = {"--slo": ("<", ">", "="), "--over": ("=",), "--gpu-price": ("=",)}
+
 #: vLLM's short forms and other names.
 SHORT_FLAGS = {
     "num_requests": "--num-prompts",
@@ -308,11 +311,12 @@ def join_pairs(arguments: Sequence[str]) -> list[str]:
     joined: list[str] = []
     inside = ""
     for argument in arguments:
-        if inside and not argument.startswith("-") and ":" in argument:
+        marks = LISTS.get(inside, (":",))
+        if inside and not argument.startswith("-") and any(mark in argument for mark in marks):
             if joined[-1] != inside:
                 joined.append(inside)
             joined.append(argument)
             continue
-        inside = argument if argument in map(flag, PAIRS) else ""
+        inside = argument if argument in LISTS or argument in map(flag, PAIRS) else ""
         joined.append(argument)
     return joined

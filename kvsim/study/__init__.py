@@ -1,1 +1,1 @@
-"""Many runs at once: sweeps that go on where they were stopped."""
+"""Many runs for one question: sweeps of a space, and searches for a rate or a configuration."""

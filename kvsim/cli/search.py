@@ -1,0 +1,157 @@
+"""The highest rate, or the best configuration, that meets latency targets."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvsim.cli.answers import JSON, check_targets, print_answer, progress_bar
+from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.requests import REQUESTS, requests_of
+
+if TYPE_CHECKING:
+    from kvsim.config import RunConfig
+    from kvsim.study.trial import Requests
+    from kvsim.trace import Trace
+
+#: Where a search begins when no rate is told, requests per second.
+GUESS = 1.0
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
+@config_options(
+    leave_out=(
+        *("max_concurrency", "horizon", "kv_events_config", "record_steps", "record_memory_map"),
+    )
+)
+@click.option("--slo", multiple=True, metavar="METRIC<=X ...", help="bounds on the summary")
+@click.option("--attain", type=float, help="share of requests that meet --goodput [0.95]")
+@click.option("--over", multiple=True, metavar="OPTION=A,B ...", help="configurations to try")
+@click.option("--max-gpus", type=click.IntRange(1), help="most GPUs of a configuration")
+@click.option("--objective", default="rate", show_default=True, help="rate, gpus, cost or pareto")
+@click.option("--gpu-price", multiple=True, metavar="GPU=X ...", help="per GPU-hour, for cost")
+@click.option(
+    "--replications",
+    type=click.IntRange(1),
+    default=3,
+    help="seeds of the interval",
+    show_default=True,
+)
+@JSON
+def search(
+    what: str | None,
+    slo: tuple[str, ...],
+    attain: float | None,
+    over: tuple[str, ...],
+    max_gpus: int | None,
+    objective: str,
+    gpu_price: tuple[str, ...],
+    replications: int,
+    json_file: str | None,
+    **options: Any,
+) -> None:
+    """Find the highest request rate that meets targets, or the best configuration for it."""
+    from rich.text import Text
+
+    from kvsim.config import RunConfig
+    from kvsim.report.search import sheet
+    from kvsim.study.answer import answer_of
+    from kvsim.study.choose import choose
+    from kvsim.study.objective import Wish, read_objective, read_prices
+    from kvsim.study.slo import read_slo
+    from kvsim.study.space import read_over
+
+    check_targets(None, json_file)
+    given = _given(what, options_given(options))
+    config = RunConfig.build(**given)
+    target = read_slo(slo, config.goodput, attain)
+    space = read_over(over)
+    wish = Wish(read_objective(objective), config.request_rate, read_prices(gpu_price))
+    guess = config.request_rate or GUESS
+    _check(config, space, wish)
+    requests, notes = _requests(config)
+    number = len(requests(guess, 0))
+    with progress_bar("searching", 1, json_file) as tick:
+        candidates, outcomes = choose(
+            *(given, space, requests, target, wish),
+            guess=guess,
+            max_gpus=max_gpus,
+            on_progress=lambda done, total: tick(int(done == total)),
+        )
+        seeds = replications if config.trace is None else 1
+        answer = answer_of(candidates, outcomes, target, wish, num_requests=number, seeds=seeds)
+    answer["notes"] = notes + answer["notes"]
+    if config.trace is not None and replications > 1:
+        answer["notes"].append("a trace has no seed: the interval is the bracket of one run")
+    print_answer(
+        answer,
+        json_file,
+        lambda: Text(sheet(answer), no_wrap=True, overflow="ignore"),
+        answer["notes"],
+    )
+
+
+def _given(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Add the file or model that stands before the flags."""
+    from kvsim.config import RunConfig
+
+    if what is not None and what.lower().endswith(".toml"):
+        RunConfig.from_toml(what)  # its mistakes are told with its name
+        saved = RunConfig.read_toml(what)
+        if REQUESTS & given.keys():
+            saved.pop("trace_digest", None)
+        return saved | given
+    if what is not None and given.setdefault("model", what) != what:
+        raise ValueError(f"{what}: a second model beside --model {given['model']}")
+    return given
+
+
+def _check(config: RunConfig, space: dict[str, tuple[str, ...]], wish: Any) -> None:
+    """Refuse what has no highest rate, or lacks what an objective needs."""
+    from kvsim.study.objective import gpu_name
+    from kvsim.study.space import combinations
+
+    if config.max_concurrency is not None:
+        raise ValueError("max_concurrency: a closed loop sets its own rate; search needs open ones")
+    if math.isfinite(config.horizon):
+        raise ValueError("horizon: a search serves whole traces")
+    if config.request_rate is not None and math.isinf(config.request_rate):
+        raise ValueError("request_rate: inf is no rate to begin with")
+    if wish.objective == "gpus":
+        if config.request_rate is None:
+            raise ValueError("--objective gpus: give the --request-rate to be carried")
+        counted = {"data_parallel_size", "num_prefill_workers", "num_decode_workers"}
+        if config.pool or counted & (space.keys() | config.model_fields_set):
+            raise ValueError("--objective gpus: it counts replicas itself; give no number of them")
+    if wish.objective == "cost":
+        for options in combinations({"gpu": space.get("gpu", (gpu_name(config),))}):
+            name = gpu_name(config.model_copy(update=options))
+            if name not in wish.prices:
+                raise ValueError(f"--objective cost: give --gpu-price {name}=PRICE, per hour")
+
+
+def _requests(config: RunConfig) -> tuple[Requests, list[str]]:
+    """Return what gives the requests at a rate: the same ones, only closer together.
+
+    A generator draws the same lengths and gaps for a seed and scales the gaps, so that what it
+    gives at a rate is what ``kvsim run --request-rate`` serves; turns of a session keep the times
+    between them. A trace is read once and scaled.
+    """
+    if config.trace is None:
+        made: dict[tuple[float, int], Trace] = {}
+
+        def generated(rate: float, seed: int) -> Trace:
+            if (rate, seed) not in made:
+                if len(made) > 8:  # many configurations ask for the same few rates in turn
+                    made.pop(next(iter(made)))
+                update = {"request_rate": rate, "seed": config.seed + seed, "trace_digest": None}
+                made[rate, seed] = requests_of(config.model_copy(update=update))[0]
+            return made[rate, seed]
+
+        return generated, []
+    rate = config.request_rate or GUESS
+    trace, notes = requests_of(config.model_copy(update={"request_rate": rate}))
+    return (lambda rate, seed: trace.with_request_rate(rate)), list(notes)

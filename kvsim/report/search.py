@@ -1,0 +1,72 @@
+"""The answer sheet of a search: a few lines, the deployment's own last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Configurations of a table; the rest are in the JSON.
+MOST_ROWS = 12
+
+
+def sheet(answer: Mapping[str, Any]) -> str:
+    """Return the sheet of :func:`kvsim.study.answer.answer_of`."""
+    lines = [f"SLO        {answer['slo']}"]
+    if not answer["request_rate"]:
+        lines.append(f"best       none: {answer['reason']}")
+        return "\n".join([*lines, *_left_out(answer)])
+    lines.append(f"best       {_carries(answer)}{_with(answer['options'])}")
+    found = answer["interval"]
+    seeds = found["replications"]
+    high = "any rate" if found["high"] is None else f"{found['high']:.3g}"
+    from_seeds = f"{seeds} seeds" if seeds > 1 else "the bracket of one run"
+    lines.append(f"interval   {found['low']:.3g} to {high} requests/s ({from_seeds})")
+    nearest = answer["nearest"]
+    if nearest["margin_percent"] is not None:
+        lines.append(f"margin     {nearest['margin_percent']:.1f} % left to {nearest['target']}")
+    second = answer["runner_up"]
+    if second is not None:
+        lead = f", {answer['lead']:.1f} % behind" if answer["lead"] is not None else ""
+        lines.append(f"runner-up  {_carries(second)}{_with(second['options'])}{lead}")
+    lines.append(f"binds      {answer['binding'] or 'nothing'}: {answer['evidence']}")
+    lines.append(f"changes    {answer['change']}")
+    if answer["objective"] == "pareto":
+        lines += _front(answer)
+    lines += _left_out(answer)
+    return "\n".join([*lines, "", answer["command"]])
+
+
+def _carries(entry: Mapping[str, Any]) -> str:
+    gpus = entry["num_gpus"]
+    return f"{entry['request_rate']:.3g} requests/s on {gpus} GPU{'s' if gpus != 1 else ''}"
+
+
+def _with(options: Mapping[str, str]) -> str:
+    told = ", ".join(f"{name.replace('_', '-')}={value}" for name, value in options.items())
+    return f" with {told}" if told else ""
+
+
+def _front(answer: Mapping[str, Any]) -> list[str]:
+    """Return the runs that no other dominates, the fastest for its users first."""
+    rows = [
+        (run["output_tokens_per_second_per_user"], run["output_tokens_per_second_per_gpu"], one)
+        for one in answer["evaluated"]
+        for run in one.get("runs", ())
+        if run.get("dominated") is False
+    ]
+    lines = ["front      tokens/s/user  tokens/s/GPU"]
+    for user, gpu, one in sorted(rows, key=lambda row: -row[0])[:MOST_ROWS]:
+        lines.append(f"           {user:13.1f}  {gpu:12.1f} {_with(one['options'])}")
+    return lines
+
+
+def _left_out(answer: Mapping[str, Any]) -> list[str]:
+    """Say what could not run, each reason once."""
+    reasons: dict[str, int] = {}
+    for one in answer["evaluated"]:
+        if "reason" in one:
+            reasons[one["reason"]] = reasons.get(one["reason"], 0) + 1
+    shown = list(reasons.items())[:MOST_ROWS]
+    return [f"left out   {number}: {reason}" for reason, number in shown]

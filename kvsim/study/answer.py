@@ -1,0 +1,182 @@
+"""The answer of a search: numbers for JSON, and a sheet of a few lines."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kvsim.fleet.serve_fleet import resolve_fleet
+from kvsim.study.binding import REMEDIES, what_binds
+from kvsim.study.command import vllm_line
+from kvsim.study.objective import dominated
+from kvsim.study.search import interval
+from kvsim.study.slo import ENOUGH_FOR_P99, LONG, SERVED, STABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.study.objective import Outcome, Wish
+    from kvsim.study.slo import Slo
+    from kvsim.study.space import Candidate
+    from kvsim.study.trial import Trial
+
+
+def answer_of(
+    candidates: Sequence[Candidate],
+    outcomes: Sequence[Outcome],
+    slo: Slo,
+    wish: Wish,
+    *,
+    num_requests: int,
+    seeds: int,
+) -> dict[str, Any]:
+    """Return all that a search found; ``request_rate`` is 0 where nothing meets the targets.
+
+    Parameters
+    ----------
+    candidates : every configuration, with the reasons of those that cannot run
+    outcomes : of those served the whole trace, best first
+    slo, wish : what was asked
+    num_requests : of the trace
+    seeds : replications behind the interval; 1 leaves the bracket as it is
+    """
+    answer: dict[str, Any] = {"objective": wish.objective, "slo": str(slo)}
+    answer |= {"num_requests": num_requests}
+    met = [one for one in outcomes if one.bracket.low > 0]
+    answer |= _best(met[0], slo, seeds) if met else _nothing(outcomes, wish)
+    runner_up = _entry(met[1], wish) if len(met) > 1 else None
+    answer["runner_up"] = runner_up
+    answer["lead"] = _lead(met[0], met[1], wish) if len(met) > 1 else None
+    if slo.needs_many and num_requests < ENOUGH_FOR_P99:
+        answer["notes"].append(
+            f"a 99th percentile of {num_requests:,} requests rests on "
+            f"{max(num_requests // 100, 1)} of them; --num-requests {ENOUGH_FOR_P99} or more"
+        )
+    front = [point for one in met for point in one.points]
+    evaluated = []
+    whole = {id(one.candidate): one for one in outcomes}
+    for candidate in candidates:
+        outcome = whole.get(id(candidate))
+        if outcome is not None:
+            evaluated.append(_entry(outcome, wish) | _runs(outcome, front))
+        else:
+            reason = candidate.reason or "not among the best with a short trace"
+            if not candidate.reason and wish.objective == "gpus":
+                reason = "not among the best with a short trace, or too many GPUs"
+            evaluated.append({"options": candidate.options, "reason": reason})
+    return answer | {"evaluated": evaluated}
+
+
+def _best(best: Outcome, slo: Slo, seeds: int) -> dict[str, Any]:
+    trials, bracket = best.trials, best.bracket
+    config = trials.config
+    low = trials.whole(bracket.low)
+    line = vllm_line(config)
+    notes = list(line.notes)
+    found = interval(trials.passes, bracket, seeds)
+    answer: dict[str, Any] = {
+        "request_rate": bracket.low,
+        "num_gpus": best.num_gpus,
+        "options": best.candidate.options,
+        "interval": {
+            "low": found.low,
+            "high": _finite(found.high),
+            "bracket": [bracket.low, _finite(bracket.high)],
+            "replications": seeds,
+        },
+        "command": line.command,
+        "binding": None,
+        "evidence": "no rate that was tried fails: the trace cannot overload this deployment",
+        "change": "more requests (--num-requests), or a tighter target",
+    }
+    nearest = min(low.margins, key=lambda name: low.margins[name])
+    answer["nearest"] = {"target": nearest, "margin_percent": _percent(low.margins[nearest])}
+    answer["values"] = dict(low.values)
+    if bracket.high != math.inf:
+        high = trials.whole(bracket.high)
+        if high.missed == (LONG,):
+            answer["evidence"] = f"at {bracket.high:.3g}/s the trace is too short to tell"
+            notes.append(_longer(high))
+        else:
+            most = resolve_fleet(config).scheduler_config.max_num_seqs
+            cause, evidence = what_binds(high, most)
+            answer |= {"binding": cause, "evidence": f"at {bracket.high:.3g}/s {evidence}"}
+            answer["change"] = f"{REMEDIES[cause]}; nearest target {nearest}"
+    return answer | {"notes": notes}
+
+
+def _longer(high: Trial) -> str:
+    assert high.backlog is not None
+    return (
+        "more may be possible: at higher rates half the arrivals take less time than a request "
+        "stays, and the replicas never fill up; --num-requests "
+        f"{2 * high.backlog.enough_requests} or more shows the steady state"
+    )
+
+
+def _nothing(outcomes: Sequence[Outcome], wish: Wish) -> dict[str, Any]:
+    """Say by how much the lowest rate of the nearest configuration misses."""
+    reason = f"no configuration carries {wish.asked_rate:g} requests/s" if wish.asked_rate else ""
+    for one in outcomes:
+        lowest = one.trials.whole(min(rate for rate, seed in one.trials.runs if seed == 0))
+        told = [f"{name} is {_plain(value)}" for name, value in lowest.values.items()]
+        said = {STABLE: "requests pile up", SERVED: "requests are left unserved"}
+        said[LONG] = "the trace is too short"
+        told += [said[name] for name in lowest.missed if name in said]
+        reason = f"no rate meets it: at {lowest.request_rate:.3g}/s {', '.join(told)}"
+        break
+    empty = dict.fromkeys(("options", "command", "binding", "evidence", "interval", "nearest"))
+    return empty | {"request_rate": 0.0, "num_gpus": 0, "reason": reason, "notes": []}
+
+
+def _entry(outcome: Outcome, wish: Wish) -> dict[str, Any]:
+    """Return a configuration with what it carries."""
+    config, rate = outcome.trials.config, outcome.bracket.low
+    entry: dict[str, Any] = {
+        "options": outcome.candidate.options,
+        "num_gpus": outcome.num_gpus,
+        "request_rate": rate,
+        "rate_per_gpu": rate / outcome.num_gpus,
+    }
+    if outcome.replicas is not None:
+        entry["data_parallel_size"] = outcome.replicas
+    if wish.prices and rate:
+        cost = wish.cost(outcome.candidate.config or config, outcome.num_gpus, rate)  # type: ignore[arg-type]
+        entry["cost_per_1000_requests"] = cost
+    return entry
+
+
+def _runs(outcome: Outcome, front: Sequence[Any]) -> dict[str, Any]:
+    """Return the runs behind an outcome, with their places on the Pareto front."""
+    runs = []
+    points = {point.request_rate: point for point in outcome.points}
+    for (rate, seed), trial in sorted(outcome.trials.runs.items()):
+        row: dict[str, Any] = {"request_rate": rate, "seed": seed, "met": trial.met}
+        row |= {"missed": list(trial.missed), "values": dict(trial.values)}
+        point = points.get(rate) if seed == 0 else None
+        if point is not None:
+            row["output_tokens_per_second_per_gpu"] = point.tokens_per_gpu
+            row["output_tokens_per_second_per_user"] = point.tokens_per_user
+            row["dominated"] = dominated(point, front)
+        runs.append(row)
+    return {"runs": runs}
+
+
+def _lead(best: Outcome, second: Outcome, wish: Wish) -> float | None:
+    """Return by how many percent the best is better than the second."""
+    first, other = abs(wish.score(best)), abs(wish.score(second))
+    if first == other:  # as many GPUs: the one that carries more was put first
+        first, other = best.bracket.low, second.bracket.low
+    return 100 * abs(first - other) / other if other else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _percent(share: float) -> float | None:
+    return 100 * share if math.isfinite(share) else None
+
+
+def _plain(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4g}"

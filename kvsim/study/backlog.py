@@ -1,0 +1,63 @@
+"""Whether as many requests begin as come: what a short trace hides from latency targets."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Standard deviations of a Poisson number that a backlog may have grown by, and the share of all
+#: requests: an overload of 2 % is within what a search tells apart.
+NOISE, SHARE = 3.0, 0.01
+#: Share of the arrivals' time over which a backlog is averaged.
+WINDOW = 0.1
+
+
+class Backlog(NamedTuple):
+    """Requests that have come and wait for their first token: before half time, and at the end.
+
+    Those that decode do not count: there are more of them when more have come, and at most
+    ``max_num_seqs``; an overload shows in who waits. ``is_long`` where half the arrivals take no
+    less time than a mean request stays; in a shorter trace the replicas are still filling up.
+    ``enough_requests`` would do at this rate.
+    """
+
+    half: float
+    end: float
+    num_requests: int
+    is_long: bool
+    enough_requests: int
+
+    @property
+    def grows(self) -> bool:
+        """Whether more wait at the end than at half time, beyond noise."""
+        noise = NOISE * math.sqrt(self.half + 1) + SHARE * self.num_requests
+        return self.end > self.half + noise
+
+
+def backlog_of(table: NDArray[Any]) -> Backlog:
+    """Look at a requests table; rejected and unsent requests do not count."""
+    left_out = (FinishReason.REJECTED, FinishReason.UNSENT)
+    rows = table[~np.isin(table["finish_reason"], left_out)]
+    arrivals = rows["arrival_time"]
+    if len(rows) < 2 or arrivals.max() == arrivals.min():
+        return Backlog(0.0, 0.0, len(rows), is_long=True, enough_requests=len(table))
+    begin, end = float(arrivals.min()), float(arrivals.max())
+    half, width = (end - begin) / 2, WINDOW * (end - begin)
+    begins = np.where(np.isnan(rows["first_token_time"]), np.inf, rows["first_token_time"])
+
+    def waiting(until: float) -> float:
+        from_, to = np.maximum(arrivals, until - width), np.minimum(begins, until)
+        return float(np.maximum(to - from_, 0.0).sum()) / width
+
+    ended = rows[~np.isnan(rows["finish_time"])]
+    stay = float((ended["finish_time"] - ended["arrival_time"]).mean()) if len(ended) else 0.0
+    enough = math.ceil(len(table) * max(stay / half, 1.0) / 100) * 100
+    found = waiting(begin + half), waiting(end)
+    return Backlog(*found, len(rows), is_long=stay <= half, enough_requests=enough)

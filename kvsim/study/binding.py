@@ -1,0 +1,91 @@
+"""What binds: read off the lowest rate that fails.
+
+In this order, by evidence of that run:
+
+1. ``memory``: requests were preempted, or an admission was refused, in at least one of a hundred
+   steps or requests: there was a place in the batch and no KV memory for it.
+2. ``link``, with separate pools: a mean transfer of KV takes more than half of a mean TTFT.
+3. ``decode``: what was missed is TPOT, ITL, or end-to-end latency of which most is not TTFT; or
+   TTFT, while requests waited for places that decoding ones held (``max_num_seqs``), or with
+   separate pools while those that decode were busier than those that prefill.
+4. ``prefill``: any other missed TTFT, and a backlog of requests that wait for their first token.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvsim.study.trial import Trial
+
+#: Share of the steps that refuse an admission, or of the requests that are preempted, for memory.
+OFTEN = 0.01
+
+Cause = Literal["memory", "prefill", "decode", "link"]
+
+#: What moves each bound.
+REMEDIES = {
+    "memory": "more KV memory: --kv-cache-dtype fp8, more GPUs per replica",
+    "prefill": "faster prompts: more GPUs per replica, prefix caching, separate prefill replicas",
+    "decode": "faster steps: more GPUs per replica or more replicas, FP8 weights, another "
+    "--max-num-seqs",
+    "link": "a faster --kv-transfer-fabric, or prompts computed where they are decoded",
+}
+
+
+class Binding(NamedTuple):
+    """What binds, and what tells so."""
+
+    cause: Cause
+    evidence: str
+
+
+def what_binds(trial: Trial, max_num_seqs: int) -> Binding:
+    """Say what binds at the lowest rate that failed, from a whole run.
+
+    Parameters
+    ----------
+    trial : the run
+    max_num_seqs : most requests that one replica runs at once
+    """
+    assert trial.summary is not None
+    summary = trial.summary
+    missed = ", ".join(trial.missed)
+    kv, steps = summary["kv_cache"], summary["num_steps"]
+    served = max(summary["completed"], 1)
+    if summary["num_preemptions"] >= OFTEN * served:
+        return Binding("memory", f"{summary['num_preemptions']:,} preemptions; missed: {missed}")
+    if kv["num_allocation_failures"] >= OFTEN * steps:
+        text = f"{kv['num_allocation_failures']:,} admissions refused for lack of KV memory"
+        return Binding("memory", f"{text}; missed: {missed}")
+    moved, ttft = summary["kv_transfers"], summary["mean_ttft_ms"] or 0.0
+    if moved and (moved["mean_ms"] or 0.0) > ttft / 2:
+        return Binding("link", f"transfers take {moved['mean_ms']:.0f} ms of {ttft:.0f} ms TTFT")
+    if _is_decode(trial, summary, max_num_seqs):
+        return Binding("decode", f"missed: {missed}")
+    return Binding("prefill", f"missed: {missed}")
+
+
+def _is_decode(trial: Trial, summary: Mapping[str, Any], max_num_seqs: int) -> bool:
+    late = " ".join(name for name in trial.missed)
+    if "goodput" in late:  # which of the targets is nearest to, or beyond, its middle request
+        return _decode_is_later(trial, summary)
+    if "tpot" in late or "itl" in late:
+        return True
+    if "e2el" in late or "normalized" in late:
+        return bool((summary["mean_e2el_ms"] or 0) > 2 * (summary["mean_ttft_ms"] or 0))
+    if summary["pools"]:
+        busy = {pool["role"]: pool["mean_busy"] or 0.0 for pool in summary["pools"]}
+        return bool(busy.get("decode", 0.0) > busy.get("prefill", 0.0))
+    full = [row["peak_running"] >= max_num_seqs for row in summary["replicas"]]
+    single = summary["total_output_tokens"] <= summary["completed"]
+    return any(full) and not single
+
+
+def _decode_is_later(trial: Trial, summary: Mapping[str, Any]) -> bool:
+    """Compare how much of each target the ninetieth percentile of its latency takes."""
+    taken = {name: (summary[f"p90_{name}_ms"] or 0.0) / limit for name, limit in trial.targets}
+    worst = max(taken, key=lambda name: taken[name])
+    return worst == "tpot" or (worst == "e2el" and "tpot" not in taken and "ttft" not in taken)

@@ -1,0 +1,187 @@
+"""The best of many configurations: all where they are few, else successive halving.
+
+Every configuration is first searched with a short trace and a wide bracket; a quarter of them goes
+on to the whole trace. Spaces too large for that are sampled by Optuna's TPE instead of walked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import TYPE_CHECKING, Any
+
+from kvsim.study.objective import Outcome, dominated, points_of
+from kvsim.study.search import TOLERANCE, fewest, highest_rate
+from kvsim.study.space import candidate, combinations, size_of, without_rejecting
+from kvsim.study.trial import Trials
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kvsim.study.objective import Wish
+    from kvsim.study.slo import Slo
+    from kvsim.study.space import Candidate
+    from kvsim.study.trial import Requests
+
+#: So many configurations are all served the whole trace.
+FEW = 8
+#: Share of the trace in the first stage, its least length, and the bracket's tolerance there.
+SHORT, LEAST, ROUGH = 8, 100, 0.1
+#: Configurations that go on: one in so many, and at least so many.
+KEPT, LEAST_KEPT = 4, 4
+#: A space with more options and more combinations than this is sampled, so many times.
+MOST_OPTIONS, MOST_COMBINATIONS, SAMPLES = 5, 2000, 200
+#: Most replicas that ``gpus`` tries without ``--max-gpus``.
+MOST_REPLICAS = 64
+
+
+def outcome_of(
+    one: Candidate, requests: Requests, slo: Slo, guess: float, tolerance: float = TOLERANCE
+) -> Outcome:
+    """Search the highest rate of a configuration."""
+    assert one.config is not None
+    trials = Trials(one.config, requests, slo)
+    bracket = highest_rate(trials.passes, guess, tolerance=tolerance)
+    return Outcome(one, trials, bracket, one.num_gpus)
+
+
+def enough_replicas(
+    one: Candidate, requests: Requests, slo: Slo, asked: float, max_gpus: int | None
+) -> Outcome | None:
+    """Find the fewest replicas that carry a rate, and the highest rate that these carry."""
+    assert one.config is not None
+    config = one.config
+    most = max_gpus // one.num_gpus if max_gpus else MOST_REPLICAS
+    made: dict[int, Trials] = {}
+
+    def passes(number: int) -> bool:
+        made[number] = Trials(
+            config.model_copy(update={"data_parallel_size": number}), requests, slo
+        )
+        return made[number].passes(asked)
+
+    number = fewest(passes, most)
+    if number is None:
+        return None
+    trials = made[number]
+    return Outcome(
+        one, trials, highest_rate(trials.passes, asked), number * one.num_gpus, replicas=number
+    )
+
+
+def choose(
+    given: Mapping[str, Any],
+    over: Mapping[str, Sequence[str]],
+    requests: Requests,
+    slo: Slo,
+    wish: Wish,
+    *,
+    guess: float,
+    max_gpus: int | None = None,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
+) -> tuple[list[Candidate], list[Outcome]]:
+    """Search configurations; returns all of them, and the outcomes of those served the whole trace.
+
+    Outcomes come best first.
+
+    Raises
+    ------
+    ValueError
+        If none of them can run.
+    """
+    trace = requests(guess, 0)
+    if len(over) > MOST_OPTIONS and size_of(over) > MOST_COMBINATIONS:
+        candidates, kept = _sampled(given, over, requests, slo, wish, guess, max_gpus, on_progress)
+    else:
+        made = [candidate(given, options, trace, max_gpus) for options in combinations(over)]
+        candidates = without_rejecting(made, len(trace))
+        kept = [one for one in candidates if not one.reason]
+        if len(kept) > FEW:
+            short = shortened(requests, len(trace))
+            rough = []
+            for number, one in enumerate(kept):
+                rough.append(outcome_of(one, short, slo, guess, ROUGH))
+                on_progress(number + 1, len(kept))
+            kept = [o.candidate for o in best_of(rough, wish)]
+    if not [one for one in candidates if not one.reason]:
+        reasons = dict.fromkeys(one.reason for one in candidates)
+        raise ValueError(f"no configuration can run: {'; '.join(reasons)}")
+    outcomes = []
+    for one in kept:
+        if wish.objective == "gpus":
+            assert wish.asked_rate is not None
+            found = enough_replicas(one, requests, slo, wish.asked_rate, max_gpus)
+        else:
+            found = outcome_of(one, requests, slo, guess)
+        if found is not None:
+            found.points = points_of(found)
+            outcomes.append(found)
+    return candidates, sorted(outcomes, key=lambda o: (-wish.score(o), o.num_gpus, -o.bracket.low))
+
+
+def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:
+    """Return the quarter that goes on; of a Pareto front, what fewest others dominate."""
+    number = max(math.ceil(len(outcomes) / KEPT), LEAST_KEPT)
+    if wish.objective == "pareto":
+        points = {id(o): points_of(o) for o in outcomes}
+        everything = [p for own in points.values() for p in own]
+
+        def rank(o: Outcome) -> float:
+            return -sum(not dominated(p, everything) for p in points[id(o)])
+    else:
+
+        def rank(o: Outcome) -> float:
+            return -wish.score(o)
+
+    return sorted(outcomes, key=rank)[:number]
+
+
+def shortened(requests: Requests, num_requests: int) -> Requests:
+    """Return the beginning of the same requests, for the first stage."""
+    number = min(max(num_requests // SHORT, LEAST), num_requests)
+    return lambda rate, seed: requests(rate, seed)[:number]
+
+
+def _sampled(
+    given: Mapping[str, Any],
+    over: Mapping[str, Sequence[str]],
+    requests: Requests,
+    slo: Slo,
+    wish: Wish,
+    guess: float,
+    max_gpus: int | None,
+    on_progress: Callable[[int, int], object],
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Sample a space by Optuna's TPE with the short trace; returns what was seen, and the best."""
+    try:
+        optuna = importlib.import_module("optuna")
+    except ImportError:
+        raise ValueError(
+            f"--over: {size_of(over):,} combinations of {len(over)} options are too many to try "
+            f"all; pip install optuna, and {SAMPLES} of them are sampled"
+        ) from None
+    trace = requests(guess, 0)
+    short = shortened(requests, len(trace))
+    seen: dict[tuple[str, ...], tuple[Candidate, Outcome | None]] = {}
+
+    def score(trial: Any) -> float:
+        options = {name: trial.suggest_categorical(name, values) for name, values in over.items()}
+        key = tuple(options.values())
+        if key not in seen:
+            one = candidate(given, options, trace, max_gpus)
+            outcome = None if one.reason else outcome_of(one, short, slo, guess, ROUGH)
+            seen[key] = (one, outcome)
+        found = seen[key][1]
+        on_progress(trial.number + 1, SAMPLES)
+        return -1e12 if found is None else max(wish.score(found), -1e12)
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    sampler = optuna.samplers.TPESampler(seed=0)
+    optuna.create_study(direction="maximize", sampler=sampler).optimize(score, n_trials=SAMPLES)
+    candidates = without_rejecting([one for one, _ in seen.values()], len(trace))
+    fit = [
+        outcome
+        for one, (_, outcome) in zip(candidates, seen.values(), strict=True)
+        if outcome is not None and not one.reason
+    ]
+    return candidates, [outcome.candidate for outcome in best_of(fit, wish)]

@@ -1,0 +1,120 @@
+"""A configuration as a line that ``vllm serve`` accepts, and what that line cannot say."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.catalog import get_model
+from kvsim.catalog.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from kvsim.config import Config
+
+#: Fields that are flags of ``vllm serve`` 0.33, in the order of its help.
+FLAGS = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    *("enable_expert_parallel", "dtype", "quantization", "hf_config_path", "language_model_only"),
+    *("max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes", "kv_cache_dtype"),
+    *("num_gpu_blocks_override", "block_size", "enable_prefix_caching", "mamba_cache_mode"),
+    *("mamba_ssm_cache_dtype", "disable_hybrid_kv_cache_manager", "kv_offloading_size"),
+    *("kv_offloading_backend", "kv_transfer_config", "speculative_config", "enable_lora"),
+    *("max_loras", "max_lora_rank", "max_num_seqs", "max_num_batched_tokens"),
+    *("enable_chunked_prefill", "long_prefill_token_threshold", "scheduling_policy"),
+    *("async_scheduling", "enforce_eager", "max_cudagraph_capture_size"),
+)
+#: Values that vLLM has, where kvsim has more; and what it calls those it has by another name.
+VALUES = {
+    "kv_cache_dtype": ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"),
+    "quantization": ("fp8", "awq", "gptq", "bitsandbytes", "mxfp4"),
+    "scheduling_policy": ("fcfs", "priority"),
+}
+NAMES = {("kv_cache_dtype", "bf16"): "bfloat16"}
+#: What is no property of a server: its card, its requests, and what is recorded of a run.
+NOT_SERVING = frozenset(
+    (
+        *("model", "gpu", "workload", "trace", "request_rate", "num_requests", "seed", "goodput"),
+        *("trace_digest", "record_steps", "record_memory_map", "check_invariants", "backend"),
+        *("cost_model", "horizon", "logged", "vllm_version", "kv_events_config", "max_concurrency"),
+        *("front_end_latency", "front_end_latency_per_token", "session_think_time"),
+    )
+)
+
+
+class Line(NamedTuple):
+    """A command, and notes on what it leaves out."""
+
+    command: str
+    notes: tuple[str, ...]
+
+
+def vllm_line(config: Config) -> Line:
+    """Write a configuration down as ``vllm serve`` takes it.
+
+    Flags that were not given are left out, for kvsim fills them in as vLLM does; the degree of
+    tensor parallelism is always told.
+
+    Examples
+    --------
+    >>> from kvsim.config import Config
+    >>> vllm_line(Config.build(model="llama-3.1-8b", max_num_seqs=64)).command
+    'vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 1 --max-num-seqs 64'
+    """
+    words, notes, left_out = ["vllm", "serve", model_name(config)], [], []
+    for name in FLAGS:
+        value = getattr(config, name)
+        if name != "tensor_parallel_size" and (name not in config.model_fields_set):
+            continue
+        off = value is False and type(config).model_fields[name].default is False
+        if value is None or off:
+            continue
+        value = NAMES.get((name, value), value) if isinstance(value, str) else value
+        if name in VALUES and value not in VALUES[name]:
+            left_out.append(f"{_flag(name)} {value}")
+        else:
+            words += _written(name, value)
+    own = config.model_fields_set - set(FLAGS) - NOT_SERVING - {"pool"}
+    left_out += [f"{_flag(n)} {getattr(config, n)}" for n in type(config).model_fields if n in own]
+    if left_out:
+        notes.append(f"not in the vllm serve line, for vLLM has no such: {'; '.join(left_out)}")
+    if config.pool is not None or config.num_prefill_workers is not None:
+        notes.append(
+            "prefill and decode replicas are servers of their own: one of this line for each, "
+            "with the options of its pool and a --kv-transfer-config for its role"
+        )
+    return Line(shlex.join(words), tuple(notes))
+
+
+def model_name(config: Config) -> str:
+    """Return what vLLM calls the model: its Hugging Face id, or the folder of its config.json."""
+    model = config.model
+    if isinstance(model, ModelSpec):
+        return model.hf_id or model.name
+    path = Path(model)
+    if path.name == "config.json":
+        return str(path.parent)
+    if "/" in model or config.hf_config_path is not None:  # an id, perhaps of a fine-tune
+        return model
+    return get_model(model).hf_id or model
+
+
+def _written(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [_flag(name) if value else f"--no-{_flag(name)[2:]}"]
+    if is_dataclass(value):
+        return [_flag(name), json.dumps(_given(value))]
+    return [_flag(name), f"{value:g}" if isinstance(value, float) else str(value)]
+
+
+def _given(value: Any) -> dict[str, Any]:
+    """Return the fields of a JSON flag that are not as vLLM has them anyway."""
+    kept = {f.name: getattr(value, f.name) for f in fields(value)}
+    kept = {f.name: kept[f.name] for f in fields(value) if kept[f.name] not in (f.default, None)}
+    return {k: _given(v) if is_dataclass(v) else v for k, v in kept.items()}
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,146 @@
+"""What makes one configuration better than another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from kvsim.catalog import get_gpu
+from kvsim.catalog.spec import GpuSpec
+from kvsim.errors import unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvsim.config import RunConfig
+    from kvsim.study.search import Bracket
+    from kvsim.study.space import Candidate
+    from kvsim.study.trial import Trials
+
+Objective = Literal["rate", "gpus", "cost", "pareto"]
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
+
+
+@dataclass
+class Outcome:
+    """What a configuration carries.
+
+    Parameters
+    ----------
+    candidate : the configuration asked about
+    trials : its runs
+    bracket : the highest rate that passed, and the next that failed
+    num_gpus : of the replicas that the bracket is for
+    replicas : how many there are, where that was asked
+    """
+
+    candidate: Candidate
+    trials: Trials
+    bracket: Bracket
+    num_gpus: int
+    replicas: int | None = None
+    points: list[Point] = field(default_factory=list)
+
+
+class Point(NamedTuple):
+    """A run on the two axes of a Pareto front."""
+
+    request_rate: float
+    tokens_per_gpu: float
+    tokens_per_user: float
+
+
+class Wish(NamedTuple):
+    """An objective with what it needs.
+
+    ``asked_rate`` is to be carried, under ``gpus``; ``prices`` are per GPU-hour by card, under
+    ``cost``.
+    """
+
+    objective: Objective
+    asked_rate: float | None = None
+    prices: Mapping[str, float] = {}
+
+    def score(self, outcome: Outcome) -> float:
+        """Return how good an outcome is; more is better, minus infinity is out of question."""
+        rate, gpus = outcome.bracket.low, outcome.num_gpus
+        if rate <= 0 or outcome.candidate.config is None:
+            return -math.inf
+        if self.objective == "rate":
+            return rate
+        if self.objective == "gpus":
+            assert self.asked_rate is not None
+            if outcome.replicas is not None:
+                return -gpus
+            return -gpus * math.ceil(self.asked_rate / rate)
+        if self.objective == "cost":
+            return -self.cost(outcome.candidate.config, gpus, rate)
+        return rate / gpus
+
+    def cost(self, config: RunConfig, gpus: int, rate: float) -> float:
+        """Return the price of a thousand requests."""
+        return 1000 * gpus * self.prices[gpu_name(config)] / 3600 / rate
+
+
+def gpu_name(config: RunConfig) -> str:
+    """Return the catalogue's name of the card."""
+    return config.gpu.name if isinstance(config.gpu, GpuSpec) else get_gpu(config.gpu).name
+
+
+def read_objective(name: str) -> Objective:
+    """Return an objective by name.
+
+    Raises
+    ------
+    ValueError
+        For an unknown one.
+    """
+    for one in get_args(Objective):
+        if one == name:
+            found: Objective = one
+            return found
+    raise unknown_name("objective", name, OBJECTIVES)
+
+
+def read_prices(texts: Sequence[str]) -> dict[str, float]:
+    """Read ``GPU=PRICE`` per GPU-hour.
+
+    Raises
+    ------
+    ValueError
+        For what is no such text, or an unknown card.
+    """
+    prices = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = math.nan
+        if not equals or not 0 < price < math.inf:
+            raise ValueError(f"--gpu-price {text}: must be GPU=PRICE, per hour and above 0")
+        prices[get_gpu(name).name] = price
+    return prices
+
+
+def dominated(point: Point, others: Sequence[Point]) -> bool:
+    """Say whether another point is at least as good on both axes, and better on one."""
+    own = (point.tokens_per_gpu, point.tokens_per_user)
+    return any(
+        (p.tokens_per_gpu >= own[0] and p.tokens_per_user >= own[1])
+        and (p.tokens_per_gpu, p.tokens_per_user) != own
+        for p in others
+    )
+
+
+def points_of(outcome: Outcome) -> list[Point]:
+    """Return the whole runs that met every target: output tokens/s/GPU, and tokens/s of a user."""
+    found = []
+    for (_, seed), trial in sorted(outcome.trials.runs.items()):
+        if seed == 0 and trial.met and trial.summary is not None:
+            tpot = trial.summary["mean_tpot_ms"]
+            if tpot:
+                through = trial.summary["output_throughput"] / outcome.num_gpus
+                found.append(Point(trial.request_rate, through, 1000 / tpot))
+    return found

@@ -1,0 +1,166 @@
+"""Targets that a run meets or misses: of its summary, and of its requests.
+
+The two kinds are never mixed up. A predicate such as ``p99_ttft_ms<=1000`` looks at one aggregate
+over the requests that finished, with percentiles as the summary has them (linear interpolation).
+Goodput looks at every request: so many of all must meet every target, and one that was rejected or
+did not finish is a miss.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvsim.errors import unknown_name
+from kvsim.results.metrics import Pool, summarize
+from kvsim.results.tables import REQUESTS, FinishReason
+from kvsim.results.totals import Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+#: Share of all requests that must meet the targets of ``--goodput`` when nothing is said.
+ATTAIN = 0.95
+#: Below so many requests a 99th percentile rests on fewer than ten of them.
+ENOUGH_FOR_P99 = 1000
+#: What the targets are called that every search adds. The first: as many requests begin as come.
+STABLE = "backlog"
+#: The second: half the arrivals take no less time than a request stays, so that the replicas have
+#: filled up; a shorter trace cannot overload them, and shows nothing of a rate.
+LONG = "long trace"
+#: The third: what could be served was served.
+SERVED = "unserved"
+GOODPUT = "goodput_attainment"
+_PREDICATE = re.compile(r"\s*([A-Za-z][\w-]*)\s*([<>=!~]+)\s*(\S*)\s*")
+
+
+class Predicate(NamedTuple):
+    """A bound on one aggregate of the summary; ``is_upper`` for ``<=``."""
+
+    metric: str
+    is_upper: bool
+    limit: float
+
+    def __str__(self) -> str:
+        return f"{self.metric}{'<=' if self.is_upper else '>='}{self.limit:g}"
+
+    def margin(self, value: float | None) -> float:
+        """Return what is left to the bound as a share of it; below 0 is a miss.
+
+        What is not defined misses: a run in which it never happened is no proof.
+        """
+        if value is None:
+            return -math.inf
+        left = self.limit - value if self.is_upper else value - self.limit
+        return left / abs(self.limit) if self.limit else math.copysign(math.inf, left or 1.0)
+
+
+@dataclass(frozen=True)
+class Slo:
+    """All that a run must meet.
+
+    Parameters
+    ----------
+    predicates : bounds on aggregates
+    goodput : targets of each request in ms by metric: ttft, tpot, e2el
+    attain : share of all requests that must meet every target
+    """
+
+    predicates: tuple[Predicate, ...] = ()
+    goodput: tuple[tuple[str, float], ...] = ()
+    attain: float = ATTAIN
+
+    def __str__(self) -> str:
+        told = [str(one) for one in self.predicates]
+        if self.goodput:
+            targets = " ".join(f"{name}:{limit:g}" for name, limit in self.goodput)
+            told.append(f"{100 * self.attain:g} % of requests within {targets} ms")
+        return ", ".join(told)
+
+    @property
+    def needs_many(self) -> bool:
+        """Whether a 99th percentile is asked for."""
+        return any(one.metric.startswith("p99") for one in self.predicates)
+
+    def margins(self, summary: Mapping[str, Any]) -> dict[str, float]:
+        """Return what is left to each bound, as a share of it."""
+        found = {str(one): one.margin(summary[one.metric]) for one in self.predicates}
+        if self.goodput:
+            bound = Predicate(GOODPUT, is_upper=False, limit=self.attain)
+            found[str(bound)] = bound.margin(summary[GOODPUT])
+        return found
+
+    def values(self, summary: Mapping[str, Any]) -> dict[str, float | None]:
+        """Return what the bounds look at."""
+        names = [one.metric for one in self.predicates] + [GOODPUT] * bool(self.goodput)
+        return {name: summary[name] for name in names}
+
+
+def read_slo(
+    predicates: Sequence[str], goodput: Mapping[str, float] | None, attain: float | None
+) -> Slo:
+    """Read what the command line says.
+
+    Raises
+    ------
+    ValueError
+        In one line, for a wrong predicate, a share out of range, or no target at all.
+    """
+    if attain is not None and not goodput:
+        raise ValueError("--attain is a share of the requests that meet --goodput; give that")
+    if attain is not None and not 0 < attain <= 1:
+        raise ValueError(f"--attain {attain:g}: must be above 0 and at most 1")
+    if not predicates and not goodput:
+        raise ValueError('no target: give --slo "p99_ttft_ms<=1000" or --goodput ttft:1000 tpot:30')
+    bounds = tuple(read_predicate(text) for text in predicates)
+    return Slo(bounds, tuple((goodput or {}).items()), ATTAIN if attain is None else attain)
+
+
+def read_predicate(text: str) -> Predicate:
+    """Read ``METRIC<=NUMBER`` or ``METRIC>=NUMBER``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown metric, with near names; another operator; what is no number.
+
+    Examples
+    --------
+    >>> read_predicate("p99_ttft_ms<=1000")
+    Predicate(metric='p99_ttft_ms', is_upper=True, limit=1000.0)
+    """
+    found = _PREDICATE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"--slo {text}: must be METRIC<=NUMBER or METRIC>=NUMBER")
+    metric, operator, number = found[1].replace("-", "_"), found[2], found[3]
+    if operator not in ("<=", ">="):
+        raise ValueError(f"--slo {text}: {operator} is neither <= nor >=")
+    if metric in ("request_goodput", GOODPUT):
+        raise ValueError(f"--slo {text}: goodput is per request; give --goodput and --attain")
+    if metric not in aggregates():
+        raise ValueError(f"--slo: {unknown_name('metric', metric, aggregates())}")
+    try:
+        limit = float(number)
+    except ValueError:
+        raise ValueError(f"--slo {text}: {number!r} is no number") from None
+    if not math.isfinite(limit):
+        raise ValueError(f"--slo {text}: must be finite")
+    return Predicate(metric, operator == "<=", limit)
+
+
+@cache
+def aggregates() -> tuple[str, ...]:
+    """Return the names that a predicate may look at: the summary's single numbers."""
+    row: NDArray[Any] = np.zeros(1, dtype=REQUESTS)
+    row["finish_reason"] = FinishReason.FINISHED
+    row["num_output_tokens"] = 1
+    summary = summarize(row, [Totals()], Pool(1, 1, 1), end_time=1.0)
+    left_out = {"request_goodput", GOODPUT}
+    return tuple(n for n, v in summary.items() if n not in left_out and not isinstance(v, dict))

@@ -1,0 +1,159 @@
+"""Configurations to choose from: the options of ``--over``, and what of them cannot run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from kvsim.config import RunConfig
+from kvsim.errors import unknown_name
+from kvsim.fleet.intake import admissible_requests
+from kvsim.fleet.serve_fleet import pool_setup, pools_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kvsim.trace import Trace
+
+#: Options that every configuration of a search shares: its requests, and what is recorded.
+SHARED = frozenset(
+    (
+        *("workload", "trace", "request_rate", "num_requests", "seed", "trace_digest", "goodput"),
+        *("horizon", "max_concurrency", "record_steps", "record_memory_map", "kv_events_config"),
+        *("pool", "logged"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration of a search.
+
+    Parameters
+    ----------
+    options : what it sets of ``--over``, by name
+    config : the whole of it; None where it cannot be
+    num_gpus : of all its replicas
+    reason : why it is out of question; empty unless it is
+    num_hopeless : requests that its KV memory could never hold
+    """
+
+    options: dict[str, str] = field(default_factory=dict)
+    config: RunConfig | None = None
+    num_gpus: int = 0
+    reason: str = ""
+    num_hopeless: int = 0
+
+    @property
+    def title(self) -> str:
+        """The options in words."""
+        return ", ".join(f"{k.replace('_', '-')}={v}" for k, v in self.options.items())
+
+
+def read_over(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Read ``OPTION=VALUE,VALUE``, one per text.
+
+    Raises
+    ------
+    ValueError
+        For what is no such text, an unknown option, one that all share, or one given twice.
+
+    Examples
+    --------
+    >>> read_over(["tensor-parallel-size=1,2"])
+    {'tensor_parallel_size': ('1', '2')}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        name = key.strip().lstrip("-").replace("-", "_")
+        if not equals:
+            raise ValueError(f"--over {text}: must be OPTION=VALUE,VALUE")
+        if name not in RunConfig.model_fields:
+            raise unknown_name("option", name, set(RunConfig.model_fields) - SHARED)
+        if name in SHARED:
+            raise ValueError(f"--over {key}: all configurations of a search share it")
+        if name in found:
+            raise ValueError(f"--over {key}: is given twice")
+        found[name] = tuple(dict.fromkeys(_values(values)))
+        if "" in found[name]:
+            raise ValueError(f"--over {text}: a value is empty")
+    return found
+
+
+def size_of(over: Mapping[str, Sequence[str]]) -> int:
+    """Count the combinations."""
+    number = 1
+    for values in over.values():
+        number *= len(values)
+    return number
+
+
+def combinations(over: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
+    """Yield every combination, the last option changing fastest."""
+    for values in product(*over.values()):
+        yield dict(zip(over, values, strict=True))
+
+
+def candidate(
+    given: Mapping[str, Any], options: dict[str, str], trace: Trace, max_gpus: int | None
+) -> Candidate:
+    """Build one configuration and say whether it can run at all.
+
+    Parameters
+    ----------
+    given : the options that all share
+    options : those of this one
+    trace : the requests
+    max_gpus : most GPUs it may take
+    """
+    try:
+        config = RunConfig.build(**{**given, **options})
+        gpus = num_gpus(config)
+        if max_gpus is not None and gpus > max_gpus:
+            return Candidate(options, None, gpus, f"takes {gpus} GPUs of {max_gpus}")
+        setups = [pool_setup(config, pool) for pool in pools_of(config) if pool is not None]
+        if config.num_samples is not None:
+            trace = trace.with_num_samples(config.num_samples)
+        fit = admissible_requests(setups[0], trace)
+    except ValueError as error:
+        return Candidate(options, None, 0, " ".join(str(error).split()))
+    return Candidate(options, config, gpus, "", int((~fit).sum()))
+
+
+def without_rejecting(candidates: Sequence[Candidate], num_requests: int) -> list[Candidate]:
+    """Rule out what cannot hold requests that another configuration can; no win by rejecting."""
+    can = [one.num_hopeless for one in candidates if not one.reason]
+    least = min(can, default=0)
+    kept = []
+    for one in candidates:
+        reason = one.reason
+        if not reason and one.num_hopeless > least:
+            reason = f"{one.num_hopeless:,} of {num_requests:,} requests never fit"
+        kept.append(replace(one, reason=reason))
+    return kept
+
+
+def num_gpus(config: RunConfig) -> int:
+    """Count the GPUs of all replicas."""
+    total = 0
+    for pool in pools_of(config):
+        if pool is not None:
+            own = dict(pool.options)
+            tensor = int(own.get("tensor_parallel_size", config.tensor_parallel_size))
+            stages = int(own.get("pipeline_parallel_size", config.pipeline_parallel_size))
+            total += pool.replicas * tensor * stages
+    return total
+
+
+def _values(text: str) -> list[str]:
+    """Split at the commas that stand in no bracket, as JSON has them."""
+    values, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += letter
+    return [value.strip() for value in values]

@@ -1,0 +1,123 @@
+"""Runs of one configuration at rates: each is judged, and kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.fleet.simulate import run
+from kvsim.study.backlog import backlog_of
+from kvsim.study.foregone import can_only_fail
+from kvsim.study.slo import LONG, SERVED, STABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kvsim.config import Config
+    from kvsim.study.backlog import Backlog
+    from kvsim.study.slo import Slo
+    from kvsim.trace import Trace
+
+    #: The requests of a rate and a replication, of which 0 is the search's own.
+    Requests = Callable[[float, int], Trace]
+
+#: How far above a rate that passed a run is worth a look at its first half.
+FAR = 1.25
+
+
+class Trial(NamedTuple):
+    """A run at a rate.
+
+    Attributes
+    ----------
+    request_rate : requests per second
+    missed : the targets that it missed, of the search itself among them; empty if it passed
+    margins : what was left to each bound, as a share of it
+    values : what the bounds looked at
+    summary : of the whole run; None where its first half had already failed
+    backlog : at half time and at the end
+    targets : of each request, in ms
+    """
+
+    request_rate: float
+    missed: tuple[str, ...]
+    margins: Mapping[str, float]
+    values: Mapping[str, float | None]
+    summary: Mapping[str, Any] | None
+    backlog: Backlog | None
+    targets: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def met(self) -> bool:
+        """Whether every target was met."""
+        return not self.missed
+
+
+class Trials:
+    """Judges rates for one configuration, each once. Mutates itself.
+
+    Parameters
+    ----------
+    config : what serves; its ``goodput`` are the targets' own
+    requests : gives the same requests at any rate, only closer together
+    slo : what must be met
+    """
+
+    def __init__(self, config: Config, requests: Requests, slo: Slo) -> None:
+        if slo.goodput:
+            config = config.model_copy(update={"goodput": dict(slo.goodput)})
+        self.config = config
+        self.slo = slo
+        self.runs: dict[tuple[float, int], Trial] = {}
+        self._requests = requests
+        self._best = 0.0
+        self._may_cut = config.autoscaler is None and config.failures is None
+
+    def passes(self, rate: float, seed: int = 0) -> bool:
+        """Say whether a rate meets all targets; of one that is far off, the first half may do."""
+        if (rate, seed) not in self.runs:
+            far = seed == 0 and 0 < FAR * self._best < rate
+            self.runs[rate, seed] = self._run(rate, seed, may_cut=far and self._may_cut)
+        met = self.runs[rate, seed].met
+        if met and seed == 0:
+            self._best = max(self._best, rate)
+        return met
+
+    def whole(self, rate: float) -> Trial:
+        """Return the run at a rate, the whole of it."""
+        kept = self.runs.get((rate, 0))
+        if kept is None or kept.summary is None:
+            self.runs[rate, 0] = kept = self._run(rate, 0, may_cut=False)
+        return kept
+
+    def _run(self, rate: float, seed: int, *, may_cut: bool) -> Trial:
+        trace = self._requests(rate, seed)
+        if may_cut and self._fails_by_half(trace):
+            return Trial(rate, ("first half",), {}, {}, None, None)
+        result = run(self.config, trace)
+        summary = result.summary
+        margins = self.slo.margins(summary)
+        missed = [name for name, left in margins.items() if left < 0]
+        backlog = backlog_of(result.requests)
+        if backlog.grows:
+            missed.append(STABLE)
+        if not backlog.is_long:
+            missed.append(LONG)
+        if self.slo.predicates and len(trace) > summary["completed"] + num_hopeless(summary):
+            missed.append(SERVED)
+        values = self.slo.values(summary)
+        return Trial(rate, tuple(missed), margins, values, summary, backlog, self.slo.goodput)
+
+    def _fails_by_half(self, trace: Trace) -> bool:
+        half = (float(trace.arrival_time[-1]) - float(trace.arrival_time[0])) / 2
+        if half <= 0:
+            return False
+        table = run(self.config.model_copy(update={"horizon": half}), trace).requests
+        now = float(trace.arrival_time[0]) + half
+        latency = self.config.front_end_latency
+        return can_only_fail(self.slo, table, trace.num_output_tokens, now, latency)
+
+
+def num_hopeless(summary: Mapping[str, Any]) -> int:
+    """Count the requests that an idle replica could not serve either."""
+    reasons = summary["rejections"].items()
+    return sum(count for reason, count in reasons if not reason.startswith("turned away"))
