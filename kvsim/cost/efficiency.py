@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -165,14 +165,19 @@ def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
         If the file cannot be read or is no TOML of tables.
     """
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        return _parsed(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"constants {file}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"constants {file}: not TOML: no UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"constants {file}: not TOML: {error}") from None
-    return table
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> dict[str, dict[str, Any]]:
+    """Parse a table once: every run asks for it several times, and a search has many runs."""
+    return tomllib.loads(text)
 
 
 def card_of(gpu_name: str) -> str:
