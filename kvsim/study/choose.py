@@ -1,7 +1,8 @@
 """The best of many configurations: all where they are few, else successive halving.
 
-Every configuration is first searched with a short trace and a wide bracket; a quarter of them goes
-on to the whole trace. Spaces too large for that are sampled by Optuna's TPE instead of walked.
+Every configuration is first searched with an eighth of the trace and a wide bracket; a quarter of
+them goes on to a third of it, while they are many, and a quarter of those to the whole. Spaces too
+large for that are sampled by Optuna's TPE instead of walked.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 #: So many configurations are all served the whole trace.
 FEW = 8
-#: Share of the trace in the first stage, its least length, and the bracket's tolerance there.
-SHORT, LEAST, ROUGH = 8, 100, 0.1
+#: One request in so many in the stages before the whole trace, at least so many, and the bracket's
+#: tolerance there.
+SHARES, LEAST, ROUGH = (8, 3), 100, 0.1
 #: Configurations that go on: one in so many, and at least so many.
 KEPT, LEAST_KEPT = 4, 4
 #: A space with more options and more combinations than this is sampled, so many times.
@@ -96,8 +98,10 @@ def choose(
         made = [candidate(given, options, trace, max_gpus) for options in combinations(over)]
         candidates = without_rejecting(made, len(trace))
         kept = [one for one in candidates if not one.reason]
-        if len(kept) > FEW:
-            short = shortened(requests, len(trace))
+        for share in SHARES:
+            if len(kept) <= FEW:
+                break
+            short = shortened(requests, len(trace), share)
             rough = []
             for number, one in enumerate(kept):
                 rough.append(outcome_of(one, short, slo, guess, ROUGH))
@@ -136,9 +140,9 @@ def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:
     return sorted(outcomes, key=rank)[:number]
 
 
-def shortened(requests: Requests, num_requests: int) -> Requests:
-    """Return the beginning of the same requests, for the first stage."""
-    number = min(max(num_requests // SHORT, LEAST), num_requests)
+def shortened(requests: Requests, num_requests: int, share: int) -> Requests:
+    """Return the beginning of the same requests, one in ``share`` of them, for a stage."""
+    number = min(max(num_requests // share, LEAST), num_requests)
     return lambda rate, seed: requests(rate, seed)[:number]
 
 
@@ -161,7 +165,7 @@ def _sampled(
             f"all; pip install optuna, and {SAMPLES} of them are sampled"
         ) from None
     trace = requests(guess, 0)
-    short = shortened(requests, len(trace))
+    short = shortened(requests, len(trace), SHARES[0])
     seen: dict[tuple[str, ...], tuple[Candidate, Outcome | None]] = {}
 
     def score(trial: Any) -> float:
