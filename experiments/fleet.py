@@ -19,6 +19,7 @@ from rich.table import Table
 from experiments import (
     _fleet_b1,
     _fleet_b3,
+    _fleet_b4,
     _fleet_b5,
     _fleet_b6,
     _fleet_b7,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 BARS = {
     "B1": Bar("four llm-d routers, 8 x Qwen3-32B", _fleet_b1.SETS, _fleet_b1.rows),
     "B3": Bar("transfers of KV", _fleet_b3.SETS, _fleet_b3.rows),
+    "B4": Bar("DistServe's placement of OPT-13B", _fleet_b4.SETS, _fleet_b4.rows),
     "B5": Bar("prefill and decode apart on A10s", _fleet_b5.SETS, _fleet_b5.rows),
     "B6": Bar("hits of a store that overflows", _fleet_b6.SETS, _fleet_b6.rows),
     "B7": Bar("pull a prefix or compute it", _fleet_b7.SETS, _fleet_b7.rows),
