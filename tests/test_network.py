@@ -54,6 +54,14 @@ def test_a_transfer_goes_at_the_slower_of_its_ends() -> None:
     assert found == dict.fromkeys(range(3), pytest.approx(0.3))
 
 
+def test_without_a_limit_all_is_there_at_once() -> None:
+    network = Network(math.inf)
+    network.start(1, "p", "d", 2 * GB, 3.0)
+    network.start(2, "p", "d", 2 * GB, 3.0)
+    assert network.next_end() == 3.0
+    assert network.ended(3.0) == [1, 2]
+
+
 def test_what_is_broken_off_gives_its_share_back() -> None:
     network = Network(10 * GB)
     network.start(1, "p", "d", 2 * GB, 0.0)

@@ -50,7 +50,8 @@ class Network:
     ) -> None:
         """Begin a transfer. Mutates."""
         self._pass(now)
-        self._transfers[key] = Transfer(source, target, float(num_bytes))
+        remaining = 0.0 if self._bandwidth == math.inf else float(num_bytes)
+        self._transfers[key] = Transfer(source, target, remaining)
         self._outgoing[source] += 1
         self._incoming[target] += 1
 
@@ -64,7 +65,10 @@ class Network:
 
     def next_end(self) -> float:
         """Return when the next transfer ends if none begins before, ``inf`` if there is none."""
-        ends = [self._now + t.remaining / self._rate(t) for t in self._transfers.values()]
+        ends = [
+            self._now + (t.remaining / self._rate(t) if t.remaining else 0.0)
+            for t in self._transfers.values()
+        ]
         return min(ends, default=math.inf)
 
     def ended(self, now: float) -> list[int]:
@@ -84,7 +88,7 @@ class Network:
             seconds = now - self._now
             rates = [self._rate(t) for t in self._transfers.values()]
             for transfer, rate in zip(self._transfers.values(), rates, strict=True):
-                transfer.remaining -= rate * seconds
+                transfer.remaining -= rate * seconds if transfer.remaining else 0.0
         self._now = max(now, self._now)
 
     def _forget(self, key: int) -> None:
