@@ -14,6 +14,7 @@ from strategies import examples, traces
 
 import kvsim
 import workloads
+from kvsim.cases.record import record_run
 from kvsim.cli import main
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
@@ -293,6 +294,14 @@ def test_the_shipped_fleets_run(path: Path, tmp_path: Path) -> None:
     main(["run", "--config", str(path), "--num-requests", "30", "--out", str(out)])
     assert (out / "fleet.png").stat().st_size > 10_000
     assert (out / "requests.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [ONE_EACH, {"autoscaler": "hpa"}, {"failures": "at"}, {"pool": [{"role": "mixed"}]}]
+)
+def test_a_fleet_is_no_case(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a case is one replica's schedule"):
+        record_run(kvsim.Config.build(**H100, **options), one(), tmp_path / "case.json")
 
 
 def test_the_command_line_serves_a_fleet(capsys: pytest.CaptureFixture[str]) -> None:

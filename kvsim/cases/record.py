@@ -73,6 +73,10 @@ def record_run(
     return result
 
 
+#: Options of fleets with more than one kind of replica, or with a changing number of them.
+OF_FLEETS = ("pool", "num_prefill_workers", "autoscaler", "failures")
+
+
 @dataclass
 class Recording:
     """Looks at a replica after every step, and logs it as a case's steps."""
@@ -130,6 +134,9 @@ def _record(
 ) -> tuple[Result, Case]:
     if config.data_parallel_size > 1:
         raise ValueError("record: a case is one replica's schedule; data_parallel_size must be 1")
+    for name in OF_FLEETS:
+        if getattr(config, name) is not None:
+            raise ValueError(f"record: a case is one replica's schedule; leave {name} out")
     if not math.isinf(config.horizon):
         raise ValueError("record: a case ends with its last request; leave the horizon out")
     if config.num_samples not in (None, 1) or (trace.num_samples > 1).any():
