@@ -270,6 +270,7 @@ def test_pools_have_options_of_their_own(tmp_path: Path) -> None:
         ({**ONE_EACH, "kv_transfer_fabric": "string"}, "unknown fabric 'string'"),
         ({**ONE_EACH, "disaggregation": "sometimes"}, "unknown disaggregation 'sometimes'"),
         ({**ONE_EACH, "kv_offloading_size": 4}, "hands no KV over"),
+        ({**ONE_EACH, "model": "nemotron-h-8b"}, "only the KV of these is handed over"),
         ({"pool": [{"role": "cook"}]}, "unknown role 'cook'"),
         ({"pool": [{"role": "decode"}]}, "must be one mixed, or one prefill and one decode"),
         ({"pool": [{"role": "mixed", "replicas": 0}]}, "at least 1"),

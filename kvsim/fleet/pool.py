@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.kv.paged import PagedManager
 from kvsim.records.connector import FAKE
 from kvsim.records.engine import VLLM
+from kvsim.records.paged import FULL, SLIDING
 from kvsim.sched.connector import ConnectorConfig
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def connected(setup: Setup, role: Role, kv_recompute_threshold: int = 0) -> Setu
     Raises
     ------
     ValueError
-        If its scheduler has no connectors, or it has one already.
+        If its scheduler has no connectors or it has one already, or its KV cannot be handed over.
     """
     config = setup.config
     if setup.scheduler_config.kv_transfer is not None:
@@ -69,6 +70,11 @@ def connected(setup: Setup, role: Role, kv_recompute_threshold: int = 0) -> Setu
         raise ValueError(
             f"num_prefill_workers: scheduler {setup.scheduler!r} with allocator "
             f"{config.allocator!r} hands no KV over; vllm with paged does"
+        )
+    if any(spec.kind not in (FULL, SLIDING) for spec in setup.kv.groups):
+        raise ValueError(
+            f"num_prefill_workers: {setup.memory.model.name} keeps more than full and sliding-window "
+            "attention; only the KV of these is handed over"
         )
     connector = ConnectorConfig(
         FAKE,
