@@ -92,9 +92,8 @@ class Drive:
     def _reach(self, target: float) -> bool:
         """Bring all replicas to a time; False if something new in the world comes before."""
         if not self._coupled:
-            for place, time in enumerate(self._next):
-                if time <= target and time < math.inf:
-                    self._advance(place, target)
+            for place in range(len(self._next)):
+                self._run_to(place, target)
             return self._world.peek() >= target
         waits: set[int] = set()  # who can only start a step at the target itself
         while True:
@@ -107,6 +106,13 @@ class Drive:
                 waits.add(place)
             if self._world.peek() < target:
                 return False
+
+    def _run_to(self, place: int, target: float) -> None:
+        """Bring one replica to a time."""
+        before = -math.inf
+        while before < self._next[place] <= target and self._next[place] < math.inf:
+            before = self._next[place]
+            self._advance(place, target)
 
     def _earliest(self, waits: set[int]) -> tuple[int, float, float]:
         """Return who is next, when, and when the one after him is."""

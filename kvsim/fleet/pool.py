@@ -73,8 +73,8 @@ def connected(setup: Setup, role: Role, kv_recompute_threshold: int = 0) -> Setu
         )
     if any(spec.kind not in (FULL, SLIDING) for spec in setup.kv.groups):
         raise ValueError(
-            f"num_prefill_workers: {setup.memory.model.name} keeps more than full and sliding-window "
-            "attention; only the KV of these is handed over"
+            f"num_prefill_workers: {setup.memory.model.name} keeps more than full and "
+            "sliding-window attention; only the KV of these is handed over"
         )
     connector = ConnectorConfig(
         FAKE,
