@@ -160,6 +160,13 @@ def test_requests_wait_where_no_replica_is_left() -> None:
     assert rows["replica"].tolist() == [0, 1]
 
 
+def test_an_autoscaler_ends_with_the_horizon() -> None:
+    trace = workloads.fixed(prompt=16, output=1000, num_requests=4, request_rate=1.0)
+    result = kvsim.simulate(trace, **SECONDS, autoscaler="hpa+target=1", horizon=50.0)
+    assert result.requests["finish_reason"].tolist() == [FinishReason.IN_FLIGHT] * 4
+    assert result.summary["duration"] < 60
+
+
 def test_failures_at_a_rate_come_about_that_often() -> None:
     trace = workloads.fixed(prompt=8, output=2, num_requests=2000, request_rate=0.2)
     result = kvsim.simulate(

@@ -114,6 +114,7 @@ def set_in_motion(
         autoscaler or Constant(len(pool.members)),
         num_unplaced=lambda: len(fleet.unplaced),
         is_done=lambda: fleet.is_done,
+        end_time=world.now + config.horizon,
     )
     for member in list(pool.members):
         lifecycle.plan_failure(member)

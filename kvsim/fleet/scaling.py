@@ -30,6 +30,7 @@ class Scaling:
     autoscaler : who says how many there shall be; None only lets those go that have drained
     num_unplaced : tells how many requests wait for a replica that is ready
     is_done : tells whether all requests have ended
+    end_time : when replicas stop, whatever they have in hand, seconds
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class Scaling:
         *,
         num_unplaced: Callable[[], int],
         is_done: Callable[[], bool],
+        end_time: float,
     ) -> None:
         self._world, self._pool, self._lifecycle = world, pool, lifecycle
         self._autoscaler = autoscaler
         self._num_unplaced = num_unplaced
         self._is_done = is_done
+        self._end_time = end_time
         setup = pool.setup
         most = setup.scheduler_config.max_num_batched_tokens
         self._prefill_rate = most / prefill_timer(setup)(most, 0)
@@ -56,7 +59,7 @@ class Scaling:
         """Run until all requests have ended."""
         world, scaler = self._world, self._autoscaler
         start, count = world.now, 0
-        while not self._is_done():
+        while not self._is_done() and world.now < self._end_time:
             count += 1
             yield world.at(start + count * scaler.interval, Phase.STEP_ENDS)
             self._lifecycle.sweep()
