@@ -121,7 +121,7 @@ def cases(draw: st.DrawFn) -> tuple[Trace, dict[str, Any]]:
     return trace, {
         **options,
         "scheduler": "vllm-v0",
-        "use_beam_search": draw(st.booleans()),
+        "use_beam_search": draw(st.booleans()) and bool((trace.num_samples > 1).any()),
         "beam_switch": draw(st.sampled_from([0.0, 0.1, 1.0])),
         "preemption_mode": draw(st.sampled_from(["recompute", "swap"])),
         "swap_space": draw(st.sampled_from([0.0, 0.05, 4.0])),
