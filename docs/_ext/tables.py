@@ -78,7 +78,9 @@ def _kind(annotation: Any) -> str:
     if typing.get_origin(annotation) is dict:
         return "names with numbers"
     words = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-    return words.get(annotation, "" if annotation is type(None) else annotation.__name__)
+    if annotation in (type(None), Ellipsis):
+        return ""
+    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def _config(section: str) -> Rows:
