@@ -6,7 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from kvsim.trace import MAX_TOKENS, RowError, Segment, Trace
+from kvsim.trace import MAX_TOKENS, Segment, Trace
+from kvsim.trace.columns import RowError
 
 THREE = {
     "arrival_time": [0.0, 1.0, 3.0],

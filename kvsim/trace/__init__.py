@@ -9,6 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kvsim.trace.columns import (
+    NO_TENANT,
+    NOT_GIVEN,
+    RowError,
+    check_rows,
+    read_accepted,
+    read_codes,
+    read_floats,
+    read_ints,
+    read_segments,
+    read_shares,
+    read_tenants,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
@@ -24,33 +38,11 @@ MAX_TOKENS = 2**24
 MIN_DURATION = 1e-9
 #: Most sequences of one request.
 MAX_SAMPLES = 64
-#: A rate or a time that a request does not have.
-NOT_GIVEN = -1.0
 #: Columns that count for the digest only where some request has them.
 SELDOM = (
     *("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts"),
     *("tenant", "tenant_names"),
 )
-#: The tenant of a request that has none.
-NO_TENANT = -1
-
-
-class RowError(ValueError):
-    """One request of a trace is wrong. Readers turn ``row`` into a line of their file.
-
-    Parameters
-    ----------
-    row : index of the request
-    name : the array it is in
-    reason : what is wrong with it and what is allowed
-    """
-
-    def __init__(self, row: int, name: str, reason: str) -> None:
-        super().__init__(row, name, reason)  # all three, so that the error survives pickling
-        self.row, self.name, self.reason = row, name, reason
-
-    def __str__(self) -> str:
-        return f"row {self.row}: {self.name} {self.reason}"
 
 
 class Segment(NamedTuple):
@@ -175,7 +167,7 @@ class Trace:
         ValueError
             Naming the first offending row and what is allowed.
         """
-        arrival = _floats("arrival_time", arrival_time)
+        arrival = read_floats("arrival_time", arrival_time)
         n = len(arrival)
         if n == 0:
             raise ValueError("a trace needs at least one request")
@@ -187,16 +179,16 @@ class Trace:
         def column(name: str, values: ArrayLike | None, default: int) -> Ints:
             if values is None:
                 return np.full(n, default, dtype=np.int64)
-            return _ints(name, values, n)
+            return read_ints(name, values, n)
 
         prompt = column("num_prompt_tokens", num_prompt_tokens, 0)
-        offsets, content, start, length = _segment_arrays(segments, n)
+        offsets, content, start, length = read_segments(segments, n)
         output_content = -2 * np.arange(n, dtype=np.int64) - 2
         if output_content_id is not None:
             output_content = column("output_content_id", output_content_id, 0)
-            _check_rows("output_content_id", output_content, output_content >= 0, "at least 0")
-        accept_offsets, accepted = _accepted(accepted_drafts, n)
-        tenants, tenant_names = _tenants(tenant, n)
+            check_rows("output_content_id", output_content, output_content >= 0, "at least 0")
+        accept_offsets, accepted = read_accepted(accepted_drafts, n)
+        tenants, tenant_names = read_tenants(tenant, n)
         trace = cls(
             arrival_time=arrival,
             num_prompt_tokens=prompt,
@@ -207,12 +199,12 @@ class Trace:
             segment_num_tokens=length,
             output_content_id=output_content,
             priority=column("priority", priority, 0),
-            cache_salt=_codes("cache_salt", cache_salt, n),
+            cache_salt=read_codes("cache_salt", cache_salt, n),
             session_id=column("session_id", session_id, -1),
             num_samples=column("num_samples", num_samples, 1),
-            lora_id=_codes("lora_id", lora_id, n),
-            grammar_time=_shares("grammar_time", grammar_time, n),
-            acceptance_rate=_shares("acceptance_rate", acceptance_rate, n),
+            lora_id=read_codes("lora_id", lora_id, n),
+            grammar_time=read_shares("grammar_time", grammar_time, n),
+            acceptance_rate=read_shares("acceptance_rate", acceptance_rate, n),
             accept_offsets=accept_offsets,
             accepted_drafts=accepted,
             tenant=tenants,
@@ -223,22 +215,22 @@ class Trace:
 
     def _validate(self) -> None:
         time = self.arrival_time
-        _check_rows("arrival_time", time, np.isfinite(time) & (time >= 0), "finite and at least 0")
+        check_rows("arrival_time", time, np.isfinite(time) & (time >= 0), "finite and at least 0")
         later = np.concatenate(([True], time[1:] >= time[:-1]))
-        _check_rows("arrival_time", time, later, "no earlier than the row before (sort the trace)")
+        check_rows("arrival_time", time, later, "no earlier than the row before (sort the trace)")
         for name in ("num_prompt_tokens", "num_output_tokens"):
             tokens = getattr(self, name)
             ok = (tokens >= 1) & (tokens <= MAX_TOKENS)
-            _check_rows(name, tokens, ok, f"1 to {MAX_TOKENS:,}")
+            check_rows(name, tokens, ok, f"1 to {MAX_TOKENS:,}")
         samples = self.num_samples
         ok = (samples >= 1) & (samples <= MAX_SAMPLES)
-        _check_rows("num_samples", samples, ok, f"1 to {MAX_SAMPLES}")
-        _check_rows("session_id", self.session_id, self.session_id >= -1, "at least -1")
+        check_rows("num_samples", samples, ok, f"1 to {MAX_SAMPLES}")
+        check_rows("session_id", self.session_id, self.session_id >= -1, "at least -1")
         for name, most in (("grammar_time", math.inf), ("acceptance_rate", 1)):
             values = getattr(self, name)
             ok = (values == NOT_GIVEN) | ((values >= 0) & (values <= most) & np.isfinite(values))
             allowed = "at least 0" if most > 1 else "0 to 1"
-            _check_rows(name, values, ok, f"{allowed}, or -1 for none")
+            check_rows(name, values, ok, f"{allowed}, or -1 for none")
         if not self.has_segments:
             return
         content, start, length = (
@@ -257,7 +249,7 @@ class Trace:
         total = np.concatenate(([0], np.cumsum(length)))
         sums = total[self.segment_offsets[1:]] - total[self.segment_offsets[:-1]]
         agrees = sums == self.num_prompt_tokens
-        _check_rows("the sum of segments", sums, agrees, "num_prompt_tokens")
+        check_rows("the sum of segments", sums, agrees, "num_prompt_tokens")
 
     def _freeze(self) -> Trace:
         for f in fields(self):
@@ -356,13 +348,13 @@ class Trace:
         changed["accepted_drafts"] = self.accepted_drafts[first:last].copy()
         if self.has("tenant_names"):  # those that are there, as if the slice were read from a file
             rest = [self.tenant_of(row) for row in range(start, stop)]
-            changed["tenant"], changed["tenant_names"] = _tenants(rest, stop - start)
+            changed["tenant"], changed["tenant_names"] = read_tenants(rest, stop - start)
         return replace(self, **changed)._freeze()
 
     def with_num_samples(self, num_samples: int) -> Trace:
         """Return the trace with that many sequences per request."""
         samples = np.full(len(self), num_samples, dtype=np.int64)
-        _check_rows("num_samples", samples, (samples >= 1) & (samples <= MAX_SAMPLES), "1 to 64")
+        check_rows("num_samples", samples, (samples >= 1) & (samples <= MAX_SAMPLES), "1 to 64")
         return replace(self, num_samples=samples)._freeze()
 
     def with_single_outputs(self) -> Trace:
@@ -401,134 +393,3 @@ class Trace:
         from kvsim.trace.files import write_trace
 
         write_trace(self, path)
-
-
-def _floats(name: str, values: ArrayLike) -> Floats:
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be numbers") from None
-    if array.ndim != 1:
-        raise ValueError(f"{name} must have one dimension, got shape {array.shape}")
-    return array
-
-
-def _ints(name: str, values: ArrayLike, n: int) -> Ints:
-    array = np.asarray(values)
-    if array.dtype == np.bool_:
-        raise ValueError(f"{name} must be numbers")
-    if not np.issubdtype(array.dtype, np.integer):
-        numbers = _floats(name, values)
-        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (abs(numbers) < 2**53)
-        _check_rows(name, numbers, whole, "a whole number")
-        array = numbers
-    if array.shape != (n,):
-        raise ValueError(f"{name} must have one entry per request ({n}), got shape {array.shape}")
-    if array.dtype == np.uint64:
-        _check_rows(name, array, array < 2**63, "below 2**63")
-    return array.astype(np.int64)
-
-
-def _check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: str) -> None:
-    if not ok.all():
-        row = int(np.argmin(ok))
-        value = values[row].item()
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
-        raise RowError(row, name, f"is {shown}, must be {allowed}")
-
-
-def _check_length(name: str, values: object, n: int, what: str) -> None:
-    if isinstance(values, str) or not hasattr(values, "__len__"):
-        raise ValueError(f"{name} must be a list, not {type(values).__name__}")
-    if len(values) != n:
-        raise ValueError(f"{name} must have one {what} per request ({n}), got {len(values)}")
-
-
-def _codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | None, n: int) -> Ints:
-    """Integers stay; texts become small distinct integers, in order of first appearance."""
-    if given is None:
-        return np.zeros(n, dtype=np.int64)
-    _check_length(name, given, n, "entry")
-    if any(isinstance(s, str) for s in given):
-        codes: dict[str, int] = {}
-        texts = [str(s) if s else "" for s in given]
-        return np.array([codes.setdefault(s, len(codes) + 1) if s else 0 for s in texts], np.int64)
-    array = _ints(name, [s or 0 for s in given], n)
-    _check_rows(name, array, array >= 0, "at least 0")
-    return array
-
-
-def _tenants(
-    given: Sequence[int | str | None] | NDArray[Any] | None, n: int
-) -> tuple[Ints, NDArray[np.str_]]:
-    """Integers stay; of texts, the names come in order of first appearance, and places of them.
-
-    Texts that are all numbers are numbers: a CSV file does not tell them apart.
-    """
-    nobody = np.array([], dtype=np.str_)
-    if given is None:
-        return np.full(n, NO_TENANT, dtype=np.int64), nobody
-    _check_length("tenant", given, n, "entry")
-    if isinstance(given, np.ndarray):
-        given = given.tolist()
-    cells = [NO_TENANT if one is None or one in ("", str(NO_TENANT)) else one for one in given]
-    texts = [one for one in cells if isinstance(one, str)]
-    if not all(one.isdecimal() and str(int(one)) == one for one in texts):
-        names: dict[str, int] = {}
-        places = [
-            one if one == NO_TENANT else names.setdefault(str(one), len(names)) for one in cells
-        ]
-        return np.array(places, np.int64), np.array(list(names), dtype=np.str_)
-    array = _ints("tenant", [int(one) if isinstance(one, str) else one for one in cells], n)
-    _check_rows("tenant", array, array >= NO_TENANT, "at least 0, or -1 for none")
-    return array, nobody
-
-
-def _shares(name: str, given: ArrayLike | None, n: int) -> Floats:
-    """Return numbers, one per request, that most requests do not have."""
-    if given is None:
-        return np.full(n, NOT_GIVEN)
-    array = _floats(name, given)
-    if len(array) != n:
-        raise ValueError(f"{name} must have one entry per request ({n}), got {len(array)}")
-    return array
-
-
-def _accepted(given: Sequence[Sequence[int]] | None, n: int) -> tuple[Ints, Ints]:
-    """Return offsets and counts of accepted drafts."""
-    offsets = np.zeros(n + 1, dtype=np.int64)
-    if given is None:
-        return offsets, np.zeros(0, dtype=np.int64)
-    _check_length("accepted_drafts", given, n, "list")
-    for row, counts in enumerate(given):
-        whole = isinstance(counts, list | tuple) and all(type(c) is int and c >= 0 for c in counts)
-        if not whole:
-            raise RowError(row, "accepted_drafts", "must be a list of whole numbers from 0 on")
-    offsets[1:] = np.cumsum([len(counts) for counts in given])
-    return offsets, np.array([c for counts in given for c in counts], dtype=np.int64)
-
-
-def _segment_arrays(
-    segments: Sequence[Iterable[tuple[int, int, int]]] | None, n: int
-) -> tuple[Ints, Ints, Ints, Ints]:
-    offsets = np.zeros(n + 1, dtype=np.int64)
-    if segments is None:
-        empty = np.zeros(0, dtype=np.int64)
-        return offsets, empty, empty.copy(), empty.copy()
-    _check_length("segments", segments, n, "list")
-    pieces: list[tuple[int, int, int]] = []
-    for i, request in enumerate(segments):
-        if isinstance(request, str) or not hasattr(request, "__iter__"):
-            raise RowError(i, "segments", f"is {request!r}, must be a list of triples")
-        pieces.extend(request)
-        offsets[i + 1] = len(pieces)
-        if offsets[i + 1] == offsets[i]:
-            raise RowError(i, "segments", "must not be empty")
-    try:
-        table = np.array(pieces)  # no dtype: int64 here would cut 1.5 to 1 in silence
-    except ValueError:
-        table = np.zeros(0)
-    if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind != "i":
-        raise ValueError("segments must be triples (content_id, start, num_tokens) of integers")
-    content, start, length = table.T.astype(np.int64)
-    return offsets, content.copy(), start.copy(), length.copy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kvsim.trace import RowError
+from kvsim.trace.columns import RowError
 from workloads.generators import streams
 from workloads.readers.formats import formats, reader, recognise
 from workloads.readers.source import open_source

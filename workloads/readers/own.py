@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kvsim.trace import NO_TENANT, NOT_GIVEN
+from kvsim.trace.columns import NO_TENANT, NOT_GIVEN
 from kvsim.trace.files import DEFAULTS, FLOATS, OPTIONAL, REQUIRED
 from workloads.draft import Draft, Piece
 from workloads.readers.formats import reader

@@ -1,0 +1,204 @@
+"""Columns of a trace, one entry per request: read from what a caller or a file gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+#: A rate or a time that a request does not have.
+NOT_GIVEN = -1.0
+#: The tenant of a request that has none.
+NO_TENANT = -1
+
+
+class RowError(ValueError):
+    """One request of a trace is wrong. Readers turn ``row`` into a line of their file.
+
+    Parameters
+    ----------
+    row : index of the request
+    name : the array it is in
+    reason : what is wrong with it and what is allowed
+    """
+
+    def __init__(self, row: int, name: str, reason: str) -> None:
+        super().__init__(row, name, reason)  # all three, so that the error survives pickling
+        self.row, self.name, self.reason = row, name, reason
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.name} {self.reason}"
+
+
+def read_floats(name: str, values: ArrayLike) -> Floats:
+    """Return numbers of one dimension.
+
+    Raises
+    ------
+    ValueError
+        If they are none.
+    """
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers") from None
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, got shape {array.shape}")
+    return array
+
+
+def read_ints(name: str, values: ArrayLike, n: int) -> Ints:
+    """Return whole numbers, one per request of ``n``.
+
+    Raises
+    ------
+    ValueError
+        For another number of them; RowError for one that is not whole.
+    """
+    array = np.asarray(values)
+    if array.dtype == np.bool_:
+        raise ValueError(f"{name} must be numbers")
+    if not np.issubdtype(array.dtype, np.integer):
+        numbers = read_floats(name, values)
+        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (abs(numbers) < 2**53)
+        check_rows(name, numbers, whole, "a whole number")
+        array = numbers
+    if array.shape != (n,):
+        raise ValueError(f"{name} must have one entry per request ({n}), got shape {array.shape}")
+    if array.dtype == np.uint64:
+        check_rows(name, array, array < 2**63, "below 2**63")
+    return array.astype(np.int64)
+
+
+def check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: str) -> None:
+    """Refuse the first value that is not ``ok``, with what is ``allowed``.
+
+    Raises
+    ------
+    RowError
+        With its row and value.
+    """
+    if not ok.all():
+        row = int(np.argmin(ok))
+        value = values[row].item()
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        raise RowError(row, name, f"is {shown}, must be {allowed}")
+
+
+def check_length(name: str, values: object, n: int, what: str) -> None:
+    """Refuse what is no list with one ``what`` per request of ``n``.
+
+    Raises
+    ------
+    ValueError
+        With what it is instead.
+    """
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        raise ValueError(f"{name} must be a list, not {type(values).__name__}")
+    if len(values) != n:
+        raise ValueError(f"{name} must have one {what} per request ({n}), got {len(values)}")
+
+
+def read_codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | None, n: int) -> Ints:
+    """Integers stay; texts become small distinct integers, in order of first appearance."""
+    if given is None:
+        return np.zeros(n, dtype=np.int64)
+    check_length(name, given, n, "entry")
+    if any(isinstance(s, str) for s in given):
+        codes: dict[str, int] = {}
+        texts = [str(s) if s else "" for s in given]
+        return np.array([codes.setdefault(s, len(codes) + 1) if s else 0 for s in texts], np.int64)
+    array = read_ints(name, [s or 0 for s in given], n)
+    check_rows(name, array, array >= 0, "at least 0")
+    return array
+
+
+def read_tenants(
+    given: Sequence[int | str | None] | NDArray[Any] | None, n: int
+) -> tuple[Ints, NDArray[np.str_]]:
+    """Integers stay; of texts, the names come in order of first appearance, and places of them.
+
+    Texts that are all numbers are numbers: a CSV file does not tell them apart.
+    """
+    nobody = np.array([], dtype=np.str_)
+    if given is None:
+        return np.full(n, NO_TENANT, dtype=np.int64), nobody
+    check_length("tenant", given, n, "entry")
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    cells = [NO_TENANT if one is None or one in ("", str(NO_TENANT)) else one for one in given]
+    texts = [one for one in cells if isinstance(one, str)]
+    if not all(one.isdecimal() and str(int(one)) == one for one in texts):
+        names: dict[str, int] = {}
+        places = [
+            one if one == NO_TENANT else names.setdefault(str(one), len(names)) for one in cells
+        ]
+        return np.array(places, np.int64), np.array(list(names), dtype=np.str_)
+    array = read_ints("tenant", [int(one) if isinstance(one, str) else one for one in cells], n)
+    check_rows("tenant", array, array >= NO_TENANT, "at least 0, or -1 for none")
+    return array, nobody
+
+
+def read_shares(name: str, given: ArrayLike | None, n: int) -> Floats:
+    """Return numbers, one per request, that most requests do not have."""
+    if given is None:
+        return np.full(n, NOT_GIVEN)
+    array = read_floats(name, given)
+    if len(array) != n:
+        raise ValueError(f"{name} must have one entry per request ({n}), got {len(array)}")
+    return array
+
+
+def read_accepted(given: Sequence[Sequence[int]] | None, n: int) -> tuple[Ints, Ints]:
+    """Return offsets and counts of accepted drafts."""
+    offsets = np.zeros(n + 1, dtype=np.int64)
+    if given is None:
+        return offsets, np.zeros(0, dtype=np.int64)
+    check_length("accepted_drafts", given, n, "list")
+    for row, counts in enumerate(given):
+        whole = isinstance(counts, list | tuple) and all(type(c) is int and c >= 0 for c in counts)
+        if not whole:
+            raise RowError(row, "accepted_drafts", "must be a list of whole numbers from 0 on")
+    offsets[1:] = np.cumsum([len(counts) for counts in given])
+    return offsets, np.array([c for counts in given for c in counts], dtype=np.int64)
+
+
+def read_segments(
+    segments: Sequence[Iterable[tuple[int, int, int]]] | None, n: int
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return offsets by request, and content, start and length of every segment.
+
+    Raises
+    ------
+    ValueError
+        For what are no triples of integers; RowError for a request without any.
+    """
+    offsets = np.zeros(n + 1, dtype=np.int64)
+    if segments is None:
+        empty = np.zeros(0, dtype=np.int64)
+        return offsets, empty, empty.copy(), empty.copy()
+    check_length("segments", segments, n, "list")
+    pieces: list[tuple[int, int, int]] = []
+    for i, request in enumerate(segments):
+        if isinstance(request, str) or not hasattr(request, "__iter__"):
+            raise RowError(i, "segments", f"is {request!r}, must be a list of triples")
+        pieces.extend(request)
+        offsets[i + 1] = len(pieces)
+        if offsets[i + 1] == offsets[i]:
+            raise RowError(i, "segments", "must not be empty")
+    try:
+        table = np.array(pieces)  # no dtype: int64 here would cut 1.5 to 1 in silence
+    except ValueError:
+        table = np.zeros(0)
+    if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind != "i":
+        raise ValueError("segments must be triples (content_id, start, num_tokens) of integers")
+    content, start, length = table.T.astype(np.int64)
+    return offsets, content.copy(), start.copy(), length.copy()
