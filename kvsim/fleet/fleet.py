@@ -11,14 +11,13 @@ from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.drive import Drive
 from kvsim.fleet.handoff import Handoff
 from kvsim.fleet.member import Life
-from kvsim.fleet.network import Network
 from kvsim.fleet.pool import num_descriptors, transfer_bytes
 from kvsim.fleet.router import REJECT
-from kvsim.fleet.world import Phase, World
+from kvsim.fleet.transfers import Transfers
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -31,12 +30,8 @@ if TYPE_CHECKING:
     from kvsim.fleet.member import Member
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.scaling import Scaling
+    from kvsim.fleet.world import World
     from kvsim.trace import Trace
-
-
-def do(action: Callable[[], object]) -> None:
-    """Do something and return nothing, as SimPy wants it."""
-    action()
 
 
 class Fleet:
@@ -62,7 +57,6 @@ class Fleet:
     turned_away : the requests that a router would not have served, bool, shape (requests,)
     prefill_place : number of the replica that computed each prompt apart, -1 for none
     transfer_time : seconds from the start of each transfer to its end, 0 without one
-    transfer_bytes : of all transfers
     """
 
     def __init__(
@@ -85,11 +79,9 @@ class Fleet:
         self._main = main
         self._prefill = prefill
         self._disaggregation = disaggregation
-        self._fabric = fabric
         self._protocol = protocol
         self._proxy_latency = proxy_latency
-        self._network = Network(fabric.bandwidth)
-        self._network_version = 0
+        self._transfers = Transfers(world, fabric)
         self._handoffs: dict[int, Handoff] = {}
         self._coupled = coupled or prefill is not None
         self.drive = Drive(world, self, coupled=self._coupled)
@@ -100,7 +92,6 @@ class Fleet:
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
         self.prefill_place = np.full(len(trace), -1, dtype=np.int32)
         self.transfer_time = np.zeros(len(trace))
-        self.transfer_bytes = 0
         for pool in self.pools:
             for member in pool.members:
                 self.drive.add(member)
@@ -198,6 +189,11 @@ class Fleet:
         self.clients.ended(rows, self._world.now)
 
     @property
+    def transfer_bytes(self) -> int:
+        """Bytes of KV that went from one replica to another."""
+        return self._transfers.num_bytes
+
+    @property
     def is_done(self) -> bool:
         """Whether all requests have been sent and have ended."""
         if not self.clients.all_sent or self.unplaced or self._handoffs:
@@ -235,48 +231,33 @@ class Fleet:
             self._start_if_ready(handoff, time)
         else:
             arrival = time + self._proxy_latency
-            self._at(arrival, lambda: self._submit(handoff.target, row, arrival))
+            self._world.call_at(arrival, lambda: self._submit(handoff.target, row, arrival))
 
     def _start_if_ready(self, handoff: Handoff, time: float) -> None:
         if not (handoff.is_computed and handoff.has_asked):
             return
         if handoff.num_tokens == 0:  # all is there, or is computed there: only the notice goes
-            self._at(time, lambda: self._release(handoff))
+            self._world.call_at(time, lambda: self._release(handoff))
             return
-        setup = self._main.setup
-        pieces = num_descriptors(setup, handoff.num_tokens)
-        begins = time + self._fabric.base + pieces * self._fabric.per_descriptor
+        setup, tokens = self._main.setup, handoff.num_tokens
         handoff.start_time = time
-        self._at(begins, lambda: self._start(handoff))
+        self._transfers.begin(
+            handoff.source.number,
+            handoff.target.number,
+            transfer_bytes(setup, tokens),
+            num_descriptors(setup, tokens),
+            time,
+            lambda: self._see_end(handoff),
+        )
 
-    # -- KV goes ---------------------------------------------------------------------------------
-
-    def _start(self, handoff: Handoff) -> None:
-        num_bytes = transfer_bytes(self._main.setup, handoff.num_tokens)
-        self.transfer_bytes += num_bytes
-        source, target = handoff.source.number, handoff.target.number
-        self._network.start(handoff.row, source, target, num_bytes, self._world.now)
-        self._await_next_end()
-
-    def _await_next_end(self) -> None:
-        """Look again when the next transfer ends, unless another one begins or ends before."""
-        self._network_version += 1
-        version, time = self._network_version, self._network.next_end()
-        if time < math.inf:
-            self._at(max(time, self._world.now), lambda: self._see_ends(version))
-
-    def _see_ends(self, version: int) -> None:
-        if version != self._network_version:
-            return
+    def _see_end(self, handoff: Handoff) -> None:
+        """Learn that the KV of a request is where it goes on."""
         now = self._world.now
-        for row in self._network.ended(now):
-            handoff = self._handoffs[row]
-            handoff.end_time = now
-            self.transfer_time[row] = now - handoff.start_time
-            handoff.target.replica.report(now, received=row)
-            self.drive.touch(handoff.target)
-            self._release(handoff)
-        self._await_next_end()
+        handoff.end_time = now
+        self.transfer_time[handoff.row] = now - handoff.start_time
+        handoff.target.replica.report(now, received=handoff.row)
+        self.drive.touch(handoff.target)
+        self._release(handoff)
 
     def _release(self, handoff: Handoff) -> None:
         """Let the source free what was read."""
@@ -315,8 +296,3 @@ class Fleet:
     def _prefill_table(self) -> NDArray[np.void]:
         assert self._prefill is not None
         return self._prefill.table
-
-    def _at(self, time: float, action: Callable[[], object]) -> None:
-        """Do something at a time, before requests that are sent at it are seen by replicas."""
-        event = self._world.at(time, Phase.STEP_ENDS)
-        event.callbacks.append(lambda _: do(action))

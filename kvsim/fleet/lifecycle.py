@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.member import Life
-from kvsim.fleet.world import Phase
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
@@ -121,8 +120,8 @@ class Lifecycle:
         member.end_time = now
         self._drive.remove(member)
         self._note()
-        detected = self._world.at(now + self._failures.detection, Phase.STEP_ENDS)
-        detected.callbacks.append(lambda _: self._detect(member, replaced=was_ready))
+        time = now + self._failures.detection
+        self._world.call_at(time, lambda: self._detect(member, replaced=was_ready))
 
     def _detect(self, member: Member, *, replaced: bool) -> None:
         """Forget a replica that has failed, place its requests anew, and start another one."""
@@ -151,8 +150,7 @@ class Lifecycle:
         member = self._make(place, now)
         member.life, member.ready_time = Life.STARTING, now + self._cold_start
         self._pool.places[place] = member
-        event = self._world.at(member.ready_time, Phase.STEP_ENDS)
-        event.callbacks.append(lambda _: self._become_ready(member))
+        self._world.call_at(member.ready_time, lambda: self._become_ready(member))
         self._note()
 
     def _become_ready(self, member: Member) -> None:
@@ -173,8 +171,7 @@ class Lifecycle:
             return
         time = self._world.now + self._failures.draw(self._pool.gpus_per_replica)
         if time < math.inf:
-            event = self._world.at(time, Phase.STEP_ENDS)
-            event.callbacks.append(lambda _: self.fail(member))
+            self._world.call_at(time, lambda: self.fail(member))
 
     def _drain(self, member: Member, now: float) -> None:
         member.drain_time = now

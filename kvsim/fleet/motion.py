@@ -12,7 +12,6 @@ from kvsim.fleet.failures import make_failures
 from kvsim.fleet.lifecycle import Lifecycle
 from kvsim.fleet.router import make_routers
 from kvsim.fleet.scaling import Scaling
-from kvsim.fleet.world import Phase
 from kvsim.records.engine import VLLM
 from kvsim.results.tables import FinishReason
 
@@ -122,8 +121,7 @@ def set_in_motion(
         time, place = failures.planned
         if place >= len(pool.places):
             raise ValueError(f"failures: replica={place}: there are {len(pool.places)}, from 0 on")
-        event = world.at(world.now + time, Phase.STEP_ENDS)
-        event.callbacks.append(lambda _: lifecycle.fail_at(place))
+        world.call_at(world.now + time, lambda: lifecycle.fail_at(place))
 
 
 def describe_scaling(fleet: Fleet, pool: Pool) -> dict[str, Any]:

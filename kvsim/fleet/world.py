@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import simpy
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     Process = Generator[simpy.Event, None, None]
 
@@ -35,3 +35,11 @@ class World(simpy.Environment):
         event._ok, event._value = True, None
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
         return event
+
+    def call_at(self, time: float, action: Callable[[], object]) -> None:
+        """Do something at a time, before requests that are sent at it are seen by replicas."""
+
+        def act(_: simpy.Event) -> None:
+            action()
+
+        self.at(time, Phase.STEP_ENDS).callbacks.append(act)

@@ -1,0 +1,73 @@
+"""KV on its way over one fabric: a fixed time each, then bytes over shared links."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.network import Network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from kvsim.fleet.fabric import Fabric
+    from kvsim.fleet.world import World
+
+
+class Transfers:
+    """Transfers in the world's time.
+
+    Parameters
+    ----------
+    world : SimPy's
+    fabric : what they go over
+
+    Attributes
+    ----------
+    num_bytes : of all that have begun to flow
+    """
+
+    def __init__(self, world: World, fabric: Fabric) -> None:
+        self._world = world
+        self.fabric = fabric
+        self._network = Network(fabric.bandwidth)
+        self._on_end: dict[int, Callable[[], object]] = {}
+        self._number = 0
+        self._version = 0
+        self.num_bytes = 0
+
+    def begin(
+        self,
+        source: Hashable,
+        target: Hashable,
+        num_bytes: int,
+        num_descriptors: int,
+        time: float,
+        on_end: Callable[[], object],
+    ) -> None:
+        """Begin a transfer at a time, not before now; its end is told by a call. Mutates."""
+        begins = time + self.fabric.base + num_descriptors * self.fabric.per_descriptor
+        self._world.call_at(begins, lambda: self._start(source, target, num_bytes, on_end))
+
+    def _start(
+        self, source: Hashable, target: Hashable, num_bytes: int, on_end: Callable[[], object]
+    ) -> None:
+        self.num_bytes += num_bytes
+        self._number += 1
+        self._on_end[self._number] = on_end
+        self._network.start(self._number, source, target, num_bytes, self._world.now)
+        self._await_next_end()
+
+    def _await_next_end(self) -> None:
+        """Look again when the next transfer ends, unless another one begins or ends before."""
+        self._version += 1
+        version, time = self._version, self._network.next_end()
+        if time < math.inf:
+            self._world.call_at(max(time, self._world.now), lambda: self._see_ends(version))
+
+    def _see_ends(self, version: int) -> None:
+        if version != self._version:
+            return
+        for number in self._network.ended(self._world.now):
+            self._on_end.pop(number)()
+        self._await_next_end()
