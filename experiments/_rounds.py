@@ -2,11 +2,12 @@
 
 Twenty clients, in a new random order each round, send all they have said and 4,096 tokens more,
 and get one token. Qwen3-8B keeps 147,456 bytes per token; 80 GB hold 6.6 rounds. What a request
-finds is arithmetic: contents leave that were used longest ago, of one request the later ones first.
+finds is arithmetic: contents leave that were used longest ago.
 """
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from typing import Any
 
@@ -31,8 +32,22 @@ def visits(seed: int) -> Visits:
     return [(k, int(c)) for k in range(1, ROUNDS + 1) for c in rng.permutation(CLIENTS)]
 
 
-def arithmetic(order: Visits) -> dict[int, float]:
-    """Return the hit rate of each round under plain LRU over pages, in percent."""
+def shuffled(seed: int) -> Visits:
+    """Draw who asks when, by the standard library's generator."""
+    rng, found = random.Random(seed), []
+    for k in range(1, ROUNDS + 1):
+        clients = list(range(CLIENTS))
+        rng.shuffle(clients)
+        found += [(k, client) for client in clients]
+    return found
+
+
+def arithmetic(order: Visits, *, front_first: bool = False) -> dict[int, float]:
+    """Return the hit rate of each round under plain LRU over pages, in percent.
+
+    Of one request the later pages leave first, as vLLM's do, or the earlier ones, as in a store
+    that does not know what follows what.
+    """
     held: OrderedDict[tuple[int, int], None] = OrderedDict()
     most = HOST_BYTES // (TOKEN_BYTES * PAGE)
     hits, asked = np.zeros(ROUNDS + 1), np.zeros(ROUNDS + 1)
@@ -43,12 +58,14 @@ def arithmetic(order: Visits) -> dict[int, float]:
             found += 1
         hits[k] += found
         asked[k] += pages
-        for page in range(pages - 1, -1, -1):
+        for page in range(pages) if front_first else range(pages - 1, -1, -1):
             held[client, page] = None
             held.move_to_end((client, page))
+            if front_first and len(held) > most:
+                held.popitem(last=False)
         while len(held) > most:
             held.popitem(last=False)
-    return {k: 100 * hits[k] / asked[k] for k in range(1, ROUNDS + 1)}
+    return {k: 100 * float(hits[k] / asked[k]) for k in range(1, ROUNDS + 1)}
 
 
 def serve(order: Visits, **options: Any) -> dict[int, float]:

@@ -231,8 +231,11 @@ class Config(Validated):
         "pull", description="who moves KV to decode replicas: they (vLLM), or prefill ones (SGLang)"
     )
     kv_transfer_fabric: str = Field("400g-ib", description="what KV is moved over")
+    kv_store: str | None = Field(
+        None, description="where replicas find KV beyond their own: NAME[+KEY=VALUE]..."
+    )
     kv_recompute_threshold: Annotated[int, Field(ge=0)] = Field(
-        0, description="fewer missing tokens than that a decode replica computes itself"
+        0, description="fewer missing tokens than that a replica computes itself, never fetches"
     )
     proxy_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0, description="seconds of the proxy between a prompt's end and its decode replica"

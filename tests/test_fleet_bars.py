@@ -11,11 +11,11 @@ import pytest
 from experiments import (
     _fleet_b1,
     _fleet_b3,
-    _fleet_b6,
     _fleet_b7,
     _fleet_b10,
     _fleet_b15,
     _fleet_loop,
+    _rounds,
     fleet,
 )
 from experiments._fleet import NOT_BUILT, Row, above, between, close, near, not_built, worst
@@ -96,15 +96,20 @@ def test_heads_are_copied_where_there_are_more_ranks() -> None:
 def test_a_line_through_two_points_is_exact_there(sample_data) -> None:
     x, y = np.array([2.0, 4.0, 8.0]), np.array([1.0, 7.0, 4.0])
     assert _fleet_b7.line(x, y).tolist() == [1.0, 2.0, 4.0]
-    rows = {row.what: row for row in _fleet_b7.rows(sample_data)}
-    assert rows["gain of requests/s at 12 rps, %"].theirs == pytest.approx(17.2, abs=0.1)
-    assert sum(row.holds is False for row in rows.values()) == 2
+    rows = _fleet_b7.line_rows(sample_data)
+    assert [row.what for row in rows if not row.holds] == ["pull, 16,384 tokens, ms"]
 
 
-def test_both_tiers_are_one_store_that_never_overflows() -> None:
-    options = _fleet_b6.both_tiers()
-    extra = options["kv_transfer_config"]["kv_connector_extra_config"]
-    assert extra["cpu_bytes_to_use"] > 12.08e9 * 8
+def test_pods_of_a_fleet_hold_a_part_of_its_prefixes() -> None:
+    trace = _fleet_b7.trace(12.0)
+    firsts = [trace.segments_of(row)[0] for row in range(len(trace))]
+    assert {length for _, _, length in firsts} == {_fleet_b7.PREFIX_TOKENS}
+    assert len(set(firsts)) == _fleet_b7.PREFIXES > _fleet_b7.HELD
+
+
+def test_a_plain_lru_makes_the_arithmetic_that_came_with_the_band() -> None:
+    hits = _rounds.arithmetic(_rounds.shuffled(0), front_first=True)
+    assert [round(hits[k], 1) for k in (6, 7, 8)] == [83.3, 77.1, 39.4]
 
 
 def test_the_client_of_llm_d_sends_stages_of_the_same_prompts() -> None:

@@ -93,6 +93,7 @@ SECTIONS = {
         "disaggregation",
         "kv_transfer_protocol",
         "kv_transfer_fabric",
+        "kv_store",
         "kv_recompute_threshold",
         "proxy_latency",
         "session_think_time",

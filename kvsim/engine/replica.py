@@ -296,12 +296,23 @@ class Replica:
         rows, tokens = head(connector.begun, count), head(connector.begun_tokens, count)
         return list(zip(rows, tokens, head(connector.begun_times, count), strict=True))
 
-    def report(self, time: float, *, received: int | None = None, sent: int | None = None) -> None:
+    def report(
+        self,
+        time: float,
+        *,
+        received: int | None = None,
+        sent: int | None = None,
+        failed: bool = False,
+    ) -> None:
         """Learn that the KV of a request has come, or that it was read here; from now on it counts.
 
-        A step under way takes it in at its end; else it is taken in at once.
+        ``failed``: nothing of what was received can be used. A step under way takes it in at its
+        end; else it is taken in at once.
         """
         state, connector = self.state, self.state.connector
+        if received is not None and failed:
+            connector.bad_requests[connector.num_bad_requests] = received
+            connector.num_bad_requests += 1
         if received is not None:
             connector.received[connector.num_received] = received
             connector.num_received += 1

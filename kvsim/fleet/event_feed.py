@@ -13,7 +13,7 @@ from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.records.events import REMOVED, STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
@@ -48,6 +48,8 @@ class EventFeed:
         self._counts: list[dict[int, int]] = [{} for _ in replicas]
         self._open: list[list[Change]] = [[] for _ in replicas]
         self._coming: list[deque[tuple[float, list[Change]]]] = [deque() for _ in replicas]
+        #: Called with the time, the place and the keys of what a replica stored in a step.
+        self.listeners: list[Callable[[float, int, list[int]], object]] = []
 
     @property
     def entry_tokens(self) -> int:
@@ -93,7 +95,13 @@ class EventFeed:
                         changes.append((False, [key]))
                 else:
                     self._coming[place].append((time, changes))
+                    self._tell(place, time, changes)
                     changes = self._open[place] = []
+
+    def _tell(self, place: int, time: float, changes: list[Change]) -> None:
+        """Tell what was stored in a step."""
+        for listener in self.listeners:
+            listener(time, place, [key for is_stored, keys in changes if is_stored for key in keys])
 
     def _apply(self, place: int, changes: list[Change]) -> None:
         """Count blocks by key: several may hold the same content."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.clients import Clients
     from kvsim.fleet.disaggregation import Disaggregation
     from kvsim.fleet.fabric import Fabric
+    from kvsim.fleet.fetches import Fetches
     from kvsim.fleet.gateways import Gateways
     from kvsim.fleet.handoff import Protocol
     from kvsim.fleet.lifecycle import Lifecycle
@@ -52,6 +53,7 @@ class Fleet:
 
     Attributes
     ----------
+    fetches : of prefixes from a store, if there is one
     lifecycle, scaling : of the main pool's replicas, if their number changes
     unplaced : requests that wait until a replica is ready
     turned_away : the requests that a router would not have served, bool, shape (requests,)
@@ -86,6 +88,7 @@ class Fleet:
         self._coupled = coupled or prefill is not None
         self.drive = Drive(world, self, coupled=self._coupled)
         self.clients: Clients
+        self.fetches: Fetches | None = None
         self.lifecycle: Lifecycle | None = None
         self.scaling: Scaling | None = None
         self.unplaced: list[int] = []
@@ -201,6 +204,8 @@ class Fleet:
         return not any(m is not None and m.rows for pool in self.pools for m in pool.places)
 
     def _submit(self, member: Member, row: int, now: float) -> None:
+        if self.fetches is not None and member.life is not Life.FAILED:
+            self.fetches.prepare(row, member, now)
         member.submit(row, now)
         if member.life is not Life.FAILED:
             self.drive.touch(member)
@@ -218,6 +223,9 @@ class Fleet:
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
         """Learn that a request has blocks for KV that is elsewhere, or does without it."""
         del member
+        if self.fetches is not None:
+            self.fetches.begun(row, num_tokens, time)
+            return
         handoff = self._handoffs[row]
         handoff.num_tokens, handoff.asked_time = num_tokens, time
         self._start_if_ready(handoff, time)

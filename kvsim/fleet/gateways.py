@@ -116,6 +116,14 @@ class Gateways:
             self._feeds[delay] = make_feed(self._replicas, delay, setup)
         return self._feeds[delay]
 
+    def feed(self, delay: float, setup: Setup) -> EventFeed:
+        """Return what reads the replicas' events; a router's, if it has one, else a new one."""
+        return next(iter(self._feeds.values()), None) or self._feed_of(delay, setup)
+
+    def request(self, request_id: int, now: float) -> RoutedRequest:
+        """Return a request that comes now."""
+        return RoutedRequest(self._trace, request_id, now, self._prompt_keys)
+
     def __len__(self) -> int:
         """Places for replicas."""
         return len(self._replicas)
@@ -132,7 +140,7 @@ class Gateways:
             views = [views[place] for place in self._shown]
         if self.looks:
             self._refresh(number, now)
-        request = RoutedRequest(self._trace, request_id, now, self._prompt_keys)
+        request = self.request(request_id, now)
         if self.decisions.is_compared:
             held = [self._replicas[place].num_cached_tokens(request) for place in self._shown]
             self.decisions.best[request_id] = max(held)

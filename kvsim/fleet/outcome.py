@@ -72,11 +72,13 @@ def collect(
     turned_away: NDArray[np.bool_],
     transfers: dict[str, Any] | None = None,
     scaling: dict[str, Any] | None = None,
+    kv_store: dict[str, Any] | None = None,
 ) -> Result:
     """Sum up a run whose replicas have come to their end.
 
     The first part answers the requests; those that follow work for it. ``transfers`` says what
-    went from them to it, ``scaling`` what became of the number of replicas.
+    went from them to it, ``scaling`` what became of the number of replicas, ``kv_store`` what was
+    read from a store.
     """
     table = parts[0].table
     members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
@@ -112,6 +114,7 @@ def collect(
         pools.append(_describe_pool(part, rows, lives, routing))
     summary["pools"] = pools if len(parts) > 1 else None
     summary["kv_transfers"] = transfers
+    summary["kv_store"] = kv_store
     summary["num_gpus"] = sum(pool["num_gpus"] for pool in pools)
     summary["gpu_hours"] = sum(pool["gpu_hours"] for pool in pools)
     summary["scaling"] = scaling

@@ -10,6 +10,7 @@ from kvsim.records.connector import FAKE
 from kvsim.records.engine import VLLM
 from kvsim.records.paged import FULL, SLIDING
 from kvsim.sched.connector import ConnectorConfig
+from kvsim.sched.connector import Role as ConnectorRole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,6 +56,14 @@ class Pool:
         return config.tensor_parallel_size * config.pipeline_parallel_size
 
 
+#: vLLM's role of the replicas of a pool; those that do everything read a store, and fill it.
+CONNECTOR_ROLES: dict[Role, ConnectorRole] = {
+    "prefill": "kv_producer",
+    "decode": "kv_consumer",
+    "mixed": "kv_both",
+}
+
+
 def connected(setup: Setup, role: Role, kv_recompute_threshold: int = 0) -> Setup:
     """Return the same with a connector that gives or takes KV.
 
@@ -64,21 +73,24 @@ def connected(setup: Setup, role: Role, kv_recompute_threshold: int = 0) -> Setu
         If its scheduler has no connectors or it has one already, or its KV cannot be handed over.
     """
     config = setup.config
+    option = "kv_store" if role == "mixed" else "num_prefill_workers"
     if setup.scheduler_config.kv_transfer is not None:
-        raise ValueError("kv_transfer_config: not beside separate prefill and decode replicas")
+        beside = "a KV store" if role == "mixed" else "separate prefill and decode replicas"
+        raise ValueError(f"kv_transfer_config: not beside {beside}")
     if setup.scheduler_type.rules_of != VLLM or type(setup.kv) is not PagedManager:
         raise ValueError(
-            f"num_prefill_workers: scheduler {setup.scheduler!r} with allocator "
+            f"{option}: scheduler {setup.scheduler!r} with allocator "
             f"{config.allocator!r} hands no KV over; vllm with paged does"
         )
     if any(spec.kind not in (FULL, SLIDING) for spec in setup.kv.groups):
         raise ValueError(
-            f"num_prefill_workers: {setup.memory.model.name} keeps more than full and "
+            f"{option}: {setup.memory.model.name} keeps more than full and "
             "sliding-window attention; only the KV of these is handed over"
         )
     connector = ConnectorConfig(
         FAKE,
-        "kv_producer" if role == "prefill" else "kv_consumer",
+        CONNECTOR_ROLES[role],
+        kv_load_failure_policy="recompute" if role == "mixed" else "fail",
         kv_recompute_threshold=kv_recompute_threshold,
     )
     scheduler_config = replace(setup.scheduler_config, kv_transfer=connector)

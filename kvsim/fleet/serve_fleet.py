@@ -10,11 +10,12 @@ from kvsim.config import Config
 from kvsim.engine.contents import Contents
 from kvsim.engine.event_names import RunNames
 from kvsim.engine.replica import Replica
-from kvsim.engine.setup import resolve
+from kvsim.engine.setup import resolve, with_events
 from kvsim.errors import unknown_name
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.disaggregation import make_disaggregation
 from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.fetches import Fetches
 from kvsim.fleet.fleet import Fleet
 from kvsim.fleet.gateways import Gateways, telling_routers
 from kvsim.fleet.intake import admissible_requests, new_requests
@@ -23,6 +24,7 @@ from kvsim.fleet.motion import autoscaler_of, check_changes, describe_scaling, s
 from kvsim.fleet.outcome import Part, collect
 from kvsim.fleet.pool import Pool, connected
 from kvsim.fleet.router import make_routers
+from kvsim.fleet.store import make_store
 from kvsim.fleet.vacancy import Vacancy
 from kvsim.fleet.world import World
 from kvsim.pool_config import PoolConfig
@@ -45,7 +47,7 @@ OF_THE_FLEET = frozenset(
         *("pool", "num_prefill_workers", "num_decode_workers", "prefill_router", "router"),
         *("disaggregation", "kv_transfer_protocol", "kv_transfer_fabric", "proxy_latency"),
         *("autoscaler", "cold_start", "failures"),
-        *("kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
+        *("kv_store", "kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
         *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
         *("kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
     )
@@ -217,8 +219,13 @@ def serve_fleet(
         raise ValueError("kv_events_config: not written where prompts are computed apart")
     make = Assembly(config, trace, on_end, observer, on_start, choose_backend)
     admissible = admissible_requests(main_setup, trace)
+    store = None if config.kv_store is None else make_store(config.kv_store)
+    if apart and store is not None:
+        raise ValueError("kv_store: not modelled where prompts are computed apart")
     if apart:
         main_setup = connected(main_setup, "decode", config.kv_recompute_threshold)
+    elif store is not None:
+        main_setup = with_store(main_setup, config)
     autoscaler = autoscaler_of(config, asked)
     changes = autoscaler is not None or config.failures is not None
     if changes:
@@ -243,8 +250,13 @@ def serve_fleet(
         fabric=fabric_of(config.kv_transfer_fabric),
         protocol=config.kv_transfer_protocol,
         proxy_latency=config.proxy_latency,
-        coupled=config.max_concurrency is not None or config.session_think_time is not None,
+        coupled=config.max_concurrency is not None
+        or config.session_think_time is not None
+        or store is not None,
     )
+    if store is not None:
+        fabric, times = fabric_of(config.kv_transfer_fabric), fleet.transfer_time
+        fleet.fetches = Fetches(world, fleet.drive, main, store, fabric, times)
     clients = Clients(
         world,
         trace,
@@ -268,7 +280,21 @@ def serve_fleet(
         fleet.turned_away,
         _transfers(fleet) if apart else None,
         describe_scaling(fleet, main) if changes else None,
+        None if fleet.fetches is None else fleet.fetches.describe(),
     )
+
+
+def with_store(setup: Setup, config: Config) -> Setup:
+    """Return replicas that read a store, and tell of what they compute.
+
+    Raises
+    ------
+    ValueError
+        If they keep no prefixes, or cannot take KV from others.
+    """
+    if not setup.kv_config.enable_prefix_caching or not setup.kv.tells_events:
+        raise ValueError("kv_store: needs prefix caching in the replicas; it extends what they hit")
+    return with_events(connected(setup, "mixed", config.kv_recompute_threshold))
 
 
 def check_alike(decode: Setup, prefill: Setup) -> None:
@@ -322,10 +348,10 @@ def _settle_table(
     table, sent = main.table, clients.sent_time
     planned = main.trace.arrival_time
     table["arrival_time"] = np.where(np.isnan(sent), planned, sent)
+    table["transfer_time"] = fleet.transfer_time
     if prefill is not None:
         apart = fleet.prefill_place >= 0
         table["prefill_replica"] = fleet.prefill_place
-        table["transfer_time"] = fleet.transfer_time
         for name in ("first_scheduled_time", "num_cached_tokens"):
             table[name][apart] = prefill.table[name][apart]
         table["num_preemptions"] += np.where(apart, prefill.table["num_preemptions"], 0)

@@ -21,6 +21,9 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
             f"KV handed over: {number(moved['num_transfers'])} times, {gib(moved['bytes'])}, in "
             f"{milliseconds(moved['mean_ms'])} on average, {milliseconds(moved['p99_ms'])} at p99"
         )
+    store = summary["kv_store"]
+    if store is not None:
+        lines.append(_store(store))
     scaling = summary["scaling"]
     if scaling is not None:
         lines.append(
@@ -31,6 +34,22 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
             f"{number(scaling['gpu_hours_perfect'], 1)} with just enough at any time"
         )
     return lines
+
+
+def _store(store: Mapping[str, Any]) -> str:
+    """Say what was read from a store."""
+    line = (
+        f"KV store: had more than the replica for {number(store['num_found'])} requests; "
+        f"{number(store['num_fetches'])} read it"
+    )
+    if store["num_fetches"]:
+        line += (
+            f", {gib(sum(store['bytes'].values()))} in {milliseconds(store['mean_ms'])} on average"
+        )
+    return (
+        f"{line}; {number(store['num_declined'])} computed it sooner, for "
+        f"{number(store['num_gone'])} it was gone"
+    )
 
 
 def _pool(pool: Mapping[str, Any]) -> str:

@@ -67,6 +67,7 @@ REGISTRIES = {
     "routers": "kvsim.fleet.router:ROUTERS",
     "autoscalers": "kvsim.fleet.autoscaler:AUTOSCALERS",
     "failures": "kvsim.fleet.failures:FAILURES",
+    "kv-stores": "kvsim.fleet.store:STORES",
     "disaggregations": "kvsim.fleet.disaggregation:DISAGGREGATIONS",
     "eviction-policies": "kvsim.kv.eviction:EVICTION_POLICIES",
     "workloads": "workloads:WORKLOADS",

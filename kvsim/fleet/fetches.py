@@ -1,0 +1,224 @@
+"""Prefixes that replicas read from a store, or from each other, rather than compute them.
+
+Whether it pays is decided when a request comes to its replica; where its KV lies is looked up again
+when it has got its blocks there, and what is gone by then is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.facts import prefill_timer
+from kvsim.fleet.member import Life
+from kvsim.fleet.pool import num_descriptors, transfer_bytes
+from kvsim.fleet.transfers import Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.fleet.drive import Drive
+    from kvsim.fleet.fabric import Fabric
+    from kvsim.fleet.member import Member
+    from kvsim.fleet.pool import Pool
+    from kvsim.fleet.store import Portion, Store
+    from kvsim.fleet.world import World
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """The prefix of one request, on its way to its replica.
+
+    Parameters
+    ----------
+    row : of the trace
+    target : the replica
+    keys : of the prompt's entries
+    num_offered : tokens from the front that a store had when it came
+    start_time : when its transfers could begin, seconds
+    num_open : transfers that have not ended
+    sources : replicas that it is read from
+    """
+
+    row: int
+    target: Member
+    keys: Sequence[int]
+    num_offered: int
+    start_time: float = 0.0
+    num_open: int = 0
+    sources: list[Member] = field(default_factory=list)
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether all replicas that it is read from are there."""
+        return all(is_there(one) for one in self.sources)
+
+
+def is_there(member: Member | None) -> bool:
+    """Whether a replica's memory can be read and written."""
+    return member is not None and member.life in (Life.READY, Life.DRAINING)
+
+
+class Fetches:
+    """Offers requests what a store holds of them, and brings it.
+
+    Parameters
+    ----------
+    world : SimPy's
+    drive : of the replicas
+    pool : whose replicas ask
+    store : what they ask
+    fabric : the fleet's own
+    transfer_time : of each request, filled in, shape (requests,)
+    """
+
+    def __init__(
+        self,
+        world: World,
+        drive: Drive,
+        pool: Pool,
+        store: Store,
+        fabric: Fabric,
+        transfer_time: np.ndarray[Any, Any],
+    ) -> None:
+        assert pool.gateways is not None
+        self._world, self._drive, self._pool, self._store = world, drive, pool, store
+        self._gateways = pool.gateways
+        self._feed = pool.gateways.feed(store.event_delay, pool.setup)
+        self._tokens = self._feed.entry_tokens
+        self._fabric, self._transfer_time = fabric, transfer_time
+        self._transfers: dict[str, Transfers] = {}
+        self._prefill_time = prefill_timer(pool.setup)
+        self._open: dict[int, Fetch] = {}
+        self._counts = dict.fromkeys(("num_found", "num_declined", "num_gone", "num_fetches"), 0)
+        self._num_tokens = 0
+        store.start(self._feed, transfer_bytes(pool.setup, self._tokens))
+
+    # -- a request comes ---------------------------------------------------------------------------
+
+    def prepare(self, row: int, target: Member, now: float) -> None:
+        """Let a replica know what it may fetch for a request that comes to it now. Mutates."""
+        self._open.pop(row, None)  # it comes again, since its replica was lost
+        request = self._gateways.request(row, now)
+        keys = self._feed.entry_keys(request)
+        portions = self._look_up(keys, target, now)
+        num_tokens = self._tokens * sum(portion.num_entries for portion in portions)
+        cached = target.replica.num_cached_tokens(request)
+        if num_tokens <= cached:
+            return
+        self._counts["num_found"] += 1
+        prompt = request.num_prompt_tokens
+        if self._store.pull == "cheaper":
+            saved = self._prefill_time(prompt, cached)
+            saved -= self._prefill_time(prompt, min(num_tokens, prompt - 1))
+            if self._time(portions, cached, target) >= saved:
+                self._counts["num_declined"] += 1
+                return
+        self._open[row] = Fetch(row, target, keys, num_tokens)
+        target.replica.offer(row, num_tokens)
+
+    def _look_up(self, keys: Sequence[int], target: Member, now: float) -> list[Portion]:
+        self._feed.update(now)
+        return self._store.look_up(keys, target.place, now)
+
+    def _time(self, portions: Sequence[Portion], cached: int, target: Member) -> float:
+        """Return the seconds of a fetch that shares its replica's link with those under way."""
+        sharers = 1 + sum(one.num_open > 0 for one in self._open.values() if one.target is target)
+        times = [0.0]
+        for portion, begin, end in self._beyond(portions, cached):
+            fabric, tokens = self._over(portion.tier).fabric, end - begin
+            wire = transfer_bytes(self._pool.setup, tokens) / fabric.bandwidth
+            posts = num_descriptors(self._pool.setup, tokens) * fabric.per_descriptor
+            times.append(fabric.base + posts + sharers * wire)
+        return max(times)
+
+    def _beyond(self, portions: Sequence[Portion], cached: int) -> list[tuple[Portion, int, int]]:
+        """Return what lies behind the tokens that a replica holds: where, and from and to which."""
+        found, end = [], 0
+        for portion in portions:
+            begin, end = end, end + self._tokens * portion.num_entries
+            if end > cached:
+                found.append((portion, max(begin, cached), end))
+        return found
+
+    def _over(self, tier: str) -> Transfers:
+        """Return the transfers of a tier."""
+        if tier not in self._transfers:
+            own = self._store.fabrics.get(tier)
+            fabric = self._fabric if own is None else fabric_of(own)
+            self._transfers[tier] = Transfers(self._world, fabric)
+        return self._transfers[tier]
+
+    # -- it has got its blocks ---------------------------------------------------------------------
+
+    def begun(self, row: int, num_tokens: int, time: float) -> None:
+        """Learn that a request has blocks for so many tokens more, or computes all. Mutates."""
+        fetch = self._open.get(row)
+        if fetch is None:
+            return
+        if num_tokens == 0:
+            del self._open[row]
+            return
+        fetch.start_time = time
+        self._world.call_at(time, lambda: self._begin(fetch, num_tokens))
+
+    def _begin(self, fetch: Fetch, num_tokens: int) -> None:
+        now = self._world.now
+        if self._open.get(fetch.row) is not fetch:
+            return
+        portions = self._look_up(fetch.keys, fetch.target, now)
+        total = self._tokens * sum(portion.num_entries for portion in portions)
+        ways = self._beyond(portions, fetch.num_offered - num_tokens)
+        places = [one.source for one, _, _ in ways if isinstance(one.source, int)]
+        sources = [self._pool.places[place] for place in places]
+        if total < fetch.num_offered or not all(is_there(one) for one in sources):
+            self._close(fetch, failed=True)
+            return
+        fetch.sources = [one for one in sources if one is not None]
+        for portion, begin, end in ways:
+            tokens = min(end, fetch.num_offered) - begin
+            if tokens > 0:
+                fetch.num_open += 1
+                self._over(portion.tier).begin(
+                    ("read", fetch.row) if portion.source is None else portion.source,
+                    fetch.target.place,
+                    transfer_bytes(self._pool.setup, tokens),
+                    num_descriptors(self._pool.setup, tokens),
+                    now,
+                    lambda: self._end(fetch, num_tokens),
+                )
+
+    def _end(self, fetch: Fetch, num_tokens: int) -> None:
+        fetch.num_open -= 1
+        if fetch.num_open or self._open.get(fetch.row) is not fetch:
+            return
+        if fetch.has_sources:
+            self._transfer_time[fetch.row] = self._world.now - fetch.start_time
+            self._num_tokens += num_tokens
+        self._close(fetch, failed=not fetch.has_sources)
+
+    def _close(self, fetch: Fetch, *, failed: bool) -> None:
+        """Let a replica go on: with what it wanted to read, or to compute it."""
+        self._counts["num_gone"] += failed
+        self._counts["num_fetches"] += not failed
+        del self._open[fetch.row]
+        if is_there(fetch.target):
+            fetch.target.replica.report(self._world.now, received=fetch.row, failed=failed)
+            self._drive.touch(fetch.target)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """Return what was found and what became of it."""
+        times = self._transfer_time[self._transfer_time > 0]
+        return {
+            **self._counts,
+            "num_tokens": self._num_tokens,
+            "bytes": {tier: way.num_bytes for tier, way in sorted(self._transfers.items())},
+            "num_evicted": self._store.num_evicted,
+            "mean_ms": 1e3 * float(times.mean()) if len(times) else None,
+            "p99_ms": 1e3 * float(np.percentile(times, 99)) if len(times) else None,
+        }

@@ -1,0 +1,1 @@
+"""KV stores, one per file; each registers itself."""

@@ -1,0 +1,98 @@
+"""Memory and disks of the whole cluster: every replica finds what any of them has computed."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.parameters import Delay, Limit, Share, Weight  # noqa: TC001 - read when made
+from kvsim.fleet.shelf import Shelf
+from kvsim.fleet.store import STORES, Portion, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvsim.fleet.event_feed import EventFeed
+
+GIB = 1 << 30
+
+
+@STORES.register("mooncake")
+class Mooncake(Store):
+    """Mooncake Store: one pool of host memory, and disks behind it.
+
+    A block is written to both when its step has ended, which takes no time of anybody's, and is
+    read over the fleet's fabric, or from disks that all readers share. A look-up uses what it
+    finds, from the front on; memory above its mark loses a batch of what was used longest ago.
+
+    Source: kvcache-ai/Mooncake at 3b5a5941, its design of the store (lease by look-up, eviction
+    above 95 % of 5 %) and ssd-offload-benchmark-results.md.
+
+    Parameters
+    ----------
+    gib : host memory of the fleet, GiB
+    disk_gib : disks of the fleet, GiB
+    mark : share of the memory above which blocks leave
+    batch : share of the memory that is freed at once
+    delay : seconds until a block that was computed is there
+    """
+
+    fabrics = {"disk": "nvme-raid5x"}  # noqa: RUF012 - a class attribute that nobody changes
+
+    def __init__(
+        self,
+        *,
+        gib: Limit = 100.0,
+        disk_gib: Weight = 0.0,
+        mark: Share = 0.95,
+        batch: Share = 0.05,
+        delay: Delay = 0.0,
+    ) -> None:
+        if mark == 0:
+            raise ValueError("KV store 'mooncake': mark=0: must be above 0")
+        self.event_delay = delay
+        self._bytes = gib * GIB, disk_gib * GIB
+        self._share = {"mark": mark, "batch": batch}
+        self._coming: list[tuple[float, int, list[int]]] = []
+
+    def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
+        memory, disk = (
+            math.inf if size == math.inf else size // entry_bytes for size in self._bytes
+        )
+        self._memory, self._disk = Shelf(memory, **self._share), Shelf(disk)
+        feed.listeners.append(self._take)
+
+    def _take(self, time: float, replica: int, keys: list[int]) -> None:
+        """Note what a replica has computed; replicas tell one after another. Mutates."""
+        self._coming.append((time + self.event_delay, replica, keys))
+
+    def look_up(  # noqa: D102
+        self, keys: Sequence[int], replica: int, now: float
+    ) -> list[Portion]:
+        self._put(now)
+        found = list(self._tiers(keys))
+        self._memory.touch(key for key, tier in zip(keys, found, strict=False) if tier == "memory")
+        self._disk.touch(key for key, _ in zip(keys, found, strict=False) if key in self._disk)
+        return [
+            Portion(tier, "disks" if tier == "disk" else None, len(list(same)))
+            for tier, same in groupby(found)
+        ]
+
+    def _tiers(self, keys: Sequence[int]) -> Iterator[str]:
+        for key in keys:
+            if key in self._memory:
+                yield "memory"
+            elif key in self._disk:
+                yield "disk"
+            else:
+                return
+
+    def _put(self, now: float) -> None:
+        """Take in what is there by now, in the order of time. Mutates."""
+        self._coming.sort(key=lambda one: one[:2])
+        while self._coming and self._coming[0][0] <= now:
+            keys = self._coming.pop(0)[2]
+            self._memory.put(keys)
+            self._disk.put(keys)
+        self.num_evicted = self._memory.num_evicted

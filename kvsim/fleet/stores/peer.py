@@ -1,0 +1,43 @@
+"""Other replicas: a prefix is read from the one that holds most of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.parameters import Delay  # noqa: TC001 - checked when one is made
+from kvsim.fleet.store import STORES, Portion, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.fleet.event_feed import EventFeed
+
+
+@STORES.register("peer")
+class Peer(Store):
+    """The prefix caches of the fleet's own replicas, as they tell of them.
+
+    What is gone when a transfer should begin is computed instead. Blocks that are being read may be
+    evicted; the copy counts as whole, as if its first byte had been its last.
+
+    Source: llm-d's peer-to-peer sharing (llm-d/llm-d.github.io at 9a8058f7, blog of 2026-08-15).
+
+    Parameters
+    ----------
+    delay : seconds until others know of a block
+    """
+
+    def __init__(self, *, delay: Delay = 0.0) -> None:
+        self.event_delay = delay
+
+    def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
+        del entry_bytes
+        self._feed = feed
+
+    def look_up(  # noqa: D102
+        self, keys: Sequence[int], replica: int, now: float
+    ) -> list[Portion]:
+        held = self._feed.index.match(keys, now)
+        held[replica] = 0
+        best = max(range(len(held)), key=held.__getitem__)
+        return [Portion("peer", best, held[best])] if held[best] else []

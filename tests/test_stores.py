@@ -1,0 +1,253 @@
+"""KV that replicas find beyond their own: times in closed form, rounds of a plain LRU, faults."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples, traces
+
+import kvsim
+import workloads
+from kvsim.engine.setup import resolve
+from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.shelf import Shelf
+from kvsim.fleet.simulate import serve as serve_setup
+from kvsim.fleet.store import make_store
+from kvsim.results.tables import FinishReason
+from kvsim.testing import equal_tables
+from kvsim.trace import Trace
+
+H100 = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "data_parallel_size": 2}
+TOKEN = 131_072  # bytes of KV of Llama-3.1-8B
+STORES = ["peer", "mooncake+gib=2"]
+
+
+def same(times: list[float], prompt: int = 8000) -> Trace:
+    """Requests with one prompt, dealt to replicas 0, 1, 0, ..."""
+    count = len(times)
+    return Trace.from_arrays(
+        times, [prompt] * count, [4] * count, segments=[[(1, 0, prompt)]] * count
+    )
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_another_replica_has_computed_comes_over_the_link(store: str) -> None:
+    """TTFT is the transfer's time and that of a step for the last token."""
+    result = kvsim.simulate(same([0.0, 5.0]), **H100, kv_store=store)
+    second, link = result.requests[1], fabric_of("400g-ib")
+    assert second["replica"] == 1
+    assert second["num_cached_tokens"] == 7999
+    assert second["transfer_time"] == pytest.approx(link.time(8000 * TOKEN))
+    gap = (second["finish_time"] - second["first_token_time"]) / 3
+    ttft = second["first_token_time"] - second["arrival_time"]
+    assert ttft == pytest.approx(second["transfer_time"] + gap, rel=0.02)
+    told = result.summary["kv_store"]
+    assert (told["num_found"], told["num_fetches"], told["num_gone"]) == (1, 1, 0)
+    assert told["num_tokens"] == 8000
+    assert sum(told["bytes"].values()) == 8000 * TOKEN
+    assert told["mean_ms"] == pytest.approx(1e3 * second["transfer_time"])
+
+
+def test_what_comes_from_disk_comes_at_the_disks_pace() -> None:
+    """The memory has no room for a block; the disks have."""
+    result = kvsim.simulate(same([0.0, 5.0]), **H100, kv_store="mooncake+gib=0.001+disk-gib=10")
+    assert result.summary["kv_store"]["bytes"] == {"disk": 8000 * TOKEN}
+    expected = fabric_of("nvme-raid5x").time(8000 * TOKEN)
+    assert result.requests["transfer_time"][1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("store", "sharers"), [("peer", 2), ("mooncake", 1)])
+def test_replicas_share_the_link_of_whom_they_read(store: str, sharers: int) -> None:
+    """Two replicas read a third; the store's memory is many hosts', so nobody shares it."""
+    options = {**H100, "data_parallel_size": 3, "kv_store": store}
+    rows = kvsim.simulate(same([0.0, 5.0, 5.0]), **options).requests
+    expected = sharers * fabric_of("400g-ib").time(8000 * TOKEN)
+    assert rows["transfer_time"][1:] == pytest.approx([expected, expected])
+
+
+def test_a_fetch_that_is_slower_than_computing_is_left_alone() -> None:
+    slow = {**H100, "kv_transfer_fabric": "tcp-ucx", "kv_store": "peer"}
+    declined = kvsim.simulate(same([0.0, 5.0]), **slow)
+    assert declined.summary["kv_store"]["num_declined"] == 1
+    plain = kvsim.simulate(same([0.0, 5.0]), **H100)
+    assert equal_tables(declined.requests, plain.requests)
+    slow["kv_store"] = "peer+pull=always"
+    pulled = kvsim.simulate(same([0.0, 5.0]), **slow)
+    assert pulled.requests["transfer_time"][1] > 1.9  # 1.05 GB at 0.55 GB/s
+    assert pulled.summary["mean_ttft_ms"] > plain.summary["mean_ttft_ms"]
+
+
+def test_a_store_that_knows_late_finds_nothing_yet() -> None:
+    """The first prompt is computed after 0.2 s; the second one asks 0.3 s after that."""
+    for delay, found in ((0.2, 1), (0.4, 0)):
+        for store in (f"peer+delay={delay}", f"mooncake+delay={delay}"):
+            result = kvsim.simulate(same([0.0, 0.5]), **H100, kv_store=store)
+            assert result.summary["kv_store"]["num_found"] == found, store
+
+
+def test_what_is_gone_when_there_is_room_is_computed() -> None:
+    """Replica 1 is busy until its second request, which would read replica 0.
+
+    That one has meanwhile computed another prompt, for which it gave up the first one.
+    """
+    prompts = [[(1, 0, 800)], [(2, 0, 800)], [(3, 0, 800)], [(1, 0, 800)]]
+    trace = Trace.from_arrays(
+        [0.0, 0.0, 0.2, 0.2 + 1e-3], [800] * 4, [2, 400, 40, 2], segments=prompts
+    )
+    options = {**H100, "num_gpu_blocks_override": 80, "max_model_len": 1256}
+    result = kvsim.simulate(
+        trace, **options, kv_store="peer+pull=always", check_invariants=True, backend="python"
+    )
+    told, row = result.summary["kv_store"], result.requests[3]
+    assert (told["num_found"], told["num_fetches"], told["num_gone"]) == (1, 0, 1)
+    assert row["finish_reason"] == FinishReason.FINISHED
+    assert row["transfer_time"] == 0
+    assert result.summary["completed"] == 4
+
+
+def test_a_store_without_room_changes_nothing() -> None:
+    trace = workloads.sharegpt(num_requests=60, request_rate=30, seed=2)
+    plain = kvsim.simulate(trace, **H100)
+    stored = kvsim.simulate(trace, **H100, kv_store="mooncake+gib=0.0001")
+    assert equal_tables(plain.requests, stored.requests)
+    assert stored.summary["kv_store"]["num_found"] == 0
+
+
+def test_eviction_takes_what_was_used_longest_ago() -> None:
+    shelf = Shelf(4)
+    shelf.put("abcd")
+    shelf.touch("a")
+    shelf.put("c")  # is there, and used
+    shelf.put("e")
+    assert [key in shelf for key in "abcde"] == [True, False, True, True, True]
+    assert (len(shelf), shelf.num_evicted) == (4, 1)
+    marked = Shelf(20, mark=0.5, batch=0.25)
+    marked.put(range(11))  # more than ten: five leave
+    assert [key in marked for key in (4, 5)] == [False, True]
+    assert len(marked) == 6
+
+
+def rounds(order: list[tuple[int, int]], most: int, unit: int = 4) -> list[float]:
+    """Return the hits of each visit under a plain LRU over blocks, in the order of the prompt."""
+    held: OrderedDict[tuple[int, int], None] = OrderedDict()
+    hits = []
+    for count, client in order:
+        blocks = [(client, place) for place in range(unit * count)]
+        found = 0
+        while found < len(blocks) and blocks[found] in held:
+            found += 1
+        hits.append(found)
+        for block in blocks:
+            held[block] = None
+            held.move_to_end(block)
+            if len(held) > most:
+                held.popitem(last=False)
+    return hits
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rounds_of_chats_hit_what_a_plain_lru_would_hold(seed: int) -> None:
+    """Six clients, each turn four blocks longer; the store holds some 90 of up to 144 blocks."""
+    rng, size = np.random.default_rng(seed), 16
+    order = [(count, int(c)) for count in range(1, 7) for c in rng.permutation(6)]
+    trace = Trace.from_arrays(
+        [10.0 * place for place in range(len(order))],
+        [4 * size * count for count, _ in order],
+        [1] * len(order),
+        segments=[[(client, 0, 4 * size * count)] for count, client in order],
+    )
+    room = 90 * size * TOKEN / (1 << 30)
+    rows = kvsim.simulate(
+        trace,
+        model="llama-3.1-8b",
+        gpu="h100-sxm",
+        kv_store=f"mooncake+gib={room}+mark=1+batch=0+pull=always",
+        num_gpu_blocks_override=26,  # of which the longest prompt needs 24
+        max_model_len=400,
+        max_num_seqs=1,
+    ).requests
+    expected = [size * found for found in rounds(order, 90)]
+    full = rows["num_prompt_tokens"] == expected  # its last token is computed again
+    assert (rows["num_cached_tokens"] + full).tolist() == expected
+    assert 0 < sum(expected) < rows["num_prompt_tokens"].sum() / 2
+
+
+@examples(40)
+@given(trace=traces(max_requests=30), data=st.data())
+def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.DataObject) -> None:
+    draw = data.draw
+    store = draw(st.sampled_from(["peer", "mooncake+gib=0.02", "mooncake+gib=0.01+disk-gib=1"]))
+    options: dict[str, Any] = {
+        **H100,
+        "data_parallel_size": draw(st.integers(1, 4)),
+        "kv_store": store + draw(st.sampled_from(["", "+pull=always"])),
+        "num_gpu_blocks_override": draw(st.integers(8, 60)),
+        "max_model_len": draw(st.sampled_from([60, 200, 500])),
+        "max_num_seqs": draw(st.integers(1, 8)),
+        "max_num_batched_tokens": draw(st.sampled_from([16, 64, 512])),
+        "async_scheduling": draw(st.booleans()),
+        "router": draw(st.sampled_from(["round-robin", "least-outstanding", "llm-d", "dynamo"])),
+        "kv_transfer_fabric": draw(st.sampled_from(["tcp-ucx", "400g-ib", "nixl-vllm"])),
+        "max_concurrency": draw(st.sampled_from([None, 3])),
+        "failures": draw(
+            st.sampled_from([None, "at+time=0.05+replica=0+detection=0.02", "rate+gpu-hours=0.001"])
+        ),
+        "cold_start": 0.05,
+    }
+    trace = trace.with_num_samples(1)
+    setup = resolve(kvsim.Config.build(**options, backend="python", check_invariants=True))
+    python = serve_setup(setup, trace)
+    compiled = kvsim.simulate(trace, **options, backend="compiled")
+    assert equal_tables(python.requests, compiled.requests)
+    assert equal_tables(python.memory, compiled.memory)
+    assert python.summary == compiled.summary
+    reasons = set(python.requests["finish_reason"].tolist())
+    assert reasons <= {FinishReason.FINISHED, FinishReason.REJECTED}
+    told = python.summary["kv_store"]
+    assert told["num_fetches"] + told["num_gone"] <= told["num_found"] - told["num_declined"]
+    moved = python.requests["transfer_time"] > 0
+    assert moved.sum() <= told["num_fetches"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kv_store": "cellar"}, "unknown KV store 'cellar'"),
+        ({"kv_store": "peer+gib=3"}, "has no parameter 'gib'"),
+        ({"kv_store": "mooncake+gib=much"}, "gib"),
+        ({"kv_store": "mooncake+mark=0"}, "mark=0: must be above 0"),
+        ({"kv_store": "peer+pull=never"}, "pull=never: must be one of cheaper, always"),
+        ({"kv_store": "peer", "enable_prefix_caching": False}, "needs prefix caching"),
+        ({"kv_store": "peer", "allocator": "contiguous-max"}, "needs prefix caching"),
+        ({"kv_store": "peer", "scheduler": "vllm-v0"}, "needs prefix caching"),
+        ({"kv_store": "peer", "model": "nemotron-h-8b"}, "only the KV of these is handed over"),
+        (
+            {"kv_store": "peer", "kv_offloading_size": 4, "kv_offloading_backend": "native"},
+            "kv_transfer_config: not beside a KV store",
+        ),
+        (
+            {
+                "kv_store": "peer",
+                "num_prefill_workers": 1,
+                "num_decode_workers": 1,
+                "data_parallel_size": 1,
+            },
+            "kv_store: not modelled where prompts are computed apart",
+        ),
+    ],
+)
+def test_a_wrong_store_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as error:
+        kvsim.simulate(same([0.0]), **{**H100, **options})
+    assert "\n" not in str(error.value)
+
+
+def test_parameters_of_all_stores_come_first() -> None:
+    assert make_store("peer").pull == "cheaper"
+    assert make_store("mooncake+pull=always+gib=2").pull == "always"
