@@ -215,6 +215,9 @@ class Config(Validated):
     router: str = Field(
         "round-robin", description="how requests choose a replica: NAME[+KEY=VALUE]..."
     )
+    flow_control: str | None = Field(
+        None, description="who waits before any replica is chosen: NAME[+KEY=VALUE]..."
+    )
     num_prefill_workers: Count | None = Field(
         None, description="replicas that compute prompts only, apart from those that decode"
     )

@@ -16,6 +16,7 @@ import kvsim
 import workloads
 from kvsim.engine.setup import resolve
 from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.fleet.shelf import Shelf
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.fleet.store import make_store
@@ -107,8 +108,124 @@ def test_what_is_gone_when_there_is_room_is_computed() -> None:
     told, row = result.summary["kv_store"], result.requests[3]
     assert (told["num_found"], told["num_fetches"], told["num_gone"]) == (1, 0, 1)
     assert row["finish_reason"] == FinishReason.FINISHED
-    assert row["transfer_time"] == 0
+    assert (row["transfer_time"], row["num_cached_tokens"]) == (0, 0)
     assert result.summary["completed"] == 4
+
+
+def texts(*rows: tuple[float, int, int], outputs: int = 4) -> Trace:
+    """Requests of (time, content, tokens), dealt to replicas 0, 1, 0, ..."""
+    return Trace.from_arrays(
+        [time for time, _, _ in rows],
+        [tokens for _, _, tokens in rows],
+        [outputs] * len(rows),
+        segments=[[(content, 0, tokens)] for _, content, tokens in rows],
+    )
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_a_replica_holds_itself_is_not_read(store: str) -> None:
+    """Replica 1 has the first half of a prompt that replica 0 has as a whole."""
+    trace = texts((0.0, 1, 8000), (0.0, 1, 4000), (5.0, 2, 16), (5.0, 1, 8000))
+    result = kvsim.simulate(trace, **H100, kv_store=store)
+    assert result.requests["replica"][3] == 1
+    assert sum(result.summary["kv_store"]["bytes"].values()) == 4000 * TOKEN
+    expected = fabric_of("400g-ib").time(4000 * TOKEN)
+    assert result.requests["transfer_time"][3] == pytest.approx(expected)
+
+
+def test_only_what_was_offered_is_read() -> None:
+    """Request 3 waits for request 1; when it may read, replica 0 has the whole of its prompt."""
+    trace = texts((0.0, 1, 4000), (0.3, 2, 16), (1.5, 1, 8000), (1.51, 1, 8000), outputs=200)
+    result = kvsim.simulate(trace, **H100, kv_store="peer+pull=always", max_num_seqs=1)
+    assert sum(result.summary["kv_store"]["bytes"].values()) == 4000 * TOKEN
+    assert result.requests["num_cached_tokens"][3] == 4000
+
+
+def test_a_link_in_use_makes_computing_faster() -> None:
+    """One prompt takes 87 ms alone and 200 ms to compute; three at once would take 260 ms."""
+    trace = texts(
+        *((0.0, 1, 8000), (0.0, 11, 16), (0.5, 2, 8000), (0.5, 12, 16), (1.0, 3, 8000)),
+        *((5.0, 1, 8000), (5.0, 13, 16), (5.003, 2, 8000), (5.003, 14, 16), (5.006, 3, 8000)),
+    )
+    options = {**H100, "kv_transfer_fabric": "100g-roce", "kv_store": "peer"}
+    result = kvsim.simulate(trace, **options)
+    assert result.requests["replica"][5:].tolist() == [1, 0, 1, 0, 1]
+    told = result.summary["kv_store"]
+    assert (told["num_found"], told["num_fetches"], told["num_declined"]) == (3, 2, 1)
+
+
+def test_what_lies_in_two_tiers_is_there_when_both_have_come() -> None:
+    """The memory has room for 250 of 500 blocks, and has lost those of the prompt's front."""
+    room = 250 * 16 * TOKEN / (1 << 30)
+    store = f"mooncake+gib={room}+disk-gib=10+mark=1+batch=0"
+    result = kvsim.simulate(same([0.0, 5.0]), **H100, kv_store=store)
+    assert result.summary["kv_store"]["bytes"] == {"disk": 4000 * TOKEN, "memory": 4000 * TOKEN}
+    expected = fabric_of("nvme-raid5x").time(4000 * TOKEN)
+    assert result.requests["transfer_time"][1] == pytest.approx(expected)
+
+
+SLOW = {**H100, "kv_transfer_fabric": "tcp-ucx", "kv_store": "peer+pull=always", "cold_start": 1.0}
+
+
+@pytest.mark.parametrize("time", [4.0, 6.0])
+def test_a_replica_that_is_lost_is_not_read(time: float) -> None:
+    """It fails before the request comes, which nobody knows yet, or while it is read."""
+    failure = f"at+time={time}+replica=0+detection=30"
+    result = kvsim.simulate(same([0.0, 5.0]), **SLOW, failures=failure, check_invariants=True)
+    row, told = result.requests[1], result.summary["kv_store"]
+    assert (told["num_found"], told["num_fetches"], told["num_gone"]) == (1, 0, 1)
+    assert (row["finish_reason"], row["num_cached_tokens"], row["transfer_time"]) == (0, 0, 0)
+    assert row["first_token_time"] > time
+    assert (told["mean_ms"], told["num_tokens"]) == (None, 0)
+
+
+def test_a_request_whose_replica_is_lost_while_it_reads_begins_anew() -> None:
+    """It reads from 5 to 6.9; its replica fails at 6, and the other one has its prompt."""
+    failure = "at+time=6+replica=1+detection=0.5"
+    result = kvsim.simulate(same([0.0, 5.0]), **SLOW, failures=failure, check_invariants=True)
+    row, told = result.requests[1], result.summary["kv_store"]
+    assert result.summary["completed"] == 2
+    assert row["replica"] == 0
+    assert row["first_token_time"] == pytest.approx(6.5, abs=0.02)
+    assert (told["num_found"], told["num_fetches"], told["num_gone"]) == (1, 0, 0)
+
+
+class Feed:
+    """What stores ask of replicas' events."""
+
+    def __init__(self, index: PrefixIndex) -> None:
+        self.index = index
+        self.listeners: list[Any] = []
+
+
+def test_a_replica_does_not_read_itself() -> None:
+    index = PrefixIndex(3)
+    index.insert(0, [1, 2, 3])
+    index.insert(2, [1, 2])
+    store = make_store("peer")
+    store.start(Feed(index), 1.0)  # type: ignore[arg-type]
+    assert store.look_up([1, 2, 3, 4], 1, 0.0) == [("peer", 0, 3)]
+    assert store.look_up([1, 2, 3, 4], 0, 0.0) == [("peer", 2, 2)]
+    assert store.look_up([5], 0, 0.0) == []
+
+
+def test_a_store_keeps_what_was_asked_for_and_takes_in_by_time() -> None:
+    feed, store = Feed(PrefixIndex(2)), make_store(f"mooncake+gib={3 / (1 << 30)}+mark=1+batch=0")
+    store.start(feed, 1.0)  # type: ignore[arg-type]
+    tell = feed.listeners[0]
+    tell(2.0, 0, [3])  # the second replica is heard of later, and computed before
+    tell(1.0, 1, [1, 2])
+    assert store.look_up([1], 0, 1.5) == [("memory", None, 1)]
+    assert store.look_up([3], 0, 1.5) == []
+    tell(3.0, 0, [4])  # one too many: 2 leaves, since 1 was asked for
+    assert store.look_up([2], 0, 3.0) == []
+    assert [len(store.look_up([key], 0, 3.0)) for key in (1, 3, 4)] == [1, 1, 1]
+    assert store.num_evicted == 1
+    feed, store = Feed(PrefixIndex(2)), make_store(f"mooncake+gib={2 / (1 << 30)}+mark=1+batch=0")
+    store.start(feed, 1.0)  # type: ignore[arg-type]
+    for time, key in ((3.0, 3), (2.0, 2), (1.0, 1)):
+        feed.listeners[0](time, 0, [key])
+    assert [len(store.look_up([key], 0, 4.0)) for key in (1, 2, 3)] == [0, 1, 1]
 
 
 def test_a_store_without_room_changes_nothing() -> None:
@@ -127,6 +244,8 @@ def test_eviction_takes_what_was_used_longest_ago() -> None:
     shelf.put("e")
     assert [key in shelf for key in "abcde"] == [True, False, True, True, True]
     assert (len(shelf), shelf.num_evicted) == (4, 1)
+    shelf.put("f")
+    assert [key in shelf for key in "acdef"] == [True, True, False, True, True]
     marked = Shelf(20, mark=0.5, batch=0.25)
     marked.put(range(11))  # more than ten: five leave
     assert [key in marked for key in (4, 5)] == [False, True]

@@ -94,6 +94,7 @@ SECTIONS = {
         "kv_transfer_protocol",
         "kv_transfer_fabric",
         "kv_store",
+        "flow_control",
         "kv_recompute_threshold",
         "proxy_latency",
         "session_think_time",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvsim.fleet.admission import Admission
     from kvsim.fleet.clients import Clients
     from kvsim.fleet.disaggregation import Disaggregation
     from kvsim.fleet.fabric import Fabric
@@ -53,10 +54,11 @@ class Fleet:
 
     Attributes
     ----------
+    admission : the gate that requests pass before, if there is one
     fetches : of prefixes from a store, if there is one
     lifecycle, scaling : of the main pool's replicas, if their number changes
     unplaced : requests that wait until a replica is ready
-    turned_away : the requests that a router would not have served, bool, shape (requests,)
+    turned_away : the requests that a gateway would not have served, bool, shape (requests,)
     prefill_place : number of the replica that computed each prompt apart, -1 for none
     transfer_time : seconds from the start of each transfer to its end, 0 without one
     """
@@ -88,6 +90,7 @@ class Fleet:
         self._coupled = coupled or prefill is not None
         self.drive = Drive(world, self, coupled=self._coupled)
         self.clients: Clients
+        self.admission: Admission | None = None
         self.fetches: Fetches | None = None
         self.lifecycle: Lifecycle | None = None
         self.scaling: Scaling | None = None
@@ -138,7 +141,14 @@ class Fleet:
         now = self._world.now
         if not self._admissible[row]:
             self.clients.ended([row], now)
-        elif self.lifecycle is not None and not self.lifecycle.members(Life.READY, Life.FAILED):
+        elif self.admission is not None:
+            self.admission.offer(row)
+        else:
+            self.place(row, now)
+
+    def place(self, row: int, now: float) -> None:
+        """Give a request to a replica, when there is one. Mutates."""
+        if self.lifecycle is not None and not self.lifecycle.members(Life.READY, Life.FAILED):
             self.unplaced.append(row)
         else:
             self._place(row, now)
@@ -146,11 +156,11 @@ class Fleet:
     def _place(self, row: int, now: float) -> None:
         target = self._choose(self._main, row, now)
         if target is None:
-            self._turn_away(row)
+            self.turn_away(row)
         elif self._prefill is not None and self._is_apart(row, target):
             source = self._choose(self._prefill, row, now)
             if source is None:
-                self._turn_away(row)
+                self.turn_away(row)
                 return
             self._send_apart(row, source, target, now)
         else:
@@ -177,7 +187,8 @@ class Fleet:
         if self._protocol == "push":
             self._submit(target, row, now)
 
-    def _turn_away(self, row: int) -> None:
+    def turn_away(self, row: int) -> None:
+        """Answer a request without serving it. Mutates."""
         self.turned_away[row] = True
         self.clients.ended([row], self._world.now)
 
@@ -199,7 +210,7 @@ class Fleet:
     @property
     def is_done(self) -> bool:
         """Whether all requests have been sent and have ended."""
-        if not self.clients.all_sent or self.unplaced or self._handoffs:
+        if not self.clients.all_sent or self.unplaced or self._handoffs or self._num_held_back:
             return False
         return not any(m is not None and m.rows for pool in self.pools for m in pool.places)
 
@@ -277,7 +288,7 @@ class Fleet:
 
     def next_look(self, now: float, limit: float) -> float:
         """Return when routers' metrics are next read; see :class:`kvsim.fleet.drive.Watcher`."""
-        if self.clients.all_sent:
+        if self.clients.all_sent and not self._num_held_back:
             return math.inf
         every = self._coupled
         return min(gateways.next_look(now, limit, every=every) for gateways in self._gateways)
@@ -286,6 +297,10 @@ class Fleet:
         """Read the metrics of replicas who have all come to a time. Mutates."""
         for gateways in self._gateways:
             gateways.look(time)
+
+    @property
+    def _num_held_back(self) -> int:
+        return 0 if self.admission is None else self.admission.num_waiting
 
     @property
     def _planned(self) -> NDArray[np.float64]:

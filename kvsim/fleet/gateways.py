@@ -90,8 +90,8 @@ class Gateways:
         prefill_time = prefill_timer(setup)
         for number, router in enumerate(self._routers):
             interval, delay = router.scrape_interval, router.event_delay
-            if interval is not None and interval not in self._scrapers:
-                self._scrapers[interval] = Scraper(self._replicas, interval, start_time)
+            if interval is not None:
+                self.scraper(interval, start_time)
             feed = None
             if delay is not None and setup.kv_config.events:
                 feed = self._feed_of(delay, setup)
@@ -119,6 +119,12 @@ class Gateways:
     def feed(self, delay: float, setup: Setup) -> EventFeed:
         """Return what reads the replicas' events; a router's, if it has one, else a new one."""
         return next(iter(self._feeds.values()), None) or self._feed_of(delay, setup)
+
+    def scraper(self, interval: float, start_time: float) -> Scraper:
+        """Return what reads the replicas' metrics at an interval."""
+        if interval not in self._scrapers:
+            self._scrapers[interval] = Scraper(self._replicas, interval, start_time)
+        return self._scrapers[interval]
 
     def request(self, request_id: int, now: float) -> RoutedRequest:
         """Return a request that comes now."""

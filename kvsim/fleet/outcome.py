@@ -73,12 +73,13 @@ def collect(
     transfers: dict[str, Any] | None = None,
     scaling: dict[str, Any] | None = None,
     kv_store: dict[str, Any] | None = None,
+    flow_control: dict[str, Any] | None = None,
 ) -> Result:
     """Sum up a run whose replicas have come to their end.
 
     The first part answers the requests; those that follow work for it. ``transfers`` says what
     went from them to it, ``scaling`` what became of the number of replicas, ``kv_store`` what was
-    read from a store.
+    read from a store, ``flow_control`` who was held back before.
     """
     table = parts[0].table
     members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
@@ -96,7 +97,7 @@ def collect(
         front_end_latency=config.front_end_latency,
         replica_seconds=sum(m.lifetime(end_time, 0.0) for m in members) if scaling else None,
     )
-    summary["rejections"] = _rejections(setup, trace, table, turned_away)
+    summary["rejections"] = _rejections(setup, trace, table, turned_away, flow_control)
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
     summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
@@ -115,6 +116,7 @@ def collect(
     summary["pools"] = pools if len(parts) > 1 else None
     summary["kv_transfers"] = transfers
     summary["kv_store"] = kv_store
+    summary["flow_control"] = flow_control
     summary["num_gpus"] = sum(pool["num_gpus"] for pool in pools)
     summary["gpu_hours"] = sum(pool["gpu_hours"] for pool in pools)
     summary["scaling"] = scaling
@@ -164,17 +166,27 @@ def _describe_pool(
 
 
 def _rejections(
-    setup: Setup, trace: Trace, table: NDArray[Any], turned_away: NDArray[np.bool_]
+    setup: Setup,
+    trace: Trace,
+    table: NDArray[Any],
+    turned_away: NDArray[np.bool_],
+    flow_control: dict[str, Any] | None,
 ) -> dict[str, int]:
     """Count rejected requests by reason."""
     rejected = (table["finish_reason"] == FinishReason.REJECTED) & ~turned_away
     longest, most = setup.memory.limits.max_model_len, setup.scheduler_config.max_num_seqs
     too_long = rejected & (table["num_prompt_tokens"] >= longest)
     too_many = rejected & ~too_long & (trace.num_samples > most)
+    shed, too_many_wait = 0, 0
+    if flow_control is not None:
+        shed, too_many_wait = flow_control["num_shed"], flow_control["num_too_many"]
+    by_router = int(turned_away.sum()) - shed - too_many_wait
     reasons = {
         f"prompt not below max_model_len ({longest})": int(too_long.sum()),
         f"more sequences than max_num_seqs ({most})": int(too_many.sum()),
         "needs more KV memory than there is": int((rejected & ~too_long & ~too_many).sum()),
-        f"turned away by router {setup.config.router.partition('+')[0]}": int(turned_away.sum()),
+        f"turned away by router {setup.config.router.partition('+')[0]}": by_router,
+        "shed by flow control": shed,
+        "more than may wait at the gateway": too_many_wait,
     }
     return {reason: count for reason, count in reasons.items() if count}

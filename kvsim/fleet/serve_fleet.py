@@ -12,11 +12,13 @@ from kvsim.engine.event_names import RunNames
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve, with_events
 from kvsim.errors import unknown_name
+from kvsim.fleet.admission import Admission
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.disaggregation import make_disaggregation
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.fetches import Fetches
 from kvsim.fleet.fleet import Fleet
+from kvsim.fleet.flow_control import make_flow_control
 from kvsim.fleet.gateways import Gateways, telling_routers
 from kvsim.fleet.intake import admissible_requests, new_requests
 from kvsim.fleet.member import Member
@@ -46,7 +48,7 @@ OF_THE_FLEET = frozenset(
     (
         *("pool", "num_prefill_workers", "num_decode_workers", "prefill_router", "router"),
         *("disaggregation", "kv_transfer_protocol", "kv_transfer_fabric", "proxy_latency"),
-        *("autoscaler", "cold_start", "failures"),
+        *("autoscaler", "cold_start", "failures", "flow_control"),
         *("kv_store", "kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
         *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
         *("kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
@@ -252,8 +254,20 @@ def serve_fleet(
         proxy_latency=config.proxy_latency,
         coupled=config.max_concurrency is not None
         or config.session_think_time is not None
-        or store is not None,
+        or store is not None
+        or config.flow_control is not None,
     )
+    if config.flow_control is not None:
+        fleet.admission = Admission(
+            world,
+            main,
+            trace,
+            make_flow_control(config.flow_control),
+            place=fleet.place,
+            turn_away=fleet.turn_away,
+            seed=config.seed,
+            end_time=world.now + config.horizon,
+        )
     if store is not None:
         fabric, times = fabric_of(config.kv_transfer_fabric), fleet.transfer_time
         fleet.fetches = Fetches(world, fleet.drive, main, store, fabric, times)
@@ -281,6 +295,7 @@ def serve_fleet(
         _transfers(fleet) if apart else None,
         describe_scaling(fleet, main) if changes else None,
         None if fleet.fetches is None else fleet.fetches.describe(),
+        None if fleet.admission is None else fleet.admission.describe(),
     )
 
 

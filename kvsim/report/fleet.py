@@ -21,6 +21,13 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
             f"KV handed over: {number(moved['num_transfers'])} times, {gib(moved['bytes'])}, in "
             f"{milliseconds(moved['mean_ms'])} on average, {milliseconds(moved['p99_ms'])} at p99"
         )
+    gate = summary["flow_control"]
+    if gate is not None:
+        lines.append(
+            f"flow control: {number(gate['num_held_back'])} held back, up to "
+            f"{number(gate['peak_waiting'])} at once, {milliseconds(gate['mean_wait_ms'])} on "
+            f"average over all; {number(gate['num_shed'] + gate['num_too_many'])} turned away"
+        )
     store = summary["kv_store"]
     if store is not None:
         lines.append(_store(store))

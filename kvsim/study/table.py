@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: Parts of a summary that are lists, count by names, or may be missing as a whole; a table of
 #: scalars has none of them but what they hold themselves.
 STRUCTURES = {
-    *("replicas", "tenants", "pools", "routing", "kv_transfers", "kv_store", "scaling"),
-    *("rejections", "branches"),
+    *("replicas", "tenants", "pools", "routing", "kv_transfers", "kv_store", "flow_control"),
+    *("scaling", "rejections", "branches"),
 }
 #: What is said of a cell that has no result and no error.
 NOT_RUN = "not run"

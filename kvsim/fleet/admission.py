@@ -1,0 +1,127 @@
+"""The gate before the routers: requests wait there while the fleet is saturated, or are shed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.fleet.bands import Bands
+from kvsim.fleet.member import Life
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.fleet.flow_control import FlowControl
+    from kvsim.fleet.pool import Pool
+    from kvsim.fleet.world import World
+    from kvsim.trace import Trace
+
+#: Keeps these random numbers apart from those of workloads, routers and failures.
+SHEDDING = 0x73686564
+
+
+class Admission:
+    """Lets requests through, holds them back, or turns them away.
+
+    Saturation changes when metrics are read; so those who wait go on at such times, as many as
+    there are, while it is below 1.
+
+    Parameters
+    ----------
+    world : SimPy's
+    pool : whose metrics are read
+    trace : the requests
+    control : the policy
+    place : sends a request on, now
+    turn_away : answers it without serving it
+    seed : of the run
+    end_time : from then on nobody goes on
+    """
+
+    def __init__(
+        self,
+        world: World,
+        pool: Pool,
+        trace: Trace,
+        control: FlowControl,
+        *,
+        place: Callable[[int, float], object],
+        turn_away: Callable[[int], object],
+        seed: int,
+        end_time: float,
+    ) -> None:
+        assert pool.gateways is not None
+        self._world, self._pool, self._trace, self._control = world, pool, trace, control
+        self._place, self._turn_away = place, turn_away
+        self._scraper = pool.gateways.scraper(control.interval, world.now)
+        self._rng = np.random.default_rng([seed, SHEDDING])
+        self._end_time = end_time
+        self._line = Bands()
+        self._since: dict[int, float] = {}
+        self._waits: list[float] = []
+        self._awaited = False
+        self.num_shed = 0
+        self.num_too_many = 0
+        self.peak_waiting = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are held back."""
+        return len(self._line)
+
+    def offer(self, row: int) -> None:
+        """Take a request that comes now. Mutates."""
+        now, priority = self._world.now, int(self._trace.priority[row])
+        saturation = self._saturation()
+        probability = self._control.shedding(priority, saturation)
+        if probability > 0 and self._rng.random() < probability:
+            self.num_shed += 1
+            self._turn_away(row)
+        elif not self._line and saturation < 1:
+            self._waits.append(0.0)
+            self._place(row, now)
+        elif len(self._line) >= self._control.most_waiting:
+            self.num_too_many += 1
+            self._turn_away(row)
+        else:
+            by_tenant = self._control.fairness == "round-robin"
+            self._line.push(row, priority, int(self._trace.tenant[row]) if by_tenant else 0)
+            self._since[row] = now
+            self.peak_waiting = max(self.peak_waiting, len(self._line))
+            self._await()
+
+    def _saturation(self) -> float:
+        """Return how full the replicas are that take requests, as last read."""
+        self._scraper.ask_idle(self._world.now)
+        members = [m for m in self._pool.places if m is not None and m.life is Life.READY]
+        return self._control.saturation([self._scraper.values[m.place] for m in members])
+
+    def _await(self) -> None:
+        """Try again when metrics are read next."""
+        time = self._scraper.next_time(self._world.now)
+        if not self._awaited and time < self._end_time:
+            self._awaited = True
+            self._world.call_at(time, self._let_through)
+
+    def _let_through(self) -> None:
+        self._awaited = False
+        now = self._world.now
+        while self._line and self._saturation() < 1:
+            row = self._line.pop()
+            self._waits.append(now - self._since.pop(row))
+            self._place(row, now)
+        if self._line:
+            self._await()
+
+    def describe(self) -> dict[str, Any]:
+        """Return who waited and who was turned away."""
+        waits = np.array(self._waits)
+        return {
+            "num_held_back": int((waits > 0).sum()) + len(self._line),
+            "num_shed": self.num_shed,
+            "num_too_many": self.num_too_many,
+            "peak_waiting": self.peak_waiting,
+            "mean_wait_ms": 1e3 * float(waits.mean()) if len(waits) else None,
+            "p99_wait_ms": 1e3 * float(np.percentile(waits, 99)) if len(waits) else None,
+        }
