@@ -167,7 +167,7 @@ class Fetches:
 
     def _begin(self, fetch: Fetch, num_tokens: int) -> None:
         now = self._world.now
-        if self._open.get(fetch.row) is not fetch:
+        if self._open.get(fetch.row) is not fetch or not is_there(fetch.target):
             return
         portions = self._look_up(fetch.keys, fetch.target, now)
         total = self._tokens * sum(portion.num_entries for portion in portions)
@@ -193,7 +193,7 @@ class Fetches:
 
     def _end(self, fetch: Fetch, num_tokens: int) -> None:
         fetch.num_open -= 1
-        if fetch.num_open or self._open.get(fetch.row) is not fetch:
+        if fetch.num_open or self._open.get(fetch.row) is not fetch or not is_there(fetch.target):
             return
         if fetch.has_sources:
             self._transfer_time[fetch.row] = self._world.now - fetch.start_time
@@ -205,9 +205,8 @@ class Fetches:
         self._counts["num_gone"] += failed
         self._counts["num_fetches"] += not failed
         del self._open[fetch.row]
-        if is_there(fetch.target):
-            fetch.target.replica.report(self._world.now, received=fetch.row, failed=failed)
-            self._drive.touch(fetch.target)
+        fetch.target.replica.report(self._world.now, received=fetch.row, failed=failed)
+        self._drive.touch(fetch.target)
 
     # -- the end -----------------------------------------------------------------------------------
 
