@@ -76,6 +76,21 @@ def test_who_comes_to_a_full_server_waits_at_the_gate() -> None:
     assert plain.requests["finish_time"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
 
 
+def test_tenants_take_turns_at_the_gate_also_when_no_more_will_come() -> None:
+    """As above; B begins at 3, and at 3.2 tenant 5 goes on, then 6, then 5 again."""
+    trace = Trace.from_arrays(
+        [0.0, 0.5, 0.6, 1.3, 1.4, 1.5], [8] * 6, [1, 2, 2, 2, 2, 2], tenant=[5, 5, 5, 5, 5, 6]
+    )
+    for fairness, ends in (("round-robin", [7.0, 11.0, 9.0]), ("global", [7.0, 9.0, 11.0])):
+        control = f"llm-d+queue=1+interval=0.4+fairness={fairness}"
+        result = kvsim.simulate(trace, **SECONDS, flow_control=control)
+        assert result.requests["finish_time"].tolist() == [1.0, 3.0, 5.0, *ends]
+        assert result.requests["first_scheduled_time"][3] == 5.0
+        waits = 1.9 + 1.8 + 1.7
+        told = result.summary["flow_control"]
+        assert told["mean_wait_ms"] == pytest.approx(1000 * waits / 6)
+
+
 @pytest.mark.parametrize("router", ["round-robin", "least-outstanding", "llm-d", "dynamo"])
 def test_a_fleet_with_room_does_not_notice_its_gate(router: str) -> None:
     trace = workloads.sharegpt(num_requests=80, request_rate=10, seed=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import traces, with_seldom
@@ -13,10 +14,12 @@ from kvsim.trace import Trace
 
 
 @settings(max_examples=40, deadline=None)
-@given(traces(), st.sampled_from([1, 3, 8, 64]), st.booleans())
-def test_keys_of_many_prompts_are_those_of_each(trace: Trace, size: int, adapters: bool) -> None:
+@given(traces(), st.sampled_from([1, 3, 8, 64]), st.booleans(), st.booleans())
+def test_keys_of_many_prompts_are_those_of_each(
+    trace: Trace, size: int, adapters: bool, compiled: bool
+) -> None:
     trace = with_seldom(trace, adapters=adapters)
-    known = PromptKeys(trace)
+    known = PromptKeys(trace, compiled=compiled)
     for row in range(len(trace)):
         alone = IncomingRequest(trace, row, 0.0)
         routed = RoutedRequest(trace, row, 0.0, known)
@@ -24,12 +27,16 @@ def test_keys_of_many_prompts_are_those_of_each(trace: Trace, size: int, adapter
         assert routed.prefix_keys(size, 1) == alone.prefix_keys(size, 1)
 
 
-def test_pieces_of_one_content_are_one_piece() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_pieces_of_one_content_are_one_piece(compiled: bool) -> None:
+    def keys(trace: Trace) -> list[int]:
+        return PromptKeys(trace, compiled=compiled).of(0, 16)
+
     whole = Trace.from_arrays([0.0], [96], [1], segments=[[(5, 8, 96)]])
     parts = Trace.from_arrays([0.0], [96], [1], segments=[[(5, 8, 7), (5, 15, 80), (5, 95, 9)]])
-    assert PromptKeys(whole).of(0, 16) == PromptKeys(parts).of(0, 16)
+    assert keys(whole) == keys(parts)
     apart = Trace.from_arrays([0.0], [96], [1], segments=[[(5, 8, 7), (5, 16, 80), (5, 95, 9)]])
-    assert PromptKeys(whole).of(0, 16)[0] != PromptKeys(apart).of(0, 16)[0]
+    assert keys(whole)[0] != keys(apart)[0]
 
 
 def test_what_is_computed_ahead_is_bounded(monkeypatch) -> None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import ModuleType
 
-#: The module that compiles, the rooms its compiled code depends on, and the variable that overrides
-#: the cache directory.
+#: The modules that compile, the rooms compiled code depends on, and the variable that overrides the
+#: cache directory.
 ENTRY = "kvsim.compiled.entry"
+TABLES = "kvsim.compiled.key_table"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -78,18 +79,27 @@ def load_entry() -> ModuleType:
     """Import the compiled entry with its own cache; says so when it must be compiled first."""
     if ENTRY in sys.modules:
         return sys.modules[ENTRY]
-    numba_config: Any = import_module("numba.core.config")
-
     folder = cache_folder()
-    if not any(folder.rglob("*.nbi")):
+    if not any(folder.rglob("*serve_*.nbi")):
         print(  # noqa: T201 - a first run is silent for most of a minute otherwise
             "kvsim: compiling the simulation rules, once (about a minute) ...",
             file=sys.stderr,
             flush=True,
         )
+    return _load(ENTRY, folder)
+
+
+def load_tables() -> ModuleType:
+    """Import the compiled tables of keys with their own cache."""
+    return sys.modules.get(TABLES) or _load(TABLES, cache_folder())
+
+
+def _load(name: str, folder: Path) -> ModuleType:
+    """Import a module whose compiled functions are kept in a folder."""
+    numba_config: Any = import_module("numba.core.config")
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(folder)
     try:
-        return import_module(ENTRY)
+        return import_module(name)
     finally:
         numba_config.CACHE_DIR = before

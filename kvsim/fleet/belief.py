@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.event_index import KeyIndex
     from kvsim.fleet.facts import Facts
 
 Kind = Literal["precise", "approximate"]
@@ -42,11 +43,8 @@ class Belief:
         self._facts = facts
         self._is_precise = kind == "precise"
         self.entry_tokens = facts.entry_tokens if self._is_precise else entry_tokens
-        self.index = (
-            facts.index
-            if self._is_precise
-            else PrefixIndex(facts.num_replicas, max_entries=max_entries, ttl=ttl)
-        )
+        self._sent = PrefixIndex(facts.num_replicas, max_entries=max_entries, ttl=ttl)
+        self.index: KeyIndex = facts.index if self._is_precise else self._sent
 
     def keys(self, request: IncomingRequest) -> Sequence[int]:
         """Return the names of a prompt's entries."""
@@ -67,12 +65,16 @@ class Belief:
     def sent(self, request: IncomingRequest, replica: int) -> None:
         """Note where a request goes, if that is all there is to know. Mutates."""
         if not self._is_precise:
-            self.index.insert(replica, self.keys(request), request.arrival_time)
+            self._sent.insert(replica, self.keys(request), request.arrival_time)
 
     def forget(self, replica: int) -> None:
         """Forget a replica that is gone; precise knowledge goes with its events. Mutates."""
+        self.shrink(replica, 0)
+
+    def shrink(self, replica: int, num_entries: float) -> None:
+        """Keep only so many entries of an approximate index. Mutates."""
         if not self._is_precise:
-            self.index.shrink(replica, 0)
+            self._sent.shrink(replica, num_entries)
 
 
 def hit_rates(request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:

@@ -1,4 +1,4 @@
-"""A prefix index that replicas keep up to date by their own KV cache events, after a delay.
+"""What reads the replicas' KV cache events, and tells an index of them after a delay.
 
 vLLM publishes what its blocks hold at the end of every update of its scheduler; a consumer that
 counts what is stored and removed knows the pool's content (docs/vllm-rules.md, section 13).
@@ -7,19 +7,42 @@ counts what is stored and removed knows the pool's content (docs/vllm-rules.md, 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.prefix_index import PrefixIndex
-from kvsim.records.events import REMOVED, STORED
+import numpy as np
+
+from kvsim.fleet.event_index import PlainEventIndex
+from kvsim.records.events import STORED, UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
+    from kvsim.fleet.event_index import EventIndex
     from kvsim.kv.events import EventRows
 
-    Change = tuple[bool, list[int]]  # stored or removed, and the keys
+
+@dataclass(slots=True)
+class Chunk:
+    """Events that were read together, of which the first ``taken`` are in the index.
+
+    ``ends`` are the places behind the ends of updates, and ``times`` when these were.
+    """
+
+    rows: EventRows
+    ends: NDArray[np.intp]
+    times: NDArray[np.float64]
+    taken: int = 0
+
+    @classmethod
+    def of(cls, rows: EventRows) -> Chunk:
+        """Look where updates end."""
+        last = np.flatnonzero(rows.events["kind"] == UPDATE)
+        return cls(rows, last + 1, rows.events["time"][last])
 
 
 class EventFeed:
@@ -36,7 +59,7 @@ class EventFeed:
     def __init__(
         self, replicas: Sequence[Replica], delay: float, *, group: int = 0, keeps: bool = False
     ) -> None:
-        self.index = PrefixIndex(len(replicas))
+        self.index = make_index(len(replicas), group, compiled=replicas[0].compiled)
         kv = replicas[0].state.kv
         self._unit, self._ahead = kv.hash_block_size, kv.num_hash_lookahead_tokens
         self._per_entry = kv.groups[group].keys_per_block
@@ -45,9 +68,8 @@ class EventFeed:
         self._delay = delay
         self._group = group
         self._keeps = keeps
-        self._counts: list[dict[int, int]] = [{} for _ in replicas]
-        self._open: list[list[Change]] = [[] for _ in replicas]
-        self._coming: list[deque[tuple[float, list[Change]]]] = [deque() for _ in replicas]
+        self._coming: list[deque[Chunk]] = [deque() for _ in replicas]
+        self._open: list[list[int]] = [[] for _ in replicas]
         #: Called with the time, the place and the keys of what a replica stored in a step.
         self.listeners: list[Callable[[float, int, list[int]], object]] = []
 
@@ -64,57 +86,60 @@ class EventFeed:
     def replace(self, place: int, replica: Replica) -> None:
         """Follow another replica, whose cache is empty. Mutates."""
         self._replicas[place] = replica
-        self.index.shrink(place, 0)
-        self._counts[place] = {}
-        self._open[place] = []
+        self.index.forget(place)
         self._coming[place] = deque()
+        self._open[place] = []
 
     def update(self, now: float) -> None:
         """Bring the index to what has arrived by now. Mutates."""
         for place, replica in enumerate(self._replicas):
             if replica.has_events:
-                self._take(place, replica.take_events())
-            coming = self._coming[place]
-            while coming and coming[0][0] <= now - self._delay:
-                self._apply(place, coming.popleft()[1])
+                chunks = replica.take_events()
+                self.read[place] += chunks if self._keeps else ()
+                self._coming[place] += map(Chunk.of, chunks)
+                if self.listeners:
+                    self._tell(place, chunks)
+            if self._coming[place]:
+                self._apply(place, now - self._delay)
 
-    def _take(self, place: int, chunks: list[EventRows]) -> None:
-        if self._keeps:
-            self.read[place] += chunks
-        changes = self._open[place]
+    def _apply(self, place: int, until: float) -> None:
+        """Take in all updates up to a time."""
+        coming = self._coming[place]
+        last, stop = -1, 0
+        for number, chunk in enumerate(coming):
+            due = int(np.searchsorted(chunk.times, until, "right"))
+            if due:
+                last, stop = number, int(chunk.ends[due - 1])
+            if due < len(chunk.times):
+                break
+        for number in range(last + 1):
+            chunk = coming[0]
+            upto = stop if number == last else len(chunk.rows.events)
+            if upto > chunk.taken:
+                self.index.take(place, chunk.rows.events, chunk.rows.keys, chunk.taken, upto)
+                chunk.taken = upto
+            if upto == len(chunk.rows.events):
+                coming.popleft()
+
+    def _tell(self, place: int, chunks: Sequence[EventRows]) -> None:
+        """Tell the listeners what was stored, update by update."""
         for events, keys, _ in chunks:
-            names = ("kind", "group", "key", "first_key", "key_count", "time")
-            for kind, group, key, first, count, time in zip(
+            names = ("kind", "group", "first_key", "key_count", "time")
+            for kind, group, first, count, time in zip(
                 *(events[name].tolist() for name in names), strict=True
             ):
-                if kind == STORED:
-                    if group == self._group:
-                        changes.append((True, keys[first : first + count].tolist()))
-                elif kind == REMOVED:
-                    if group == self._group:
-                        changes.append((False, [key]))
-                else:
-                    self._coming[place].append((time, changes))
-                    self._tell(place, time, changes)
-                    changes = self._open[place] = []
+                if kind == STORED and group == self._group:
+                    self._open[place] += keys[first : first + count].tolist()
+                elif kind == UPDATE:
+                    for listener in self.listeners:
+                        listener(time, place, self._open[place])
+                    self._open[place] = []
 
-    def _tell(self, place: int, time: float, changes: list[Change]) -> None:
-        """Tell what was stored in a step."""
-        for listener in self.listeners:
-            listener(time, place, [key for is_stored, keys in changes if is_stored for key in keys])
 
-    def _apply(self, place: int, changes: list[Change]) -> None:
-        """Count blocks by key: several may hold the same content."""
-        counts = self._counts[place]
-        for is_stored, keys in changes:
-            for key in keys:
-                number = counts.get(key, 0)
-                if is_stored:
-                    counts[key] = number + 1
-                    if not number:
-                        self.index.add(place, key)
-                elif number > 1:
-                    counts[key] = number - 1
-                elif number:
-                    del counts[key]
-                    self.index.remove(place, key)
+def make_index(num_replicas: int, group: int, *, compiled: bool) -> EventIndex:
+    """Return an empty index; compiled replicas have a compiled one."""
+    if not compiled:
+        return PlainEventIndex(num_replicas, group)
+    from kvsim.fleet.key_tables import CompiledEventIndex
+
+    return CompiledEventIndex(num_replicas, group)

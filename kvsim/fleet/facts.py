@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from kvsim.fleet.prefix_index import Counts
 from kvsim.records.request import Request
 from kvsim.sched.scheduler import StepPlan
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Parts
-    from kvsim.fleet.prefix_index import PrefixIndex
+    from kvsim.fleet.event_index import KeyIndex
 
 #: Different prompts whose prefill time is kept.
 MOST_REMEMBERED = 1 << 16
@@ -39,6 +40,7 @@ class Facts:
     entry_keys : the keys of a request's prompt there, front to back
     prefill_time : seconds to compute a prompt of so many tokens, of which the first so many are
         cached, on an idle replica, by the run's own cost model
+    make_counts : makes something that counts keys
     """
 
     num_replicas: int
@@ -47,10 +49,11 @@ class Facts:
     max_num_batched_tokens: int
     start_time: float
     rng: Generator
-    index: PrefixIndex
+    index: KeyIndex
     entry_tokens: int
     entry_keys: Callable[[IncomingRequest], Sequence[int]]
     prefill_time: Callable[[int, int], float]
+    make_counts: Callable[[], Counts] = Counts
 
     @property
     def prefill_rate(self) -> float:

@@ -12,7 +12,7 @@ from kvsim.fleet.bookkeeping import Decisions
 from kvsim.fleet.event_feed import EventFeed
 from kvsim.fleet.facts import Facts, prefill_timer
 from kvsim.fleet.ledger import Ledger
-from kvsim.fleet.prefix_index import PrefixIndex
+from kvsim.fleet.prefix_index import Counts, PrefixIndex
 from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.scraper import Scraper
@@ -21,7 +21,7 @@ from kvsim.fleet.view import ReplicaView
 from kvsim.records.paged import FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -63,8 +63,8 @@ class Gateways:
     ) -> None:
         self._routers = routers
         self._trace = trace
-        self._prompt_keys = PromptKeys(trace)
         everyone: list[Any] = list(replicas)  # a vacancy answers what is asked of it
+        self._prompt_keys = PromptKeys(trace, compiled=everyone[0].compiled)
         self._replicas = everyone
         self._choosing = len(replicas) > 1
         self._shown = list(range(len(replicas)))
@@ -107,8 +107,17 @@ class Gateways:
                     entry_tokens=feed.entry_tokens if feed else setup.kv.block_size,
                     entry_keys=feed.entry_keys if feed else no_keys,
                     prefill_time=prefill_time,
+                    make_counts=self._make_counts(),
                 )
             )
+
+    def _make_counts(self) -> Callable[[], Any]:
+        """Return what counts keys; for compiled replicas it is compiled."""
+        if not self._replicas[0].compiled:
+            return Counts
+        from kvsim.fleet.key_tables import KeyCounts
+
+        return KeyCounts
 
     def _feed_of(self, delay: float, setup: Setup) -> EventFeed:
         """Return what reads the replicas' events with a delay, one for all its gateways."""

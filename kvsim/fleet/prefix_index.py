@@ -7,11 +7,11 @@ tokens before it, too; so a set of keys is a radix tree, and equal keys are equa
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class PrefixIndex:
@@ -82,6 +82,10 @@ class PrefixIndex:
         while len(used) > num_entries:
             self.remove(replica, next(iter(used)))
 
+    def forget(self, replica: int) -> None:
+        """Forget what a replica held. Mutates."""
+        self.shrink(replica, 0)
+
     def size(self, replica: int) -> int:
         """Entries of a replica."""
         return len(self._used[replica])
@@ -94,6 +98,34 @@ class PrefixIndex:
         for replica, used in enumerate(self._used):
             while used and now - next(iter(used.values())) > self._ttl:
                 self.remove(replica, next(iter(used)))
+
+
+class Counts:
+    """How often each key is counted; its length is the number of different keys."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        """Different keys."""
+        return len(self._counts)
+
+    def update(self, path: Iterable[int]) -> None:
+        """Count keys once more. Mutates."""
+        self._counts.update(path)
+
+    def subtract(self, path: Iterable[int]) -> None:
+        """Count keys once less; who is not there stays out. Mutates."""
+        counts = self._counts
+        for key in path:
+            if counts[key] > 1:
+                counts[key] -= 1
+            else:
+                del counts[key]
+
+    def clear(self) -> None:
+        """Forget everything. Mutates."""
+        self._counts.clear()
 
 
 def _end(matched: list[int], mask: int, depth: int) -> None:

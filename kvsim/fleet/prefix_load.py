@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.fleet.prefix_index import PrefixIndex
+    from kvsim.fleet.event_index import KeyIndex
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class PrefixLoad:
     """
 
     def __init__(
-        self, index: PrefixIndex, num_replicas: int, piece_time: float, window: float
+        self, index: KeyIndex, num_replicas: int, piece_time: float, window: float
     ) -> None:
         self._index = index
         self._piece_time = piece_time

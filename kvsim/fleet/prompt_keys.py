@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsim.compiled.cache import load_tables
 from kvsim.engine.contents import Contents
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.rules.keys import FIRST_KEY, START
@@ -38,14 +39,23 @@ class PromptKeys:
     Parameters
     ----------
     trace : the requests; they are asked for in order, or nearly so
+    compiled : name them one by one, in compiled code
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, compiled: bool = False) -> None:
         self._trace = trace
+        self._name = load_tables().name_path if compiled else None
         self._ahead: dict[int, dict[int, Words]] = {}  # by block size and request
 
     def of(self, request_id: int, block_size: int) -> list[int]:
         """Return the keys of a prompt's full blocks."""
+        if self._name is not None:
+            salts = Contents.of(self._trace).lists["cache_salt"]
+            first = np.full(1, FIRST_KEY, np.uint64)
+            fold_in(first, salts[request_id : request_id + 1].astype(np.uint64))
+            columns = np.array(self._trace.segments_of(request_id), np.int64).T.copy()
+            named: list[int] = self._name(*columns, block_size, first[0]).tolist()
+            return named
         known = self._ahead.setdefault(block_size, {})
         if request_id not in known:
             known.clear()

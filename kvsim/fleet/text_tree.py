@@ -42,7 +42,7 @@ class TextTree:
             self._next += self._interval * (1 + (now - self._next) // self._interval)
             for replica in range(self._num_replicas):
                 if self._belief.index.size(replica) > self._most:
-                    self._belief.index.shrink(replica, self._target)
+                    self._belief.shrink(replica, self._target)
         return self._belief.cached_tokens(request)
 
     def sizes(self) -> Sequence[int]:

@@ -10,6 +10,7 @@ class Vacancy:
 
     clock = -math.inf
     has_events = False
+    compiled = False
 
     def next_event_time(self) -> float:
         """Never."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.belief import Belief, Kind
@@ -92,7 +91,7 @@ class Dynamo(Router):
         kind: Kind = "precise" if self._events else "approximate"
         size = facts.entry_tokens
         self._belief = Belief(facts, kind, entry_tokens=size, ttl=self._ttl)
-        self._blocks: list[Counter[int]] = [Counter() for _ in range(facts.num_replicas)]
+        self._blocks = [facts.make_counts() for _ in range(facts.num_replicas)]
         self._paths: dict[int, Sequence[int]] = {}
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
@@ -123,7 +122,7 @@ class Dynamo(Router):
         """Remember the blocks of a request until it ends."""
         keys = request.prefix_keys(self._belief.entry_tokens)
         # The block in which a prompt ends is nobody else's.
-        partial = (-request.request_id - 1,) * (
+        partial = (-request.request_id - 2,) * (
             request.num_prompt_tokens > len(keys) * self._belief.entry_tokens
         )
         self._paths[request.request_id] = path = (*keys, *partial)
@@ -137,8 +136,4 @@ class Dynamo(Router):
 
     def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
         del time, num_tokens
-        blocks = self._blocks[replica]
-        for key in self._paths.pop(request_id):
-            blocks[key] -= 1
-            if blocks[key] <= 0:  # below, if the replica was gone meanwhile
-                del blocks[key]
+        self._blocks[replica].subtract(self._paths.pop(request_id))

@@ -1,0 +1,188 @@
+"""Compiled tables of blocks' keys: which replicas hold what, and how often.
+
+A table is an array of keys and one of values by row, with linear probing; keys are mixed already.
+It is no rule of what is simulated: its plain text is :class:`kvsim.fleet.prefix_index.PrefixIndex`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+#: A row without a key; keys are not negative.
+EMPTY = -1
+STORED, REMOVED = 0, 1
+
+
+@njit(cache=True)
+def find(keys, key):
+    """Return the row of a key, or the empty row where it would be."""
+    last = len(keys) - 1
+    row = key & last
+    while keys[row] != key and keys[row] != EMPTY:
+        row = (row + 1) & last
+    return row
+
+
+@njit(cache=True)
+def drop(keys, values, row):
+    """Empty a row, and move those up that probing would no longer find."""
+    last = len(keys) - 1
+    gap, probe = row, (row + 1) & last
+    while keys[probe] != EMPTY:
+        home = keys[probe] & last
+        if ((probe - home) & last) >= ((probe - gap) & last):
+            keys[gap] = keys[probe]
+            values[gap] = values[probe]
+            gap = probe
+        probe = (probe + 1) & last
+    keys[gap] = EMPTY
+    values[gap] = 0
+
+
+@njit(cache=True)
+def refill(keys, values, new_keys, new_values):
+    """Copy what has a value into an empty table; returns the number of rows."""
+    number = 0
+    for row in range(len(keys)):
+        if keys[row] != EMPTY and values[row].any():
+            place = find(new_keys, keys[row])
+            new_keys[place] = keys[row]
+            new_values[place] = values[row]
+            number += 1
+    return number
+
+
+@njit(cache=True)
+def count(keys, values, key, change):
+    """Change a key's number, at least down to 0; returns by how much the rows change."""
+    row = find(keys, key)
+    if keys[row] == EMPTY:
+        if change <= 0:
+            return 0
+        keys[row] = key
+        values[row, 0] = change
+        return 1
+    values[row, 0] += change
+    if values[row, 0] > 0:
+        return 0
+    drop(keys, values, row)
+    return -1
+
+
+@njit(cache=True)
+def count_all(keys, values, path, change):
+    """Change the numbers of many keys alike; returns by how much the rows change."""
+    rows = 0
+    for key in path:
+        rows += count(keys, values, key, change)
+    return rows
+
+
+@njit(cache=True)
+def store(key, place, keys, holders, more_keys, more, rows):
+    """Note a block of a replica; a second one with the same key is counted apart."""
+    word, bit = place // 64, np.int64(1) << np.int64(place % 64)
+    row = find(keys, key)
+    if keys[row] == EMPTY:
+        keys[row] = key
+        rows[0] += 1
+    if holders[row, word] & bit:
+        rows[1] += count(more_keys, more, key, 1)
+    else:
+        holders[row, word] |= bit
+        rows[2] += 1
+
+
+@njit(cache=True)
+def remove(key, place, keys, holders, more_keys, more, rows):
+    """Note that a replica has one block less with a key."""
+    word, bit = place // 64, np.int64(1) << np.int64(place % 64)
+    row = find(keys, key)
+    if keys[row] == EMPTY or not holders[row, word] & bit:
+        return
+    if more_keys[find(more_keys, key)] != EMPTY:
+        rows[1] += count(more_keys, more, key, -1)
+        return
+    holders[row, word] &= ~bit
+    rows[2] -= 1
+    if not holders[row].any():
+        drop(keys, holders, row)
+        rows[0] -= 1
+
+
+@njit(cache=True)
+def apply_events(events, told, start, stop, group, place, keys, holders, more_keys, more, rows):
+    """Take in a replica's events.
+
+    ``events`` are kind, group, key, first of the keys in ``told`` and their number, by row; blocks
+    beyond the first with a key are counted in ``more``. ``rows`` gets by how much the rows of both
+    tables, and what the replica holds, have changed.
+    """
+    kinds, groups, gone, firsts, counts = events
+    for at in range(start, stop):
+        if groups[at] != group:
+            continue
+        if kinds[at] == STORED:
+            for k in range(firsts[at], firsts[at] + counts[at]):
+                store(told[k], place, keys, holders, more_keys, more, rows)
+        elif kinds[at] == REMOVED:
+            remove(gone[at], place, keys, holders, more_keys, more, rows)
+
+
+@njit(cache=True)
+def match(keys, holders, path, matched):
+    """Count how many of the first keys of a path each replica holds."""
+    left = np.full(holders.shape[1], np.int64(-1))
+    for depth in range(len(path)):
+        row = find(keys, path[depth])
+        if keys[row] == EMPTY:
+            return
+        some = False
+        for word in range(len(left)):
+            left[word] &= holders[row, word]
+            some |= left[word] != 0
+        if not some:
+            return
+        for place in range(len(matched)):
+            if left[place // 64] & (np.int64(1) << np.int64(place % 64)):
+                matched[place] = depth + 1
+
+
+@njit(cache=True)
+def mix_piece(key, content, start, length):
+    """Mix a piece of content into a key, as :func:`kvsim.rules.keys.mix` does thrice."""
+    for value in (content, start, length):
+        z = key * np.uint64(0x2545F4914F6CDD1D) + np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        key = (z ^ (z >> np.uint64(31))) >> np.uint64(1)
+    return key
+
+
+@njit(cache=True)
+def name_path(contents, starts, lengths, size, key):
+    """Return the keys of the full blocks of a prompt's segments; ``key`` is their parent."""
+    found = np.empty(lengths.sum() // size, np.int64)
+    number, filled = 0, 0
+    content, start, length = np.int64(0), np.int64(0), np.int64(0)  # of the piece that is open
+    for at in range(len(contents)):
+        begin, left = starts[at], lengths[at]
+        if length > 0 and (contents[at] != content or begin != start + length):
+            key = mix_piece(key, content, start, length)
+            length = np.int64(0)
+        while left > 0:
+            if length == 0:
+                content, start = contents[at], begin
+            taken = min(left, size - filled)
+            length, filled, begin, left = (
+                length + taken,
+                filled + taken,
+                begin + taken,
+                left - taken,
+            )
+            if filled == size:
+                key = mix_piece(key, content, start, length)
+                found[number] = np.int64(key)
+                number, filled, length = number + 1, 0, np.int64(0)
+    return found

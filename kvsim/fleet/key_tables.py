@@ -1,0 +1,162 @@
+"""What replicas hold, and how often a key is counted, in compiled tables.
+
+They answer as :class:`kvsim.fleet.prefix_index.PrefixIndex` and ``collections.Counter`` do, for
+fleets whose replicas are compiled; millions of blocks come and go there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.compiled.cache import load_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+#: Rows of a table at first.
+FIRST_ROWS = 1 << 12
+
+
+class KeyTable:
+    """Keys with values, in arrays that grow.
+
+    Parameters
+    ----------
+    width : values of a key
+    """
+
+    def __init__(self, width: int = 1) -> None:
+        self._tables = load_tables()
+        self._width = width
+        self.number = 0
+        self._lay_out(FIRST_ROWS)
+
+    def _lay_out(self, rows: int) -> None:
+        self.keys = np.full(rows, self._tables.EMPTY, np.int64)
+        self.values = np.zeros((rows, self._width), np.int64)
+
+    def reserve(self, more: int) -> None:
+        """Make room for so many keys more, so that probing stays short. Mutates."""
+        if 2 * (self.number + more) > len(self.keys):
+            self.refill(self.number + more)
+
+    def refill(self, number: int) -> None:
+        """Drop the keys without a value, and make room for a number. Mutates."""
+        keys, values, rows = self.keys, self.values, len(self.keys)
+        while rows < 3 * number:
+            rows *= 2
+        self._lay_out(rows)
+        self.number = int(self._tables.refill(keys, values, self.keys, self.values))
+
+
+class KeyCounts:
+    """How often each key is counted; its length is the number of different keys."""
+
+    def __init__(self) -> None:
+        self._tables = load_tables()
+        self._table = KeyTable()
+
+    def __len__(self) -> int:
+        """Different keys."""
+        return self._table.number
+
+    def update(self, path: Iterable[int]) -> None:
+        """Count keys once more. Mutates."""
+        keys = _array(path)
+        self._table.reserve(len(keys))
+        self._change(keys, 1)
+
+    def subtract(self, path: Iterable[int]) -> None:
+        """Count keys once less; who is not there stays out. Mutates."""
+        self._change(_array(path), -1)
+
+    def clear(self) -> None:
+        """Forget everything. Mutates."""
+        self._table = KeyTable()
+
+    def _change(self, keys: Ints, change: int) -> None:
+        table = self._table
+        table.number += int(self._tables.count_all(table.keys, table.values, keys, change))
+
+
+class CompiledEventIndex:
+    """Keys by replica, kept by the replicas' events.
+
+    Parameters
+    ----------
+    num_replicas : replicas
+    group : of KV, whose blocks are followed
+    """
+
+    def __init__(self, num_replicas: int, group: int) -> None:
+        self._tables = load_tables()
+        self._num_replicas = num_replicas
+        self._group = group
+        self._held = KeyTable(-(-num_replicas // 64))
+        self._more = [KeyTable() for _ in range(num_replicas)]  # beyond the first with a key
+        self._sizes = [0] * num_replicas
+
+    def take(self, place: int, events: NDArray[Any], told: Ints, start: int, stop: int) -> None:
+        """Take in events of a replica. Mutates."""
+        if start == stop:
+            return
+        rows = np.zeros(3, np.int64)
+        columns = tuple(
+            np.ascontiguousarray(events[name], np.int64)
+            for name in ("kind", "group", "key", "first_key", "key_count")
+        )
+        most, more = int(columns[4][start:stop].sum()), self._more[place]
+        self._held.reserve(most)
+        more.reserve(most)
+        self._tables.apply_events(
+            columns,
+            told,
+            start,
+            stop,
+            self._group,
+            place,
+            self._held.keys,
+            self._held.values,
+            more.keys,
+            more.values,
+            rows,
+        )
+        self._held.number += int(rows[0])
+        more.number += int(rows[1])
+        self._sizes[place] += int(rows[2])
+
+    def match(self, keys: Sequence[int], now: float = 0.0) -> list[int]:
+        """Return how many of the first keys each replica holds."""
+        del now
+        matched = np.zeros(self._num_replicas, np.int64)
+        self._tables.match(self._held.keys, self._held.values, _array(keys), matched)
+        found: list[int] = matched.tolist()
+        return found
+
+    def holders(self, key: int) -> int:
+        """Who holds an entry: the bit of each replica."""
+        row = self._held.values[self._tables.find(self._held.keys, key)]
+        return sum((int(word) % (1 << 64)) << (64 * k) for k, word in enumerate(row))
+
+    def size(self, replica: int) -> int:
+        """Entries of a replica."""
+        return self._sizes[replica]
+
+    def forget(self, replica: int) -> None:
+        """Forget what a replica held. Mutates."""
+        held, word = self._held, replica // 64
+        held.values[:, word] &= ~np.array(1 << replica % 64, np.uint64).view(np.int64)
+        held.refill(held.number)
+        self._more[replica] = KeyTable()
+        self._sizes[replica] = 0
+
+
+def _array(keys: Iterable[int]) -> Ints:
+    """Return keys as compiled code reads them."""
+    return keys if isinstance(keys, np.ndarray) else np.fromiter(keys, np.int64)

@@ -1,0 +1,83 @@
+"""Compiled tables of keys answer as dictionaries do."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvsim.fleet.event_index import PlainEventIndex
+from kvsim.fleet.key_tables import CompiledEventIndex, KeyCounts
+from kvsim.fleet.prefix_index import Counts
+from kvsim.records.events import REMOVED, STORED, UPDATE, Event
+
+
+def events_of(rng: random.Random, keys: list[int], held: list[int]) -> tuple[Any, Any]:
+    """Draw events of one replica; sometimes of another group, sometimes of what nobody has."""
+    rows = np.zeros(12, Event.dtype())
+    told: list[int] = []
+    for row in rows:
+        row["group"] = rng.random() < 0.1
+        kind = rng.choice((STORED, STORED, REMOVED, UPDATE))
+        row["kind"] = kind
+        if kind == STORED:
+            stored = rng.choices(keys, k=rng.randint(1, 5))
+            row["first_key"], row["key_count"] = len(told), len(stored)
+            told += stored
+            held += stored
+        elif kind == REMOVED:
+            row["key"] = rng.choice(held or keys)
+    return rows, np.array(told, np.int64)
+
+
+@pytest.mark.parametrize("num_replicas", [1, 3, 64, 70])
+def test_an_index_by_events_is_that_in_plain_python(num_replicas: int) -> None:
+    rng = random.Random(num_replicas)
+    # Keys that begin at few places: long runs of rows that are taken.
+    keys = [(k << 20) + rng.randint(0, 3) for k in range(300)]
+    keys = [key + (4093 if rng.random() < 0.3 else 0) for key in keys]
+    plain, compiled = PlainEventIndex(num_replicas, 0), CompiledEventIndex(num_replicas, 0)
+    held: list[list[int]] = [[] for _ in range(num_replicas)]
+    for step in range(600):
+        place = rng.randrange(num_replicas)
+        rows, told = events_of(rng, keys, held[place])
+        start = rng.randint(0, 3)
+        for index in (plain, compiled):
+            index.take(place, rows, told, start, len(rows))
+        if rng.random() < 0.02:
+            plain.forget(place)
+            compiled.forget(place)
+        path = rng.sample(keys, 5)
+        assert compiled.match(path) == plain.match(path), step
+        assert compiled.holders(path[0]) == plain.holders(path[0])
+        assert compiled.size(place) == plain.size(place)
+
+
+def test_many_keys_make_a_table_grow() -> None:
+    plain, compiled = PlainEventIndex(2, 0), CompiledEventIndex(2, 0)
+    rng = random.Random(5)
+    told = np.array([rng.getrandbits(62) for _ in range(20_000)], np.int64)
+    rows = np.zeros(1, Event.dtype())
+    rows["key_count"] = len(told)
+    for index in (plain, compiled):
+        index.take(1, rows, told, 0, 1)
+    assert compiled.size(1) == plain.size(1) == 20_000
+    path = told.tolist()
+    assert compiled.match([*path[:7000], 5, *path[7000:]]) == [0, 7000]
+
+
+def test_counts_are_those_of_a_counter() -> None:
+    rng, plain, compiled = random.Random(9), Counts(), KeyCounts()
+    for _ in range(400):
+        path = [rng.choice([k << 12, -2 - k]) for k in rng.sample(range(60), 9)]
+        if rng.random() < 0.5:
+            plain.update(path)
+            compiled.update(path)
+        else:
+            plain.subtract(path)
+            compiled.subtract(path)
+        assert len(compiled) == len(plain)
+    compiled.clear()
+    assert len(compiled) == 0
