@@ -33,7 +33,7 @@ ROOMS = (
         "kv",
     ),
     *("sched", "cost", "training", "roofline", "results", "engine", "fleet", "cases", "testing"),
-    *("plugins", "study", "report", "cli", "__main__", "__init__"),
+    *("plugins", "study", "calibration", "report", "cli", "__main__", "__init__"),
 )
 
 #: Longest files, in lines.

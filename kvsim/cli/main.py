@@ -22,6 +22,7 @@ from kvsim.cli.answers import (
     show,
 )
 from kvsim.cli.budgets import capacity, roofline, train_memory
+from kvsim.cli.calibrate import calibrate
 from kvsim.cli.options import (
     SectionedCommand,
     config_options,
@@ -221,6 +222,7 @@ cli.add_command(capacity)
 cli.add_command(train_memory)
 cli.add_command(roofline)
 cli.add_command(search)
+cli.add_command(calibrate)
 
 
 @cli.command("replay-case")

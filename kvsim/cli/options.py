@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -153,11 +154,11 @@ TRAINING_SECTIONS = {
 #: Flags that take KEY:NUMBER pairs, and what a pair must be.
 PAIRS = {
     "goodput": "METRIC:MS, e.g. ttft:500 tpot:50",
-    "logged": "PART:GIB, e.g. weights:14.99 activations:1.23",
+    "logged": "PART:GIB, e.g. weights:14.99 activations:1.23, or a file of kvsim calibrate",
 }
 
 #: Flags that take several texts, with what each of these holds.
-LISTS = {"--slo": ("<", ">", "="), "--over": ("=",), "--gpu-price": ("=",)}
+LISTS = {"--slo": ("<", ">", "="), "--over": ("=",), "--gpu-price": ("=",), "--bench": ("",)}
 
 #: vLLM's short forms and other names.
 SHORT_FLAGS = {
@@ -294,11 +295,26 @@ def options_given(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in PAIRS.keys() & given.keys():
+        if name == "logged" and any(text.endswith(".toml") for text in given[name]):
+            given[name] = _logged_of(given[name])
+            continue
         pairs = [_pair(name, text) for text in given[name]]
         given[name] = dict(pairs)
         if len(given[name]) < len(pairs):
             raise ValueError(f"{flag(name)}: each is given once")
     return given
+
+
+def _logged_of(texts: Sequence[str]) -> dict[str, Any]:
+    """Read the ``[logged]`` table of a file that ``kvsim calibrate`` wrote."""
+    if len(texts) > 1:
+        raise ValueError(f"--logged {' '.join(texts)}: one file, or pairs")
+    from kvsim.cost.efficiency import read_table
+
+    table = read_table(Path(texts[0])).get("logged")
+    if not isinstance(table, dict):
+        raise ValueError(f"--logged {texts[0]}: has no table [logged]")
+    return table
 
 
 def _pair(name: str, text: str) -> tuple[str, str]:

@@ -1,0 +1,94 @@
+"""The answer of a calibration: numbers for JSON, and the file of constants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from kvsim.calibration.calibrate import mean_error
+from kvsim.calibration.knobs import constants
+from kvsim.catalog import get_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvsim.calibration.calibrate import Calibration, Error
+    from kvsim.calibration.memory import Overhead
+    from kvsim.calibration.server import Server
+    from kvsim.calibration.startup import Startup
+
+
+def answer_of(
+    startup: Startup | None,
+    server: Server,
+    overhead: Overhead | None,
+    found: Calibration | None,
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Return all that was found."""
+    memory = None
+    if overhead is not None:
+        memory = {
+            "overhead_gib": overhead.gib,
+            "low": overhead.gib - overhead.half_width,
+            "high": overhead.gib + overhead.half_width,
+            "estimated_gib": overhead.estimated,
+            "logged": overhead.parts,
+        }
+    return {
+        "engine": None if startup is None else startup.engine,
+        "version": None if startup is None else startup.version or None,
+        "server": {k: v for k, v in server.options.items() if v is not None},
+        "memory": memory,
+        "constants": [] if found is None else [e._asdict() for e in found.estimates],
+        "fitted": [] if found is None else _errors(found.errors),
+        "held_out": [] if found is None else _errors(found.held_out),
+        "error_percent": None if found is None else _means(found),
+        "unmodelled": list(server.unmodelled),
+        "notes": [*server.notes, *notes],
+    }
+
+
+def _errors(errors: Sequence[Error]) -> list[dict[str, Any]]:
+    return [error._asdict() for error in errors]
+
+
+def _means(found: Calibration) -> dict[str, float | None]:
+    return {
+        "fitted_before": mean_error(found.errors, after=False),
+        "fitted_after": mean_error(found.errors, after=True),
+        "held_out_before": mean_error(found.held_out, after=False),
+        "held_out_after": mean_error(found.held_out, after=True),
+    }
+
+
+def constants_file(answer: Mapping[str, Any], values: Mapping[str, float]) -> str:
+    """Return the TOML for ``--cost-model roofline+constants=FILE`` and ``--logged FILE``."""
+    card = get_gpu(answer["server"]["gpu"]).name
+    lines = ["# Made by kvsim calibrate. A factor multiplies constants of the card; 95 % intervals."]
+    for one in answer["constants"]:
+        told = f"{one['value']:.4g}"
+        if one["reason"]:
+            lines.append(f"# {one['name']}: not decided, stays {told}: {one['reason']}")
+        else:
+            lines.append(f"# {one['name']} {told}, {one['low']:.4g} to {one['high']:.4g}")
+    means = answer["error_percent"] or {}
+    if means.get("held_out_after") is not None:
+        lines.append(
+            f"# held-out runs: {means['held_out_before']:.1f} % off before, "
+            f"{means['held_out_after']:.1f} % after"
+        )
+    if "front_end_latency" in values:
+        lines.append(f"# give also --front-end-latency {values['front_end_latency']:.4g}")
+    tables: dict[str, Any] = {card: _rounded(constants(card, values))}
+    if answer["memory"] is not None:
+        tables["logged"] = answer["memory"]["logged"]
+    return "\n".join(lines) + "\n\n" + tomli_w.dumps(tables)
+
+
+def _rounded(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _rounded(value) if isinstance(value, dict) else float(f"{value:.4g}")
+        for name, value in table.items()
+    }

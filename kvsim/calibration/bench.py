@@ -1,0 +1,174 @@
+"""Benchmark files: what was sent to a server, and the latencies its client saw."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvsim.files import read_bytes
+from kvsim.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+#: Draws of arrivals that a file does not tell; their figures are averaged.
+DRAWS = 3
+
+
+class Measured(NamedTuple):
+    """A run of a benchmark.
+
+    Attributes
+    ----------
+    name : of the file, with the run's place where it holds several
+    traces : the requests; several where only the rate of their arrivals is known
+    max_concurrency : most requests that the client has in flight
+    ttft, tpot : mean seconds to the first token, and per output token after it; None if not told
+    notes : what the file leaves open
+    """
+
+    name: str
+    traces: tuple[Trace, ...]
+    max_concurrency: int | None
+    ttft: float | None
+    tpot: float | None
+    notes: tuple[str, ...] = ()
+
+
+class Requests(NamedTuple):
+    """Requests one by one: tokens, and seconds; ``sent`` is None if not told."""
+
+    prompts: Sequence[int]
+    outputs: Sequence[int]
+    sent: Sequence[float] | None
+    ttft: Sequence[float]
+    tpot: Sequence[float]
+
+
+def read_bench(path: Path) -> list[Measured]:
+    """Read the runs of a file of ``vllm bench serve``, GuideLLM or inference-perf, or a log.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, or is none of these.
+    """
+    from kvsim.calibration import guidellm, inference_perf, request_log, vllm_bench
+
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except OSError as error:
+        raise ValueError(f"--bench {path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"--bench {path}: no UTF-8 text") from None
+    content = _parsed(text)
+    readers: tuple[Callable[[str, Any], list[Measured] | None], ...]
+    readers = (vllm_bench.runs, guidellm.runs, inference_perf.runs, request_log.runs)
+    try:
+        for reader in readers:
+            found = reader(path.name, content)
+            if found is not None:
+                return found
+    except ValueError as error:
+        raise ValueError(f"--bench {path}: {error}") from None
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        what = f"{type(error).__name__} {error}".strip()
+        raise ValueError(f"--bench {path}: damaged, or of an unknown version ({what})") from None
+    raise ValueError(
+        f"--bench {path}: neither a result of vllm bench serve, GuideLLM or inference-perf nor a "
+        "log of requests with times"
+    )
+
+
+def _parsed(text: str) -> Any:
+    """Return a JSON document, the objects of JSON lines, or the rows of a CSV table."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    lines = [line for line in text.splitlines() if line.strip()]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError:
+        import csv
+
+        return list(csv.DictReader(lines)) if lines and "," in lines[0] else None
+
+
+def measured(
+    name: str,
+    found: Requests,
+    *,
+    request_rate: float = math.inf,
+    max_concurrency: int | None = None,
+    burstiness: float = 1.0,
+) -> Measured:
+    """Return a run whose requests are known one by one.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or a number is no count of tokens or seconds.
+    """
+    if not len(found.prompts):
+        raise ValueError(f"{name}: no request of it succeeded")
+    notes: tuple[str, ...] = ()
+    if found.sent is not None and max_concurrency is None:
+        arrivals = [np.asarray(found.sent, dtype=np.float64) - min(found.sent)]
+    else:
+        arrivals = arrivals_at(request_rate, burstiness, len(found.prompts))
+        notes = drawn_note(name, arrivals)
+    traces = tuple(trace_of(times, found.prompts, found.outputs) for times in arrivals)
+    tpot = np.asarray(found.tpot, dtype=np.float64)
+    tpot = tpot[np.isfinite(tpot)]
+    return Measured(
+        name,
+        traces,
+        max_concurrency,
+        float(np.mean(found.ttft)),
+        float(tpot.mean()) if len(tpot) else None,
+        notes,
+    )
+
+
+def trace_of(times: Any, prompts: Sequence[int], outputs: Sequence[int]) -> Trace:
+    """Return requests in the order of their arrival."""
+    order = np.argsort(times, kind="stable")
+    return Trace.from_arrays(
+        np.asarray(times)[order], np.asarray(prompts)[order], np.asarray(outputs)[order]
+    )
+
+
+def arrivals_at(rate: float, burstiness: float, number: int) -> list[Any]:
+    """Return arrival times as ``vllm bench serve`` draws them: gamma gaps, scaled to the rate."""
+    if math.isinf(rate):
+        return [np.zeros(number)]
+    drawn = []
+    for seed in range(DRAWS):
+        gaps = np.random.default_rng(seed).gamma(burstiness, 1 / burstiness, number)
+        times = np.cumsum(gaps)
+        drawn.append(times * (number / rate / times[-1]))
+    return drawn
+
+
+def drawn_note(name: str, arrivals: Sequence[Any]) -> tuple[str, ...]:
+    """Say so where arrivals were drawn."""
+    if len(arrivals) == 1:
+        return ()
+    return (f"{name}: times of sending are not told; means over {DRAWS} draws at its rate",)
+
+
+def number(given: Mapping[str, Any], *names: str) -> float | None:
+    """Return the first of these entries that is a number, ``inf`` as a text included."""
+    for name in names:
+        value = given.get(name)
+        if value is not None and not isinstance(value, bool):
+            try:
+                return float(value)
+            except (TypeError, ValueError):
+                continue
+    return None

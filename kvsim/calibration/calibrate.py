@@ -1,0 +1,235 @@
+"""Fit a server's constants on its benchmarks: those that the data decide, the others left alone."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvsim.calibration.fit import Fitted, fit, likest, slope_of
+from kvsim.calibration.knobs import KNOBS, Knob, default_of
+from kvsim.calibration.simulated import Simulator, Targets, targets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kvsim.calibration.bench import Measured
+    from kvsim.calibration.fit import Floats
+
+#: Two quantities that move figures as much alike as this cannot be told apart.
+ALIKE = 0.95
+#: One that moves no figure by more than this, for a unit of its own, is not seen at all.
+UNSEEN = 0.02
+#: Half the width of a normal 95 % interval, in standard deviations.
+Z95 = 1.96
+
+
+class Estimate(NamedTuple):
+    """A quantity: its value, what it was, the 95 % interval; with a reason if it stays."""
+
+    name: str
+    what: str
+    default: float
+    value: float
+    low: float | None
+    high: float | None
+    reason: str = ""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the data decide it."""
+        return not self.reason
+
+
+class Error(NamedTuple):
+    """Errors of a run in percent, simulated over measured, by figure."""
+
+    name: str
+    before: dict[str, float]
+    after: dict[str, float]
+
+
+class Calibration(NamedTuple):
+    """What was found.
+
+    Attributes
+    ----------
+    estimates : of every knob
+    values : of those that are decided, by name
+    errors : of each run that was fitted on
+    held_out : of those that were not
+    """
+
+    estimates: list[Estimate]
+    values: dict[str, float]
+    errors: list[Error]
+    held_out: list[Error]
+
+
+def calibrate(
+    options: Mapping[str, Any],
+    runs: Sequence[Measured],
+    held_out: Sequence[Measured] = (),
+    *,
+    on_progress: Callable[[int], object] = lambda done: None,
+) -> Calibration:
+    """Fit what runs of a server decide.
+
+    Parameters
+    ----------
+    options : of the server, as :func:`kvsim.calibration.server.server_of` gives them
+    runs, held_out : to fit on, and to judge the fit by
+    on_progress : called with the number of times that all runs were simulated
+
+    Raises
+    ------
+    ValueError
+        If the runs tell no latency, or the server could not serve them.
+    """
+    simulator, targets = Simulator(options), targets_of(runs)
+    if not len(targets.values):
+        raise ValueError("the benchmarks tell neither TTFT nor TPOT")
+    knobs = [knob for knob in KNOBS if knob.name not in simulator.config.model_fields_set]
+    starts = {knob.name: default_of(knob, simulator.card) for knob in knobs}
+    seen: dict[tuple[float, ...], Any] = {}
+
+    def residuals_of(knobs: Sequence[Knob]) -> Callable[[Floats], Floats]:
+        return _residuals(simulator, runs, targets, knobs, starts, seen, on_progress)
+
+    everything = knobs
+    x = np.array([0.0 if k.is_share else starts[k.name] / k.unit for k in knobs])
+    first = residuals_of(knobs)
+    columns = dict(zip(starts, slope_of(first, x, first(x)).T, strict=True))
+    reasons: dict[str, str] = {}
+    while len(knobs) >= len(targets.values):  # one figure more than numbers, at least
+        reasons[knobs[-1].name] = f"{len(targets.values)} figures decide fewer constants"
+        knobs, x = knobs[:-1], x[:-1]
+    found = None
+    while knobs:
+        lower = [-3.0 if knob.is_share else 0.0 for knob in knobs]
+        found = fit(residuals_of(knobs), x, lower, targets.kinds)
+        worst = _worst(knobs, found)
+        if worst is None:
+            break
+        reasons[knobs[worst].name] = _reason(knobs, found, worst)
+        knobs = [knob for knob in knobs if knob is not knobs[worst]]
+        x = np.delete(found.x, worst)
+    values = {} if found is None or not knobs else _values(knobs, found.x, starts)
+    estimates = [
+        Estimate(k.name, k.what, starts[k.name], starts[k.name], None, None, reasons[k.name])
+        for k in everything
+        if k.name in reasons
+    ]
+    if found is not None and knobs:
+        left_open = [(columns[k.name], k.likely) for k in everything if k.name in reasons]
+        widths = _widths(found, left_open)
+        estimates += [
+            _estimate(knob, float(value), float(width), starts[knob.name])
+            for knob, value, width in zip(knobs, found.x, widths, strict=True)
+        ]
+    order = [knob.name for knob in KNOBS]
+    return Calibration(
+        sorted(estimates, key=lambda e: order.index(e.name)),
+        values,
+        _errors(simulator, runs, values),
+        _errors(simulator, held_out, values),
+    )
+
+
+def _values(
+    knobs: Sequence[Knob], x: Floats, starts: Mapping[str, float]
+) -> dict[str, float]:
+    """Return factors and seconds."""
+    return {
+        knob.name: starts[knob.name] * math.exp(value) if knob.is_share else value * knob.unit
+        for knob, value in zip(knobs, x.tolist(), strict=True)
+    }
+
+
+def _residuals(
+    simulator: Simulator,
+    runs: Sequence[Measured],
+    targets: Targets,
+    knobs: Sequence[Knob],
+    starts: Mapping[str, float],
+    seen: dict[tuple[float, ...], Any],
+    on_progress: Callable[[int], object],
+) -> Callable[[Floats], Floats]:
+    """Return the errors of numbers; what was simulated once is not simulated again."""
+
+    def residuals(x: Floats) -> Floats:
+        values = _values(knobs, x, starts)
+        key = tuple(values.get(knob.name, -1.0) for knob in KNOBS)
+        if key not in seen:
+            seen[key] = targets.errors(simulator.figures(runs, values))
+            on_progress(len(seen))
+        found: Floats = seen[key]
+        return found
+
+    return residuals
+
+
+def _worst(knobs: Sequence[Knob], found: Fitted) -> int | None:
+    """Return the quantity with the widest interval; None if all are decided."""
+    widths = [w / knob.precise for w, knob in zip(found.half_widths, knobs, strict=True)]
+    worst = int(np.argmax(widths))
+    return worst if not widths[worst] <= 1.0 else None
+
+
+def _reason(knobs: Sequence[Knob], found: Fitted, place: int) -> str:
+    """Say why the data do not decide a quantity."""
+    knob = knobs[place]
+    if np.abs(found.slope[:, place]).max() < UNSEEN:
+        return "no figure of the benchmarks moves with it"
+    others = [other for other in range(len(knobs)) if other != place]
+    like = likest(found.slope, place, others)
+    if like is not None and like[1] >= ALIKE:
+        return f"the figures move with it as with {knobs[like[0]].name}"
+    width = float(found.half_widths[place])
+    if knob.is_share:
+        wide = f"{100 * math.expm1(width):.0f} %" if width < 3 else "more than twenty times"
+    else:
+        wide = f"{width * knob.unit:.2g} s"
+    return f"only within {wide}: more runs, at other loads and lengths, would tell"
+
+
+def _widths(found: Fitted, left_open: Sequence[tuple[Floats, float]]) -> Floats:
+    """Return half the widths of intervals, with what quantities that stay may be off by."""
+    squares = found.half_widths**2
+    for column, likely in left_open:
+        squares = squares + (Z95 * likely * found.moved_by(column)) ** 2
+    widths: Floats = np.sqrt(squares)
+    return widths
+
+
+def _estimate(knob: Knob, x: float, width: float, start: float) -> Estimate:
+    if knob.is_share:
+        low, value, high = (start * math.exp(x + sign * width) for sign in (-1, 0, 1))
+    else:
+        low, value, high = (max(x + sign * width, 0.0) * knob.unit for sign in (-1, 0, 1))
+    return Estimate(knob.name, knob.what, start, value, low, high)
+
+
+def _errors(
+    simulator: Simulator, runs: Sequence[Measured], values: Mapping[str, float]
+) -> list[Error]:
+    """Return what the defaults and the fit are off by, run by run."""
+    if not runs:
+        return []
+    targets = targets_of(runs)
+    before = targets.errors(simulator.figures(runs, {}))
+    after = targets.errors(simulator.figures(runs, values))
+    errors = [Error(one.name, {}, {}) for one in runs]
+    for (place, _), kind, old, new in zip(
+        targets.places, targets.kinds, before, after, strict=True
+    ):
+        errors[place].before[kind] = 100 * math.expm1(float(old))
+        errors[place].after[kind] = 100 * math.expm1(float(new))
+    return errors
+
+
+def mean_error(errors: Sequence[Error], *, after: bool) -> float | None:
+    """Return the mean of absolute errors, percent; None without any."""
+    found = [abs(v) for e in errors for v in (e.after if after else e.before).values()]
+    return float(np.mean(found)) if found else None

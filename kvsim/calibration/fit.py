@@ -1,0 +1,144 @@
+"""Weighted least squares of a few numbers, with intervals: Gauss-Newton, damped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvsim.results.replications import T95
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+#: Steps at most, and by how much a number is moved to see a slope. A simulation is no smooth
+#: function: a smaller move would show its noise.
+STEPS, NUDGE = 8, 0.05
+#: A step that lessens the squares by less than this share is the last.
+ENOUGH = 1e-3
+#: Residuals of one kind that all residuals stand in for, when its spread is estimated.
+SHARED = 2.0
+
+
+class Fitted(NamedTuple):
+    """A fit.
+
+    Attributes
+    ----------
+    x : the numbers
+    half_widths : of their 95 % intervals, by Student's t over the degrees that are left
+    slope : of the residuals along each number, at ``x``
+    residuals, weights : at ``x``, and how much each counts
+    """
+
+    x: Floats
+    half_widths: Floats
+    slope: Floats
+    residuals: Floats
+    weights: Floats
+
+    def moved_by(self, column: Floats) -> Floats:
+        """Return by how much the numbers move for a unit of another that moves residuals so."""
+        weighted = self.slope.T * self.weights
+        found: Floats = -np.linalg.lstsq(weighted @ self.slope, weighted @ column, rcond=None)[0]
+        return found
+
+
+def fit(
+    residuals: Callable[[Floats], Floats],
+    start: Sequence[float],
+    lower: Sequence[float],
+    kinds: Sequence[str],
+) -> Fitted:
+    """Find the numbers that make residuals least; each kind of them has a spread of its own.
+
+    Parameters
+    ----------
+    residuals : of the numbers; more of them than numbers
+    start, lower : where to begin, and what no number goes below
+    kinds : of each residual
+    """
+    bounds = np.asarray(lower, dtype=np.float64)
+    x = np.maximum(np.asarray(start, dtype=np.float64), bounds)
+    r, damping = residuals(x), 1e-3
+    weights = np.ones(len(r))
+    slope = slope_of(residuals, x, r)
+    for _ in range(STEPS):
+        better = _step(residuals, x, r, slope, weights, bounds, damping)
+        if better is None:
+            damping *= 10
+            if damping > 1e3:
+                break
+            continue
+        gain = 1 - float(weights @ better[1] ** 2) / max(float(weights @ r**2), 1e-300)
+        x, r = better
+        damping = max(damping / 10, 1e-6)
+        weights = spreads(r, kinds, len(x)) ** -2
+        slope = slope_of(residuals, x, r)
+        if gain < ENOUGH:
+            break
+    return Fitted(x, _half_widths(slope, r, weights), slope, r, weights)
+
+
+def _step(
+    residuals: Callable[[Floats], Floats],
+    x: Floats,
+    r: Floats,
+    slope: Floats,
+    weights: Floats,
+    bounds: Floats,
+    damping: float,
+) -> tuple[Floats, Floats] | None:
+    """Move by one damped step; None if that makes nothing better."""
+    square = slope.T @ (slope * weights[:, None])
+    ridge = damping * np.diag(np.diag(square) + 1e-12)
+    step = -np.linalg.solve(square + ridge, slope.T @ (r * weights))
+    new = np.maximum(x + step, bounds)
+    found = residuals(new)
+    return (new, found) if weights @ found**2 < weights @ r**2 else None
+
+
+def slope_of(residuals: Callable[[Floats], Floats], x: Floats, r: Floats) -> Floats:
+    """Return how residuals change along each number."""
+    moved = [residuals(x + NUDGE * unit) for unit in np.eye(len(x))]
+    return (np.stack(moved, axis=1) - r[:, None]) / NUDGE
+
+
+def spreads(r: Floats, kinds: Sequence[str], num_fitted: int) -> Floats:
+    """Return the standard deviation of each residual's kind, drawn towards that of all."""
+    free = max(len(r) - num_fitted, 1) / len(r)
+    everything = max(float(np.mean(r**2)) / free, 1e-12)
+    found = np.empty(len(r))
+    for kind in set(kinds):
+        own = np.array([k == kind for k in kinds])
+        squares = float(np.sum(r[own] ** 2)) + SHARED * free * everything
+        found[own] = np.sqrt(squares / (free * (own.sum() + SHARED)))
+    return found
+
+
+def _half_widths(slope: Floats, r: Floats, weights: Floats) -> Floats:
+    degrees = len(r) - slope.shape[1]
+    square = slope.T @ (slope * weights[:, None])
+    spread = float(weights @ r**2) / max(degrees, 1)
+    try:
+        variance: Any = np.diag(np.linalg.inv(square)) * spread
+    except np.linalg.LinAlgError:
+        return np.full(slope.shape[1], np.inf)
+    t = T95[degrees - 1] if 0 < degrees <= len(T95) else 1.96 if degrees > 0 else np.inf
+    return t * np.sqrt(np.maximum(variance, 0.0))
+
+
+def likest(slope: Floats, place: int, others: Sequence[int]) -> tuple[int, float] | None:
+    """Return the other number that moves residuals most as this one does, and how alike: 0 to 1."""
+    own = slope[:, place]
+    best = None
+    for other in others:
+        size = float(np.linalg.norm(own) * np.linalg.norm(slope[:, other]))
+        alike = abs(float(own @ slope[:, other])) / size if size else 0.0
+        if best is None or alike > best[1]:
+            best = (other, alike)
+    return best

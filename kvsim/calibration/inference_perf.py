@@ -1,0 +1,83 @@
+"""Reports of inference-perf: of a stage, and of every request."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kvsim.calibration.bench import (
+    Measured,
+    Requests,
+    arrivals_at,
+    drawn_note,
+    measured,
+    number,
+    trace_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def runs(name: str, content: Any) -> list[Measured] | None:
+    """Read ``stage_N_lifecycle_metrics.json`` or ``per_request_lifecycle_metrics.json``."""
+    if isinstance(content, dict) and "successes" in content:
+        return [_stage(name, content)]
+    if isinstance(content, list) and content and all(_is_request(row) for row in content):
+        return [measured(name, _requests(content))]
+    return None
+
+
+def _is_request(row: Any) -> bool:
+    return isinstance(row, dict) and isinstance(row.get("info"), dict) and "start_time" in row
+
+
+def _stage(name: str, content: Mapping[str, Any]) -> Measured:
+    """Take every request for the mean one; TPOT from the whole time, as kvsim defines it."""
+    load, seen = content.get("load_summary") or {}, content["successes"]
+    rate = number(load, "achieved_rate", "requested_rate")
+    if rate is None:
+        raise ValueError(f"{name}: tells no rate; give the report of a stage, not the summary")
+    count = int(seen["count"])
+    if count < 1:
+        raise ValueError(f"{name}: no request of it succeeded")
+    prompt = max(round(seen["prompt_len"]["mean"]), 1)
+    output = max(round(seen["output_len"]["mean"]), 1)
+    latency = seen["latency"]
+    ttft = float(latency["time_to_first_token"]["mean"])
+    whole = float(latency["request_latency"]["mean"])
+    arrivals = arrivals_at(rate, 1.0, count)
+    return Measured(
+        name,
+        tuple(trace_of(times, [prompt] * count, [output] * count) for times in arrivals),
+        None,
+        ttft,
+        (whole - ttft) / (output - 1) if output > 1 else None,
+        (
+            *drawn_note(name, arrivals),
+            f"{name}: every request is taken for the mean one: {prompt} + {output} tokens; "
+            "per_request_lifecycle_metrics.json tells them",
+        ),
+    )
+
+
+def _requests(rows: list[Mapping[str, Any]]) -> Requests:
+    prompts, outputs, sent, ttfts, tpots = [], [], [], [], []
+    for row in rows:
+        info = row["info"]
+        response = info.get("response_metrics") or info
+        times = response.get("output_token_times") or []
+        if row.get("error") or not times:
+            continue
+        tokens = number(info, "input_tokens")
+        if tokens is None:
+            tokens = float(info["request_metrics"]["text"]["input_tokens"])
+        produced = int(number(response, "output_tokens") or len(times))
+        start = float(row["start_time"])
+        prompts.append(int(tokens))
+        outputs.append(produced)
+        sent.append(start)
+        ttfts.append(float(times[0]) - start)
+        several = produced > 1
+        tpots.append((float(times[-1]) - float(times[0])) / (produced - 1) if several else math.nan)
+    return Requests(prompts, outputs, sent, ttfts, tpots)

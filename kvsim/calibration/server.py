@@ -1,0 +1,170 @@
+"""A server's start-up as a configuration to simulate, and what of it is not modelled."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.budget.budget import GIB
+from kvsim.budget.capacity import resolve_memory
+from kvsim.catalog import get_gpu, get_model, gpu_names
+from kvsim.config import LOGGED_PARTS, RunConfig
+
+if TYPE_CHECKING:
+    from kvsim.calibration.startup import Startup
+
+#: Options of a log that a run takes as they are.
+TAKEN = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len"),
+    *("max_num_seqs", "max_num_batched_tokens", "block_size", "gpu_memory_utilization"),
+    *("enable_prefix_caching", "enable_chunked_prefill", "enforce_eager", "async_scheduling"),
+    *("enable_expert_parallel", "kv_cache_memory_bytes", "num_gpu_blocks_override"),
+    *("max_cudagraph_capture_size", "long_prefill_token_threshold", "scheduling_policy"),
+    *("enable_lora", "max_loras", "max_lora_rank", "disable_hybrid_kv_cache_manager"),
+)
+#: Weights whose format the model's name or its config.json tells.
+OF_MODEL = frozenset(("compressed-tensors", "modelopt", "modelopt_fp4", "inc", "auto-round"))
+#: What a server may do and a simulation does not, by its option.
+NOT_MODELLED = {
+    "cpu_offload_gb": "weights in host memory",
+    "num_scheduler_steps": "several steps per schedule",
+    "decode_context_parallel_size": "context parallelism",
+    "prefill_context_parallel_size": "context parallelism",
+    "enable_dbo": "dual batch overlap",
+    "max_num_partial_prefills": "several partial prefills at once",
+    "kv_transfer_config": "a KV connector, whose time is not in the steps",
+    "speculative_config": "drafts: how many are accepted must be told with --speculative-config",
+    "speculative_model": "drafts: how many are accepted must be told with --speculative-config",
+    "limit_mm_per_prompt": "images and audio, if requests had any",
+}
+#: What these are when they are off.
+_OFF: tuple[Any, ...] = (None, False, 0, 1, "", {}, "None")
+#: The first vLLM whose V1 engine is the default, and the first that schedules asynchronously.
+V1, ASYNC = (0, 8), (0, 14)
+#: How near a card's memory must be to a logged one, as a share.
+NEAR = 0.006
+
+
+class Server(NamedTuple):
+    """What to simulate: options, GiB of a log for the memory budget, and what is left open."""
+
+    options: dict[str, Any]
+    logged: dict[str, float]
+    unmodelled: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def server_of(startup: Startup | None, given: dict[str, Any]) -> Server:
+    """Turn a log into options; those given by the user win.
+
+    Raises
+    ------
+    ValueError
+        If model or GPU are not told and cannot be found out, or do not fit together.
+    """
+    if startup is None:
+        return Server(dict(given), dict(given.get("logged") or {}), (), ())
+    args = startup.args
+    options: dict[str, Any] = {name: args[name] for name in TAKEN if name in args}
+    notes = list(startup.notes)
+    if startup.engine == "vllm":
+        options |= _generation(startup)
+    options |= _formats(args)
+    if "model" in args and "model" not in given:
+        options["model"] = _model(str(args["model"]), given)
+    options |= given
+    if "gpu" not in given:
+        options["gpu"], note = _gpu(startup)
+        notes += [note] if note else []
+    if "model" not in options:
+        raise ValueError("--model: the log does not name it")
+    logged = {k: v for k, v in startup.memory.items() if k in LOGGED_PARTS}
+    options |= _pinned(startup, options)
+    unmodelled = tuple(
+        f"{name.replace('_', '-')}: {what}"
+        for name, what in NOT_MODELLED.items()
+        if args.get(name) not in _OFF and name not in given
+    )
+    return Server(options, logged, unmodelled, tuple(notes))
+
+
+def _generation(startup: Startup) -> dict[str, Any]:
+    """Return what follows from vLLM's version."""
+    if not startup.version:
+        return {}
+    options: dict[str, Any] = {"vllm_version": startup.version}
+    major, minor = (int(n) for n in startup.version.split(".")[:2])
+    if (major, minor) < V1 or startup.args.get("engine_v0"):
+        return options | {"scheduler": "vllm-v0"}
+    if (major, minor) < ASYNC:
+        options["async_scheduling"] = bool(startup.args.get("async_scheduling", False))
+    return options
+
+
+def _formats(args: dict[str, Any]) -> dict[str, Any]:
+    """Return formats of weights and KV by kvsim's names."""
+    options: dict[str, Any] = {}
+    kv = str(args.get("kv_cache_dtype", "auto"))
+    options["kv_cache_dtype"] = "fp8" if kv.startswith("fp8") else kv
+    dtype = str(args.get("dtype", "auto")).removeprefix("torch.")
+    options["dtype"] = {"half": "float16", "float": "float32"}.get(dtype, dtype)
+    weights = args.get("quantization")
+    if isinstance(weights, str) and weights not in OF_MODEL and weights != "None":
+        options["quantization"] = weights.removesuffix("_marlin").replace("_", "-")
+    return options
+
+
+def _model(name: str, given: dict[str, Any]) -> str:
+    """Return a model by the name or path that the server had."""
+    if "hf_config_path" in given:
+        return PurePath(name).name
+    parts = [part for part in PurePath(name).parts if part not in ("/", "snapshots")]
+    tries = [name, *("/".join(parts[-2 - i : len(parts) - i]) for i in range(len(parts)))]
+    tries += [part.removeprefix("models--").replace("--", "/") for part in reversed(parts)]
+    for one in tries:
+        try:
+            return name if one == name and get_model(one) else get_model(one).name
+        except ValueError:
+            continue
+    raise ValueError(
+        f"the log's model {name}: not in the catalogue; give --model, or --hf-config-path with its "
+        "config.json"
+    )
+
+
+def _gpu(startup: Startup) -> tuple[str, str]:
+    """Return the card: by the driver's name, else by its memory if that is one card's alone."""
+    if startup.device:
+        try:
+            return get_gpu(startup.device).name, ""
+        except ValueError:
+            pass
+    memory = startup.memory.get("memory")
+    if memory is None:
+        raise ValueError("--gpu: the log does not name the card")
+    near = [n for n in gpu_names() if abs(get_gpu(n).memory_bytes / GIB / memory - 1) <= NEAR]
+    if len(near) == 1:
+        return near[0], f"the GPU is {near[0]}, by its {memory:g} GiB"
+    of = f"those of {', '.join(near)}" if near else "no card's that is known"
+    raise ValueError(f"--gpu: the log does not name the card, and its {memory:g} GiB are {of}")
+
+
+def _pinned(startup: Startup, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the KV cache as the log has it.
+
+    Tokens are blocks only where all layers attend alike; with groups of layers vLLM logs tokens
+    of another kind, and the bytes are taken.
+    """
+    if any(name in options for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes")):
+        return {}
+    if startup.num_gpu_blocks is not None:
+        return {"num_gpu_blocks_override": startup.num_gpu_blocks}
+    kv = {"logged": {"kv_cache": startup.memory["kv_cache"]}} if "kv_cache" in startup.memory else {}
+    if startup.num_tokens is None:
+        return kv
+    memory = resolve_memory(RunConfig.build(**{**options, "num_gpu_blocks_override": 1000}))
+    if len(memory.plan.groups) > 1:
+        return kv
+    return {"num_gpu_blocks_override": startup.num_tokens // memory.block_size}
+
+

@@ -1,0 +1,64 @@
+"""What a server said when it started: engine, version, model, options, memory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvsim.calibration.text import plain
+from kvsim.files import read_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Startup:
+    """Facts of a log; what it does not tell is absent.
+
+    Parameters
+    ----------
+    engine : ``vllm`` or ``sglang``
+    version : e.g. ``0.19.0``; empty if not told
+    args : options by vLLM's names, as the server resolved them
+    memory : GiB on one GPU by part, as ``--logged`` has them
+    num_gpu_blocks, num_tokens : of the KV cache
+    device : the GPU as its driver calls it; empty if not told
+    notes : what is special about the log
+    """
+
+    engine: str
+    version: str = ""
+    args: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    num_gpu_blocks: int | None = None
+    num_tokens: int | None = None
+    device: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def read_startup(path: Path) -> Startup:
+    """Read the start-up log of vLLM or SGLang.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, or is no such log.
+    """
+    from kvsim.calibration import sglang_log, vllm_log
+
+    try:
+        text = plain(read_bytes(path).decode("utf-8", errors="replace"))
+    except OSError as error:
+        raise ValueError(f"--log {path}: cannot be read: {error.strerror or error}") from None
+    for module in (sglang_log, vllm_log):
+        if re.search(module.MARK, text):
+            return module.startup_of(text)
+    raise ValueError(f"--log {path}: no start-up log of vLLM or SGLang")
+
+
+def device_of(text: str) -> str:
+    """Return the name of the first GPU, if its driver's was printed."""
+    found = re.search(r"GPU 0: ([^\n(]+)", text) or re.search(r"\|\s+0\s+(NVIDIA .+?)\s{2,}", text)
+    return found[1].strip() if found else ""

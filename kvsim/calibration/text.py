@@ -1,0 +1,89 @@
+"""Logs as plain lines, whatever terminal or container they went through, and values in them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+#: Colours and other escapes of terminals.
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_OPENING, _CLOSING, _QUOTES = "([{<", ")]}>", "'\""
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
+
+
+def plain(text: str) -> str:
+    r"""Return a log without escapes, progress bars' overwritten states and Docker's JSON.
+
+    Prefixes of Docker Compose, Kubernetes and the engines' processes stay: what is looked for is
+    looked for anywhere in a line.
+
+    Examples
+    --------
+    >>> plain('{"log":"\\u001b[32mINFO\\u001b[0m ready\\n","stream":"stderr"}')
+    'INFO ready'
+    """
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("{") and '"log"' in line:
+            try:
+                line = str(json.loads(line)["log"]).rstrip("\n")  # noqa: PLW2901
+            except (ValueError, TypeError, KeyError):
+                pass
+        lines.append(ESCAPES.sub("", line).rsplit("\r", 1)[-1])
+    return "\n".join(lines)
+
+
+def pairs(text: str) -> dict[str, Any]:
+    """Read ``key=value`` or ``'key': value`` with commas between them, nested or cut off.
+
+    What begins with an opening bracket ends with its closing one, else with the line. A value that
+    the line's end cuts off is left out.
+
+    Examples
+    --------
+    >>> pairs("{'model': 'a/b', 'served': ['x', 'y'], 'max_model_len': 81")
+    {'model': 'a/b', 'served': ['x', 'y']}
+    >>> pairs("model='a/b', dtype=torch.bfloat16, sizes=[1, 2], on=True)")
+    {'model': 'a/b', 'dtype': 'torch.bfloat16', 'sizes': [1, 2], 'on': True}
+    """
+    line = text.split("\n", 1)[0]
+    inside = bool(line) and line[0] in _OPENING
+    found, begin, depth, quote = {}, int(inside), 0, ""
+    for place in range(begin, len(line)):
+        letter = line[place]
+        if quote:
+            quote = "" if letter == quote and line[place - 1] != "\\" else quote
+        elif letter in _QUOTES:
+            quote = letter
+        elif letter in _OPENING:
+            depth += 1
+        elif letter == "," and depth == 0:
+            found |= _pair(line[begin:place])
+            begin = place + 1
+        elif letter in _CLOSING and line[place - 1 : place + 1] not in ("->", "=>"):
+            if depth == 0:
+                return found | _pair(line[begin:place])
+            depth -= 1
+    return found
+
+
+def _pair(text: str) -> dict[str, Any]:
+    found = re.fullmatch(r"\s*(?:(\w+)\s*=|['\"](\w+)['\"]\s*:)\s*(.*?)\s*", text, re.DOTALL)
+    if found is None:
+        return {}
+    value: Any = found[3]
+    try:
+        value = ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        if _NUMBER.fullmatch(value):
+            value = float(value)
+    return {found[1] or found[2]: value}
+
+
+def numbers(pattern: str, text: str) -> list[tuple[float, ...]]:
+    """Return the groups of every match, as numbers; thousands may have commas."""
+    found = re.findall(pattern, text, re.IGNORECASE)
+    rows = [(row,) if isinstance(row, str) else row for row in found]
+    return [tuple(float(cell.replace(",", "")) for cell in row) for row in rows]

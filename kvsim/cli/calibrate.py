@@ -1,0 +1,128 @@
+"""Teach the simulator a server: constants from its start-up log and its benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvsim.cli.answers import JSON, check_file, check_targets, print_answer, progress_bar
+from kvsim.cli.options import SectionedCommand, config_options, options_given
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.calibration.bench import Measured
+
+#: What a server's requests, and what is recorded of a run, are no options of a calibration.
+LEFT_OUT = (
+    *("workload", "trace", "request_rate", "num_requests", "max_concurrency", "seed", "goodput"),
+    *("horizon", "kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
+    *("cost_model", "autoscaler", "cold_start", "failures", "session_think_time"),
+)
+
+
+@click.command(cls=SectionedCommand)
+@click.option("--log", "log_file", metavar="SERVER.log", help="start-up log of vLLM or SGLang")
+@click.option(
+    "--bench", multiple=True, metavar="RESULT.json ...", help="benchmark results, or request logs"
+)
+@click.option("--hold-out", metavar="RESULT.json", help="the one not fitted on [the last]")
+@click.option("--out", metavar="FILE.toml", help="write the constants here")
+@config_options(leave_out=LEFT_OUT)
+@JSON
+def calibrate(
+    log_file: str | None,
+    bench: tuple[str, ...],
+    hold_out: str | None,
+    out: str | None,
+    json_file: str | None,
+    **options: Any,
+) -> None:
+    """Fit step-time and memory constants to your server, from its log and its benchmarks."""
+    from rich.text import Text
+
+    from kvsim.calibration.answer import answer_of, constants_file
+    from kvsim.calibration.calibrate import calibrate as fit
+    from kvsim.calibration.memory import overhead_of
+    from kvsim.calibration.server import server_of
+    from kvsim.calibration.startup import read_startup
+    from kvsim.files import write_whole
+    from kvsim.report.calibration import sheet
+
+    check_targets(None, json_file)
+    if out is not None:
+        check_file("--out", out)
+    if log_file is None and not bench:
+        raise ValueError("--log SERVER.log, --bench RESULT.json or both: there is nothing to read")
+    startup = None if log_file is None else read_startup(Path(log_file))
+    server = server_of(startup, options_given(options))
+    overhead = None if startup is None else overhead_of(server)
+    files = _read(bench, hold_out)
+    fitted, held_out, notes = _split(files, hold_out)
+    found = None
+    if fitted:
+        with progress_bar("simulating", 100, json_file) as tick:
+            found = fit(server.options, fitted, held_out, on_progress=lambda n: tick(min(n, 99)))
+    answer = answer_of(startup, server, overhead, found, notes)
+    if out is not None:
+        text = constants_file(answer, {} if found is None else found.values)
+        write_whole(Path(out), lambda file: file.write(text.encode()))
+    answer["out"] = out
+    answer["use"] = _use(answer, out, {} if found is None else found.values)
+    answer["notes"] += _worse(answer)
+    print_answer(
+        answer,
+        json_file,
+        lambda: Text(f"{sheet(answer)}\n\n{answer['use'] or ''}".rstrip(), no_wrap=True),
+        answer["notes"],
+    )
+
+
+def _read(bench: Sequence[str], hold_out: str | None) -> dict[str, list[Measured]]:
+    """Read every file once; the one to be held out is one of them."""
+    from kvsim.calibration.bench import read_bench
+
+    if hold_out is not None and hold_out not in bench:
+        raise ValueError(f"--hold-out {hold_out}: must be one of the files of --bench")
+    if len(set(bench)) < len(bench):
+        raise ValueError("--bench: a file is given twice")
+    return {file: read_bench(Path(file)) for file in bench}
+
+
+def _split(
+    files: dict[str, list[Measured]], hold_out: str | None
+) -> tuple[list[Measured], list[Measured], list[str]]:
+    """Hold one file out; of a single file, its last run."""
+    notes = [note for runs in files.values() for run in runs for note in run.notes]
+    every = [run for runs in files.values() for run in runs]
+    if len(every) < 2:
+        more = ["a single run: nothing is held out, so that no error is of a run not fitted on"]
+        return every, [], notes + (more if every else [])
+    if len(files) == 1:
+        return every[:-1], every[-1:], notes
+    held = hold_out or list(files)[-1]
+    fitted = [run for file, runs in files.items() if file != held for run in runs]
+    return fitted, files[held], notes
+
+
+def _use(answer: dict[str, Any], out: str | None, values: dict[str, float]) -> str | None:
+    """Return what to add to a command of kvsim."""
+    if out is None:
+        return None
+    words = [f"--cost-model roofline+constants={out}"] if values else []
+    if "front_end_latency" in values:
+        words.append(f"--front-end-latency {values['front_end_latency']:.4g}")
+    if answer["memory"] is not None:
+        words.append(f"--logged {out}")
+    return " ".join(words) or None
+
+
+def _worse(answer: dict[str, Any]) -> list[str]:
+    means = answer["error_percent"]
+    if not means or means["held_out_after"] is None:
+        return []
+    if means["held_out_after"] <= means["held_out_before"]:
+        return []
+    return ["the held-out file is met worse than without: keep the defaults, or fit on more runs"]
