@@ -8,7 +8,7 @@ import tomli_w
 
 from kvsim.calibration.calibrate import mean_error
 from kvsim.calibration.knobs import constants
-from kvsim.catalog import get_gpu
+from kvsim.catalog import get_gpu, get_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +66,9 @@ def _means(found: Calibration) -> dict[str, float | None]:
 def constants_file(answer: Mapping[str, Any], values: Mapping[str, float]) -> str:
     """Return the TOML for ``--cost-model roofline+constants=FILE`` and ``--logged FILE``."""
     card = get_gpu(answer["server"]["gpu"]).name
-    lines = ["# Made by kvsim calibrate. A factor multiplies constants of the card; 95 % intervals."]
+    lines = [
+        "# Made by kvsim calibrate. A factor multiplies constants of the card; 95 % intervals."
+    ]
     for one in answer["constants"]:
         told = f"{one['value']:.4g}"
         if one["reason"]:
@@ -81,10 +83,20 @@ def constants_file(answer: Mapping[str, Any], values: Mapping[str, float]) -> st
         )
     if "front_end_latency" in values:
         lines.append(f"# give also --front-end-latency {values['front_end_latency']:.4g}")
-    tables: dict[str, Any] = {card: _rounded(constants(card, values))}
+    own = constants(card, values)
+    model = get_model(answer["server"]["model"]) if _is_known(answer) else None
+    if model is not None and not model.is_moe:
+        own.pop("experts", None)
+    if model is not None and not (answer["server"].get("quantization") or model.quantization):
+        own.pop("gemms", None)
+    tables: dict[str, Any] = {card: _rounded(own)}
     if answer["memory"] is not None:
         tables["logged"] = answer["memory"]["logged"]
     return "\n".join(lines) + "\n\n" + tomli_w.dumps(tables)
+
+
+def _is_known(answer: Mapping[str, Any]) -> bool:
+    return "hf_config_path" not in answer["server"]
 
 
 def _rounded(table: Mapping[str, Any]) -> dict[str, Any]:

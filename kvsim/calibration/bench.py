@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kvsim.files import read_bytes
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
 #: Draws of arrivals that a file does not tell; their figures are averaged.
 DRAWS = 3
@@ -47,56 +44,6 @@ class Requests(NamedTuple):
     sent: Sequence[float] | None
     ttft: Sequence[float]
     tpot: Sequence[float]
-
-
-def read_bench(path: Path) -> list[Measured]:
-    """Read the runs of a file of ``vllm bench serve``, GuideLLM or inference-perf, or a log.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or is none of these.
-    """
-    from kvsim.calibration import guidellm, inference_perf, request_log, vllm_bench
-
-    try:
-        text = read_bytes(path).decode("utf-8")
-    except OSError as error:
-        raise ValueError(f"--bench {path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"--bench {path}: no UTF-8 text") from None
-    content = _parsed(text)
-    readers: tuple[Callable[[str, Any], list[Measured] | None], ...]
-    readers = (vllm_bench.runs, guidellm.runs, inference_perf.runs, request_log.runs)
-    try:
-        for reader in readers:
-            found = reader(path.name, content)
-            if found is not None:
-                return found
-    except ValueError as error:
-        raise ValueError(f"--bench {path}: {error}") from None
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        what = f"{type(error).__name__} {error}".strip()
-        raise ValueError(f"--bench {path}: damaged, or of an unknown version ({what})") from None
-    raise ValueError(
-        f"--bench {path}: neither a result of vllm bench serve, GuideLLM or inference-perf nor a "
-        "log of requests with times"
-    )
-
-
-def _parsed(text: str) -> Any:
-    """Return a JSON document, the objects of JSON lines, or the rows of a CSV table."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
-    lines = [line for line in text.splitlines() if line.strip()]
-    try:
-        return [json.loads(line) for line in lines]
-    except ValueError:
-        import csv
-
-        return list(csv.DictReader(lines)) if lines and "," in lines[0] else None
 
 
 def measured(
@@ -153,6 +100,13 @@ def arrivals_at(rate: float, burstiness: float, number: int) -> list[Any]:
         times = np.cumsum(gaps)
         drawn.append(times * (number / rate / times[-1]))
     return drawn
+
+
+def lengths_around(mean: float, range_ratio: float, number: int) -> list[int]:
+    """Return lengths, uniform within a share of their mean; the same for the same numbers."""
+    low, high = mean * (1 - range_ratio), mean * (1 + range_ratio)
+    drawn = np.random.default_rng([number, round(mean)]).uniform(low, high, number)
+    return [max(round(length), 1) for length in drawn.tolist()]
 
 
 def drawn_note(name: str, arrivals: Sequence[Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kvsim.calibration.fit import Fitted, fit, likest, slope_of
+from kvsim.calibration.fit import STEPS, Fitted, fit, likest, slope_of, without
 from kvsim.calibration.knobs import KNOBS, Knob, default_of
 from kvsim.calibration.simulated import Simulator, Targets, targets_of
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ALIKE = 0.95
 #: One that moves no figure by more than this, for a unit of its own, is not seen at all.
 UNSEEN = 0.02
+#: Steps of the fit of all quantities, after which it is looked which of them the data decide.
+LOOK = 2
 #: Half the width of a normal 95 % interval, in standard deviations.
 Z95 = 1.96
 
@@ -105,16 +107,20 @@ def calibrate(
     while len(knobs) >= len(targets.values):  # one figure more than numbers, at least
         reasons[knobs[-1].name] = f"{len(targets.values)} figures decide fewer constants"
         knobs, x = knobs[:-1], x[:-1]
-    found = None
+    found, steps = None, LOOK
     while knobs:
-        lower = [-3.0 if knob.is_share else 0.0 for knob in knobs]
-        found = fit(residuals_of(knobs), x, lower, targets.kinds)
+        bounds = [(knob.least, knob.most) for knob in knobs]
+        found = fit(residuals_of(knobs), x, bounds, targets.kinds, steps)
         worst = _worst(knobs, found)
-        if worst is None:
+        if worst is None and steps > LOOK:
             break
-        reasons[knobs[worst].name] = _reason(knobs, found, worst)
-        knobs = [knob for knob in knobs if knob is not knobs[worst]]
-        x = np.delete(found.x, worst)
+        while worst is not None:
+            reasons[knobs[worst].name] = _reason(knobs, found, worst)
+            start = 0.0 if knobs[worst].is_share else starts[knobs[worst].name] / knobs[worst].unit
+            found = without(found, worst, start, targets.kinds)
+            knobs = [knob for knob in knobs if knob is not knobs[worst]]
+            worst = _worst(knobs, found) if knobs else None
+        x, steps = found.x, STEPS
     values = {} if found is None or not knobs else _values(knobs, found.x, starts)
     estimates = [
         Estimate(k.name, k.what, starts[k.name], starts[k.name], None, None, reasons[k.name])
@@ -137,9 +143,7 @@ def calibrate(
     )
 
 
-def _values(
-    knobs: Sequence[Knob], x: Floats, starts: Mapping[str, float]
-) -> dict[str, float]:
+def _values(knobs: Sequence[Knob], x: Floats, starts: Mapping[str, float]) -> dict[str, float]:
     """Return factors and seconds."""
     return {
         knob.name: starts[knob.name] * math.exp(value) if knob.is_share else value * knob.unit

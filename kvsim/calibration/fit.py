@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kvsim.results.replications import T95
+from kvsim.results.replications import t95
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 #: Steps at most, and by how much a number is moved to see a slope. A simulation is no smooth
 #: function: a smaller move would show its noise.
 STEPS, NUDGE = 8, 0.05
+#: The farthest that a number moves at once, in units.
+FARTHEST = 1.0
 #: A step that lessens the squares by less than this share is the last.
 ENOUGH = 1e-3
+#: What a figure of a benchmark differs by from one run to the next, at least, however well a fit
+#: meets it: a few figures are met by chance.
+REPEATS = 0.01
+#: The least that counts as a direction of its own, as a share of the clearest one.
+SINGULAR = 1e-10
 #: Residuals of one kind that all residuals stand in for, when its spread is estimated.
 SHARED = 2.0
 
@@ -44,31 +51,33 @@ class Fitted(NamedTuple):
     def moved_by(self, column: Floats) -> Floats:
         """Return by how much the numbers move for a unit of another that moves residuals so."""
         weighted = self.slope.T * self.weights
-        found: Floats = -np.linalg.lstsq(weighted @ self.slope, weighted @ column, rcond=None)[0]
-        return found
+        found: Any = np.linalg.lstsq(weighted @ self.slope, weighted @ column, rcond=None)
+        return -found[0]  # type: ignore[no-any-return]
 
 
 def fit(
     residuals: Callable[[Floats], Floats],
-    start: Sequence[float],
-    lower: Sequence[float],
+    start: Sequence[float] | Floats,
+    bounds: Sequence[tuple[float, float]],
     kinds: Sequence[str],
+    steps: int = STEPS,
 ) -> Fitted:
     """Find the numbers that make residuals least; each kind of them has a spread of its own.
 
     Parameters
     ----------
     residuals : of the numbers; more of them than numbers
-    start, lower : where to begin, and what no number goes below
+    start, bounds : where to begin, and between what each number stays
     kinds : of each residual
+    steps : at most
     """
-    bounds = np.asarray(lower, dtype=np.float64)
-    x = np.maximum(np.asarray(start, dtype=np.float64), bounds)
+    low, high = np.asarray(bounds, dtype=np.float64).T
+    x = np.clip(np.asarray(start, dtype=np.float64), low, high)
     r, damping = residuals(x), 1e-3
     weights = np.ones(len(r))
     slope = slope_of(residuals, x, r)
-    for _ in range(STEPS):
-        better = _step(residuals, x, r, slope, weights, bounds, damping)
+    for _ in range(steps):
+        better = _step(residuals, x, r, slope, weights, (low, high), damping)
         if better is None:
             damping *= 10
             if damping > 1e3:
@@ -84,20 +93,35 @@ def fit(
     return Fitted(x, _half_widths(slope, r, weights), slope, r, weights)
 
 
+def without(found: Fitted, place: int, start: float, kinds: Sequence[str]) -> Fitted:
+    """Return about what a fit finds when one number stays where it began: one linear step away."""
+    slope = np.delete(found.slope, place, axis=1)
+    back = found.residuals + found.slope[:, place] * (start - found.x[place])
+    x, r, weights = np.delete(found.x, place), back, found.weights
+    if slope.shape[1]:
+        for _ in range(2):  # with the spreads of what it leaves
+            weighted = slope.T * weights
+            step = np.linalg.lstsq(weighted @ slope, -weighted @ back, rcond=None)[0]
+            r = back + slope @ step
+            weights = spreads(r, kinds, slope.shape[1]) ** -2
+        x = x + step
+    return Fitted(x, _half_widths(slope, r, weights), slope, r, weights)
+
+
 def _step(
     residuals: Callable[[Floats], Floats],
     x: Floats,
     r: Floats,
     slope: Floats,
     weights: Floats,
-    bounds: Floats,
+    bounds: tuple[Floats, Floats],
     damping: float,
 ) -> tuple[Floats, Floats] | None:
     """Move by one damped step; None if that makes nothing better."""
     square = slope.T @ (slope * weights[:, None])
     ridge = damping * np.diag(np.diag(square) + 1e-12)
     step = -np.linalg.solve(square + ridge, slope.T @ (r * weights))
-    new = np.maximum(x + step, bounds)
+    new = np.clip(x + np.clip(step, -FARTHEST, FARTHEST), *bounds)
     found = residuals(new)
     return (new, found) if weights @ found**2 < weights @ r**2 else None
 
@@ -121,15 +145,18 @@ def spreads(r: Floats, kinds: Sequence[str], num_fitted: int) -> Floats:
 
 
 def _half_widths(slope: Floats, r: Floats, weights: Floats) -> Floats:
-    degrees = len(r) - slope.shape[1]
-    square = slope.T @ (slope * weights[:, None])
-    spread = float(weights @ r**2) / max(degrees, 1)
-    try:
-        variance: Any = np.diag(np.linalg.inv(square)) * spread
-    except np.linalg.LinAlgError:
-        return np.full(slope.shape[1], np.inf)
-    t = T95[degrees - 1] if 0 < degrees <= len(T95) else 1.96 if degrees > 0 else np.inf
-    return t * np.sqrt(np.maximum(variance, 0.0))
+    """Return half the widths of 95 % intervals; of what moves nothing, infinity."""
+    widths = np.full(slope.shape[1], np.inf)
+    seen = np.flatnonzero(np.abs(slope).max(axis=0, initial=0.0) > 0)
+    degrees = len(r) - len(seen)
+    if degrees < 1 or not len(seen):
+        return widths
+    square = slope[:, seen].T @ (slope[:, seen] * weights[:, None])
+    sizes, axes = np.linalg.eigh(square)
+    sizes = np.maximum(sizes, SINGULAR * sizes[-1])  # what is alike has no size, or less
+    variance = max(float(weights @ r**2) / degrees, REPEATS**2 * float(weights.mean()))
+    widths[seen] = t95(degrees) * np.sqrt((axes**2 / sizes).sum(axis=1) * variance)
+    return widths
 
 
 def likest(slope: Floats, place: int, others: Sequence[int]) -> tuple[int, float] | None:

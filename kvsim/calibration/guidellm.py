@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def runs(name: str, content: Any) -> list[Measured] | None:
-    """Read the runs of a report."""
+def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
+    """Read the runs of a report, whose requests are told one by one."""
+    del range_ratio
     if not isinstance(content, dict) or not isinstance(content.get("benchmarks"), list):
         return None
     found = []

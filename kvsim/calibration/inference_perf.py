@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def runs(name: str, content: Any) -> list[Measured] | None:
+def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
     """Read ``stage_N_lifecycle_metrics.json`` or ``per_request_lifecycle_metrics.json``."""
+    del range_ratio  # its stages have no such
     if isinstance(content, dict) and "successes" in content:
         return [_stage(name, content)]
     if isinstance(content, list) and content and all(_is_request(row) for row in content):

@@ -22,6 +22,7 @@ class Knob(NamedTuple):
     default : where the fit begins; a share is a factor of the card's constants, 1
     is_share : whether it is such a factor, fitted in its logarithm; else seconds
     unit : one unit of the fit: natural logarithm, or seconds
+    least, most : what it may be, in units: no share is far above 1, no host waits for ever
     precise : half the width of a 95 % interval above which the data do not decide it, in units
     likely : standard deviation, from server to server, that one which is not decided leaves in the
         intervals of the others, in units; a judgement
@@ -32,16 +33,28 @@ class Knob(NamedTuple):
     default: float
     is_share: bool
     unit: float
+    least: float
+    most: float
     precise: float
     likely: float
 
 
 KNOBS = (
-    Knob("bandwidth", "shares of memory bandwidth", 1.0, True, 1.0, 0.25, 0.15),
-    Knob("arithmetic", "shares of peak FLOP/s", 1.0, True, 1.0, 0.25, 0.15),
-    Knob("step", "host seconds per step", 1e-4, False, 1e-3, 1.0, 0.5),
-    Knob("front_end_latency", "seconds of HTTP and tokenisation", 0.0, False, 1e-2, 1.0, 1.0),
-    Knob("request", "host seconds per request and step", 5e-6, False, 1e-5, 1.0, 1.0),
+    Knob("bandwidth", "shares of memory bandwidth", 1.0, True, 1.0, -1.5, 0.3, 0.25, 0.15),
+    Knob("arithmetic", "shares of peak FLOP/s", 1.0, True, 1.0, -1.5, 0.3, 0.25, 0.15),
+    Knob("step", "host seconds per step", 1e-4, False, 1e-3, 0.0, 50.0, 1.0, 0.5),
+    Knob(
+        "front_end_latency",
+        "seconds of HTTP and tokenisation",
+        0.0,
+        False,
+        1e-2,
+        0.0,
+        50.0,
+        1.0,
+        1.0,
+    ),
+    Knob("request", "host seconds per request and step", 5e-6, False, 1e-5, 0.0, 50.0, 1.0, 1.0),
 )
 #: Constants that a factor multiplies: of bandwidth, and of arithmetic; in tables by format, too.
 FACTORS = {
@@ -77,7 +90,7 @@ def _nested(rate: Efficiency, table: str, values: Mapping[str, float]) -> dict[s
     found: dict[str, Any] = {}
     for key, shares in getattr(rate, table).items():
         assert is_dataclass(shares)
-        own = {}
+        own: dict[str, float] = {}
         for knob, names in FACTORS.items():
             factor = values.get(knob, 1.0)
             if factor != 1.0:

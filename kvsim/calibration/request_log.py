@@ -34,10 +34,13 @@ COLUMNS = {
     "ttft": ("ttft", "ttft_ms", "ttft_s", "time_to_first_token"),
     "e2e": ("e2e", "e2el_ms", "e2e_ms", "latency", "latency_ms", "request_latency"),
 }
-_NEEDED = "a time of sending, prompt and output tokens, and either times of the first and last token or TTFT and whole latency"
+_NEEDED = (
+    "a time of sending, prompt and output tokens, and times of the first and last token or TTFT "
+    "and whole latency"
+)
 
 
-def runs(name: str, content: Any) -> list[Measured] | None:
+def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
     """Read a log, JSON lines or CSV; rows that did not succeed are left out.
 
     Raises
@@ -45,6 +48,7 @@ def runs(name: str, content: Any) -> list[Measured] | None:
     ValueError
         If a table of requests lacks what is needed.
     """
+    del range_ratio
     if not isinstance(content, list) or not content or not isinstance(content[0], dict):
         return None
     rows = [row for row in content if str(row.get("status", "ok")).lower() in ("ok", "success", "")]

@@ -69,6 +69,8 @@ def server_of(startup: Startup | None, given: dict[str, Any]) -> Server:
     notes = list(startup.notes)
     if startup.engine == "vllm":
         options |= _generation(startup)
+        if not startup.version and "vllm_version" not in given:
+            notes.append("the log does not tell vLLM's version: give --vllm-version")
     options |= _formats(args)
     if "model" in args and "model" not in given:
         options["model"] = _model(str(args["model"]), given)
@@ -159,12 +161,11 @@ def _pinned(startup: Startup, options: dict[str, Any]) -> dict[str, Any]:
         return {}
     if startup.num_gpu_blocks is not None:
         return {"num_gpu_blocks_override": startup.num_gpu_blocks}
-    kv = {"logged": {"kv_cache": startup.memory["kv_cache"]}} if "kv_cache" in startup.memory else {}
+    told = startup.memory.get("kv_cache")
+    kv = {} if told is None else {"logged": {"kv_cache": told}}
     if startup.num_tokens is None:
         return kv
     memory = resolve_memory(RunConfig.build(**{**options, "num_gpu_blocks_override": 1000}))
     if len(memory.plan.groups) > 1:
         return kv
     return {"num_gpu_blocks_override": startup.num_tokens // memory.block_size}
-
-

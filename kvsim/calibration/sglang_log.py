@@ -43,7 +43,7 @@ def startup_of(text: str) -> Startup:
     given: dict[str, Any] = {}
     for found in re.finditer(r"server_args=ServerArgs(?=\()", text):
         given |= pairs(text[found.end() :])
-    limits = re.search(r"max_total_num_tokens=\d+, .*", text)
+    limits = re.search(r"max_total_num_tokens=\d+, .*(?=\s)", text)
     if limits:
         given |= pairs(limits[0] + ")")
     args = {
@@ -51,6 +51,9 @@ def startup_of(text: str) -> Startup:
         for name, value in given.items()
         if name in RENAMED and value not in (None, "auto")
     }
+    if "max_num_seqs" in args and "max_num_batched_tokens" in args:
+        # the running requests of vLLM's step are among its tokens, SGLang's chunk bounds prompts
+        args["max_num_seqs"] = min(args["max_num_seqs"], args["max_num_batched_tokens"])
     for name, about in OFF.items():
         if name in given:
             args[about] = not given[name]
@@ -62,10 +65,12 @@ def startup_of(text: str) -> Startup:
     weights = numbers(rf"Load weight end\..*?mem usage={_GB}", text)
     if weights:
         memory["weights"] = max(weights)[0]
-    cache = numbers(rf"KV Cache is allocated\. #tokens: ([\d,]+), K size: {_GB}, V size: {_GB}", text)
+    cache = numbers(
+        rf"KV Cache is allocated\. #tokens: ([\d,]+), K size: {_GB}, V size: {_GB}", text
+    )
     if cache:
         memory["kv_cache"] = min(row[1] + row[2] for row in cache)
-    tokens = numbers(r"max_total_num_tokens=([\d,]+)", text) or [row[:1] for row in cache]
+    tokens = numbers(r"max_total_num_tokens=(\d+),", text) or [row[:1] for row in cache]
     version = re.search(r"SGLang(?: version)?[ :=v]+(\d+\.\d+(?:\.\d+)?)", text, re.IGNORECASE)
     return Startup(
         "sglang",

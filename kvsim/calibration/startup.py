@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from kvsim.calibration.text import plain
-from kvsim.files import read_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -36,26 +30,6 @@ class Startup:
     num_tokens: int | None = None
     device: str = ""
     notes: tuple[str, ...] = ()
-
-
-def read_startup(path: Path) -> Startup:
-    """Read the start-up log of vLLM or SGLang.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or is no such log.
-    """
-    from kvsim.calibration import sglang_log, vllm_log
-
-    try:
-        text = plain(read_bytes(path).decode("utf-8", errors="replace"))
-    except OSError as error:
-        raise ValueError(f"--log {path}: cannot be read: {error.strerror or error}") from None
-    for module in (sglang_log, vllm_log):
-        if re.search(module.MARK, text):
-            return module.startup_of(text)
-    raise ValueError(f"--log {path}: no start-up log of vLLM or SGLang")
 
 
 def device_of(text: str) -> str:

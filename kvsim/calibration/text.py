@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 #: Colours and other escapes of terminals.
@@ -16,8 +17,9 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 def plain(text: str) -> str:
     r"""Return a log without escapes, progress bars' overwritten states and Docker's JSON.
 
-    Prefixes of Docker Compose, Kubernetes and the engines' processes stay: what is looked for is
-    looked for anywhere in a line.
+    A last line that is cut off stays without its end: so a number in it is not taken for a whole
+    one. Prefixes of Docker Compose, Kubernetes and the engines' processes stay: what is looked for
+    is looked for anywhere in a line.
 
     Examples
     --------
@@ -27,12 +29,10 @@ def plain(text: str) -> str:
     lines = []
     for line in text.splitlines():
         if line.startswith("{") and '"log"' in line:
-            try:
+            with suppress(ValueError, TypeError, KeyError):
                 line = str(json.loads(line)["log"]).rstrip("\n")  # noqa: PLW2901
-            except (ValueError, TypeError, KeyError):
-                pass
         lines.append(ESCAPES.sub("", line).rsplit("\r", 1)[-1])
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n" * text.endswith(("\n", "\r"))
 
 
 def pairs(text: str) -> dict[str, Any]:
@@ -50,7 +50,8 @@ def pairs(text: str) -> dict[str, Any]:
     """
     line = text.split("\n", 1)[0]
     inside = bool(line) and line[0] in _OPENING
-    found, begin, depth, quote = {}, int(inside), 0, ""
+    found: dict[str, Any] = {}
+    begin, depth, quote = int(inside), 0, ""
     for place in range(begin, len(line)):
         letter = line[place]
         if quote:

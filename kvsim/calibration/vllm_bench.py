@@ -10,6 +10,7 @@ from kvsim.calibration.bench import (
     Requests,
     arrivals_at,
     drawn_note,
+    lengths_around,
     measured,
     number,
     trace_of,
@@ -19,17 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def runs(name: str, content: Any) -> list[Measured] | None:
-    """Read one result, or those that ``--append-result`` put after each other."""
+def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
+    """Read one result, or those that ``--append-result`` put after each other.
+
+    ``range_ratio`` is the client's ``--random-range-ratio``, which results do not tell.
+    """
     results = content if isinstance(content, list) else [content]
     if not results or not all(isinstance(r, dict) and "mean_ttft_ms" in r for r in results):
         return None
     if len(results) == 1:
-        return [_run(name, results[0])]
-    return [_run(f"{name}#{i + 1}", result) for i, result in enumerate(results)]
+        return [_run(name, results[0], range_ratio)]
+    return [_run(f"{name}#{i + 1}", result, range_ratio) for i, result in enumerate(results)]
 
 
-def _run(name: str, result: Mapping[str, Any]) -> Measured:
+def _run(name: str, result: Mapping[str, Any], range_ratio: float) -> Measured:
     rate = number(result, "request_rate")
     rate = math.inf if rate is None else rate
     limit = number(result, "max_concurrency")
@@ -40,7 +44,7 @@ def _run(name: str, result: Mapping[str, Any]) -> Measured:
     }
     if result.get("input_lens") and result.get("ttfts") and result.get("itls") is not None:
         return measured(name, _requests(result), **how)  # type: ignore[arg-type]
-    return _from_means(name, result, **how)  # type: ignore[arg-type]
+    return _from_means(name, result, range_ratio, **how)  # type: ignore[arg-type]
 
 
 def _requests(result: Mapping[str, Any]) -> Requests:
@@ -65,28 +69,30 @@ def _requests(result: Mapping[str, Any]) -> Requests:
 def _from_means(
     name: str,
     result: Mapping[str, Any],
+    range_ratio: float,
     *,
     request_rate: float,
     max_concurrency: int | None,
     burstiness: float,
 ) -> Measured:
-    """Take every request for the mean one: only ``--save-detailed`` tells more."""
+    """Draw lengths around the means: only ``--save-detailed`` tells them."""
     count = int(result.get("completed") or 0)
     if count < 1:
         raise ValueError(f"{name}: no request of it succeeded")
-    prompt = max(round(result["total_input_tokens"] / count), 1)
-    output = max(round(result["total_output_tokens"] / count), 1)
+    means = result["total_input_tokens"] / count, result["total_output_tokens"] / count
+    prompts, outputs = (lengths_around(mean, range_ratio, count) for mean in means)
     arrivals = arrivals_at(request_rate, burstiness, count)
-    tpot = number(result, "mean_tpot_ms")
+    ttft, tpot = number(result, "mean_ttft_ms"), number(result, "mean_tpot_ms")
     return Measured(
         name,
-        tuple(trace_of(times, [prompt] * count, [output] * count) for times in arrivals),
+        tuple(trace_of(times, prompts, outputs) for times in arrivals),
         max_concurrency,
-        float(result["mean_ttft_ms"]) / 1e3,
+        None if not ttft else ttft / 1e3,
         None if not tpot else tpot / 1e3,
         (
             *drawn_note(name, arrivals),
-            f"{name}: lengths are not told, every request is taken for the mean one: "
-            f"{prompt} + {output} tokens; --save-detailed tells them",
+            f"{name}: lengths are not told: {means[0]:.0f} + {means[1]:.0f} tokens"
+            + (f" within {100 * range_ratio:g} %" if range_ratio else " for every request")
+            + "; --save-detailed tells them, --random-range-ratio how far they go",
         ),
     )

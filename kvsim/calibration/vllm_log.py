@@ -18,9 +18,9 @@ MARK = (
     r"|Desired GPU memory utilization|Memory profiling (?:takes|results)|model weights take"
 )
 _VERSIONS = (
-    r"LLM engine \(v(\d+\.\d+[^)\s]*)",
-    r"vLLM API server version v?(\d+\.\d+\S*)",
-    r"[▀▄█] +version (\d+\.\d+\S*)",
+    r"LLM engine \(v(\d+\.\d+[^)\s]*)\)",
+    r"vLLM API server version v?(\d+\.\d+\S*)\s",
+    r"[▀▄█] +version (\d+\.\d+\S*)\s",
 )
 #: GiB on one GPU by part, each in the words of the versions that have it.
 _PARTS = {
@@ -49,7 +49,7 @@ _PARTS = {
     ),
 }
 _UTILIZATION = (
-    r"gpu_memory_utilization\s*\(?([01]\.\d+)",
+    r"gpu_memory_utilization\s*\(?([01]\.\d+)[)\s]",
     r"desired GPU memory utilization is \(([01]?\.\d+|1),",
     r"--gpu-memory-utilization=([01]\.\d+) is equivalent",
 )
@@ -79,7 +79,7 @@ def startup_of(text: str) -> Startup:
     utilization = _first(_UTILIZATION, text)
     if utilization:
         args.setdefault("gpu_memory_utilization", utilization[0])
-    blocks = _first((r"# (?:GPU|CUDA) blocks: (\d+)", r"num_gpu_blocks is: (\d+)"), text)
+    blocks = _first((r"# (?:GPU|CUDA) blocks: (\d+)[,\s]", r"num_gpu_blocks is: (\d+)\s"), text)
     tokens = _first((r"GPU KV cache size: ([\d,]+) tokens",), text)
     version = _version(text)
     notes = []
@@ -125,13 +125,14 @@ def _args(text: str) -> dict[str, Any]:
         for found in re.finditer(source, text):
             given = pairs(text[found.end() :].removeprefix("Namespace"))
             args |= {RENAMED.get(k, k): v for k, v in given.items() if v not in (None, "auto")}
-    model = re.search(r"[▀▄█] +model +(\S+)|Starting to load model (\S+?)\.\.\.", text)
+    model = re.search(r"[▀▄█] +model +(\S+)\s|Starting to load model (\S+?)\.\.\.", text)
     if model:
         args.setdefault("model", model[1] or model[2])
-    length = _first((r"Using max model len (\d+)", r"Maximum concurrency for ([\d,]+)"), text)
+    longest = r"Using max model len (\d+)\s", r"Maximum concurrency for ([\d,]+) tokens"
+    length = _first(longest, text)
     if length:
         args.setdefault("max_model_len", int(length[-1]))
-    tokens = _first((r"enabled with max_num_batched_tokens=(\d+)",), text)
+    tokens = _first((r"enabled with max_num_batched_tokens=(\d+)\D",), text)
     if tokens:
         args.setdefault("max_num_batched_tokens", int(tokens[-1]))
         args.setdefault("enable_chunked_prefill", True)

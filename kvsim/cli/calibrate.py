@@ -29,6 +29,13 @@ LEFT_OUT = (
     "--bench", multiple=True, metavar="RESULT.json ...", help="benchmark results, or request logs"
 )
 @click.option("--hold-out", metavar="RESULT.json", help="the one not fitted on [the last]")
+@click.option(
+    "--random-range-ratio",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    help="as the client had it, for results without lengths",
+    show_default=True,
+)
 @click.option("--out", metavar="FILE.toml", help="write the constants here")
 @config_options(leave_out=LEFT_OUT)
 @JSON
@@ -36,6 +43,7 @@ def calibrate(
     log_file: str | None,
     bench: tuple[str, ...],
     hold_out: str | None,
+    random_range_ratio: float,
     out: str | None,
     json_file: str | None,
     **options: Any,
@@ -46,8 +54,8 @@ def calibrate(
     from kvsim.calibration.answer import answer_of, constants_file
     from kvsim.calibration.calibrate import calibrate as fit
     from kvsim.calibration.memory import overhead_of
+    from kvsim.calibration.read_log import read_startup
     from kvsim.calibration.server import server_of
-    from kvsim.calibration.startup import read_startup
     from kvsim.files import write_whole
     from kvsim.report.calibration import sheet
 
@@ -58,8 +66,9 @@ def calibrate(
         raise ValueError("--log SERVER.log, --bench RESULT.json or both: there is nothing to read")
     startup = None if log_file is None else read_startup(Path(log_file))
     server = server_of(startup, options_given(options))
-    overhead = None if startup is None else overhead_of(server)
-    files = _read(bench, hold_out)
+    is_vllm = startup is not None and startup.engine == "vllm"
+    overhead = overhead_of(server) if is_vllm else None
+    files = _read(bench, hold_out, random_range_ratio)
     fitted, held_out, notes = _split(files, hold_out)
     found = None
     if fitted:
@@ -80,15 +89,17 @@ def calibrate(
     )
 
 
-def _read(bench: Sequence[str], hold_out: str | None) -> dict[str, list[Measured]]:
+def _read(
+    bench: Sequence[str], hold_out: str | None, range_ratio: float
+) -> dict[str, list[Measured]]:
     """Read every file once; the one to be held out is one of them."""
-    from kvsim.calibration.bench import read_bench
+    from kvsim.calibration.read_bench import read_bench
 
     if hold_out is not None and hold_out not in bench:
         raise ValueError(f"--hold-out {hold_out}: must be one of the files of --bench")
     if len(set(bench)) < len(bench):
         raise ValueError("--bench: a file is given twice")
-    return {file: read_bench(Path(file)) for file in bench}
+    return {file: read_bench(Path(file), range_ratio) for file in bench}
 
 
 def _split(

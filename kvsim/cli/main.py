@@ -34,6 +34,7 @@ from kvsim.cli.requests import REQUESTS, requests_of, seeded
 from kvsim.cli.search import search
 from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace
+from kvsim.cli.vary import compare_options
 from kvsim.errors import FieldError
 
 if TYPE_CHECKING:
@@ -87,35 +88,48 @@ REPLICATIONS = click.option(
 @config_options(leave_out=("allocator", "kv_events_config"))
 @click.option(
     "--allocators",
-    default="contiguous-max,contiguous-pow2,contiguous-oracle,paged",
-    show_default=True,
-    help="comma-separated; see `kvsim list allocators`",
+    metavar="A,B",
+    help="see `kvsim list allocators` [contiguous-max,contiguous-pow2,contiguous-oracle,paged]",
 )
-@REPLICATIONS
+@click.option(
+    "--vary", multiple=True, metavar="OPTION=A,B ...", help="values of any option, instead"
+)
+@click.option(
+    "--replications",
+    type=click.IntRange(1),
+    help="runs with seed, seed + 1, ... [1; with --vary: 5]",
+)
 @VERBOSE
 @OUT
 @JSON
 def compare(
-    allocators: str,
-    replications: int,
+    allocators: str | None,
+    vary: tuple[str, ...],
+    replications: int | None,
     verbose: bool,
     out: str | None,
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Serve one trace by several KV-cache managers: one table, figures, JSON."""
+    """Serve one trace by several KV-cache managers, or by values of any option."""
     from kvsim.config import RunConfig
-    from kvsim.fleet.simulate import run_comparison
+    from kvsim.fleet.simulate import DEFAULT_ALLOCATORS, run_comparison
     from kvsim.report.terminal import comparison_table
     from kvsim.results.replications import average, average_workloads
 
     check_targets(out, json_file)
+    if vary:
+        _refuse_beside_vary(allocators, out)
+        given = options_given(options)
+        compare_options(vary, given, replications=replications, json_file=json_file)
+        return
     config = RunConfig.build(**options_given(options))
-    names = [name.strip() for name in allocators.split(",") if name.strip()]
+    asked = ",".join(DEFAULT_ALLOCATORS) if allocators is None else allocators
+    names = [name.strip() for name in asked.split(",") if name.strip()]
     if out is not None:
         config = config.model_copy(update={"record_memory_map": True})
     comparisons = []
-    for one in seeded(config, replications):
+    for one in seeded(config, replications or 1):
         requests, notes = requests_of(one)
         total = len(names) * len(requests)
         with progress_bar("simulating", total, json_file) as tick:
@@ -140,6 +154,13 @@ def compare(
     print_answer(
         answer, json_file, lambda: comparison_table(comparisons[0], rows, facts), notes, out
     )
+
+
+def _refuse_beside_vary(allocators: str | None, out: str | None) -> None:
+    if allocators is not None:
+        raise ValueError("--allocators: beside --vary; give --vary allocator=A,B")
+    if out is not None:
+        raise ValueError("--out: not with --vary, whose answer is one table; give --json FILE")
 
 
 @cli.command(cls=SectionedCommand)

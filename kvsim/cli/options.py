@@ -158,7 +158,10 @@ PAIRS = {
 }
 
 #: Flags that take several texts, with what each of these holds.
-LISTS = {"--slo": ("<", ">", "="), "--over": ("=",), "--gpu-price": ("=",), "--bench": ("",)}
+LISTS = {
+    **{"--slo": ("<", ">", "="), "--over": ("=",), "--vary": ("=",), "--gpu-price": ("=",)},
+    "--bench": ("",),
+}
 
 #: vLLM's short forms and other names.
 SHORT_FLAGS = {

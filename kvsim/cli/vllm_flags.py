@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: Commands that take a deployment.
-COMMANDS = ("run", "compare", "sweep", "search", "capacity", "roofline")
+COMMANDS = ("run", "compare", "sweep", "search", "calibrate", "capacity", "roofline")
 
 #: Without effect here, with a value.
 _WITH_VALUE = """

@@ -16,6 +16,17 @@ T95 = (
 )
 
 
+def t95(degrees: int) -> float:
+    """Return Student's t, two-sided 95 %, for so many degrees of freedom.
+
+    Examples
+    --------
+    >>> t95(1), t95(4), t95(1000)
+    (12.706, 2.776, 1.96)
+    """
+    return T95[degrees - 1] if degrees <= len(T95) else 1.96
+
+
 def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Average summaries key by key; one summary is returned as it is.
 
@@ -68,5 +79,4 @@ def _mean_and_width(values: Sequence[float]) -> tuple[float, float]:
     if mean.is_integer() and all(isinstance(value, int) for value in values):
         mean = int(mean)
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    t = T95[n - 2] if n - 2 < len(T95) else 1.96
-    return mean, t * math.sqrt(variance / n)
+    return mean, t95(n - 1) * math.sqrt(variance / n)

@@ -51,13 +51,14 @@ class Candidate:
         return ", ".join(f"{k.replace('_', '-')}={v}" for k, v in self.options.items())
 
 
-def read_over(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def read_over(texts: Sequence[str], flag: str = "--over") -> dict[str, tuple[str, ...]]:
     """Read ``OPTION=VALUE,VALUE``, one per text.
 
     Raises
     ------
     ValueError
         For what is no such text, an unknown option, one that all share, or one given twice.
+        The message names ``flag``.
 
     Examples
     --------
@@ -69,16 +70,16 @@ def read_over(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
         key, equals, values = text.partition("=")
         name = key.strip().lstrip("-").replace("-", "_")
         if not equals:
-            raise ValueError(f"--over {text}: must be OPTION=VALUE,VALUE")
+            raise ValueError(f"{flag} {text}: must be OPTION=VALUE,VALUE")
         if name not in RunConfig.model_fields:
             raise unknown_name("option", name, set(RunConfig.model_fields) - SHARED)
         if name in SHARED:
-            raise ValueError(f"--over {key}: all configurations of a search share it")
+            raise ValueError(f"{flag} {key}: all configurations share it")
         if name in found:
-            raise ValueError(f"--over {key}: is given twice")
+            raise ValueError(f"{flag} {key}: is given twice")
         found[name] = tuple(dict.fromkeys(_values(values)))
         if "" in found[name]:
-            raise ValueError(f"--over {text}: a value is empty")
+            raise ValueError(f"{flag} {text}: a value is empty")
     return found
 
 

@@ -1,0 +1,67 @@
+"""Two configurations on the same requests, several times: the difference, with its interval."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.results.replications import t95
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Difference(NamedTuple):
+    """Of a metric, another configuration less the first: its mean, and a 95 % interval.
+
+    ``low`` and ``high`` are None with a single pair; ``percent`` is None where the first is 0.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    percent: float | None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+
+def differences(
+    first: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]
+) -> dict[str, Difference]:
+    """Compare summaries pair by pair: each pair served the same requests.
+
+    What requests had in common, such as a seed's long prompts, is in both of a pair and drops out:
+    the interval is Student's t over the differences, with one degree of freedom less than pairs.
+    Metrics that some run does not define are left out.
+
+    Examples
+    --------
+    >>> found = differences([{"x": 1.0}, {"x": 5.0}], [{"x": 2.0}, {"x": 6.0}])["x"]
+    >>> found.mean, found.low, found.high
+    (1.0, 1.0, 1.0)
+    """
+    found = {}
+    for name in first[0]:
+        pairs = [(a[name], b[name]) for a, b in zip(first, other, strict=True)]
+        if all(_is_number(a) and _is_number(b) for a, b in pairs):
+            found[name] = _difference(pairs)
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _difference(pairs: Sequence[tuple[float, float]]) -> Difference:
+    n = len(pairs)
+    gaps = [b - a for a, b in pairs]
+    mean, base = math.fsum(gaps) / n, math.fsum(a for a, _ in pairs) / n
+    percent = 100 * mean / abs(base) if base else None
+    if n < 2:
+        return Difference(mean, None, None, percent)
+    variance = math.fsum((gap - mean) ** 2 for gap in gaps) / (n - 1)
+    half = t95(n - 1) * math.sqrt(variance / n)
+    return Difference(mean, mean - half, mean + half, percent)

@@ -1,0 +1,92 @@
+"""Values of an option on the same requests: the difference and its interval."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvsim.cli import main
+from kvsim.study.paired import differences
+
+TINY = ("--model", "opt-125m", "--gpu", "a100-40gb", "--num-requests", "40", "--request-rate", "20")
+
+
+def pairs(gaps: list[float], bases: list[float]) -> Any:
+    first = [{"x": base} for base in bases]
+    other = [{"x": base + gap} for base, gap in zip(bases, gaps, strict=True)]
+    return differences(first, other)["x"]
+
+
+def test_an_interval_is_students_over_the_pairs() -> None:
+    found = pairs([1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
+    half = 4.303 * 1.0 / math.sqrt(3)  # two degrees of freedom, standard deviation 1
+    assert found.mean == 2.0
+    assert found.low == pytest.approx(2.0 - half)
+    assert found.high == pytest.approx(2.0 + half)
+    assert not found.is_certain
+    assert pairs([1.0, 1.1, 0.9], [0.0, 0.0, 0.0]).is_certain
+
+
+def test_what_both_of_a_pair_share_drops_out() -> None:
+    narrow = pairs([1.0, 1.1, 0.9, 1.0], [0.0, 0.0, 0.0, 0.0])
+    noisy = pairs([1.0, 1.1, 0.9, 1.0], [100.0, 3000.0, 7.0, 50000.0])
+    assert noisy.low == pytest.approx(narrow.low)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(2000):
+        found = pairs(list(rng.normal(3.0, 2.0, 5)), list(rng.normal(0.0, 50.0, 5)))
+        hits += found.low <= 3.0 <= found.high
+    assert 0.93 < hits / 2000 < 0.97
+
+
+def test_a_single_pair_has_no_interval_and_odd_metrics_none_at_all() -> None:
+    found = differences([{"x": 1.0, "y": None, "z": "a"}], [{"x": 2.0, "y": 1.0, "z": "b"}])
+    assert list(found) == ["x"]
+    assert (found["x"].mean, found["x"].low, found["x"].percent) == (1.0, None, 100.0)
+    assert not found["x"].is_certain
+
+
+def test_compare_varies_any_option_on_the_same_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("compare", *TINY, "--vary", "max-num-seqs=1,8", "--replications", "3", "--json", "-")
+    main([*asked, "--backend", "python"])
+    answer = json.loads(capsys.readouterr().out)
+    assert [row["options"] for row in answer["rows"]] == [
+        {"max_num_seqs": "1"},
+        {"max_num_seqs": "8"},
+    ]
+    (found,) = answer["differences"]
+    assert found["against"] == {"max_num_seqs": "1"}
+    gap = found["metrics"]["mean_ttft_ms"]
+    assert gap["high"] < 0  # a server of eight places makes nobody wait longer
+    means = [row["mean_ttft_ms"] for row in answer["rows"]]
+    assert gap["mean"] == pytest.approx(means[1] - means[0])
+    assert answer["rows"][0]["total_input_tokens"] == answer["rows"][1]["total_input_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["--vary", "max-num-seqs=1,8", "--replications", "1"], "--replications 1: a difference"),
+        (["--vary", "max-num-seqs=1"], "--vary: give two values or more"),
+        (["--vary", "seed=1,2"], "--vary seed: all configurations share it"),
+        (["--vary", "max-num-seq=1,2"], "did you mean max_num_seqs"),
+        (["--vary", "block-size=8,16", "--allocators", "paged"], "--allocators: beside --vary"),
+        (["--vary", "block-size=8,16", "--out", "x"], "--out: not with --vary"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    asked: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", *TINY, *asked])
+    assert stopped.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert told in lines[0]
