@@ -2,21 +2,25 @@
 
 OPT-13B, 66B and 175B under ShareGPT-like and Alpaca-like requests. The paper: on ShareGPT vLLM
 sustains 1.7 to 2.7 times the rate of Orca (Oracle), 2.7 to 8 times that of Orca (Max), up to 22
-times that of FasterTransformer. A system's rate is what it finishes when requests never run out.
+times that of FasterTransformer. A system's rate is the paper's: the highest at which the normalised
+latency, the mean over requests of latency per output token, stays under a threshold while requests
+come for an hour (for 15 minutes to OPT-175B). The paper draws it up to one second per token, the
+threshold here; under half a second the ratios are the same to 5 %. `kvsim.study.search` finds it.
 The paper's ranges are the bands on ShareGPT; Alpaca is shown.
 
 What misses, and why: 175B. Its 60,074 slots hold 59 requests for Orca (Oracle) and 144 for vLLM;
 ours then takes 108 ms per token with 144 and 61 ms with 59, because keys and values of 144 requests
 are read through the slower kernel and a step in two computes prompts only. More memory than 59
 requests buys little there, where the paper's engine, slower per step whatever the batch, still
-gained.
+gained. Another definition does not help: what a system finishes when requests never run out gives
+1.35 and 2.23, this one 1.38 and 2.22.
 
     python -m experiments.fig12 [--quick] [--out DIR]
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import workloads
 from experiments._setting import (
@@ -28,23 +32,49 @@ from experiments._setting import (
     main,
     normalized_latency,
     serve,
-    sustained_rate,
 )
+from kvsim.study.search import highest_rate
 
+if TYPE_CHECKING:
+    from kvsim.trace import Trace
+
+#: Seconds per output token that count as sustained: the end of the paper's axis.
+THRESHOLD = 1.0
+#: Seconds during which requests come, and a tenth of it with ``--quick``.
+DURATIONS = {"13B": 3600.0, "66B": 3600.0, "175B": 900.0}
+QUICK = 0.1
+#: The bracket's width, as a share of its upper end.
+TOLERANCE = 0.02
+#: Where a search begins, requests per second; and requests drawn, enough for the highest rate.
+GUESS, DRAWN = 0.5, 150_000
 #: Shares of vLLM's sustained rate at which latencies are drawn.
 LOADS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95, 1.05)
 
 
+def sustained_rate(system: str, drawn: Trace, model: str, duration: float) -> float:
+    """Return the highest rate under the threshold; its requests are those of any rate, closer."""
+
+    def passes(rate: float) -> bool:
+        number = min(max(int(rate * duration), 20), len(drawn))
+        trace = drawn[:number].with_request_rate(rate)
+        return normalized_latency(serve(system, trace, model)) <= THRESHOLD
+
+    return highest_rate(passes, GUESS, tolerance=TOLERANCE).low
+
+
 def measure(quick: bool) -> Figure:
     """Compare ratios of sustained rates."""
-    n = 400 if quick else 1600
+    share = QUICK if quick else 1.0
     checks, rows, curves = [], [], {}
     for workload in ("sharegpt", "alpaca"):
-        trace = getattr(workloads, workload)(
-            num_requests=n * (1 if workload == "sharegpt" else 3), request_rate=1.0, seed=0
+        drawn = getattr(workloads, workload)(
+            num_requests=int(DRAWN * share), request_rate=1.0, seed=0
         )
         for model in MODELS:
-            rates = {system: sustained_rate(system, trace, model) for system in SYSTEMS}
+            rates = {
+                system: sustained_rate(system, drawn, model, share * DURATIONS[model])
+                for system in SYSTEMS
+            }
             row = {"workload": workload, "model": model, **rates}
             rows.append(row)
             for other, low, high in (
@@ -62,7 +92,8 @@ def measure(quick: bool) -> Figure:
                 points = []
                 for load in LOADS:
                     rate = load * rates["vLLM"]
-                    result = serve(system, trace.with_request_rate(rate), model)
+                    number = int(rate * DURATIONS[model])
+                    result = serve(system, drawn[:number].with_request_rate(rate), model)
                     points.append((rate, normalized_latency(result)))
                     if points[-1][1] > 1.0:
                         break

@@ -18,7 +18,14 @@ from kvsim.study.choose import choose, enough_replicas
 from kvsim.study.command import FLAGS, NOT_SERVING, vllm_line
 from kvsim.study.objective import Point, Wish, dominated, read_objective, read_prices
 from kvsim.study.slo import read_slo
-from kvsim.study.space import candidate, num_gpus, read_over, size_of, without_rejecting
+from kvsim.study.space import (
+    candidate,
+    combinations,
+    num_gpus,
+    read_over,
+    size_of,
+    without_rejecting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +66,7 @@ def test_options_to_try_are_read() -> None:
     [
         (["max-num-seqs"], "must be OPTION=VALUE,VALUE"),
         (["max-num-seq=1"], "did you mean max_num_seqs"),
-        (["seed=1,2"], "all configurations of a search share it"),
+        (["seed=1,2"], "all configurations share it"),
         (["block-size=16", "block-size=32"], "is given twice"),
         (["block-size="], "a value is empty"),
     ],
@@ -292,3 +299,34 @@ def test_too_few_gpus_is_an_answer(call) -> None:  # type: ignore[no-untyped-def
     answer = json.loads(call(*gpus)[1])
     assert answer["request_rate"] == 0
     assert answer["reason"] == "no configuration carries 100 requests/s"
+
+
+def test_options_of_roles_become_pools() -> None:
+    over = read_over(["prefill.tensor-parallel-size=1,2", "num-prefill-workers=1,2"])
+    assert over["prefill.tensor_parallel_size"] == ("1", "2")
+    made = [
+        candidate({**TINY, "num_decode_workers": "3"}, options, requests(1.0, 0), None)
+        for options in combinations(over)
+    ]
+    assert [one.num_gpus for one in made] == [1 + 3, 2 + 3, 2 + 3, 4 + 3]
+    assert not any(one.reason for one in made)
+    line = vllm_line(made[-1].config)  # type: ignore[arg-type]
+    prefill, decode = line.command.splitlines()
+    assert "--tensor-parallel-size 2" in prefill
+    assert "--tensor-parallel-size 1" in decode
+    assert len(line.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("draft.block-size=8,16", "unknown role 'draft'"),
+        ("prefill.blocksize=8", "did you mean block_size"),
+        ("prefill.seed=1,2", "--over prefill.seed: all configurations share it"),
+        ("decode.num-decode-workers=1,2", "all configurations share it"),
+    ],
+)
+def test_mistakes_in_options_of_roles_are_told(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=r"role|option|--over") as raised:
+        read_over([text])
+    assert told in str(raised.value)

@@ -13,6 +13,7 @@ from kvsim.catalog.spec import ModelSpec
 
 if TYPE_CHECKING:
     from kvsim.config import Config
+    from kvsim.pool_config import PoolConfig
 
 #: Fields that are flags of ``vllm serve`` 0.33, in the order of its help.
 FLAGS = (
@@ -44,6 +45,13 @@ NOT_SERVING = frozenset(
 )
 
 
+#: What lines of several pools leave to be done.
+SERVERS = (
+    "prefill and decode replicas are servers of their own: one of its pool's line for each, with a "
+    "--kv-transfer-config for its role"
+)
+
+
 class Line(NamedTuple):
     """A command, and notes on what it leaves out."""
 
@@ -63,6 +71,10 @@ def vllm_line(config: Config) -> Line:
     >>> vllm_line(Config.build(model="llama-3.1-8b", max_num_seqs=64)).command
     'vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 1 --max-num-seqs 64'
     """
+    if config.pool is not None and len(config.pool) > 1:
+        lines = [vllm_line(config.model_copy(update=_of_pool(pool))) for pool in config.pool]
+        told = dict.fromkeys(note for line in lines for note in line.notes)
+        return Line("\n".join(line.command for line in lines), (*told, SERVERS))
     words, notes, left_out = ["vllm", "serve", model_name(config)], [], []
     for name in FLAGS:
         value = getattr(config, name)
@@ -81,11 +93,13 @@ def vllm_line(config: Config) -> Line:
     if left_out:
         notes.append(f"not in the vllm serve line, for vLLM has no such: {'; '.join(left_out)}")
     if config.pool is not None or config.num_prefill_workers is not None:
-        notes.append(
-            "prefill and decode replicas are servers of their own: one of this line for each, "
-            "with the options of its pool and a --kv-transfer-config for its role"
-        )
+        notes.append(SERVERS)
     return Line(shlex.join(words), tuple(notes))
+
+
+def _of_pool(pool: PoolConfig) -> dict[str, Any]:
+    """Return what a pool changes of a configuration, and that it is one server's."""
+    return dict(pool.options) | {"pool": None}
 
 
 def model_name(config: Config) -> str:

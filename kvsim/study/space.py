@@ -26,6 +26,14 @@ SHARED = frozenset(
 )
 
 
+#: Of which pools options may be told apart, as ``prefill.tensor-parallel-size``.
+ROLES = ("prefill", "decode")
+
+
+#: How many replicas each of them has.
+COUNTED = {"num_prefill_workers": "prefill", "num_decode_workers": "decode"}
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A configuration of a search.
@@ -62,8 +70,8 @@ def read_over(texts: Sequence[str], flag: str = "--over") -> dict[str, tuple[str
 
     Examples
     --------
-    >>> read_over(["tensor-parallel-size=1,2"])
-    {'tensor_parallel_size': ('1', '2')}
+    >>> read_over(["tensor-parallel-size=1,2", "decode.max-num-seqs=64"])
+    {'tensor_parallel_size': ('1', '2'), 'decode.max_num_seqs': ('64',)}
     """
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
@@ -71,9 +79,12 @@ def read_over(texts: Sequence[str], flag: str = "--over") -> dict[str, tuple[str
         name = key.strip().lstrip("-").replace("-", "_")
         if not equals:
             raise ValueError(f"{flag} {text}: must be OPTION=VALUE,VALUE")
-        if name not in RunConfig.model_fields:
-            raise unknown_name("option", name, set(RunConfig.model_fields) - SHARED)
-        if name in SHARED:
+        role, dot, own = name.rpartition(".")
+        if dot and role not in ROLES:
+            raise unknown_name("role", role, ROLES)
+        if own not in RunConfig.model_fields:
+            raise unknown_name("option", own, set(RunConfig.model_fields) - SHARED)
+        if own in SHARED or (role and own in COUNTED):
             raise ValueError(f"{flag} {key}: all configurations share it")
         if name in found:
             raise ValueError(f"{flag} {key}: is given twice")
@@ -110,7 +121,7 @@ def candidate(
     max_gpus : most GPUs it may take
     """
     try:
-        config = RunConfig.build(**{**given, **options})
+        config = RunConfig.build(**with_pools({**given, **options}))
         gpus = num_gpus(config)
         if max_gpus is not None and gpus > max_gpus:
             return Candidate(options, None, gpus, f"takes {gpus} GPUs of {max_gpus}")
@@ -121,6 +132,28 @@ def candidate(
     except ValueError as error:
         return Candidate(options, None, 0, " ".join(str(error).split()))
     return Candidate(options, config, gpus, "", int((~fit).sum()))
+
+
+def with_pools(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put options of roles into pools, a prefill and a decode one, of so many workers as are told.
+
+    Examples
+    --------
+    >>> made = with_pools({"model": "opt-13b", "prefill.tensor_parallel_size": "2"})
+    >>> [(pool["role"], pool.get("tensor_parallel_size")) for pool in made["pool"]]
+    [('prefill', '2'), ('decode', None)]
+    """
+    if not any("." in name for name in values):
+        return dict(values)
+    plain = {name: value for name, value in values.items() if "." not in name}
+    pools = []
+    for counted, role in COUNTED.items():
+        pool = {"role": role, "replicas": int(plain.pop(counted, 1))}
+        for name, value in values.items():
+            if name.startswith(f"{role}."):
+                pool[name.partition(".")[2]] = value
+        pools.append(pool)
+    return plain | {"pool": pools}
 
 
 def without_rejecting(candidates: Sequence[Candidate], num_requests: int) -> list[Candidate]:
