@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from kvsim.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from kvsim.cost.model import CostConfig
     from kvsim.sched.scheduler import StepPlan
@@ -43,6 +43,28 @@ PROMPTS = (10, 125, 345, 492, 596, 768, 907, 1147, 1347, 1608, 2003)
 OUTPUTS = (2, 6, 13, 20, 33, 58, 149, 216, 285, 437, 894)
 #: Practically no time for a transfer: 0.3 us for 300 MB.
 INSTANT = Fabric("instant", 0.0, 1e15)
+
+
+class OfProfile:
+    """Prices the steps of either pool by a profile of DistServe's: for ``kvsim search``.
+
+    A step with more tokens than requests computes prompts.
+
+    Parameters
+    ----------
+    profile : path to its JSON file, constants by model and degree of tensor parallelism
+    """
+
+    def __init__(self, config: CostConfig, *, profile: str = "") -> None:
+        constants = json.loads(Path(profile).read_text("utf-8"))[MODEL]
+        own = constants[str(config.tensor_parallel_size)]
+        self.prompts = model_of(own, prefills=True)(config)
+        self.outputs = model_of(own, prefills=False)(config)
+
+    def step(self, plan: StepPlan) -> StepCost:
+        computes_prompts = sum(plan.num_tokens) > len(plan.requests)
+        found: StepCost = (self.prompts if computes_prompts else self.outputs).step(plan)
+        return found
 
 
 def model_of(constants: Mapping[str, Any], *, prefills: bool) -> type:

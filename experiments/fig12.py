@@ -5,8 +5,8 @@ sustains 1.7 to 2.7 times the rate of Orca (Oracle), 2.7 to 8 times that of Orca
 times that of FasterTransformer. A system's rate is the paper's: the highest at which the normalised
 latency, the mean over requests of latency per output token, stays under a threshold while requests
 come for an hour (for 15 minutes to OPT-175B). The paper draws it up to one second per token, the
-threshold here; under half a second the ratios are the same to 5 %. `kvsim.study.search` finds it.
-The paper's ranges are the bands on ShareGPT; Alpaca is shown.
+threshold here; under half a second OPT-175B's ratios to Orca are the same to 3 %.
+`kvsim.study.search` finds it. The paper's ranges are the bands on ShareGPT; Alpaca is shown.
 
 What misses, and why: 175B. Its 60,074 slots hold 59 requests for Orca (Oracle) and 144 for vLLM;
 ours then takes 108 ms per token with 144 and 61 ms with 59, because keys and values of 144 requests

@@ -78,7 +78,10 @@ def _told(what: str) -> Iterator[None]:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print a table or text, as wide as the terminal."""
+    """Print a table, as wide as the terminal; or a text as it is, whose lines are to be copied."""
+    if isinstance(renderable, str):
+        click.echo(renderable)
+        return
     from rich.console import Console
 
     console = Console(soft_wrap=False)

@@ -49,8 +49,6 @@ def calibrate(
     **options: Any,
 ) -> None:
     """Fit step-time and memory constants to your server, from its log and its benchmarks."""
-    from rich.text import Text
-
     from kvsim.calibration.answer import answer_of, constants_file
     from kvsim.calibration.calibrate import calibrate as fit
     from kvsim.calibration.memory import overhead_of
@@ -81,12 +79,8 @@ def calibrate(
     answer["out"] = out
     answer["use"] = _use(answer, out, {} if found is None else found.values)
     answer["notes"] += _worse(answer)
-    print_answer(
-        answer,
-        json_file,
-        lambda: Text(f"{sheet(answer)}\n\n{answer['use'] or ''}".rstrip(), no_wrap=True),
-        answer["notes"],
-    )
+    told = f"{sheet(answer)}\n\n{answer['use'] or ''}".rstrip()
+    print_answer(answer, json_file, lambda: told, answer["notes"])
 
 
 def _read(

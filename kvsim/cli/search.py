@@ -54,8 +54,6 @@ def search(
     **options: Any,
 ) -> None:
     """Find the highest request rate that meets targets, or the best configuration for it."""
-    from rich.text import Text
-
     from kvsim.config import RunConfig
     from kvsim.report.search import sheet
     from kvsim.study.answer import answer_of
@@ -86,12 +84,7 @@ def search(
     answer["notes"] = notes + answer["notes"]
     if config.trace is not None and replications > 1:
         answer["notes"].append("a trace has no seed: the interval is the bracket of one run")
-    print_answer(
-        answer,
-        json_file,
-        lambda: Text(sheet(answer), no_wrap=True, overflow="ignore"),
-        answer["notes"],
-    )
+    print_answer(answer, json_file, lambda: sheet(answer), answer["notes"])
 
 
 def _given(what: str | None, given: dict[str, Any]) -> dict[str, Any]:

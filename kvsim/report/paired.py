@@ -11,36 +11,34 @@ if TYPE_CHECKING:
 
 #: What is shown, and how; the rest is in the JSON.
 SHOWN = {
-    "mean_ttft_ms": "mean TTFT, ms",
-    "p99_ttft_ms": "p99 TTFT, ms",
-    "mean_tpot_ms": "mean TPOT, ms",
-    "p99_tpot_ms": "p99 TPOT, ms",
-    "mean_e2el_ms": "mean E2E, ms",
-    "output_throughput": "output tokens/s",
-    "goodput_attainment": "goodput, share",
-    "num_preemptions": "preemptions",
+    "mean_ttft_ms": "TTFT\nmean, ms",
+    "p99_ttft_ms": "TTFT\np99, ms",
+    "mean_tpot_ms": "TPOT\nmean, ms",
+    "p99_tpot_ms": "TPOT\np99, ms",
+    "output_throughput": "output\ntokens/s",
+    "goodput_attainment": "goodput\nshare",
+    "num_preemptions": "preempted",
 }
 
 
 def paired_table(answer: Mapping[str, Any]) -> Table:
-    """Lay out the answer of ``kvsim compare --vary``: a row per metric."""
+    """Lay out the answer of ``kvsim compare --vary``: a row per value, its difference below."""
     from rich.table import Table
 
     rows, pairs = answer["rows"], answer["replications"]
-    title = f"{answer['differences_are']}; {pairs} seeds, 95 %" if pairs > 1 else "one run each"
-    table = Table(title=title, title_justify="left", box=None)
-    table.add_column("")
-    table.add_column(_title(rows[0]["options"]), justify="right")
-    for row in rows[1:]:
-        table.add_column(_title(row["options"]), justify="right")
-        table.add_column("difference", justify="right")
-    for name, words in SHOWN.items():
-        if rows[0].get(name) is None:
-            continue
-        cells = [_number(rows[0][name])]
-        for row, found in zip(rows[1:], answer["differences"], strict=True):
-            cells += [_number(row.get(name)), _difference(found["metrics"].get(name))]
-        table.add_row(words, *cells)
+    names = [name for name in SHOWN if any(row.get(name) is not None for row in rows)]
+    of = f"{answer['differences_are']}; {pairs} seeds, 95 %; ?: perhaps none"
+    table = Table(title=of if pairs > 1 else "one run each", title_justify="left", box=None)
+    one = [*rows[0]["options"]] if len(rows[0]["options"]) == 1 else []
+    table.add_column(one[0].replace("_", "-") if one else "", no_wrap=True)
+    for name in names:
+        table.add_column(SHOWN[name], justify="right")
+    found = [{}, *(one["metrics"] for one in answer["differences"])]
+    for row, gaps in zip(rows, found, strict=True):
+        title = row["options"][one[0]] if one else _title(row["options"])
+        table.add_row(title, *(_number(row.get(name)) for name in names))
+        if gaps:
+            table.add_row("", *(_difference(gaps.get(name)) for name in names))
     return table
 
 
@@ -64,8 +62,7 @@ def _difference(found: Mapping[str, Any] | None) -> str:
     if found["low"] == found["high"] == 0:
         return "none"
     half = (found["high"] - found["low"]) / 2
-    sure = "" if found["is_certain"] else " (perhaps none)"
-    return f"{told} ± {half:.2g}{sure}"
+    return f"{told} ± {half:.2g}{'' if found['is_certain'] else ' ?'}"
 
 
 def sentence(options: Sequence[Mapping[str, str]]) -> str:
