@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +19,10 @@ from kvsim.study.foregone import lower_bounds
 from kvsim.study.search import Bracket, fewest, highest_rate, interval
 from kvsim.study.slo import Slo, aggregates, read_predicate, read_slo
 from kvsim.study.trial import Trial, Trials
+from kvsim.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from kvsim.trace import Trace
 
 #: Steps of 0.1 s with at most four requests in them.
 TINY: dict[str, Any] = {
@@ -391,3 +391,30 @@ def test_options_of_run_are_options_of_search() -> None:
         "record_steps",
         "record_memory_map",
     }
+
+
+def test_requests_at_both_ends_may_be_left_out_of_the_targets() -> None:
+    """Sixteen come at once and wait; those that come later, one a second, do not."""
+    times = [0.0] * 16 + [10.0 + second for second in range(20)]
+    trace = Trace.from_arrays(times, [16] * 36, [2] * 36)
+    config = Config.build(**{**TINY, "max_num_seqs": 1})
+    found = {}
+    for trim in (0.0, 5.0):
+        target = replace(slo("mean_ttft_ms<=250", ttft=250.0, attain=0.9), trim=trim)
+        found[trim] = Trials(config, lambda rate, seed: trace, target).whole(1.0)
+    whole, inner = found[0.0].summary, found[5.0].summary
+    assert whole is not None
+    assert inner is not None
+    assert whole["mean_ttft_ms"] > 500
+    assert inner["mean_ttft_ms"] == pytest.approx(100)  # a step of 0.1 s, and nobody before
+    assert inner["num_counted"] == 20 - 5
+    assert (whole["goodput_attainment"] < 0.9, inner["goodput_attainment"]) == (True, 1.0)
+    assert inner["completed"] == whole["completed"] == 36
+    assert "backlog" not in found[5.0].missed
+
+
+def test_nothing_left_to_count_is_no_proof() -> None:
+    trace = Trace.from_arrays([0.0, 1.0], [16] * 2, [2] * 2)
+    target = replace(slo("mean_ttft_ms<=250"), trim=5.0)
+    trial = Trials(Config.build(**TINY), lambda rate, seed: trace, target).whole(1.0)
+    assert "mean_ttft_ms<=250" in trial.missed

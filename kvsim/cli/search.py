@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,6 +30,13 @@ GUESS = 1.0
 )
 @click.option("--slo", multiple=True, metavar="METRIC<=X ...", help="bounds on the summary")
 @click.option("--attain", type=float, help="share of requests that meet --goodput [0.95]")
+@click.option(
+    "--trim",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="seconds at both ends whose arrivals do not count",
+    show_default=True,
+)
 @click.option("--over", multiple=True, metavar="OPTION=A,B ...", help="configurations to try")
 @click.option("--max-gpus", type=click.IntRange(1), help="most GPUs of a configuration")
 @click.option("--objective", default="rate", show_default=True, help="rate, gpus, cost or pareto")
@@ -45,6 +53,7 @@ def search(
     what: str | None,
     slo: tuple[str, ...],
     attain: float | None,
+    trim: float,
     over: tuple[str, ...],
     max_gpus: int | None,
     objective: str,
@@ -65,7 +74,7 @@ def search(
     check_targets(None, json_file)
     given = _given(what, options_given(options))
     config = RunConfig.build(**given)
-    target = read_slo(slo, config.goodput, attain)
+    target = replace(read_slo(slo, config.goodput, attain), trim=trim)
     space = read_over(over)
     wish = Wish(read_objective(objective), config.request_rate, read_prices(gpu_price))
     guess = config.request_rate or GUESS

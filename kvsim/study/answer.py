@@ -92,6 +92,12 @@ def _best(best: Outcome, slo: Slo, seeds: int) -> dict[str, Any]:
     nearest = min(low.margins, key=lambda name: low.margins[name])
     answer["nearest"] = {"target": nearest, "margin_percent": _percent(low.margins[nearest])}
     answer["values"] = dict(low.values)
+    if slo.trim and low.summary is not None:
+        answer["num_counted"] = low.summary["num_counted"]
+        notes.append(
+            f"{answer['num_counted']:,} requests count; those of the first and last {slo.trim:g} s "
+            "are served and do not"
+        )
     if bracket.high != math.inf:
         high = trials.whole(bracket.high)
         if high.missed == (LONG,):

@@ -71,11 +71,13 @@ class Slo:
     predicates : bounds on aggregates
     goodput : targets of each request in ms by metric: ttft, tpot, e2el
     attain : share of all requests that must meet every target
+    trim : seconds at both ends whose arrivals are served and do not count
     """
 
     predicates: tuple[Predicate, ...] = ()
     goodput: tuple[tuple[str, float], ...] = ()
     attain: float = ATTAIN
+    trim: float = 0.0
 
     def __str__(self) -> str:
         told = [str(one) for one in self.predicates]

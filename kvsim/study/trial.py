@@ -8,6 +8,7 @@ from kvsim.fleet.simulate import run
 from kvsim.study.backlog import backlog_of
 from kvsim.study.foregone import can_only_fail
 from kvsim.study.slo import LONG, SERVED, STABLE
+from kvsim.study.trim import counted, trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,7 +71,7 @@ class Trials:
         self.runs: dict[tuple[float, int], Trial] = {}
         self._requests = requests
         self._best = 0.0
-        self._may_cut = config.autoscaler is None and config.failures is None
+        self._may_cut = config.autoscaler is None and config.failures is None and not slo.trim
 
     def passes(self, rate: float, seed: int = 0) -> bool:
         """Say whether a rate meets all targets; of one that is far off, the first half may do."""
@@ -95,6 +96,10 @@ class Trials:
             return Trial(rate, ("first half",), {}, {}, None, None)
         result = run(self.config, trace)
         summary = result.summary
+        if self.slo.trim:
+            front_end, goodput = self.config.front_end_latency, self.config.goodput
+            summary = trimmed(summary, result.requests, self.slo.trim, goodput, front_end)
+            summary["num_counted"] = len(counted(result.requests, self.slo.trim))
         margins = self.slo.margins(summary)
         missed = [name for name, left in margins.items() if left < 0]
         backlog = backlog_of(result.requests)
