@@ -22,7 +22,7 @@ def test_there_are_eight() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_answers(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With fewer requests: what the guide shows takes minutes."""
+    """With fewer requests, which may show no rate: what the guide shows takes minutes."""
     short = re.sub(r"--num-requests \d+", "--num-requests 60", command)
     main(shlex.split(short))
     printed = capsys.readouterr().out
@@ -32,4 +32,4 @@ def test_each_command_answers(command: str, capsys: pytest.CaptureFixture[str]) 
         assert all(value in printed for value in varied[2].split(","))
     else:
         assert printed.startswith("SLO ")
-        assert "vllm serve meta-llama/" in printed
+        assert "\nbest " in printed
