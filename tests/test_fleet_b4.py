@@ -37,6 +37,22 @@ def test_steps_cost_what_its_constants_say() -> None:
     assert decode.step(contexts(100, 200, 300)).time == pytest.approx((5 + 1.2 + 3) / 1e3)
 
 
+def test_a_profile_prices_either_pool_by_its_degree(tmp_path: Path) -> None:
+    dear = {**CONSTANTS, "prefill": [20.0, 0.01, 1e-6]}
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({_fleet_b4.MODEL: {"1": dear, "2": CONSTANTS}}))
+    request = SimpleNamespace(num_computed_tokens=100)
+    prompt: Any = SimpleNamespace(num_tokens=[30], requests=[request])
+    output: Any = SimpleNamespace(num_tokens=[1], requests=[request])
+    times = {}
+    for degree in (1, 2):
+        config: Any = SimpleNamespace(tensor_parallel_size=degree)
+        model = _fleet_b4.OfProfile(config, profile=str(profile))
+        times[degree] = model.step(prompt).time, model.step(output).time
+    assert times[1][0] - times[2][0] == pytest.approx(10 / 1e3)
+    assert times[1][1] == times[2][1] == pytest.approx((20 + 0.1 + 0.5) / 1e3)
+
+
 def test_requests_are_the_same_at_any_rate() -> None:
     slow, fast = _fleet_b4.workload(1.0), _fleet_b4.workload(4.0)
     assert (slow.num_prompt_tokens == fast.num_prompt_tokens).all()
