@@ -289,6 +289,7 @@ class Config(Validated):
     seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of generated workloads")
     record_steps: bool = Field(False, description="keep a row per step")
     record_memory_map: bool = Field(False, description="keep causes by address over time")
+    record_block_events: bool = Field(False, description="keep what becomes of every KV block")
     check_invariants: bool = Field(False, description="recount all memory after every step")
 
     @field_validator("prefix_cache_retention_interval", mode="before")

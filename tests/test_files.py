@@ -17,7 +17,7 @@ import kvsim
 from kvsim import files
 from kvsim.files import COMMIT, OBSOLETE, read_bytes, settle, whole_folder, write_whole
 from kvsim.report.plot import FIGURES
-from kvsim.results.result import OWNED, TABLES
+from kvsim.results.result import ON_REQUEST, OWNED, TABLES
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
@@ -38,7 +38,7 @@ def test_what_a_run_directory_holds_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "waste.png").write_text("of the older run")
     assert "memory_map.npy" in names(tmp_path)
     run_of(3).save(tmp_path)
-    tables = {f"{name}.parquet" for name in TABLES if name != "steps"}
+    tables = {f"{name}.parquet" for name in TABLES.keys() - ON_REQUEST.keys()}
     others = {"config.toml", "provenance.json", "summary.json", "notes.txt"}
     assert names(tmp_path) == tables | others
     assert len(kvsim.load(tmp_path).requests) == 3

@@ -175,6 +175,7 @@ def test_save_and_load_give_the_same_run(result: kvsim.Result, tmp_path: Path) -
         "requests.parquet",
         "steps.parquet",
         "summary.json",
+        "token_gaps.parquet",
     ]
 
 

@@ -390,6 +390,7 @@ def test_options_of_run_are_options_of_search() -> None:
     assert set(RunConfig.model_fields) - flags <= missing | {"pool", "trace_digest"} | {
         "record_steps",
         "record_memory_map",
+        "record_block_events",
     }
 
 

@@ -110,6 +110,7 @@ SECTIONS = {
         "kv_events_config",
         "record_steps",
         "record_memory_map",
+        "record_block_events",
         "check_invariants",
     ),
 }

@@ -25,7 +25,8 @@ GUESS = 1.0
 @click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
 @config_options(
     leave_out=(
-        *("max_concurrency", "horizon", "kv_events_config", "record_steps", "record_memory_map"),
+        *("max_concurrency", "horizon", "kv_events_config"),
+        *("record_steps", "record_memory_map", "record_block_events"),
     )
 )
 @click.option("--slo", multiple=True, metavar="METRIC<=X ...", help="bounds on the summary")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvsim.trace import Trace
 
 #: Options of which a cell keeps nothing.
-NOT_KEPT = ("kv_events_config", "record_steps", "record_memory_map")
+NOT_KEPT = ("kv_events_config", "record_steps", "record_memory_map", "record_block_events")
 
 
 @click.command(cls=SectionedCommand)

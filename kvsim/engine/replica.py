@@ -349,6 +349,12 @@ class Replica:
                 self._observer.completed(self)
         return state.num_ended
 
+    def leave(self, observer: Observer) -> None:
+        """Let an observer that has seen enough go; without one, steps run on in one call."""
+        if self._observer is observer:
+            self._observer = None
+            self.state.watched = False
+
     @property
     def next_after_advance(self) -> float:
         """When it would do something next, as it was when :meth:`advance` returned."""

@@ -13,8 +13,9 @@ from kvsim.engine.notes import notes
 from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
 from kvsim.results.metrics import Pool, num_early_turns, summarize
 from kvsim.results.result import Result
-from kvsim.results.tables import MEMORY, STEPS, FinishReason
+from kvsim.results.tables import MEMORY, STEPS, TOKEN_GAPS, FinishReason
 from kvsim.results.tenants import describe_tenants
+from kvsim.results.totals import bin_middle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.gateways import Gateways
     from kvsim.fleet.member import Member
     from kvsim.pool_config import Role
+    from kvsim.results.totals import Totals
     from kvsim.trace import Trace
 
 
@@ -130,6 +132,7 @@ def collect(
         memory=np.concatenate([replica.memory for replica in replicas], dtype=MEMORY),
         steps=np.concatenate([replica.steps for replica in replicas], dtype=STEPS),
         memory_map=np.concatenate([replica.memory_map for replica in replicas]),
+        token_gaps=token_gaps([(m.number, one) for m, one in zip(members, totals, strict=True)]),
         config=config,
         provenance={
             "kvsim_version": installed,
@@ -144,6 +147,16 @@ def collect(
             "notes": notes(setup),
         },
     )
+
+
+def token_gaps(totals: Sequence[tuple[int, Totals]]) -> NDArray[Any]:
+    """Return the gaps between tokens of each replica, shortest first."""
+    rows = [
+        (number, bin_middle(key), count)
+        for number, one in totals
+        for key, count in sorted(one.token_gaps.items())
+    ]
+    return np.array(rows, dtype=TOKEN_GAPS)
 
 
 def _describe_pool(

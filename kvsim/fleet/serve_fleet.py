@@ -51,7 +51,8 @@ OF_THE_FLEET = frozenset(
         *("autoscaler", "cold_start", "failures", "flow_control"),
         *("kv_store", "kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
         *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
-        *("kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
+        *("kv_events_config", "record_steps", "record_memory_map", "record_block_events"),
+        "check_invariants",
     )
 )
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvsim.config import Config
+from kvsim.engine.block_recorder import BlockRecorder
+from kvsim.engine.observers import together
 from kvsim.engine.refusal import refusal
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.intake import check_columns, check_trace
@@ -93,15 +96,26 @@ def serve(
     watch = _watcher(on_progress)
     if setup.config.check_invariants and observer is None:
         observer = Checker()
-    return serve_fleet(
+    recorder = BlockRecorder() if setup.config.record_block_events else None
+    result = serve_fleet(
         config or setup.config,
         setup,
         trace,
         on_end=watch,
-        observer=observer,
+        observer=together(observer, recorder),
         on_start=on_start,
         choose_backend=choose_backend,
     )
+    return result if recorder is None else with_block_events(result, recorder)
+
+
+def with_block_events(result: Result, recorder: BlockRecorder) -> Result:
+    """Return a run with what was written down of its blocks, and a note if that is not all."""
+    said = dict(result.provenance)
+    if recorder.full_since is not None:
+        until = f"{recorder.full_since:.6g} s, {len(recorder.table()):,} events"
+        said["notes"] = [*said["notes"], f"record_block_events: the record ends at {until}"]
+    return replace(result, block_events=recorder.table(), provenance=said)
 
 
 def choose_backend(setup: Setup) -> str:

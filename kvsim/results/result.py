@@ -11,13 +11,22 @@ import numpy as np
 
 from kvsim.config import Config, RunConfig
 from kvsim.files import settle, whole_folder, write_whole
-from kvsim.results.tables import MEMORY, REQUESTS, STEPS, FinishReason
+from kvsim.results.block_events import BLOCK_EVENTS
+from kvsim.results.tables import MEMORY, REQUESTS, STEPS, TOKEN_GAPS, FinishReason
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-TABLES = {"requests": REQUESTS, "memory": MEMORY, "steps": STEPS}
+TABLES = {
+    "requests": REQUESTS,
+    "memory": MEMORY,
+    "steps": STEPS,
+    "token_gaps": TOKEN_GAPS,
+    "block_events": BLOCK_EVENTS,
+}
+#: What is kept only if the configuration asks for it.
+ON_REQUEST = {"steps": "record_steps", "block_events": "record_block_events"}
 #: What codes mean, in the metadata of their Parquet file.
 LEGENDS = {
     "requests": {
@@ -43,6 +52,9 @@ class Result:
         ``steps`` is empty unless ``record_steps`` was set
     memory_map : uint8, (memory samples, address bins) of :class:`kvsim.kv.usage.Cause` codes;
         empty unless ``record_memory_map`` was set
+    token_gaps : the gaps between tokens of each replica, binned to 0.1 %
+    block_events : what became of every KV block; empty unless ``record_block_events`` was set.
+        See :data:`kvsim.results.block_events.BLOCK_EVENTS`
     config, provenance : what was run; version, seed, trace digest, backend
     """
 
@@ -53,6 +65,8 @@ class Result:
     memory_map: NDArray[np.uint8]
     config: Config
     provenance: dict[str, Any] = field(default_factory=dict)
+    token_gaps: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TOKEN_GAPS))
+    block_events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, BLOCK_EVENTS))
 
     def __repr__(self) -> str:
         s = self.summary
@@ -63,7 +77,7 @@ class Result:
         )
 
     def to_pandas(self, table: str = "requests") -> pd.DataFrame:
-        """Return a table as a DataFrame: requests, memory or steps."""
+        """Return a table as a DataFrame: requests, memory, steps, token_gaps or block_events."""
         import pandas as pd
 
         array = self._table(table)
@@ -93,7 +107,7 @@ class Result:
             with whole_folder(folder, OWNED) as new:
                 for name in TABLES:
                     array = self._table(name)
-                    if name == "steps" and not self.config.record_steps:
+                    if not _is_kept(name, self.config):
                         continue  # not recorded is not the same as none
                     table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
                     table = table.replace_schema_metadata(LEGENDS.get(name))
@@ -133,7 +147,9 @@ def load(directory: str | Path) -> Result:
     config = RunConfig.from_toml(folder / "config.toml")
     config = config.model_copy(update={"trace_digest": None})  # the provenance keeps it
     tables = {name: np.zeros(0, dtype) for name, dtype in TABLES.items()}
-    written = [name for name in TABLES if name != "steps" or config.record_steps]
+    written = [name for name in TABLES if _is_kept(name, config)]
+    if not (folder / "token_gaps.parquet").is_file():  # saved before there were any
+        written.remove("token_gaps")
     try:
         tables |= {name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in written}
         summary = json.loads((folder / "summary.json").read_text())
@@ -143,6 +159,11 @@ def load(directory: str | Path) -> Result:
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{directory}: cannot be read: {error}") from None
     return Result(summary, **tables, memory_map=memory_map, config=config, provenance=provenance)
+
+
+def _is_kept(table: str, config: Config) -> bool:
+    """Whether a run keeps a table."""
+    return table not in ON_REQUEST or bool(getattr(config, ON_REQUEST[table]))
 
 
 def _read_table(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import numpy as np
+
 from kvsim.records.engine import MemorySample, RequestRow, StepRow
 from kvsim.rules.recorder import MAX_MEMORY_SAMPLES
 
@@ -37,4 +39,7 @@ MEMORY = MemorySample.dtype()
 #: One row per step; flops and bytes are one GPU's.
 STEPS = StepRow.dtype()
 
-__all__ = ["MAX_MEMORY_SAMPLES", "MEMORY", "REQUESTS", "STEPS", "FinishReason"]
+#: How often each gap between two tokens came, in seconds: the middles of bins of 0.1 %.
+TOKEN_GAPS = np.dtype([("replica", "i4"), ("gap", "f8"), ("count", "i8")])
+
+__all__ = ["MAX_MEMORY_SAMPLES", "MEMORY", "REQUESTS", "STEPS", "TOKEN_GAPS", "FinishReason"]

@@ -38,7 +38,8 @@ NAMES = {("kv_cache_dtype", "bf16"): "bfloat16"}
 NOT_SERVING = frozenset(
     (
         *("model", "gpu", "workload", "trace", "request_rate", "num_requests", "seed", "goodput"),
-        *("trace_digest", "record_steps", "record_memory_map", "check_invariants", "backend"),
+        *("trace_digest", "record_steps", "record_memory_map", "record_block_events"),
+        *("check_invariants", "backend"),
         *("cost_model", "horizon", "logged", "vllm_version", "kv_events_config", "max_concurrency"),
         *("front_end_latency", "front_end_latency_per_token", "session_think_time"),
     )

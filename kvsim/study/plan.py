@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 #: Most cells of a sweep; more are a slip of the hand.
 MOST_CELLS = 100_000
 #: What a cell does not keep, so that it need not be recorded.
-_NOT_KEPT: dict[str, Any] = {"record_steps": False, "record_memory_map": False}
+_NOT_KEPT: dict[str, Any] = dict.fromkeys(
+    ("record_steps", "record_memory_map", "record_block_events"), False
+)
 
 #: Rows of a trace, from and up to but without.
 Slice = tuple[int, int]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 SHARED = frozenset(
     (
         *("workload", "trace", "request_rate", "num_requests", "seed", "trace_digest", "goodput"),
-        *("horizon", "max_concurrency", "record_steps", "record_memory_map", "kv_events_config"),
+        *("horizon", "max_concurrency", "kv_events_config"),
+        *("record_steps", "record_memory_map", "record_block_events"),
         *("pool", "logged"),
     )
 )

@@ -1,0 +1,108 @@
+"""All block tables of a replica, read from outside and from either memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from kvsim.records.kv import FORKED
+from kvsim.records.memory import View, Views, column
+from kvsim.records.record import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from kvsim.records.engine import Replica
+
+    Ints = NDArray[np.int64]
+
+
+class BlockTables:
+    """Block tables of Python objects."""
+
+    def __init__(self, state: Replica) -> None:
+        self._state = state
+
+    def rows(self) -> Ints:
+        """Return the request of the trace that has each holding, NONE where nobody has."""
+        state = self._state
+        places = column(state.kv.holdings, "request")
+        rows = [state.requests[k].request_id if k != NONE else NONE for k in places]
+        return np.array(rows, np.int64)
+
+    def lengths(self) -> Ints:
+        """Return the length of each table: holdings by groups, or by sequences."""
+        holdings = self._state.kv.holdings
+        return np.array([[table.length for table in one.tables] for one in holdings], np.int64)
+
+    def blocks(self, holding: int, table: int, first: int, stop: int) -> list[int]:
+        """Return some entries of a table."""
+        blocks = self._state.kv.holdings[holding].tables[table].blocks
+        return [blocks[place] for place in range(first, stop)]
+
+    def keys(self) -> Ints:
+        """Return the key of each block, 0 for none."""
+        pool = self._state.kv.pool
+        blocks = (pool.blocks[k] for k in range(pool.num_usable + 1))
+        return np.array([block.key if block.hashed else 0 for block in blocks], np.int64)
+
+    def num_tables(self, holding: int) -> int:
+        """Return how many tables of a holding are in use."""
+        kv = self._state.kv
+        if kv.manager != FORKED:
+            return kv.num_groups
+        return self._state.requests[kv.holdings[holding].request].num_samples
+
+
+class FlatTables(BlockTables):
+    """Block tables in flat memory: views over what lies there, made once."""
+
+    def __init__(self, state: Replica) -> None:
+        super().__init__(state)
+        holdings: Any = state.kv.holdings
+        tables: Any = holdings[0].tables
+        blocks = tables[0].blocks.array
+        shape = (len(holdings), len(tables))
+        # All tables lie one behind the other, and so do their entries: see Flat.share_out.
+        every = as_strided(tables.array, (shape[0] * shape[1],), tables.array.strides)
+        self._lengths: Ints = every["length"].reshape(shape)
+        self._blocks: Ints = as_strided(
+            blocks, (*shape, len(blocks)), (len(tables) * blocks.nbytes, blocks.nbytes, 8)
+        )
+        self._places: Ints = holdings.array["request"]
+        pool: Any = state.kv.pool
+        self._keys = pool.blocks.array[: pool.num_usable + 1]
+
+    def rows(self) -> Ints:  # noqa: D102
+        places, requests = self._places, self._state.requests
+        assert isinstance(requests, Views)
+        ids = requests.array["request_id"]
+        return np.where(places == NONE, NONE, ids[places])
+
+    def lengths(self) -> Ints:  # noqa: D102
+        return self._lengths.copy()
+
+    def blocks(self, holding: int, table: int, first: int, stop: int) -> list[int]:  # noqa: D102
+        found: list[int] = self._blocks[holding, table, first:stop].tolist()
+        return found
+
+    def keys(self) -> Ints:  # noqa: D102
+        keys: Ints = self._keys["key"] * self._keys["hashed"]
+        return keys
+
+
+def tables_of(state: Replica) -> BlockTables:
+    """Return what reads the block tables of a replica."""
+    return FlatTables(state) if isinstance(state.kv.holdings, Views) else BlockTables(state)
+
+
+def live(record: Any, name: str) -> Callable[[], Any]:
+    """Return what reads a number of a record quickly, as it is whenever it is called."""
+    if isinstance(record, View):
+        read: Callable[[], Any] = object.__getattribute__(record, "_array")[name].item
+        return read
+    return lambda: getattr(record, name)

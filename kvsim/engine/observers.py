@@ -1,0 +1,33 @@
+"""Several observers of one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.replica import Observer, Replica
+
+
+class Observers:
+    """Lets several observers look at every step, one after the other."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def scheduled(self, replica: Replica) -> None:
+        """See a step that was scheduled just now."""
+        for one in self._observers:
+            one.scheduled(replica)
+
+    def completed(self, replica: Replica) -> None:
+        """See what a step left whose output was taken in just now."""
+        for one in self._observers:
+            one.completed(replica)
+
+
+def together(*observers: Observer | None) -> Observer | None:
+    """Return one observer for all that are there, None for none."""
+    found = [one for one in observers if one is not None]
+    return found[0] if len(found) == 1 else Observers(found) if found else None

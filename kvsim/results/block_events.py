@@ -1,0 +1,179 @@
+"""What became of every KV block: events, and the stretches between them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class BlockEvent(IntEnum):
+    """What happens to a block, or to all that a request holds."""
+
+    ALLOC = 0  # a request takes a block whose content it will write
+    HIT = 1  # a request takes a block for its content
+    REF_ADD = 2  # one more sequence holds a block
+    REF_DROP = 3  # one fewer holds it, others still do
+    FREE = 4  # nobody holds it any more
+    STORE = 5  # its content has got a key: others can hit it
+    EVICT = 6  # its content cannot be hit any more
+    PREEMPT = 7  # a request loses all its blocks
+    ADMIT = 8  # a request joins the batch; place holds the tokens it hit
+    RECV = 9  # a request waits for KV to arrive in its blocks
+    SEND = 10  # a request has ended, and its blocks are kept to be read
+
+
+class BlockState(IntEnum):
+    """What a block is between two events."""
+
+    FREE = 0  # without content
+    RUNNING = 1
+    SHARED = 2  # by several sequences
+    CACHED_FREE = 3  # nobody's, and can be hit
+    IN_TRANSFER = 4
+
+
+#: One row per event, in order of time. request, block and place are -1 where there is none; place
+#: counts the blocks of a request's table, all groups and sequences one after another; key names
+#: the content of STORE, EVICT and HIT.
+BLOCK_EVENTS = np.dtype(
+    [
+        ("time", "f8"),
+        ("replica", "i4"),
+        ("kind", "i1"),
+        ("request", "i8"),
+        ("block", "i4"),
+        ("place", "i4"),
+        ("key", "i8"),
+    ]
+)
+
+#: One row per stretch of a block in one state: seconds, the request that has held it longest (-1
+#: for none), how many hold it, a BlockState.
+BLOCK_RUNS = np.dtype(
+    [
+        ("replica", "i4"),
+        ("block", "i4"),
+        ("start", "f8"),
+        ("end", "f8"),
+        ("request", "i8"),
+        ("num_refs", "i4"),
+        ("state", "i1"),
+    ]
+)
+
+TAKES = (BlockEvent.ALLOC, BlockEvent.HIT, BlockEvent.REF_ADD)
+DROPS = (BlockEvent.REF_DROP, BlockEvent.FREE)
+
+
+def block_runs(events: NDArray[Any], end_time: float) -> NDArray[Any]:
+    """Return what every block was from event to event, stretches of no length left out.
+
+    Parameters
+    ----------
+    events : rows of :data:`BLOCK_EVENTS`
+    end_time : when the last stretches end, seconds
+
+    Returns
+    -------
+    Rows of :data:`BLOCK_RUNS` by replica, block and time. A block that nothing has happened to has
+    none; free memory without content has none either.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for replica in np.unique(events["replica"]).tolist():
+        rows += _runs_of(events[events["replica"] == replica], replica, end_time)
+    table = np.array(rows, dtype=BLOCK_RUNS)
+    return table[np.lexsort((table["start"], table["block"], table["replica"]))]
+
+
+class _Now:
+    """What a block is now, and since when."""
+
+    __slots__ = ("cached", "holders", "since")
+
+    def __init__(self) -> None:
+        self.holders: list[int] = []
+        self.cached = False
+        self.since = 0.0
+
+
+def _runs_of(events: NDArray[Any], replica: int, end_time: float) -> list[tuple[Any, ...]]:
+    """Return the stretches of one replica's blocks."""
+    blocks: dict[int, _Now] = {}
+    rows: list[tuple[Any, ...]] = []
+    waits: set[int] = set()  # requests whose KV is under way
+    held: dict[int, set[int]] = {}
+
+    def end(block: int, now: _Now, time: float) -> None:
+        """Write the stretch that ends now, if there was any."""
+        if time > now.since and (now.holders or now.cached):
+            owner = now.holders[0] if now.holders else -1
+            count = len(now.holders)
+            if not count:
+                state = BlockState.CACHED_FREE
+            elif owner in waits:
+                state = BlockState.IN_TRANSFER
+            else:
+                state = BlockState.SHARED if count > 1 else BlockState.RUNNING
+            rows.append((replica, block, now.since, time, owner, count, int(state)))
+        now.since = time
+
+    for time, _, kind, request, block, _, _ in events.tolist():
+        if block < 0:
+            if kind not in (BlockEvent.RECV, BlockEvent.SEND) and request not in waits:
+                continue
+            for one in held.get(request, ()):
+                end(one, blocks[one], time)
+            (waits.discard if kind in (BlockEvent.ADMIT, BlockEvent.PREEMPT) else waits.add)(
+                request
+            )
+            continue
+        now = blocks.setdefault(block, _Now())
+        end(block, now, time)
+        if kind in TAKES:
+            now.holders.append(request)
+            held.setdefault(request, set()).add(block)
+        elif kind in DROPS:
+            now.holders.remove(request)
+            if request not in now.holders:
+                held[request].discard(block)
+        else:
+            now.cached = kind == BlockEvent.STORE
+    for block, now in blocks.items():
+        end(block, now, end_time)
+    return rows
+
+
+def residency(
+    events: NDArray[Any],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return how long content stays: vLLM's residency metrics, of all blocks, not of a sample.
+
+    Returns
+    -------
+    Of every evicted content, seconds: when it went, how long it was there, and how long since it
+    was last touched; then the gaps between touches of those. A touch is a hit; taking a block for
+    new content begins its life.
+    """
+    ends, lives, idles, gaps = [], [], [], []
+    born: dict[tuple[int, int], float] = {}
+    touched: dict[tuple[int, int], list[float]] = {}
+    wanted = events[np.isin(events["kind"], (BlockEvent.ALLOC, BlockEvent.HIT, BlockEvent.EVICT))]
+    for time, replica, kind, _, number, _, _ in wanted.tolist():
+        block = (replica, number)
+        if kind == BlockEvent.ALLOC:
+            born[block], touched[block] = time, []
+        elif kind == BlockEvent.HIT:
+            touched[block].append(time)
+        elif block in born:
+            touches = touched.pop(block)
+            ends.append(time)
+            lives.append(time - born[block])
+            idles.append(time - (touches[-1] if touches else born[block]))
+            gaps += np.diff(touches).tolist()
+            del born[block]
+    return np.array(ends), np.array(lives), np.array(idles), np.array(gaps)

@@ -1,0 +1,217 @@
+"""The history of every block: known cases, the tables of the same run, both engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvsim
+import workloads
+from kvsim.config import Config
+from kvsim.engine.block_recorder import BlockRecorder
+from kvsim.fleet.serve_fleet import resolve_fleet
+from kvsim.fleet.simulate import serve
+from kvsim.results.block_events import (
+    BLOCK_EVENTS,
+    DROPS,
+    TAKES,
+    BlockEvent,
+    BlockState,
+    block_runs,
+    residency,
+)
+from kvsim.testing import equal_tables
+
+SMALL: dict[str, Any] = {
+    "model": "llama-3-8b",
+    "gpu": "l4",
+    "max_model_len": 512,
+    "record_block_events": True,
+    "backend": "python",
+}
+#: Deployments whose tables differ in kind: short of blocks, shared, windows, samples, fleets.
+CASES: dict[str, dict[str, Any]] = {
+    "short of blocks": {"num_gpu_blocks_override": 60},
+    "swapping": {"num_gpu_blocks_override": 60, "scheduler": "vllm-v0", "preemption_mode": "swap"},
+    "samples": {"num_gpu_blocks_override": 300, "scheduler": "vllm-v0", "num_samples": 3},
+    "windows": {"model": "gemma-3-27b", "num_gpu_blocks_override": 400, "max_model_len": 2048},
+    "states": {"model": "qwen3-next-80b-a3b", "gpu": "b200", "num_gpu_blocks_override": 400},
+    "synchronous": {"num_gpu_blocks_override": 60, "async_scheduling": False},
+    "a fleet": {"num_gpu_blocks_override": 60, "data_parallel_size": 2},
+    "prompts apart": {
+        "num_gpu_blocks_override": 100,
+        "num_prefill_workers": 1,
+        "num_decode_workers": 1,
+    },
+}
+
+
+def shared(num_requests: int = 40) -> kvsim.Trace:
+    """Requests with two prefixes in common, close together."""
+    at = np.arange(num_requests) * 0.05
+    segments = [[(1 + k % 2, 0, 64), (100 + k, 0, 20 + k)] for k in range(num_requests)]
+    prompt = np.array([84 + k for k in range(num_requests)])
+    return kvsim.Trace.from_arrays(at, prompt, np.full(num_requests, 40), segments=segments)
+
+
+def counts(events: Any) -> dict[str, int]:
+    return {kind.name: int((events["kind"] == kind).sum()) for kind in BlockEvent}
+
+
+def test_one_request_takes_a_block_per_sixteen_slots_and_frees_them_last_to_first() -> None:
+    trace = workloads.fixed(prompt=40, output=10, num_requests=1, request_rate=1.0)
+    result = kvsim.simulate(trace, **SMALL, enable_prefix_caching=False)
+    events = result.block_events
+    assert counts(events) == dict.fromkeys(counts(events), 0) | {
+        "ALLOC": 4,  # 49 slots: the last token's is never written
+        "FREE": 4,
+        "ADMIT": 1,
+    }
+    takes = events[events["kind"] == BlockEvent.ALLOC]
+    assert takes["place"].tolist() == [0, 1, 2, 3]
+    row = result.requests[0]
+    assert takes["time"][:3].tolist() == [row["arrival_time"]] * 3 < [takes["time"][3]]
+    drops = events[events["kind"] == BlockEvent.FREE]
+    assert drops["place"].tolist() == [3, 2, 1, 0]
+    assert (drops["time"] == row["finish_time"]).all()
+    runs = block_runs(events, row["finish_time"])
+    assert runs["state"].tolist() == [BlockState.RUNNING] * 4
+    assert (runs["end"] == row["finish_time"]).all()
+
+
+def test_a_second_request_with_the_same_prompt_hits_its_blocks() -> None:
+    segments = [[(1, 0, 40)], [(1, 0, 40)]]
+    trace = kvsim.Trace.from_arrays(
+        np.array([0.0, 0.1]), np.array([40, 40]), np.array([20, 20]), segments=segments
+    )
+    result = kvsim.simulate(trace, **SMALL)
+    events = result.block_events
+    hits = events[events["kind"] == BlockEvent.HIT]
+    assert hits["request"].tolist() == [1, 1]
+    assert hits["place"].tolist() == [0, 1]
+    stored = {(row["block"], row["key"]) for row in events[events["kind"] == BlockEvent.STORE]}
+    assert {(row["block"], row["key"]) for row in hits} <= stored
+    assert result.requests["num_cached_tokens"].tolist() == [0, 32]
+    runs = block_runs(events, result.summary["duration"])
+    together = runs[runs["state"] == BlockState.SHARED]
+    assert together["num_refs"].tolist() == [2, 2]
+    assert (together["request"] == 0).all()  # who has held it longest
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_events_recount_to_the_memory_table(name: str) -> None:
+    """Blocks in use and cached, replayed from events, are those of the samples of the run."""
+    result = kvsim.simulate(shared(), **{**SMALL, **CASES[name]})
+    events = result.block_events
+    assert (np.diff(events["time"]) >= 0).all()
+    for replica in np.unique(result.memory["replica"]).tolist():
+        mine = result.memory[result.memory["replica"] == replica]
+        waits = name == "prompts apart"
+        check_replica(events[events["replica"] == replica], mine, result, waits=waits)
+    assert counts(events)["PREEMPT"] == result.summary["num_preemptions"]
+
+
+def check_replica(events: Any, memory: Any, result: kvsim.Result, *, waits: bool) -> None:
+    holders: dict[int, list[int]] = {}
+    cached: set[int] = set()
+    usable = result.summary["kv_cache"]["num_gpu_blocks"] - 1
+    bytes_per_block = result.summary["kv_cache"]["bytes"] // usable
+    at, last = 0, len(events)
+    seen: list[tuple[float, float]] = []
+    kept = list(zip(memory["kv_usage"].tolist(), memory["cached"].tolist(), strict=True))
+    for sample, wanted in zip(memory, kept, strict=True):
+        passed = []
+        while at < last and events["time"][at] <= sample["time"]:
+            passed.append(now(holders, cached, usable, bytes_per_block))
+            step(events[at], holders, cached)
+            at += 1
+        passed.append(now(holders, cached, usable, bytes_per_block))
+        # A replica that waits for KV takes steps of no length: a sample may lie between two.
+        seen.append(wanted if waits and wanted in passed else passed[-1])
+    assert np.array(seen) == pytest.approx(np.array(kept))
+    for one in events[at:]:
+        step(one, holders, cached)
+    assert not any(holders.values())  # every block is freed as often as it is taken
+
+
+def now(
+    holders: dict[int, list[int]], cached: set[int], usable: int, size: int
+) -> tuple[float, float]:
+    """Return the share of blocks in use, and the bytes of free ones that can be hit."""
+    used = sum(map(bool, holders.values()))
+    return used / usable, sum(not holders.get(block) for block in cached) * size
+
+
+def step(event: Any, holders: dict[int, list[int]], cached: set[int]) -> None:
+    kind, block, request = int(event["kind"]), int(event["block"]), int(event["request"])
+    if kind in TAKES:
+        held = holders.setdefault(block, [])
+        assert bool(held) <= (kind != BlockEvent.ALLOC)
+        held.append(request)
+    elif kind in DROPS:
+        holders[block].remove(request)
+        assert (kind == BlockEvent.FREE) == (not holders[block])
+    elif kind == BlockEvent.STORE:
+        cached.add(block)
+    elif kind == BlockEvent.EVICT:
+        cached.remove(block)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recording_changes_no_table_and_both_engines_record_the_same(name: str) -> None:
+    options = {**SMALL, **CASES[name]}
+    python = kvsim.simulate(shared(), **options)
+    silent = kvsim.simulate(shared(), **{**options, "record_block_events": False})
+    compiled = kvsim.simulate(shared(), **{**options, "backend": "compiled"})
+    for table in ("requests", "memory", "token_gaps"):
+        assert equal_tables(getattr(python, table), getattr(silent, table))
+    assert not len(silent.block_events)
+    assert equal_tables(python.block_events, compiled.block_events)
+    assert python.summary == compiled.summary
+
+
+def test_hits_are_those_of_the_requests_table() -> None:
+    result = kvsim.simulate(shared(), **SMALL, num_gpu_blocks_override=300)
+    events = result.block_events
+    hits = events[events["kind"] == BlockEvent.HIT]
+    assert result.summary["num_preemptions"] == 0
+    found = np.bincount(hits["request"], minlength=40) * 16
+    assert found.tolist() == result.requests["num_cached_tokens"].tolist()
+    assert found.sum() > 0
+
+
+def test_memory_without_blocks_keeps_what_happens_to_requests() -> None:
+    result = kvsim.simulate(shared(8), **{**SMALL, "allocator": "contiguous-max"})
+    found = counts(result.block_events)
+    assert found.pop("ADMIT") == 8
+    assert not any(found.values())
+
+
+def test_a_full_record_ends_and_the_run_says_so() -> None:
+    config = Config.build(**{**SMALL, "num_gpu_blocks_override": 60})
+    whole = kvsim.simulate(shared(), **{**SMALL, "num_gpu_blocks_override": 60})
+    recorder = BlockRecorder(most=100)
+    setup = resolve_fleet(config.model_copy(update={"record_block_events": False}))
+    cut = serve(setup, shared(), observer=recorder)
+    assert len(recorder.table()) <= 100
+    assert equal_tables(recorder.table(), whole.block_events[: len(recorder.table())])
+    assert equal_tables(cut.requests, whole.requests)
+    assert recorder.full_since is not None
+
+
+def test_residency_of_a_block_by_hand() -> None:
+    rows = [
+        (1.0, 0, BlockEvent.ALLOC, 0, 7, 0, 0),
+        (1.0, 0, BlockEvent.STORE, -1, 7, -1, 9),
+        (2.0, 0, BlockEvent.FREE, 0, 7, 0, 0),
+        (3.0, 0, BlockEvent.HIT, 1, 7, 0, 9),
+        (5.0, 0, BlockEvent.HIT, 2, 7, 0, 9),
+        (6.0, 0, BlockEvent.REF_DROP, 1, 7, 0, 0),
+        (6.0, 0, BlockEvent.FREE, 2, 7, 0, 0),
+        (9.0, 0, BlockEvent.EVICT, -1, 7, -1, 9),
+    ]
+    ends, lives, idles, gaps = residency(np.array(rows, dtype=BLOCK_EVENTS))
+    assert (ends.tolist(), lives.tolist(), idles.tolist()) == ([9.0], [8.0], [4.0])
+    assert gaps.tolist() == [2.0]
