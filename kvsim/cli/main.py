@@ -23,6 +23,7 @@ from kvsim.cli.answers import (
 )
 from kvsim.cli.budgets import capacity, roofline, train_memory
 from kvsim.cli.calibrate import calibrate
+from kvsim.cli.exports import METRICS, REQUESTS_DRAWN, TIMELINE, WINDOW, Exports
 from kvsim.cli.options import (
     SectionedCommand,
     config_options,
@@ -169,6 +170,10 @@ def _refuse_beside_vary(allocators: str | None, out: str | None) -> None:
 @config_options()
 @REPLICATIONS
 @click.option("--record", "case_file", metavar="CASE.json", help="write every step's schedule here")
+@METRICS
+@TIMELINE
+@WINDOW
+@REQUESTS_DRAWN
 @VERBOSE
 @OUT
 @JSON
@@ -177,6 +182,10 @@ def run(
     config_file: str | None,
     replications: int,
     case_file: str | None,
+    metrics_file: str | None,
+    timeline_file: str | None,
+    window: str | None,
+    requests: int | None,
     verbose: bool,
     out: str | None,
     json_file: str | None,
@@ -191,6 +200,8 @@ def run(
     from kvsim.results.replications import average, average_workloads
 
     check_targets(out, json_file)
+    exports = Exports(metrics_file, timeline_file, window, requests)
+    exports.check(replications)
     if case_file is not None:
         check_file("--record", case_file)
         if replications > 1:
@@ -213,17 +224,18 @@ def run(
         check_file("--kv-events-config", str(config.kv_events_config.path))
         if replications > 1:
             raise ValueError("--kv-events-config: a file holds one run; leave --replications out")
+    config = exports.records(config)
     if out is not None:
         config = config.model_copy(update={"record_memory_map": True})
     results, described = [], []
     for one in seeded(config, replications):
-        requests, notes = requests_of(one)
-        described.append(describe(requests))
-        with progress_bar("simulating", len(requests), json_file) as tick:
+        trace, notes = requests_of(one)
+        described.append(describe(trace))
+        with progress_bar("simulating", len(trace), json_file) as tick:
             if case_file is None:
-                results.append(simulate_run(one, requests, on_progress=tick))
+                results.append(simulate_run(one, trace, on_progress=tick))
             else:
-                results.append(record_run(one, requests, case_file, on_progress=tick))
+                results.append(record_run(one, trace, case_file, on_progress=tick))
     _refuse_if_nothing_ran(results)
     if verbose:
         _say_backends({config.allocator: results[0]})
@@ -233,6 +245,8 @@ def run(
     summary = average([result.summary for result in results])
     if out is not None:
         save_all(results, Path(out), {"summary.json": summary})
+    said = exports.write(results[0])
+    notes = [*notes, *(said if json_file != "-" else ())]
     facts = average_workloads(described)
     if case_file is not None and json_file != "-":
         notes = [*notes, f"{case_file} holds the schedule; kvsim replay-case plays it"]

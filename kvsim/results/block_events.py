@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 class BlockEvent(IntEnum):
@@ -148,32 +146,42 @@ def _runs_of(events: NDArray[Any], replica: int, end_time: float) -> list[tuple[
     return rows
 
 
-def residency(
-    events: NDArray[Any],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return how long content stays: vLLM's residency metrics, of all blocks, not of a sample.
+Floats = NDArray[np.float64]
 
-    Returns
-    -------
-    Of every evicted content, seconds: when it went, how long it was there, and how long since it
-    was last touched; then the gaps between touches of those. A touch is a hit; taking a block for
-    new content begins its life.
+
+class Residency(NamedTuple):
+    """How long evicted content was there, seconds.
+
+    ``ends`` says when it went, ``lives`` how long it was there, ``idles`` how long since it was
+    last touched; ``gaps`` lie between touches of content that went at ``gap_ends``. A touch is a
+    hit; taking a block for new content begins its life.
     """
-    ends, lives, idles, gaps = [], [], [], []
-    born: dict[tuple[int, int], float] = {}
-    touched: dict[tuple[int, int], list[float]] = {}
+
+    ends: Floats
+    lives: Floats
+    idles: Floats
+    gaps: Floats
+    gap_ends: Floats
+
+
+def residency(events: NDArray[Any]) -> Residency:
+    """Return vLLM's residency metrics of one replica's blocks, all of them, not a sample."""
+    ends, lives, idles = [], [], []
+    gaps: list[float] = []
+    gap_ends: list[float] = []
+    born: dict[int, float] = {}
+    touched: dict[int, list[float]] = {}
     wanted = events[np.isin(events["kind"], (BlockEvent.ALLOC, BlockEvent.HIT, BlockEvent.EVICT))]
-    for time, replica, kind, _, number, _, _ in wanted.tolist():
-        block = (replica, number)
+    for time, _, kind, _, block, _, _ in wanted.tolist():
         if kind == BlockEvent.ALLOC:
             born[block], touched[block] = time, []
         elif kind == BlockEvent.HIT:
             touched[block].append(time)
         elif block in born:
-            touches = touched.pop(block)
+            touches, begin = touched.pop(block), born.pop(block)
             ends.append(time)
-            lives.append(time - born[block])
-            idles.append(time - (touches[-1] if touches else born[block]))
+            lives.append(time - begin)
+            idles.append(time - (touches[-1] if touches else begin))
             gaps += np.diff(touches).tolist()
-            del born[block]
-    return np.array(ends), np.array(lives), np.array(idles), np.array(gaps)
+            gap_ends += [time] * max(len(touches) - 1, 0)
+    return Residency(*(np.array(one, np.float64) for one in (ends, lives, idles, gaps, gap_ends)))

@@ -1,0 +1,82 @@
+"""What a run writes for other programs: metrics and a timeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from kvsim.cli.answers import check_file
+
+if TYPE_CHECKING:
+    from kvsim.config import RunConfig
+    from kvsim.results.result import Result
+
+METRICS = click.option(
+    "--metrics", "metrics_file", metavar="FILE", help="OpenMetrics text, with vLLM's metric names"
+)
+TIMELINE = click.option(
+    "--timeline",
+    "timeline_file",
+    metavar="FILE.json.gz",
+    help="trace events, for ui.perfetto.dev and chrome://tracing",
+)
+WINDOW = click.option("--window", metavar="FROM:TO", help="of the timeline, seconds [all]")
+REQUESTS_DRAWN = click.option(
+    "--requests", type=click.IntRange(1), help="requests of the timeline, at most [10000]"
+)
+
+
+class Exports(NamedTuple):
+    """The files that were asked for, and what of a run the timeline shows."""
+
+    metrics: str | None
+    timeline: str | None
+    window: str | None
+    num_requests: int | None
+
+    def check(self, replications: int) -> None:
+        """Refuse what cannot be written before anything runs.
+
+        Raises
+        ------
+        ValueError
+            One line that names the option.
+        """
+        from kvsim.report.timeline import Window
+
+        for option, file in (("--metrics", self.metrics), ("--timeline", self.timeline)):
+            if file is None:
+                continue
+            check_file(option, file)
+            if replications > 1:
+                raise ValueError(f"{option}: a file holds one run; leave --replications out")
+        if self.timeline is None:
+            for option, value in (("--window", self.window), ("--requests", self.num_requests)):
+                if value is not None:
+                    raise ValueError(f"{option}: of --timeline, which is not asked for")
+        elif not self.timeline.endswith(".json.gz"):
+            raise ValueError(f"--timeline {self.timeline}: must end with .json.gz")
+        Window.of(self.window, self.num_requests)
+
+    def records(self, config: RunConfig) -> RunConfig:
+        """Return a configuration that keeps what the files need."""
+        if self.metrics is None and self.timeline is None:
+            return config
+        return config.model_copy(update={"record_steps": True, "record_block_events": True})
+
+    def write(self, result: Result) -> list[str]:
+        """Write the files, and say how to open them."""
+        said = []
+        if self.metrics is not None:
+            from kvsim.report.metrics import write_metrics
+
+            write_metrics(result, Path(self.metrics))
+            said.append(f"{self.metrics} holds the metrics, times as seconds of the simulation")
+        if self.timeline is not None:
+            from kvsim.report.timeline import Window, write_timeline
+
+            write_timeline(result, Path(self.timeline), Window.of(self.window, self.num_requests))
+            said.append(f"{self.timeline} opens in ui.perfetto.dev and chrome://tracing")
+        return said

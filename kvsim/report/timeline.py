@@ -1,0 +1,274 @@
+"""A run as trace events, for Perfetto and chrome://tracing.
+
+The format is Chrome's JSON: processes are replicas, times microseconds. Steps are complete events,
+requests async slices with their phases inside, prompts computed elsewhere flows.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.files import write_whole
+from kvsim.results.block_events import BlockEvent
+from kvsim.results.idle import memory_with_gaps
+from kvsim.results.phases import TRANSFER, marks_of, phases
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from kvsim.results.result import Result
+
+    Event = dict[str, Any]
+
+MICROSECONDS = 1e6
+#: Requests that are drawn unless more are asked for.
+MOST_REQUESTS = 10_000
+#: Roles by the letter in front of a replica's number.
+LETTERS = {"prefill": "P", "decode": "D", "mixed": "R"}
+
+
+@dataclass(frozen=True)
+class Window:
+    """What of a run is drawn: seconds from its first arrival, and requests at most."""
+
+    start: float = 0.0
+    stop: float = math.inf
+    num_requests: int = MOST_REQUESTS
+
+    @classmethod
+    def of(cls, text: str | None, num_requests: int | None) -> Window:
+        """Read FROM:TO, either of which may be missing.
+
+        Raises
+        ------
+        ValueError
+            For anything else.
+        """
+        given = num_requests or MOST_REQUESTS
+        if text is None:
+            return cls(num_requests=given)
+        first, colon, last = text.partition(":")
+        try:
+            start, stop = float(first or 0.0), float(last or math.inf)
+        except ValueError:
+            colon = ""
+        if not colon or not 0 <= start < stop:
+            raise ValueError(f"--window {text}: must be FROM:TO in seconds, e.g. 10:20")
+        return cls(start, stop, given)
+
+
+def write_timeline(result: Result, path: Path, window: Window | None = None) -> None:
+    """Write a run as trace events, gzipped, whole or not at all.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be written.
+    """
+
+    def write(file: Any) -> None:
+        with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed:
+            packed.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+            for k, event in enumerate(events_of(result, window or Window())):
+                line = json.dumps(event, separators=(",", ":"), allow_nan=False)
+                packed.write((",\n" * (k > 0) + line).encode())
+            packed.write(b"\n]}\n")
+
+    try:
+        write_whole(path, write)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def events_of(result: Result, window: Window) -> Iterator[Event]:
+    """Return the trace events of a run.
+
+    Steps need ``record_steps=True``; preemptions, transfers and evictions
+    ``record_block_events=True``.
+    """
+    origin = float(result.requests["arrival_time"].min())
+    scene = _Scene(result, origin, window)
+    for row in result.summary["replicas"]:
+        yield from _process(result, row)
+        yield from _steps(scene, row["replica"])
+        yield from _counters(scene, row["replica"])
+    yield from _requests(scene)
+    yield from _evictions(scene)
+    yield from _scaling(scene)
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """A run, where its time begins, and what of it is drawn."""
+
+    result: Result
+    origin: float
+    window: Window
+
+    def at(self, time: float) -> float:
+        """Return microseconds from the beginning of the run, to the nanosecond."""
+        return round((time - self.origin) * MICROSECONDS, 3)
+
+    def shows(self, start: float, stop: float) -> bool:
+        """Whether something that lasts from start to stop is drawn."""
+        return stop - self.origin >= self.window.start and start - self.origin <= self.window.stop
+
+    def shown(self, times: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which instants are drawn."""
+        since = times - self.origin
+        return (since >= self.window.start) & (since <= self.window.stop)
+
+
+def _process(result: Result, row: dict[str, Any]) -> Iterator[Event]:
+    """Name a replica."""
+    config, number = result.config, row["replica"]
+    model = config.model if isinstance(config.model, str) else config.model.name
+    letter = LETTERS.get(row.get("role") or "mixed", "R")
+    name = f"{letter}{number} {model} tp{config.tensor_parallel_size}"
+    for what, args in (
+        ("process_name", {"name": name}),
+        ("process_sort_index", {"sort_index": number}),
+    ):
+        yield {"ph": "M", "pid": number, "tid": 0, "ts": 0, "name": what, "args": args}
+
+
+def _steps(scene: _Scene, replica: int) -> Iterator[Event]:
+    """Return a replica's steps; those that overlap, of pipeline stages, lie on several threads."""
+    table = scene.result.steps
+    rows = table[(table["replica"] == replica) & (table["duration"] > 0)]
+    free: list[float] = []  # when each thread's last step ends
+    for row in rows:
+        start, length = scene.at(float(row["start_time"])), float(row["duration"]) * MICROSECONDS
+        lane = next((k for k, end in enumerate(free) if end <= start + 1e-2), len(free))
+        if lane == len(free):
+            free.append(0.0)
+            name = "steps" if lane == 0 else f"steps {lane + 1}"
+            yield {"ph": "M", "pid": replica, "tid": lane, "ts": 0, "name": "thread_name"} | {
+                "args": {"name": name}
+            }
+        free[lane] = start + length
+        if not scene.shows(row["start_time"], row["start_time"] + row["duration"]):
+            continue
+        yield {
+            "ph": "X",
+            "pid": replica,
+            "tid": lane,
+            "ts": start,
+            "dur": round(length, 3),
+            "name": "step",
+            "cat": "step",
+            "args": {
+                "num_running": int(row["num_running"]),
+                "num_scheduled_tokens": int(row["num_scheduled_tokens"]),
+                "num_preempted": int(row["num_preempted"]),
+            },
+        }
+
+
+def _counters(scene: _Scene, replica: int) -> Iterator[Event]:
+    rows = memory_with_gaps(scene.result, replica)
+    for row in rows[scene.shown(rows["time"])]:
+        common = {"ph": "C", "pid": replica, "tid": 0, "ts": scene.at(float(row["time"]))}
+        for name, value in (
+            ("kv_used", round(float(row["kv_usage"]), 6)),
+            ("running", int(row["num_running"])),
+            ("waiting", int(row["num_waiting"])),
+        ):
+            yield {**common, "name": name, "args": {name: value}}
+
+
+def _requests(scene: _Scene) -> Iterator[Event]:
+    """Return requests as async slices, their phases inside, and what joins their replicas."""
+    result, drawn = scene.result, 0
+    marks = marks_of(result)
+    end = scene.origin + result.summary["duration"]
+    for row in result.requests:
+        number = int(row["request_id"])
+        parts = phases(row, marks.get(number, []), end)
+        if int(row["finish_reason"]) == FinishReason.REJECTED:
+            if scene.shows(row["arrival_time"], row["arrival_time"]):
+                yield _instant(scene, float(row["arrival_time"]), 0, f"reject request {number}")
+            continue
+        if not parts or not scene.shows(parts[0][1], parts[-1][2]):
+            continue
+        drawn += 1
+        if drawn > scene.window.num_requests:
+            return
+        yield from _slices(scene, row, parts)
+        if int(row["prefill_replica"]) >= 0:
+            yield from _flow(scene, row, parts)
+
+
+def _slices(scene: _Scene, row: Any, parts: list[tuple[str, float, float]]) -> Iterator[Event]:
+    number = int(row["request_id"])
+    common = {"cat": "request", "id": number, "pid": int(row["replica"]), "tid": 0}
+    args = {
+        name: int(row[name])
+        for name in ("num_prompt_tokens", "num_output_tokens", "num_cached_tokens")
+    } | {"num_preemptions": int(row["num_preemptions"])}
+    name = f"request {number}"
+    yield {**common, "ph": "b", "ts": scene.at(parts[0][1]), "name": name, "args": args}
+    for phase, start, stop in parts:
+        yield {**common, "ph": "b", "ts": scene.at(start), "name": phase}
+        yield {**common, "ph": "e", "ts": scene.at(stop), "name": phase}
+        if phase == "preempted":
+            yield {**common, "ph": "n", "ts": scene.at(start), "name": "preempt"}
+    yield {**common, "ph": "e", "ts": scene.at(parts[-1][2]), "name": name}
+
+
+def _flow(scene: _Scene, row: Any, parts: list[tuple[str, float, float]]) -> Iterator[Event]:
+    """Join the last step of the prompt with the first one that goes on from it."""
+    moved = [part for part in parts if part[0] == TRANSFER]
+    if not moved:
+        return
+    source, target = int(row["prefill_replica"]), int(row["replica"])
+    out = _step_around(scene, source, moved[0][1], before=True)
+    into = _step_around(scene, target, moved[-1][2], before=False)
+    if out is None or into is None or into < out:
+        return
+    common = {"cat": "kv", "name": "KV transfer", "id": int(row["request_id"]), "tid": 0}
+    yield {**common, "ph": "s", "pid": source, "ts": scene.at(out)}
+    yield {**common, "ph": "f", "bp": "e", "pid": target, "ts": scene.at(into)}
+
+
+def _step_around(scene: _Scene, replica: int, time: float, *, before: bool) -> float | None:
+    """Return the middle of a replica's last step begun before a time, or the first one after."""
+    table = scene.result.steps
+    rows = table[(table["replica"] == replica) & (table["duration"] > 0)]
+    at = int(np.searchsorted(rows["start_time"], time - 1e-9)) - int(before)
+    if not 0 <= at < len(rows):
+        return None
+    return float(rows["start_time"][at] + rows["duration"][at] / 2)
+
+
+def _instant(scene: _Scene, time: float, pid: int, name: str, **args: Any) -> Event:
+    common = {"ph": "i", "s": "p", "pid": pid, "tid": 0, "ts": scene.at(time)}
+    return {**common, "name": name, "args": args}
+
+
+def _evictions(scene: _Scene) -> Iterator[Event]:
+    """Return one instant per time at which cached content goes."""
+    events = scene.result.block_events
+    gone = events[(events["kind"] == BlockEvent.EVICT) & scene.shown(events["time"])]
+    pairs, counts = np.unique(gone[["replica", "time"]], return_counts=True)
+    for (replica, time), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        yield _instant(scene, time, replica, "evict", blocks=count)
+
+
+def _scaling(scene: _Scene) -> Iterator[Event]:
+    scaling = scene.result.summary["scaling"]
+    for change in scaling["timeline"] if scaling else ():
+        time = scene.origin + change["time"]
+        if scene.shows(time, time):
+            told = {name: change[name] for name in ("ready", "starting", "draining")}
+            yield _instant(scene, time, 0, "scale", **told)

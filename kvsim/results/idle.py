@@ -1,0 +1,52 @@
+"""The memory table with the gaps in which a replica has nothing to do.
+
+A sample is taken when a step is scheduled, so that the last one before a gap shows the last step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.results.result import Result
+
+
+def memory_with_gaps(result: Result, replica: int) -> NDArray[Any]:
+    """Return a replica's memory samples, and a row of free memory where each idle gap begins.
+
+    What is cached in a gap is what the next step finds, or what the last one left.
+    """
+    samples: NDArray[Any] = result.memory[result.memory["replica"] == replica]
+    times = idle_times(result, replica)
+    if not len(samples) or not len(times):
+        return samples
+    total = int(result.summary["kv_cache"]["bytes"])
+    gaps = np.zeros(len(times), samples.dtype)
+    gaps["time"], gaps["replica"], gaps["free"] = times, replica, total
+    following = np.minimum(np.searchsorted(samples["time"], times), len(samples) - 1)
+    gaps["cached"] = samples["cached"][following]
+    both: NDArray[Any] = np.concatenate([samples, gaps])
+    return both[np.argsort(both["time"], kind="stable")]
+
+
+def idle_times(result: Result, replica: int) -> NDArray[np.float64]:
+    """Return when a replica's last request has gone, each time; seconds."""
+    requests = result.requests
+    here, prompts = requests["replica"] == replica, requests["prefill_replica"] == replica
+    come = np.concatenate([requests["arrival_time"][here], requests["arrival_time"][prompts]])
+    gone = np.concatenate([requests["finish_time"][here], requests["first_token_time"][prompts]])
+    known = ~np.isnan(gone)
+    if not known.all():  # somebody is still there: no gap is sure after it came
+        until = come[~known].min()
+        come, gone = come[known & (come < until)], gone[known & (come < until)]
+    else:
+        until = np.inf
+    order = np.argsort(come, kind="stable")
+    come, gone = come[order], np.maximum.accumulate(gone[order])
+    ends: NDArray[np.float64] = gone[np.append(come[1:], until) > gone] if len(gone) else gone
+    sure: NDArray[np.float64] = ends[ends < until]
+    return sure

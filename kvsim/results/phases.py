@@ -1,0 +1,110 @@
+"""The life of each request cut into phases that follow each other without a gap."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.results.block_events import BlockEvent
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.results.result import Result
+
+QUEUE, PREFILL, TRANSFER, DECODE, PREEMPTED = PHASES = (
+    *("queue", "prefill", "transfer", "decode"),
+    "preempted",
+)
+#: Events that change what a request waits for.
+_MARKS = (BlockEvent.PREEMPT, BlockEvent.ADMIT, BlockEvent.RECV)
+
+Phase = tuple[str, float, float]
+
+
+def marks_of(result: Result) -> dict[int, list[tuple[float, int]]]:
+    """Return what changed the state of each request, by time, as far as it was recorded."""
+    events = result.block_events
+    marks: dict[int, list[tuple[float, int]]] = {}
+    told = events[np.isin(events["kind"], _MARKS)]
+    for time, kind, request in zip(
+        told["time"].tolist(), told["kind"].tolist(), told["request"].tolist(), strict=True
+    ):
+        marks.setdefault(request, []).append((time, kind))
+    return marks
+
+
+def phases(row: Any, marks: list[tuple[float, int]], end_time: float) -> list[Phase]:
+    """Cut a request's life into name, start and end; empty phases are left out.
+
+    The queue ends when it is first scheduled, the prompt with the first token, the transfer when
+    the KV is there. What lies between a preemption and the next admission is ``preempted``. The
+    phases sum to the end-to-end latency.
+
+    Parameters
+    ----------
+    row : of the requests table
+    marks : of :func:`marks_of`; none: preemptions and transfers are not told apart
+    end_time : seconds; where the phases of a request that has not ended are cut
+    """
+    known = [row["arrival_time"], row["first_scheduled_time"], row["first_token_time"]]
+    finish = row["finish_time"]
+    arrival, scheduled, token, finish = (float(one) for one in (*known, finish))
+    if int(row["finish_reason"]) == FinishReason.UNSENT:
+        return []
+    end = end_time if math.isnan(finish) else finish
+    begins: list[tuple[float, str]] = [(arrival, QUEUE)]
+    if not math.isnan(scheduled):
+        begins.append((scheduled, PREFILL))
+    lost = False
+    for time, kind in marks:
+        computed = not math.isnan(token) and time >= token
+        if kind == BlockEvent.PREEMPT:
+            begins.append((time, PREEMPTED))
+            lost = True
+        elif kind == BlockEvent.ADMIT and lost:
+            begins.append((time, DECODE if computed else PREFILL))
+            lost = False
+        elif kind == BlockEvent.RECV:
+            begins.append((time, TRANSFER))
+        elif kind == BlockEvent.ADMIT and int(row["prefill_replica"]) >= 0 and time > scheduled:
+            begins.append((time, PREFILL))  # of the last token, where the answer goes on
+    if not math.isnan(token):
+        begins = _with_decode(begins, token)
+    cut: list[Phase] = []
+    order = sorted(range(len(begins)), key=lambda k: (begins[k][0], k))
+    for at, k in enumerate(order):
+        start, name = begins[k]
+        stop = begins[order[at + 1]][0] if at + 1 < len(order) else end
+        stop = min(stop, end)
+        if stop > start:
+            cut.append((name, start, stop))
+    return cut
+
+
+def _with_decode(begins: list[tuple[float, str]], token: float) -> list[tuple[float, str]]:
+    """Begin to decode at the first token, unless the request is preempted then."""
+    before = [one for one in begins if one[0] <= token]
+    after = [one for one in begins if one[0] > token]
+    if before and max(before)[1] == PREEMPTED:
+        return begins
+    return [*before, (token, DECODE), *after]
+
+
+def last_scheduled_times(result: Result) -> NDArray[np.float64]:
+    """Return when each request was scheduled last before its first token, seconds.
+
+    vLLM counts its queue up to then. Without a record of preemptions it is the first time.
+    """
+    times: NDArray[np.float64] = result.requests["first_scheduled_time"].copy()
+    tokens = result.requests["first_token_time"]
+    events = result.block_events
+    admits = events[events["kind"] == BlockEvent.ADMIT]
+    rows, when = admits["request"], admits["time"]
+    alone = result.requests["prefill_replica"][rows] < 0
+    early = alone & (when <= tokens[rows])
+    np.maximum.at(times, rows[early], when[early])
+    return times
