@@ -182,11 +182,10 @@ def test_hits_are_those_of_the_requests_table() -> None:
     assert found.sum() > 0
 
 
-def test_memory_without_blocks_keeps_what_happens_to_requests() -> None:
+def test_memory_without_blocks_has_no_events_and_says_so() -> None:
     result = kvsim.simulate(shared(8), **{**SMALL, "allocator": "contiguous-max"})
-    found = counts(result.block_events)
-    assert found.pop("ADMIT") == 8
-    assert not any(found.values())
+    assert not len(result.block_events)
+    assert any("it has no blocks" in note for note in result.provenance["notes"])
 
 
 def test_a_full_record_ends_and_the_run_says_so() -> None:

@@ -31,6 +31,7 @@ from kvsim.cli.options import (
     join_pairs,
     options_given,
 )
+from kvsim.cli.report import REPORT, check_report, report, with_records, write_report
 from kvsim.cli.requests import REQUESTS, requests_of, seeded
 from kvsim.cli.search import search
 from kvsim.cli.sweep import sweep
@@ -100,6 +101,7 @@ REPLICATIONS = click.option(
     type=click.IntRange(1),
     help="runs with seed, seed + 1, ... [1; with --vary: 5]",
 )
+@REPORT
 @VERBOSE
 @OUT
 @JSON
@@ -107,6 +109,7 @@ def compare(
     allocators: str | None,
     vary: tuple[str, ...],
     replications: int | None,
+    report_file: str | None,
     verbose: bool,
     out: str | None,
     json_file: str | None,
@@ -120,11 +123,12 @@ def compare(
 
     check_targets(out, json_file)
     if vary:
-        _refuse_beside_vary(allocators, out)
+        _refuse_beside_vary(allocators, out, report_file)
         given = options_given(options)
         compare_options(vary, given, replications=replications, json_file=json_file)
         return
-    config = RunConfig.build(**options_given(options))
+    check_report(report_file, replications or 1)
+    config = with_records(RunConfig.build(**options_given(options)), report_file)
     asked = ",".join(DEFAULT_ALLOCATORS) if allocators is None else allocators
     names = [name.strip() for name in asked.split(",") if name.strip()]
     if out is not None:
@@ -152,16 +156,19 @@ def compare(
     answer = {"workload": facts, "rows": rows}
     if out is not None:
         save_all(comparisons, Path(out), {"comparison.json": answer})
+    notes = [*notes, *write_report(comparisons[0], report_file)]
     print_answer(
         answer, json_file, lambda: comparison_table(comparisons[0], rows, facts), notes, out
     )
 
 
-def _refuse_beside_vary(allocators: str | None, out: str | None) -> None:
+def _refuse_beside_vary(allocators: str | None, out: str | None, report_file: str | None) -> None:
     if allocators is not None:
         raise ValueError("--allocators: beside --vary; give --vary allocator=A,B")
     if out is not None:
         raise ValueError("--out: not with --vary, whose answer is one table; give --json FILE")
+    if report_file is not None:
+        raise ValueError("--report: not with --vary, whose answer is one table; give --json FILE")
 
 
 @cli.command(cls=SectionedCommand)
@@ -170,6 +177,7 @@ def _refuse_beside_vary(allocators: str | None, out: str | None) -> None:
 @config_options()
 @REPLICATIONS
 @click.option("--record", "case_file", metavar="CASE.json", help="write every step's schedule here")
+@REPORT
 @METRICS
 @TIMELINE
 @WINDOW
@@ -182,6 +190,7 @@ def run(
     config_file: str | None,
     replications: int,
     case_file: str | None,
+    report_file: str | None,
     metrics_file: str | None,
     timeline_file: str | None,
     window: str | None,
@@ -202,6 +211,7 @@ def run(
     check_targets(out, json_file)
     exports = Exports(metrics_file, timeline_file, window, requests)
     exports.check(replications)
+    check_report(report_file, replications)
     if case_file is not None:
         check_file("--record", case_file)
         if replications > 1:
@@ -224,7 +234,7 @@ def run(
         check_file("--kv-events-config", str(config.kv_events_config.path))
         if replications > 1:
             raise ValueError("--kv-events-config: a file holds one run; leave --replications out")
-    config = exports.records(config)
+    config = with_records(exports.records(config), report_file)
     if out is not None:
         config = config.model_copy(update={"record_memory_map": True})
     results, described = [], []
@@ -245,8 +255,7 @@ def run(
     summary = average([result.summary for result in results])
     if out is not None:
         save_all(results, Path(out), {"summary.json": summary})
-    said = exports.write(results[0])
-    notes = [*notes, *(said if json_file != "-" else ())]
+    notes = [*notes, *exports.write(results[0]), *write_report(results[0], report_file)]
     facts = average_workloads(described)
     if case_file is not None and json_file != "-":
         notes = [*notes, f"{case_file} holds the schedule; kvsim replay-case plays it"]
@@ -256,6 +265,7 @@ def run(
 cli.add_command(capacity)
 cli.add_command(train_memory)
 cli.add_command(roofline)
+cli.add_command(report)
 cli.add_command(search)
 cli.add_command(calibrate)
 

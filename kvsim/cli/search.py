@@ -10,6 +10,7 @@ import click
 
 from kvsim.cli.answers import JSON, check_targets, print_answer, progress_bar
 from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.report import REPORT, check_report, write_search_report
 from kvsim.cli.requests import REQUESTS, requests_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ GUESS = 1.0
     help="seeds of the interval",
     show_default=True,
 )
+@REPORT
 @JSON
 def search(
     what: str | None,
@@ -60,6 +62,7 @@ def search(
     objective: str,
     gpu_price: tuple[str, ...],
     replications: int,
+    report_file: str | None,
     json_file: str | None,
     **options: Any,
 ) -> None:
@@ -73,6 +76,7 @@ def search(
     from kvsim.study.space import read_over
 
     check_targets(None, json_file)
+    check_report(report_file)
     given = _given(what, options_given(options))
     config = RunConfig.build(**given)
     target = replace(read_slo(slo, config.goodput, attain), trim=trim)
@@ -94,7 +98,8 @@ def search(
     answer["notes"] = notes + answer["notes"]
     if config.trace is not None and replications > 1:
         answer["notes"].append("a trace has no seed: the interval is the bracket of one run")
-    print_answer(answer, json_file, lambda: sheet(answer), answer["notes"])
+    said = write_search_report(answer, report_file)
+    print_answer(answer, json_file, lambda: sheet(answer), [*answer["notes"], *said])
 
 
 def _given(what: str | None, given: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import click
 
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer, progress_bar
 from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.report import REPORT, check_report, write_sweep_report
 from kvsim.cli.requests import requests_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ NOT_KEPT = ("kv_events_config", "record_steps", "record_memory_map", "record_blo
 @click.option("--dask", metavar="ADDRESS", help="run on the Dask cluster of this scheduler")
 @click.option("--retry-failed", is_flag=True, help="run cells again that could not run")
 @click.option("--figures", is_flag=True, help="draw study.png, if one or two options are varied")
+@REPORT
 @OUT
 @JSON
 def sweep(
@@ -42,6 +44,7 @@ def sweep(
     dask: str | None,
     retry_failed: bool,
     figures: bool,
+    report_file: str | None,
     out: str | None,
     json_file: str | None,
     **options: Any,
@@ -56,6 +59,7 @@ def sweep(
     if out is None:
         raise ValueError("sweep needs --out DIR: it keeps the cells there, and goes on from them")
     check_targets(out, json_file)
+    check_report(report_file)
     if dask is not None and workers is not None:
         raise ValueError("--workers beside --dask: the cluster has its own; give one of them")
     points = plan(_study(what, replications, options))
@@ -74,7 +78,7 @@ def sweep(
             click.echo(f"note: {problem}; it is run again", err=True)
         click.echo(f"{progress.num_done:,} done, {len(progress.todo):,} to do", err=True)
         _run(progress, folder, workers, dask, json_file)
-        _answer(points, cells, folder, figures, json_file, list(notes))
+        _answer(points, cells, folder, figures, report_file, json_file, list(notes))
     except OSError as error:
         raise ValueError(f"--out {out}: {error.strerror or error}") from None
 
@@ -133,6 +137,7 @@ def _answer(
     cells: list[Cell],
     folder: Path,
     figures: bool,
+    report_file: str | None,
     json_file: str | None,
     notes: list[str],
 ) -> None:
@@ -165,6 +170,7 @@ def _answer(
         first = f"cell {errors[0]['cell']}: {errors[0]['error']}"
         also = "" if len(errors) == 1 else f", and {len(errors) - 1:,} more"
         notes = [*notes, f"could not run: {first}{also}; --retry-failed tries again"]
+    notes = [*notes, *write_sweep_report(_finite(shown), varied, report_file)]
     answer = {"cells": _finite(rows)} | ({"means": _finite(shown)} if shown is not rows else {})
     print_answer(answer, json_file, lambda: sweep_table(shown, varied), notes, str(folder))
     if any(row["error"] == NOT_RUN for row in errors):

@@ -66,6 +66,9 @@ class BlockRecorder:
         watch = self._watches.get(id(replica))
         if watch is None:
             watch = self._watches[id(replica)] = _Watch(replica)
+        if not watch.has_blocks:
+            replica.leave(self)
+            return
         rows = watch.changes(scheduled=scheduled)
         if not rows:
             return
@@ -90,6 +93,9 @@ class BlockRecorder:
         return events[np.argsort(events["time"], kind="stable")]
 
 
+NOBODY = np.zeros(0, np.bool_)
+
+
 class _Watch:
     """What a replica held when it was last looked at."""
 
@@ -110,7 +116,8 @@ class _Watch:
         self.moves = state.connector.kind != NO_CONNECTOR
         self.tables = tables_of(state)
         self.num_held, self.num_hashed = live(kv, "num_held"), live(kv.pool, "num_hashed")
-        self.held_before = self.hashed_before = 0
+        self.held_before = self.hashed_before = self.entries_before = 0
+        self.entries = [live(group, "num_table_blocks") for group in groups]
         self.rows = np.zeros(0, np.int64)  # requests of the trace, by holding
         self.lengths = self.tables.lengths()[:0]
         self.blocks: list[list[list[int]]] = []  # by holding and table
@@ -130,7 +137,7 @@ class _Watch:
             for k in range(state.num_admitted):
                 one = state.admissions[k]
                 admitted[ids[one.request].request_id] = one.hit
-        if self.has_blocks and (scheduled or self._has_ended()):
+        if scheduled or self._has_ended():
             self._see_tables(events, admitted)
         events += [(ADMIT, row, -1, hit, 0) for row, hit in admitted.items()]
         return events
@@ -142,15 +149,24 @@ class _Watch:
 
     def _see_tables(self, events: list[Change], admitted: dict[int, int]) -> None:
         same = not admitted and self.num_held() == self.held_before and self.only_grows
-        rows = self.rows if same and not self.moves else self.tables.rows()
+        same = same and not self.moves
+        entries = sum(one() for one in self.entries)
+        hashed = self.num_hashed()
+        if same and entries == self.entries_before and hashed == self.hashed_before:
+            return
+        self.entries_before = entries
+        rows = self.rows if same else self.tables.rows()
         lengths = self.tables.lengths()
-        new = len(rows) - len(self.blocks)
+        new = 0 if same else len(rows) - len(self.blocks)
         if new:
             self.blocks += [[] for _ in range(new)]
             self.rows = np.append(self.rows, [NONE] * new)
             self.lengths = np.concatenate([self.lengths, np.zeros_like(lengths[:new])])
-        moved = rows != self.rows
-        if self.only_grows:
+        moved = NOBODY if same else rows != self.rows
+        if same:
+            seen = (lengths != self.lengths).nonzero()[0]
+            seen = seen if len(self.sizes) == 1 else np.unique(seen)
+        elif self.only_grows:
             seen = np.flatnonzero(moved | (lengths != self.lengths).any(axis=1))
         else:
             seen = np.flatnonzero(moved | (rows != NONE))
@@ -158,14 +174,14 @@ class _Watch:
         takes: list[tuple[int, int, int, int]] = []
         for h in seen.tolist():
             row = int(rows[h])
-            if self.only_grows and not moved[h]:
+            if same or (self.only_grows and not moved[h]):
                 self._see_growth(h, row, lengths[h].tolist(), takes)
                 continue
             self._see_holding(h, row, lengths[h].tolist(), drops, takes, same=not moved[h])
             if self.moves and moved[h] and row != NONE and row not in admitted:
                 self._see_transfer(h, row, events)
         self.rows, self.lengths = rows, lengths
-        self.held_before, hashed = self.num_held(), self.num_hashed()
+        self.held_before = self.num_held()
         if drops or takes or hashed != self.hashed_before:
             self.hashed_before = hashed
             self._tell(drops, takes, events, admitted)

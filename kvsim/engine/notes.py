@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.budget.limits import refused_by_vllm
 from kvsim.cost.efficiency import measured_narrow_kv
 from kvsim.cost.work import is_sparse
+from kvsim.records.kv import FORKED, PAGED
 from kvsim.sched.acceptance import acceptance_basis
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def notes(setup: Setup) -> list[str]:
             "shared its links, too fast"
         )
     said += _events_unheard(setup)
+    if config.record_block_events and getattr(setup.kv, "rules_of", None) not in (PAGED, FORKED):
+        said.append(f"{config.allocator}: record_block_events has no effect: it has no blocks")
     said += _not_priced(setup)
     dtype = setup.kv_config.layout.dtype
     if dtype.bits <= 8 and not measured_narrow_kv(memory.gpu.name, dtype.name):

@@ -1,5 +1,23 @@
-"""The colours of lines and parts, one set for all figures."""
+"""The colours of causes, lines and parts, one set for all figures and pages."""
 
-#: Of lines: colours that all can tell apart (Tol's muted palette, none of a cause), then styles.
+from kvsim.kv.usage import Cause
+
+#: Colour and label per cause. They differ in lightness, so that they can be told apart in grey and
+#: without colour vision: token states are darkest, what is free is lightest (D121).
+CAUSES = {
+    Cause.TOKEN_STATES: ("#0B4F8A", "token states"),
+    Cause.RESERVATION: ("#6BAED6", "reservation (used later)"),
+    Cause.INTERNAL: ("#F2C744", "internal (asked for, never used)"),
+    Cause.EXTERNAL: ("#C4451C", "external (rounding, refused head)"),
+    Cause.CACHED: ("#2E9E77", "cached prefixes (free)"),
+    Cause.FREE: ("#F2F2F2", "free"),
+}
+#: Causes on which white text is read best.
+DARK = (Cause.TOKEN_STATES, Cause.EXTERNAL)
+
+#: Of lines: colours that all can tell apart (Tol's muted palette and three more), then styles.
 STYLES = ("-", "--", ":")
-LINES = ("#332288", "#CC6677", "#117733", "#AA4499", "#882255", "#44AA99", "#999933")
+LINES = (
+    *("#332288", "#CC6677", "#117733", "#AA4499", "#882255", "#44AA99", "#999933"),
+    *("#88CCEE", "#DDCC77", "#777777", "#EE8866", "#000000"),
+)

@@ -16,9 +16,10 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvsim.kv.usage import HELD, WHOLE, Cause
 from kvsim.report import plot_budget, plot_fleet, plot_roofline
-from kvsim.report.colours import LINES, STYLES
+from kvsim.report.colours import CAUSES, DARK, LINES, STYLES
 from kvsim.report.title import deployment, served
 from kvsim.results.comparison import Comparison
+from kvsim.results.idle import memory_with_gaps
 from kvsim.results.metrics import latencies
 from kvsim.results.result import Result
 
@@ -30,18 +31,11 @@ if TYPE_CHECKING:
 
     Runs: TypeAlias = Result | Comparison | Mapping[str, Result]
 
-#: Colour and label per cause; distinct without colour vision (Okabe and Ito's palette).
-CAUSES = {
-    Cause.TOKEN_STATES: ("#0072B2", "token states"),
-    Cause.RESERVATION: ("#56B4E9", "reservation (used later)"),
-    Cause.INTERNAL: ("#E69F00", "internal (asked for, never used)"),
-    Cause.EXTERNAL: ("#D55E00", "external (rounding, refused head)"),
-    Cause.CACHED: ("#009E73", "cached prefixes (free)"),
-    Cause.FREE: ("#F2F2F2", "free"),
-}
-
 #: Instants that a memory map shows, evenly spaced over the run.
 MAP_COLUMNS = 1200
+
+#: Samples, or requests of a curve, that a figure draws at most twice.
+MOST_DRAWN = 600
 
 #: Shares of requests that a latency figure marks, by name.
 MARKS = {"p50": 0.5, "p90": 0.1, "p99": 0.01}
@@ -87,7 +81,6 @@ def waste(runs: Runs) -> Figure:
         axes.bar(range(len(named)), heights, bottom=base, color=CAUSES[cause][0], width=0.7)
         for x, (height, bottom) in enumerate(zip(heights, base, strict=True)):
             if height >= 3:
-                dark = cause in (Cause.TOKEN_STATES, Cause.EXTERNAL)
                 axes.text(
                     x,
                     bottom + height / 2,
@@ -95,7 +88,7 @@ def waste(runs: Runs) -> Figure:
                     ha="center",
                     va="center",
                     fontsize=8,
-                    color="white" if dark else "black",
+                    color="white" if cause in DARK else "black",
                 )
         base += heights
     room = 0.6 if len(named) > 1 else 1.2
@@ -120,7 +113,7 @@ def memory(runs: Runs) -> Figure:
     panels = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
     most = max((int(r.memory["num_running"].max(initial=0)) for r in named.values()), default=0)
     for axes, (name, result) in zip(panels, named.items(), strict=True):
-        table = result.memory[result.memory["replica"] == _shown(result)]
+        table = _thinned(memory_with_gaps(result, _shown(result)))
         total = result.summary["kv_cache"]["bytes"] or 1
         shares = [100.0 * table[cause.column] / total for cause in WHOLE]
         colors = [CAUSES[cause][0] for cause in WHOLE]
@@ -139,6 +132,11 @@ def memory(runs: Runs) -> Figure:
     _head(figure, named, "KV memory over time")
     _legend(figure, list(WHOLE))
     return figure
+
+
+def _thinned(table: NDArray[Any]) -> NDArray[Any]:
+    """Leave rows out where there are many more than can be seen."""
+    return table[:: max(1, len(table) // MOST_DRAWN)]
 
 
 def _sampled(result: Result, table: NDArray[Any]) -> str:
@@ -249,6 +247,10 @@ def _survival(axes: Axes, values: NDArray[np.float64], name: str, **look: Any) -
     known = np.sort(values[~np.isnan(values)])
     if len(known):
         longer = 1 - np.arange(len(known)) / len(known)
+        if len(known) > 2 * MOST_DRAWN:  # as many of each factor of the share
+            ranks = len(known) - np.geomspace(len(known), 1, MOST_DRAWN)
+            kept = np.unique(np.round(ranks).astype(np.int64))
+            known, longer = known[kept], longer[kept]
         axes.step(known, longer, where="pre", label=name, **look)
 
 

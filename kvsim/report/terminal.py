@@ -55,7 +55,7 @@ def comparison_table(
     rows = rows or comparison.rows
     table = NarrowTable(
         ("allocator", *HEADINGS),
-        [[row["allocator"], *_cells(row)] for row in rows],
+        [[row["allocator"], *comparison_cells(row)] for row in rows],
         dropped=DROPPED,
     )
     notes: list[Text | None] = [_legend(), _schedulers(comparison)]
@@ -64,15 +64,16 @@ def comparison_table(
     notes += [_fragmentation(row["allocator"], row) for row in rows]
     notes += [_moved(row["allocator"], row) for row in rows]
     notes += [_spread(row["allocator"], row) for row in rows]
-    verdict = _verdict(rows)
-    if verdict:
-        notes.append(Text(verdict, style="bold"))
+    said = verdict(rows)
+    if said:
+        notes.append(Text(said, style="bold"))
     first = next(iter(comparison.results.values()))
     title = Text(f"{deployment(first)}\n{workload(facts or comparison.workload)}\n", style="bold")
     return Group(title, table, *(note for note in notes if note))
 
 
-def _cells(summary: Mapping[str, Any]) -> list[str]:
+def comparison_cells(summary: Mapping[str, Any]) -> list[str]:
+    """Return what stands under :data:`HEADINGS`."""
     cache = summary["kv_cache"]
     cells = [number(summary["mean_running"], 1)]
     cells += [percent(cache[key]) for key in WASTE.values()]
@@ -166,7 +167,7 @@ def waste(summary: Mapping[str, Any]) -> float | None:
     return None if tokens is None else 1.0 - tokens
 
 
-def _verdict(rows: Sequence[Row]) -> str | None:
+def verdict(rows: Sequence[Row]) -> str | None:
     """Compare the most with the least wasteful allocator of those whose tokens are as large."""
     known = [row for row in rows if waste(row) is not None and row["completed"]]
     known = [row for row in known if _what_ifs(row) == _what_ifs(known[0])]

@@ -1,0 +1,136 @@
+"""One HTML file of a run, a comparison or a sweep: the option, and the command for a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvsim.cli.answers import check_file, say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvsim.config import RunConfig
+    from kvsim.results.comparison import Comparison
+    from kvsim.results.result import Result
+
+REPORT = click.option("--report", "report_file", metavar="FILE.html", help="write one HTML page")
+
+
+def check_report(file: str | None, replications: int = 1) -> None:
+    """Refuse a page that cannot be written, before anything runs."""
+    if file is None:
+        return
+    check_file("--report", file)
+    if replications > 1:
+        raise ValueError("--report: a page shows one run of each; leave --replications out")
+
+
+def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
+    """Return a configuration that keeps what a page shows."""
+    if report_file is None:
+        return config
+    kept = {"record_memory_map": True, "record_block_events": True}
+    return config.model_copy(update=kept)
+
+
+def write_report(runs: Result | Comparison, file: str | None) -> list[str]:
+    """Write the page of a run or a comparison, if one is asked for, and say where it is."""
+    if file is None:
+        return []
+    from kvsim.report.page.compose import comparison_page, run_page
+    from kvsim.report.page.document import write_page
+    from kvsim.results.result import Result
+
+    text = run_page(runs) if isinstance(runs, Result) else comparison_page(runs)
+    write_page(text, Path(file))
+    return [f"{file} holds the report: open it in a browser"]
+
+
+def write_sweep_report(
+    rows: Sequence[Mapping[str, Any]], varied: Sequence[str], file: str | None
+) -> list[str]:
+    """Write the page of a sweep."""
+    if file is None:
+        return []
+    from kvsim.report.page.compose import sweep_page
+    from kvsim.report.page.document import write_page
+    from kvsim.report.page.svg import inline_svg
+    from kvsim.report.plot_sweep import axes_of
+    from kvsim.report.plot_sweep import sweep as draw
+
+    try:
+        x, lines = axes_of(rows, list(varied))
+        drawn: str | None = inline_svg(draw(rows, x, lines), "sweep", f"Cells by {x}")
+    except ValueError:  # more than two options, or none, are varied
+        drawn = None
+    write_page(sweep_page(rows, varied, drawn), Path(file))
+    return [f"{file} holds the report: open it in a browser"]
+
+
+def write_search_report(answer: Mapping[str, Any], file: str | None) -> list[str]:
+    """Write the page of a search."""
+    if file is None:
+        return []
+    from kvsim.report.page.compose import search_page
+    from kvsim.report.page.document import write_page
+    from kvsim.report.search import sheet
+
+    write_page(search_page(answer, sheet(answer)), Path(file))
+    return [f"{file} holds the report: open it in a browser"]
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option("-o", "--output", "file", metavar="FILE.html", required=True, help="the page")
+def report(folder: str, file: str) -> None:
+    """Make one HTML page of a finished run, comparison or sweep.
+
+    What was recorded decides what the page shows: run with --out DIR, and for the history of
+    every block with --record-block-events.
+    """
+    check_file("-o", file)
+    path = Path(folder)
+    if (path / "comparison.json").is_file():
+        said = write_report(_comparison(path), file)
+    elif (path / "table.parquet").is_file():
+        said = write_sweep_report(*_sweep(path), file)
+    else:
+        from kvsim.results.result import load
+
+        said = write_report(load(path), file)
+    say(said[0])
+
+
+def _comparison(folder: Path) -> Comparison:
+    """Read a comparison that ``kvsim compare --out`` wrote."""
+    from kvsim.results.comparison import Comparison, directory_name
+    from kvsim.results.result import load
+
+    try:
+        told = json.loads((folder / "comparison.json").read_text())
+        names = [row["allocator"] for row in told["rows"]]
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{folder}: comparison.json cannot be read: {error}") from None
+    if told["workload"].get("replications", 1) > 1:
+        raise ValueError(f"{folder}: means of several comparisons; name one, replication-0")
+    runs = {name: load(folder / directory_name(name)) for name in names}
+    return Comparison(told["workload"], runs)
+
+
+def _sweep(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Read the table of a sweep, and which options it varies."""
+    from pyarrow import parquet
+
+    try:
+        rows = parquet.read_table(folder / "table.parquet").to_pylist()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder}: table.parquet cannot be read: {error}") from None
+    if not rows:
+        raise ValueError(f"{folder}: the sweep has no cells")
+    keys = list(rows[0])
+    first = keys.index("duration") if "duration" in keys else len(keys)
+    return rows, [key for key in keys[:first] if key not in ("cell", "error")]

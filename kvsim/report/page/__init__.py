@@ -1,0 +1,1 @@
+"""One HTML file of a run, a comparison, a sweep or a search."""

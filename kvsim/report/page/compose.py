@@ -1,0 +1,239 @@
+"""The pages: of a run, a comparison, a sweep, a search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.kv.usage import WHOLE, Cause
+from kvsim.report.colours import CAUSES
+from kvsim.report.page.document import Cell, Document, Table
+from kvsim.report.page.explorer import Scope, explorer
+from kvsim.report.page.words import of_comparison, of_run, trust
+from kvsim.report.terminal import HEADINGS, comparison_cells
+from kvsim.report.text import milliseconds, number
+from kvsim.report.title import deployment, served
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvsim.results.comparison import Comparison
+    from kvsim.results.result import Result
+
+#: Most characters of a page.
+MOST_CHARACTERS = 4_900_000
+METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end to end"}
+TOLD = ("kvsim_version", "seed", "num_requests", "trace_digest", "scheduler", "backend")
+KINDS = {"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"}
+
+
+def run_page(result: Result) -> str:
+    """Return the page of one run."""
+    page = Document(f"{result.config.allocator}: {deployment(result)}", served(result))
+    page.words(of_run(result.summary), "lead")
+    page.table(_latency_table(result.summary))
+    page.heading("In numbers")
+    page.table(_summary_table([("run", result.summary)]))
+    _fleet_tables(page, result)
+    return _with_memory(page, {result.config.allocator: result})
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """Return the page of a comparison."""
+    first = next(iter(comparison.results.values()))
+    page = Document(f"{len(comparison)} KV-cache managers on {deployment(first)}", served(first))
+    page.words(of_comparison(comparison.rows), "lead")
+    rows = [[row["allocator"], *comparison_cells(row)] for row in comparison.rows]
+    page.table(Table("comparison", ("allocator", *HEADINGS), rows))
+    page.words(
+        "running: requests, on average. % of the KV memory held: token states, KV of live tokens; "
+        "reservation, used later; internal, asked for and never used; external, rounding and "
+        "whatever is free while the queue's head is refused.",
+        "note",
+    )
+    named = dict(comparison.results)
+    page.heading("All numbers")
+    page.table(_summary_table([(name, one.summary) for name, one in named.items()]))
+    return _with_memory(page, named)
+
+
+def sweep_page(rows: Sequence[Mapping[str, Any]], varied: Sequence[str], drawn: str | None) -> str:
+    """Return the page of a sweep: its table, and the figure if there is one."""
+    page = Document(
+        f"A sweep of {', '.join(name.replace('_', ' ') for name in varied) or 'one cell'}",
+        f"{len(rows):,} cells",
+    )
+    done = [row for row in rows if row.get("output_throughput") is not None]
+    if done:
+        best = max(done, key=lambda row: row["output_throughput"])
+        told = ", ".join(f"{name.replace('_', '-')} {best[name]}" for name in varied)
+        page.words(
+            f"The most output tokens per second, {number(best['output_throughput'])}, come with "
+            f"{told or 'the one configuration'}; its mean TTFT is "
+            f"{milliseconds(best.get('mean_ttft_ms'))}.",
+            "lead",
+        )
+    failed = [row for row in rows if row.get("error")]
+    if failed:
+        page.words(f"{len(failed):,} cells could not run, the first: {failed[0]['error']}", "note")
+    if drawn is not None:
+        page.figure(drawn)
+    keys = [
+        key for key in (rows[0] if rows else {}) if any(row.get(key) is not None for row in rows)
+    ]
+    page.heading("All cells")
+    page.table(Table("cells", keys, [[_exact(row.get(key)) for key in keys] for row in rows]))
+    return page.html()
+
+
+def search_page(answer: Mapping[str, Any], sheet: str) -> str:
+    """Return the page of a search: the answer, its command line, and all that was tried."""
+    page = Document("The best configuration within targets", str(answer["slo"]))
+    if answer["request_rate"]:
+        gpus = answer["num_gpus"]
+        page.words(
+            f"{answer['request_rate']:.3g} requests per second on {gpus} "
+            f"GPU{'s' if gpus != 1 else ''}. {answer['binding'] or 'Nothing'} binds: "
+            f"{answer['evidence']}.",
+            "lead",
+        )
+        page.command(str(answer["command"]), "command")
+    else:
+        page.words(f"None: {answer['reason']}", "lead")
+    page.heading("The answer")
+    page.command(sheet, "sheet")
+    page.heading("All that was tried")
+    rows = [
+        [
+            ", ".join(f"{k.replace('_', '-')}={v}" for k, v in one["options"].items())
+            or "as given",
+            _exact(one.get("request_rate")),
+            _exact(one.get("num_gpus")),
+            str(one.get("reason", "")),
+        ]
+        for one in answer["evaluated"]
+    ]
+    page.table(Table("evaluated", ("options", "requests/s", "GPUs", "left out for"), rows))
+    page.heading("How far to trust it")
+    for note in answer["notes"]:
+        page.words(note)
+    return page.html()
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    told = (f"{name.replace('_', '-')}={value}" for name, value in options.items())
+    return ", ".join(told) or "as given"
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _with_memory(page: Document, named: Mapping[str, Result]) -> str:
+    """Add charts, explorer and provenance; take less into the explorer until the page fits."""
+    from kvsim.report.page.charts import charts
+
+    head = list(page.parts)
+    scope = Scope()
+    drawn = charts(named)
+    while True:
+        page.parts = list(head)
+        data = explorer(named, scope)
+        page.explorer(data | _looks())
+        page.heading("Charts")
+        for one in drawn:
+            page.figure(one)
+        _provenance(page, list(named.values()))
+        text = page.html()
+        if len(text) <= MOST_CHARACTERS:
+            return text
+        share = 0.8 * MOST_CHARACTERS / len(text)
+        scope = Scope(int(scope.most_events * share), int(scope.most_requests * share))
+
+
+def _looks() -> dict[str, Any]:
+    """Return the causes' colours and words, and the causes by code of a memory map."""
+    words = {cause: CAUSES[cause][1] for cause in (*WHOLE, Cause.CACHED)}
+    return {
+        "palette": {_column(cause): CAUSES[cause][0] for cause in words},
+        "labels": {_column(cause): text for cause, text in words.items()},
+        "codes": [_column(Cause(code)) for code in range(len(Cause))],
+    }
+
+
+def _column(cause: Cause) -> str:
+    return str(cause.column)
+
+
+def _latency_table(summary: Mapping[str, Any]) -> Table:
+    rows: list[list[Cell]] = [
+        [label, *((milliseconds(value), value) for value in _values(summary, metric))]
+        for metric, label in METRICS.items()
+    ]
+    return Table("latencies", ("", *KINDS.values()), rows)
+
+
+def _values(summary: Mapping[str, Any], metric: str) -> list[Any]:
+    return [summary[f"{kind}_{metric}_ms"] for kind in KINDS]
+
+
+def _summary_table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Lay out all plain numbers of summaries, a column each."""
+    flat = [_flat(summary) for _, summary in summaries]
+    keys = list(dict.fromkeys(key for one in flat for key in one))
+    rows = [[key, *(_exact(one.get(key)) for one in flat)] for key in keys]
+    return Table("summary", ("", *(name for name, _ in summaries)), rows)
+
+
+def _flat(summary: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in summary.items():
+        if isinstance(value, dict) and key in ("kv_cache", "kv_transfers"):
+            found |= _flat(value, f"{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[before + key] = value
+    return found
+
+
+def _exact(value: Any) -> str | tuple[str, Any]:
+    """Return a number to be read, and as it is."""
+    if value is None:
+        return ("-", None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return (f"{value:,}", value)
+    return (f"{value:,.5g}" if abs(value) < 1e5 else f"{value:,.0f}", repr(value))
+
+
+def _fleet_tables(page: Document, result: Result) -> None:
+    """Add what each replica did, where there are several."""
+    replicas = result.summary["replicas"]
+    if len(replicas) < 2:
+        return
+    page.heading("Replicas")
+    keys = [key for key, value in replicas[0].items() if not isinstance(value, dict | list)]
+    rows = [[_exact(row.get(key)) for key in keys] for row in replicas]
+    page.table(Table("replicas", keys, rows))
+
+
+def _provenance(page: Document, results: Sequence[Result]) -> None:
+    page.heading("How far to trust it")
+    for text in trust(results):
+        page.words(text)
+    page.heading("Where it comes from")
+    told: dict[str, Any] = {}
+    for result in results:
+        for key in (
+            "kvsim_version",
+            "seed",
+            "num_requests",
+            "trace_digest",
+            "scheduler",
+            "backend",
+        ):
+            told.setdefault(key, []).append(result.provenance.get(key))
+    rows = [
+        [key.replace("_", " "), ", ".join(dict.fromkeys(map(str, v)))] for key, v in told.items()
+    ]
+    page.table(Table("provenance", ("what", "value"), rows))
+    page.words("The configuration; kvsim run CONFIG.toml runs it again.", "note")
+    page.command(results[0].config.to_toml(), "configuration")

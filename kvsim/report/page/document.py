@@ -1,0 +1,157 @@
+"""An HTML document of sections: every name escaped, nothing loaded, nothing but its own scripts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from kvsim.files import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+#: What is shown, or that and the exact value.
+Cell = str | tuple[str, Any]
+#: In the order in which they need each other.
+SCRIPTS = ("tables",)
+EXPLORER_SCRIPTS = (
+    *("unpack", "history", "colours", "raster", "panels", "tree", "explorer", "controls"),
+)
+
+
+def asset(name: str) -> str:
+    """Return a file that is part of every page."""
+    return files("kvsim.report.page").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and rows; a cell is what is shown, or that and the exact value."""
+
+    name: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def html(self) -> str:
+        """Return the table, with what copies and saves it."""
+        head = "".join(f"<th scope=col>{escape(one)}</th>" for one in self.headings)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
+        name = escape(self.name)
+        buttons = "".join(
+            f'<button type="button" class="{what}" data-table="{name}">{text}</button> '
+            for what, text in (("csv", "CSV"), ("copy", "copy"))
+        )
+        return (
+            f'<div class="scroll"><table id="{name}"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div><p>{buttons}</p>"
+        )
+
+
+def _cell(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return f"<td>{escape(cell)}</td>"
+    shown, value = cell
+    exact = "" if value is None else escape(str(value))
+    return f'<td data-value="{exact}">{escape(shown)}</td>'
+
+
+@dataclass
+class Document:
+    """A page in the making.
+
+    Parameters
+    ----------
+    title : what it is about
+    under : a line below it
+    """
+
+    title: str
+    under: str
+    parts: list[str] = field(default_factory=list)
+    data: Mapping[str, Any] | None = None
+
+    def heading(self, text: str) -> None:
+        """Begin a section."""
+        self.parts.append(f"<h2>{escape(text)}</h2>")
+
+    def words(self, text: str, kind: str = "") -> None:
+        """Add a paragraph."""
+        of = f' class="{kind}"' if kind else ""
+        self.parts.append(f"<p{of}>{escape(text)}</p>")
+
+    def table(self, table: Table) -> None:
+        """Add a table."""
+        self.parts.append(table.html())
+
+    def command(self, text: str, name: str) -> None:
+        """Add a command line that can be copied."""
+        self.parts.append(
+            f'<pre><code id="{escape(name)}">{escape(text)}</code></pre>'
+            f'<p><button type="button" class="copy" data-table="{escape(name)}">copy</button></p>'
+        )
+
+    def figure(self, svg: str) -> None:
+        """Add a chart."""
+        self.parts.append(f'<div class="figure">{svg}</div>')
+
+    def explorer(self, data: Mapping[str, Any]) -> None:
+        """Add the memory-map explorer over its data."""
+        self.data = data
+        self.parts.append(asset("explorer.html"))
+        self.parts += [f'<p class="note">Not all is in this page: {escape(one)}.</p>'
+                       for one in data["notes"]]  # fmt: skip
+
+    def html(self) -> str:
+        """Return the whole file."""
+        names = SCRIPTS if self.data is None else (*SCRIPTS, *EXPLORER_SCRIPTS)
+        script = '"use strict";\n(() => {\n' + "".join(asset(f"{n}.js") for n in names) + "})();\n"
+        style = asset("page.css")
+        policy = (
+            "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+            f"script-src {_hash(script)}; style-src {_hash(style)}"
+        )
+        data = "" if self.data is None else (
+            f'<script type="application/json" id="explorer-data">{_safe_json(self.data)}</script>\n'
+        )  # fmt: skip
+        return (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            '<meta name="referrer" content="no-referrer">\n'
+            f"<title>{escape(self.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+            f'<header><h1>{escape(self.title)}</h1>\n<p class="under">{escape(self.under)}</p>'
+            "</header>\n<main>\n" + "\n".join(self.parts) + "\n</main>\n"
+            f"{data}<script>{script}</script>\n</body>\n</html>\n"
+        )
+
+
+def _hash(text: str) -> str:
+    """Name a script or style in a content security policy."""
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _safe_json(value: object) -> str:
+    """Return JSON in which no name can end the element that holds it."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def write_page(text: str, path: Path) -> None:
+    """Write a page, whole or not at all.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be written.
+    """
+    try:
+        write_whole(path, lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None

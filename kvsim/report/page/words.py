@@ -1,0 +1,64 @@
+"""What a page says in words: the result in a sentence or two, and how far to trust it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.report.terminal import verdict, waste
+from kvsim.report.text import milliseconds, number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvsim.results.result import Result
+
+
+def of_comparison(rows: Sequence[dict[str, Any]]) -> str:
+    """Say what the most and the least wasteful allocator say about each other."""
+    found = verdict(rows)
+    if found is not None:
+        return found if found.endswith(".") else f"{found}."
+    return " ".join(f"{row['allocator']}: {of_run(row)}" for row in rows)
+
+
+def of_run(summary: Mapping[str, Any]) -> str:
+    """Say how a run went."""
+    s = summary
+    parts = [
+        f"{number(s['completed'])} requests completed in {number(s['duration'], 1)} s, "
+        f"{number(s['output_throughput'])} output tokens per second"
+    ]
+    if s["mean_ttft_ms"] is not None:
+        parts.append(
+            f"The first token takes {milliseconds(s['mean_ttft_ms'])} on average and "
+            f"{milliseconds(s['p99_ttft_ms'])} at the 99th percentile"
+        )
+    lost = waste(s)
+    if lost is not None:
+        parts.append(f"{percent(lost)} % of the KV memory held is wasted")
+    if s["num_preemptions"]:
+        parts.append(
+            f"{number(s['num_preemptions'])} preemptions computed "
+            f"{number(s['num_recomputed_tokens'])} tokens again"
+        )
+    if s["num_rejected"]:
+        parts.append(f"{number(s['num_rejected'])} requests were rejected")
+    return ". ".join(parts) + "."
+
+
+def trust(results: Sequence[Result]) -> list[str]:
+    """Say what the numbers rest on."""
+    said = [
+        "Schedules and blocks follow vLLM's rules step by step; recorded schedules of the real "
+        "vLLM come out identical, block id by block id.",
+        *(f"Step times: {one}." for one in unique(r.provenance["step_time"] for r in results)),
+        *(f"{one}." for r in results for one in r.provenance["notes"] if "no blocks" not in one),
+    ]
+    reasons = unique(r.provenance["backend_reason"] for r in results)
+    said += [f"Plain Python ran: {one}. The tables are the same." for one in reasons if one]
+    return unique(said)
+
+
+def unique(texts: Any) -> list[str]:
+    """Return texts once each, in order."""
+    return list(dict.fromkeys(texts))
