@@ -30,7 +30,6 @@ OPTIONS: dict[str, Any] = {
     "model": "llama-3-8b",
     "gpu": "l4",
     "max_model_len": 1024,
-    "backend": "python",
     "record_steps": True,
     "record_block_events": True,
 }
@@ -257,7 +256,7 @@ def test_a_wrong_window_is_one_line(text: str) -> None:
 
 # -- the command line ------------------------------------------------------------------------------
 
-RUN = ("run", "--model", "llama-3-8b", "--gpu", "l4", "--num-requests", "5", "--backend", "python")
+RUN = ("run", "--model", "llama-3-8b", "--gpu", "l4", "--num-requests", "5")
 
 
 def test_run_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,11 @@ NEEDS_THE_WHOLE = {
 }
 
 
+#: Why all of ``test_explorer.py`` skips where there is neither Playwright nor a Chromium, which
+#: ``PLAYWRIGHT_CHROMIUM`` may name; no other test may.
+NO_BROWSER = "no browser: pip install playwright, and a Chromium on the path or PLAYWRIGHT_CHROMIUM"
+
+
 def name_of(nodeid: str) -> str:
     """Return a test's file and name, without folder and parameters."""
     return nodeid.partition("[")[0].rpartition("/")[2]

@@ -31,8 +31,6 @@ def run_page(result: Result) -> str:
     page = Document(f"{result.config.allocator}: {deployment(result)}", served(result))
     page.words(of_run(result.summary), "lead")
     page.table(_latency_table(result.summary))
-    page.heading("In numbers")
-    page.table(_summary_table([("run", result.summary)]))
     _fleet_tables(page, result)
     return _with_memory(page, {result.config.allocator: result})
 
@@ -50,10 +48,7 @@ def comparison_page(comparison: Comparison) -> str:
         "whatever is free while the queue's head is refused.",
         "note",
     )
-    named = dict(comparison.results)
-    page.heading("All numbers")
-    page.table(_summary_table([(name, one.summary) for name, one in named.items()]))
-    return _with_memory(page, named)
+    return _with_memory(page, dict(comparison.results))
 
 
 def sweep_page(rows: Sequence[Mapping[str, Any]], varied: Sequence[str], drawn: str | None) -> str:
@@ -141,6 +136,8 @@ def _with_memory(page: Document, named: Mapping[str, Result]) -> str:
         page.heading("Charts")
         for one in drawn:
             page.figure(one)
+        page.heading("All numbers")
+        page.table(_summary_table([(name, one.summary) for name, one in named.items()]))
         _provenance(page, list(named.values()))
         text = page.html()
         if len(text) <= MOST_CHARACTERS:

@@ -52,7 +52,7 @@ def explorer(named: Mapping[str, Result], scope: Scope) -> dict[str, Any]:
         if until is not None:
             total = len(result.block_events)
             notes.append(f"{name}: the first {len(events):,} of {total:,} events, to {until:.4g} s")
-        notes += [f"{name}: {one}" for one in result.provenance["notes"] if "block_events" in one]
+        notes += [f"{name}: {one}" for one in result.provenance["notes"] if "record ends" in one]
         trees = _tree(events, result) if len(events) else None
         made = [_view(name, result, number, events, len(shown) > 1) for number in shown]
         # What concerns all replicas of a run stands with its first one.

@@ -65,7 +65,7 @@ def chart(width: int, height: int, label: str, parts: Sequence[str]) -> str:
 def log_ticks(low: float, high: float) -> list[float]:
     """Return round numbers between two positive ones, few enough to be read."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    steps = (1, 2, 5) if last - first <= 2 else (1,)
+    steps = (1, 2, 5) if high < 150 * low else (1,)
     ticks = [m * 10.0**power for power in range(first, last + 1) for m in steps]
     return [one for one in ticks if low <= one <= high]
 

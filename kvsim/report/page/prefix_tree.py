@@ -85,8 +85,12 @@ def prefix_tree(events: NDArray[Any]) -> list[Node]:
 
 
 def largest(nodes: list[Node], most: int = MOST_NODES) -> list[int]:
-    """Return the places of the nodes with most hits, then most blocks, with all before them."""
-    order = sorted(range(len(nodes)), key=lambda k: (-nodes[k].hits, -len(nodes[k].keys), k))
+    """Return the places of the nodes with most hits, then most blocks, with all before them.
+
+    Where anything was hit, what never was is left out.
+    """
+    hit = [k for k, node in enumerate(nodes) if node.hits] or range(len(nodes))
+    order = sorted(hit, key=lambda k: (-nodes[k].hits, -len(nodes[k].keys), k))
     chosen: set[int] = set()
     for place in order:
         path = set(_with_parents(nodes, place)) - chosen

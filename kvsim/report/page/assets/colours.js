@@ -18,9 +18,14 @@ function fade(one, background, share = 0.8) {
   return ((255 << 24) | mix(16) | mix(8) | mix(0)) >>> 0;
 }
 
-/** Old is pale, young is dark: the same order in grey. */
+/** From the strongest colour at 0 to nearly the background at 1: the same order in grey. */
 function ramp(share, background) {
-  return fade(pixel("#0B4F8A"), background, 0.05 + 0.8 * Math.min(1, Math.max(0, share)));
+  return fade(pixel(css("--deep")), background, 0.05 + 0.8 * Math.min(1, Math.max(0, share)));
+}
+
+/** The same for many pixels: 256 shades, made once. */
+function shades(background) {
+  return Uint32Array.from({ length: 256 }, (_, k) => ramp(k / 255, background));
 }
 
 function css(name) {

@@ -44,6 +44,7 @@ class Explorer {
     const modes = this.find("mode");
     for (const option of modes.options) {
       option.disabled = option.value === "cause" ? !view.map : !view.history;
+      if (option.value === "tenant") option.disabled ||= !view.facts || !view.facts.tenant;
     }
     if (!modes.selectedOptions[0] || modes.selectedOptions[0].disabled) {
       modes.value = view.map ? "cause" : "state";
@@ -52,6 +53,7 @@ class Explorer {
     this.find("tree-part").hidden = !view.tree;
     for (const part of root_only_with_history) this.find(part).hidden = !view.history;
     this.totals();
+    this.showTable();
     this.colours();
     this.draw();
     this.say(`${view.name}: ${this.range()}`);
@@ -67,6 +69,7 @@ class Explorer {
     this.states = [
       this.byCode[0], this.causes.token_states, pixel("#7B3294"), this.causes.cached, this.causes.internal,
     ];
+    this.shades = shades(this.back);
     this.legend();
   }
 
@@ -83,7 +86,8 @@ class Explorer {
         const tenant = facts && facts.tenant ? facts.tenant[line.request[k]] : 0;
         return line.request[k] < 0 ? this.causes.cached : this.requestColours[(tenant || 0) % REQUESTS.length];
       },
-      age: (line, k) => (time) => ramp((time - line.born[k]) / this.oldest(), this.back),
+      age: (line, k) => (time) =>
+        this.shades[Math.min(255, Math.max(0, Math.floor((255 * (time - line.born[k])) / this.oldest())))],
     }[mode];
     if (this.chosen >= 0) {
       const holds = this.holdings();
@@ -159,6 +163,13 @@ class Explorer {
     if (view.fleet) drawFleet(fleet, view.fleet, seen, this.back);
     this.find("when").value = String(Math.round((1000 * this.time) / seen.duration));
     this.find("range").textContent = this.range();
+    this.find("axis").replaceChildren(
+      ...[0, 1, 2, 3, 4].map((k) => {
+        const tick = document.createElement("span");
+        tick.textContent = seconds(seen.t0 + (k / 4) * (seen.t1 - seen.t0));
+        return tick;
+      }),
+    );
     this.find("now").textContent = this.instant();
     map.canvas.setAttribute("aria-label", `Memory of ${view.name}. ${this.range()}. ${this.instant()}`);
   }
@@ -199,7 +210,7 @@ class Explorer {
       ]),
       request: [["a colour per request, used again after twelve", REQUESTS[0]], ["cached and free", palette.cached]],
       tenant: [["a colour per tenant", REQUESTS[0]], ["cached and free", palette.cached]],
-      age: [["new content", "#0B4F8A"], [`${seconds(this.oldest())} old and older`, this.hex(ramp(1, this.back))]],
+      age: [["new content", this.hex(ramp(0, this.back))], [`${seconds(this.oldest())} old and older`, this.hex(ramp(1, this.back))]],
     }[mode];
     const list = this.find("legend");
     list.replaceChildren(
@@ -258,7 +269,7 @@ class Explorer {
     const { tree } = this.view;
     const left = tree.total - tree.parent.length;
     this.find("tree-note").textContent =
-      `${tree.parent.length} prefixes` + (left ? `, those with most hits of ${tree.total.toLocaleString("en")}.` : ".");
+      `${tree.parent.length} prefixes` + (left ? `; ${left.toLocaleString("en")} with fewer hits or none are left out.` : ".");
   }
 
   showTable() {

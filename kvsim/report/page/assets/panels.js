@@ -62,12 +62,13 @@ function drawPool(raster, history, time, paint, background) {
 function drawFleet(raster, fleet, view, background) {
   const [width, height] = raster.fit();
   const rows = fleet.replicas.length;
+  const colours = shades(background);
   for (let y = 0; y < height; y++) {
     const row = Math.min(rows - 1, Math.floor((y / height) * rows));
     for (let x = 0; x < width; x++) {
       const at = (view.t0 + ((x + 0.5) / width) * (view.t1 - view.t0)) / view.duration;
       const column = Math.min(fleet.columns - 1, Math.max(0, Math.floor(at * fleet.columns)));
-      raster.pixels[y * width + x] = ramp(1 - fleet.use[row * fleet.columns + column] / 100, background);
+      raster.pixels[y * width + x] = colours[255 - Math.round(2.55 * fleet.use[row * fleet.columns + column])];
     }
   }
   raster.context.putImageData(raster.image, 0, 0);
