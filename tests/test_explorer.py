@@ -13,7 +13,7 @@ from whole import NO_BROWSER
 
 import kvsim
 import workloads
-from kvsim.report.page.compose import comparison_page, run_page
+from kvsim.report.page.compose import comparison_page, looks, run_page
 from kvsim.report.page.document import Document
 from kvsim.report.page.explorer import Scope, explorer
 from kvsim.results.block_events import BLOCK_EVENTS, BlockEvent, block_runs
@@ -154,8 +154,8 @@ def test_a_click_on_a_request_shows_its_blocks(opened: Open, runs: kvsim.Compari
 
 #: Counts pixels of the colour that marks the chosen request.
 MARKED = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => {
-    const { pixels } = kvsim.explorer.rasters.map;
-    done(pixels.filter(one => one === kvsim.explorer.mark).length);
+    const { rasters, mark } = kvsim.explorer;
+    done(rasters.map.pixels.filter(one => one === mark).length);
 })))"""
 
 
@@ -269,8 +269,7 @@ def large(num_blocks: int, num_steps: int) -> str:
     both = both[np.argsort(both["time"], kind="stable")]
     page = Document("large", "")
     named = {"paged": replace(result, block_events=both)}
-    looks = {"palette": {}, "labels": {}, "codes": ["free"] * 6}
-    page.explorer(explorer(named, Scope()) | looks)
+    page.explorer(explorer(named, Scope()) | looks())
     return page.html()
 
 

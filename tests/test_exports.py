@@ -47,6 +47,11 @@ def runs() -> dict[str, kvsim.Result]:
     return {name: kvsim.simulate(trace, **OPTIONS, **own) for name, own in RUNS.items()}
 
 
+@pytest.fixture(autouse=True)
+def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvsim.report.metrics.MOST_POINTS", 30)
+
+
 # -- OpenMetrics -----------------------------------------------------------------------------------
 
 SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)\{((?:[a-z_]+=\"(?:[^\"\\\n]|\\.)*\",?)*)\} (\S+) (\S+)")

@@ -132,7 +132,7 @@ def _with_memory(page: Document, named: Mapping[str, Result]) -> str:
     while True:
         page.parts = list(head)
         data = explorer(named, scope)
-        page.explorer(data | _looks())
+        page.explorer(data | looks())
         page.heading("Charts")
         for one in drawn:
             page.figure(one)
@@ -146,7 +146,7 @@ def _with_memory(page: Document, named: Mapping[str, Result]) -> str:
         scope = Scope(int(scope.most_events * share), int(scope.most_requests * share))
 
 
-def _looks() -> dict[str, Any]:
+def looks() -> dict[str, Any]:
     """Return the causes' colours and words, and the causes by code of a memory map."""
     words = {cause: CAUSES[cause][1] for cause in (*WHOLE, Cause.CACHED)}
     return {

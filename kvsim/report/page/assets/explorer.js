@@ -70,6 +70,8 @@ class Explorer {
       this.byCode[0], this.causes.token_states, pixel("#7B3294"), this.causes.cached, this.causes.internal,
     ];
     this.shades = shades(this.back);
+    this.mark = pixel(css("--mark"));
+    this.ink = css("--ink");
     this.legend();
   }
 
@@ -106,10 +108,6 @@ class Explorer {
       };
     }
     return plain;
-  }
-
-  get mark() {
-    return pixel(css("--mark"));
   }
 
   oldest() {
@@ -152,13 +150,12 @@ class Explorer {
   paint() {
     const { view, window: seen } = this;
     const { map, stack, pool, fleet } = this.rasters;
-    const line = css("--ink");
     const causes = this.find("mode").value === "cause" && view.map && this.chosen < 0 && this.node < 0;
     if (causes || !view.history) map.causes(view.map, seen, this.byCode, this.back);
     else map.blocks(view.history, seen, this.painter(), this.byCode[0]);
-    map.mark(this.time, seen, line);
+    map.mark(this.time, seen, this.ink);
     drawStack(stack, view.samples, seen, this.causes, this.back);
-    stack.mark(this.time, seen, line);
+    stack.mark(this.time, seen, this.ink);
     if (view.history) this.grid = drawPool(pool, view.history, this.time, this.painter(), this.byCode[0]);
     if (view.fleet) drawFleet(fleet, view.fleet, seen, this.back);
     this.find("when").value = String(Math.round((1000 * this.time) / seen.duration));
