@@ -29,6 +29,7 @@ extensions = [
     "sphinx_copybutton",
     "docstrings",
     "from_code",
+    "live_reports",
     "outside_links",
 ]
 exclude_patterns = ["_build", "jupyter_execute", "**/.ipynb_checkpoints"]

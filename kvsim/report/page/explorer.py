@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kvsim.kv.usage import WHOLE
+from kvsim.kv.usage import HELD, WHOLE, Cause
 from kvsim.report.page.pack import pack, pack_bytes
 from kvsim.report.page.prefix_tree import largest, prefix_tree
 from kvsim.results.block_events import BlockEvent
-from kvsim.results.idle import memory_with_gaps
+from kvsim.results.idle import idle_times, memory_with_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,7 +125,7 @@ def _packed_events(mine: NDArray[Any], every: NDArray[Any], origin: float) -> di
 def _samples(result: Result, replica: int) -> dict[str, Any]:
     """Return memory by cause over time, in thousandths of all, and the queues."""
     rows = memory_with_gaps(result, replica)
-    rows = rows[:: max(1, -(-len(rows) // MOST_SAMPLES))]
+    rows = rows[_spread(rows["time"])]
     total = result.summary["kv_cache"]["bytes"] or 1
     packed = {
         cause.column: pack(np.round(rows[cause.column] / total * PER_MILLE)) for cause in WHOLE
@@ -133,9 +133,15 @@ def _samples(result: Result, replica: int) -> dict[str, Any]:
     return packed | {
         "count": len(rows),
         "time": pack(_micro(rows["time"], _origin(result))),
-        "running": pack(rows["num_running"]),
-        "waiting": pack(rows["num_waiting"]),
     }
+
+
+def _spread(times: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return which samples stand for evenly spaced instants, all if they are few."""
+    if len(times) <= MOST_SAMPLES:
+        return np.arange(len(times))
+    instants = np.linspace(times[0], times[-1], MOST_SAMPLES)
+    return np.unique(np.searchsorted(times, instants, side="right") - 1)
 
 
 def _map(result: Result, replica: int) -> dict[str, Any] | None:
@@ -144,13 +150,19 @@ def _map(result: Result, replica: int) -> dict[str, Any] | None:
         return None
     mine = result.memory["replica"] == replica
     times, causes = result.memory["time"][mine], result.memory_map[mine]
-    every = max(1, -(-len(times) // MOST_SAMPLES))
-    across = max(1, causes.shape[1] // MOST_BINS)
-    causes = causes[::every, ::across]
+    causes = causes[:, :: max(1, causes.shape[1] // MOST_BINS)]
+    gaps = idle_times(result, replica)
+    before = np.maximum(np.searchsorted(times, gaps, side="right") - 1, 0)
+    left = Cause.CACHED if (causes == Cause.CACHED).any() else Cause.FREE
+    idle = np.where(np.isin(causes[before], HELD), left, causes[before]).astype(np.uint8)
+    times, causes = np.concatenate([times, gaps]), np.concatenate([causes, idle])
+    order = np.argsort(times, kind="stable")
+    kept = order[_spread(times[order])]
+    times, causes = times[kept], causes[kept]
     return {
         "columns": len(causes),
         "bins": causes.shape[1],
-        "time": pack(_micro(times[::every], _origin(result))),
+        "time": pack(_micro(times, _origin(result))),
         "causes": pack_bytes(np.ascontiguousarray(causes.T).tobytes()),
     }
 
@@ -170,7 +182,7 @@ def _requests(result: Result, scope: Scope, notes: list[str], name: str) -> dict
     }
     times = ("arrival_time", "first_scheduled_time", "first_token_time", "finish_time")
     packed |= {column: pack(_micro(rows[column], origin)) for column in times}
-    return packed | {"count": len(rows)}
+    return packed | {"count": len(rows), "complete": len(rows) == len(result.requests)}
 
 
 def _fleet(result: Result, replicas: list[int]) -> dict[str, Any]:

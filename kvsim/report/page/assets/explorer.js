@@ -15,7 +15,6 @@ class Explorer {
 
   async open(index) {
     const view = this.data.views[index];
-    this.index = index;
     this.view = view;
     if (!view.ready) {
       view.samples = await unpackAll(view.samples);
@@ -46,9 +45,9 @@ class Explorer {
       option.disabled = option.value === "cause" ? !view.map : !view.history;
       if (option.value === "tenant") option.disabled ||= !view.facts || !view.facts.tenant;
     }
-    if (!modes.selectedOptions[0] || modes.selectedOptions[0].disabled) {
-      modes.value = view.map ? "cause" : "state";
-    }
+    const kept = this.opened && !modes.selectedOptions[0].disabled;
+    if (!kept) modes.value = view.history ? "state" : "cause";
+    this.opened = true;
     this.find("fleet").hidden = this.find("fleet-title").hidden = !view.fleet;
     this.find("tree-part").hidden = !view.tree;
     for (const part of root_only_with_history) this.find(part).hidden = !view.history;
@@ -98,13 +97,13 @@ class Explorer {
         const colour = typeof found === "number" ? found : found(line.start[k]);
         const own = holds.get(block);
         if (own && own.some(([from, to]) => from < line.end[k] && to > line.start[k])) return this.mark;
-        return fade(colour, this.back, 0.85);
+        return fade(colour, this.back, 0.72);
       };
     }
     if (this.node >= 0 && tree) {
       return (line, k) => {
         const own = line.key[k] >= 0 && tree.nodeOf[line.key[k]] === this.node;
-        return own ? this.mark : fade(this.states[line.state[k]], this.back, 0.85);
+        return own ? this.mark : fade(this.states[line.state[k]], this.back, 0.72);
       };
     }
     return plain;
@@ -163,7 +162,7 @@ class Explorer {
     this.find("axis").replaceChildren(
       ...[0, 1, 2, 3, 4].map((k) => {
         const tick = document.createElement("span");
-        tick.textContent = seconds(seen.t0 + (k / 4) * (seen.t1 - seen.t0));
+        tick.textContent = seconds(seen.t0 + (k / 4) * (seen.t1 - seen.t0), seen.t1 - seen.t0);
         return tick;
       }),
     );
@@ -178,14 +177,29 @@ class Explorer {
   }
 
   instant() {
-    const { history, samples } = this.view;
-    const k = sampleAt(samples, this.time);
-    const running = k < 0 ? 0 : samples.running[k];
-    const waiting = k < 0 ? 0 : samples.waiting[k];
-    const queue = `${running} requests running, ${waiting} waiting (sampled)`;
-    if (!history) return `At ${seconds(this.time)}: ${queue}.`;
+    const { history } = this.view;
+    const queue = this.queue();
+    if (!history) return `At ${seconds(this.time)}${queue && `: ${queue}`}.`;
     const { used, cached, free } = history.counts(this.time);
-    return `At ${seconds(this.time)}: ${used} blocks in use, ${cached} cached and free, ${free} empty; ${queue}.`;
+    const blocks = `${used} blocks in use, ${cached} cached and free, ${free} empty`;
+    return `At ${seconds(this.time)}: ${blocks}${queue && `; ${queue}`}.`;
+  }
+
+  /** Count who is here at the instant; nothing is said where the page does not hold all requests. */
+  queue() {
+    const { facts, replica } = this.view;
+    if (!facts || !facts.complete) return "";
+    let served = 0;
+    let waiting = 0;
+    for (let k = 0; k < facts.count; k++) {
+      if (facts.replica[k] !== replica || facts.arrival_time[k] > this.time) continue;
+      const end = facts.finish_time[k];
+      if (end >= 0 && end <= this.time) continue;
+      const begun = facts.first_scheduled_time[k];
+      if (begun >= 0 && begun <= this.time) served++;
+      else if (begun >= 0) waiting++;
+    }
+    return `${served} requests begun and not ended, ${waiting} waiting to begin`;
   }
 
   totals() {
@@ -209,6 +223,8 @@ class Explorer {
       tenant: [["a colour per tenant", REQUESTS[0]], ["cached and free", palette.cached]],
       age: [["new content", this.hex(ramp(0, this.back))], [`${seconds(this.oldest())} old and older`, this.hex(ramp(1, this.back))]],
     }[mode];
+    if (this.chosen >= 0) items.push([`request ${this.chosen}`, this.hex(this.mark)]);
+    if (this.node >= 0) items.push(["the chosen prefix", this.hex(this.mark)]);
     const list = this.find("legend");
     list.replaceChildren(
       ...items.map(([text, colour]) => {
@@ -236,6 +252,7 @@ class Explorer {
     this.chosen = request;
     this.node = -1;
     this.showTable();
+    this.legend();
     this.draw();
     if (request < 0) return this.say("No request chosen.");
     const facts = this.view.facts;
@@ -255,6 +272,7 @@ class Explorer {
     this.chosen = -1;
     this.showTable();
     this.showTree();
+    this.legend();
     this.draw();
     const { tree } = this.view;
     this.say(node < 0 ? "" : `Prefix of ${tree.tokens[node]} tokens: ${tree.hits[node]} hits.`);
@@ -362,7 +380,8 @@ class Explorer {
 
 const root_only_with_history = ["pool", "pool-title", "blocks-part"];
 
-function seconds(microseconds) {
-  const value = microseconds / 1e6;
-  return `${value.toLocaleString("en", { maximumFractionDigits: value < 1 ? 6 : value < 100 ? 4 : 2 })} s`;
+/** Microseconds as seconds: to the millisecond, or as fine as a span that is looked at asks for. */
+function seconds(microseconds, span = 1e7) {
+  const digits = Math.min(6, Math.max(1, 10 - Math.ceil(Math.log10(span))));
+  return `${(microseconds / 1e6).toLocaleString("en", { maximumFractionDigits: digits })} s`;
 }
