@@ -205,6 +205,23 @@ def test_every_run_and_colour_is_drawn(opened: Open) -> None:
     assert page.locator('option[value="state"]').is_disabled()
 
 
+def test_tenants_have_colours_where_there_are_any(opened: Open) -> None:
+    trace = kvsim.Trace.from_arrays(
+        np.arange(6) * 0.1, np.full(6, 60), np.full(6, 30), tenant=["a", "b", "a", "b", "c", None]
+    )
+    result = kvsim.simulate(trace, model="llama-3-8b", gpu="l4", record_block_events=True)
+    page = opened(run_page(result))
+    assert page.evaluate("[...kvsim.explorer.view.facts.tenant]") == [0, 1, 0, 1, 2, -1]
+    page.select_option('[data-part="mode"]', "tenant")
+    colours = page.evaluate(
+        """() => new Set([0, 1, 2].map(tenant => {
+            const line = { request: [[0, 1, 4][tenant]] };
+            return kvsim.explorer.painter()(line, 0);
+        })).size"""
+    )
+    assert colours == 3
+
+
 def test_the_prefix_tree_leads_to_blocks(opened: Open) -> None:
     page = opened()
     node = page.locator("rect.node").first

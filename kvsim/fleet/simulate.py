@@ -106,16 +106,17 @@ def serve(
         on_start=on_start,
         choose_backend=choose_backend,
     )
-    return result if recorder is None else with_block_events(result, recorder)
+    return result if recorder is None else with_block_events(result, recorder, trace)
 
 
-def with_block_events(result: Result, recorder: BlockRecorder) -> Result:
+def with_block_events(result: Result, recorder: BlockRecorder, trace: Trace) -> Result:
     """Return a run with what was written down of its blocks, and a note if that is not all."""
     said = dict(result.provenance)
     if recorder.full_since is not None:
         until = f"{recorder.full_since:.6g} s, {len(recorder.table()):,} events"
         said["notes"] = [*said["notes"], f"record_block_events: the record ends at {until}"]
-    return replace(result, block_events=recorder.table(), provenance=said)
+    seen = replace(result, block_events=recorder.table(), provenance=said)
+    return replace(seen, tenant=trace.tenant) if trace.has("tenant") else seen
 
 
 def choose_backend(setup: Setup) -> str:

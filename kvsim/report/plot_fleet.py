@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kvsim.report.title import deployment, served
+from kvsim.results.idle import memory_with_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.floa
     rows = np.full((len(numbers), BINS), np.nan)
     lives = {row["replica"]: row["lifetime"] for row in result.summary["replicas"]}
     for place, number in enumerate(numbers):
-        mine = result.memory[result.memory["replica"] == number]
+        mine = memory_with_gaps(result, number)
         time = mine["time"] - _start(result)
         before = np.searchsorted(time, edges, side="right") - 1
         known = (before >= 0) & (edges <= time[0] + lives.get(number, np.inf))

@@ -36,7 +36,7 @@ LEGENDS = {
 #: What a run directory holds; figures are drawn by :mod:`kvsim.report.plot`.
 OWNED = (
     *(f"{name}.parquet" for name in TABLES),
-    *("memory_map.npy", "config.toml", "provenance.json", "summary.json"),
+    *("memory_map.npy", "tenant.npy", "config.toml", "provenance.json", "summary.json"),
     *("waste.png", "memory.png", "memory_map.png", "latency.png", "fleet.png"),
 )
 
@@ -55,6 +55,8 @@ class Result:
     token_gaps : the gaps between tokens of each replica, binned to 0.1 %
     block_events : what became of every KV block; empty unless ``record_block_events`` was set.
         See :data:`kvsim.results.block_events.BLOCK_EVENTS`
+    tenant : whom each request is served for, as the trace numbers them; empty without block events
+        or tenants
     config, provenance : what was run; version, seed, trace digest, backend
     """
 
@@ -67,6 +69,7 @@ class Result:
     provenance: dict[str, Any] = field(default_factory=dict)
     token_gaps: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TOKEN_GAPS))
     block_events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, BLOCK_EVENTS))
+    tenant: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __repr__(self) -> str:
         s = self.summary
@@ -114,6 +117,8 @@ class Result:
                     parquet.write_table(table, new / f"{name}.parquet")
                 if self.memory_map.size:
                     np.save(new / "memory_map.npy", self.memory_map)
+                if self.tenant.size:
+                    np.save(new / "tenant.npy", self.tenant)
                 (new / "config.toml").write_text(self._to_toml())
                 write_json(new / "provenance.json", self.provenance)
                 write_json(new / "summary.json", self.summary)
@@ -156,6 +161,8 @@ def load(directory: str | Path) -> Result:
         provenance = json.loads((folder / "provenance.json").read_text())
         map_file = folder / "memory_map.npy"
         memory_map = np.load(map_file) if map_file.is_file() else np.zeros((0, 0), np.uint8)
+        if (folder / "tenant.npy").is_file():
+            tables["tenant"] = np.load(folder / "tenant.npy")
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{directory}: cannot be read: {error}") from None
     return Result(summary, **tables, memory_map=memory_map, config=config, provenance=provenance)

@@ -180,6 +180,8 @@ def _requests(result: Result, scope: Scope, notes: list[str], name: str) -> dict
             "num_preemptions",
         )
     }
+    if len(result.tenant):
+        packed["tenant"] = pack(result.tenant[: len(rows)])
     times = ("arrival_time", "first_scheduled_time", "first_token_time", "finish_time")
     packed |= {column: pack(_micro(rows[column], origin)) for column in times}
     return packed | {"count": len(rows), "complete": len(rows) == len(result.requests)}

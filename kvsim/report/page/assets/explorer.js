@@ -85,7 +85,8 @@ class Explorer {
         line.request[k] < 0 ? this.causes.cached : this.requestColours[line.request[k] % REQUESTS.length],
       tenant: (line, k) => {
         const tenant = facts && facts.tenant ? facts.tenant[line.request[k]] : 0;
-        return line.request[k] < 0 ? this.causes.cached : this.requestColours[(tenant || 0) % REQUESTS.length];
+        if (line.request[k] < 0) return this.causes.cached;
+        return tenant < 0 ? this.states[1] : this.requestColours[tenant % REQUESTS.length];
       },
       age: (line, k) => (time) =>
         this.shades[Math.min(255, Math.max(0, Math.floor((255 * (time - line.born[k])) / this.oldest())))],
