@@ -148,6 +148,7 @@ class _Watch:
         return self.moves or counts != (self.held_before, self.hashed_before)
 
     def _see_tables(self, events: list[Change], admitted: dict[int, int]) -> None:
+        """Note what holdings have lost and got; where tables only grow, their ends are enough."""
         same = not admitted and self.num_held() == self.held_before and self.only_grows
         same = same and not self.moves
         entries = sum(one() for one in self.entries)
@@ -157,11 +158,8 @@ class _Watch:
         self.entries_before = entries
         rows = self.rows if same else self.tables.rows()
         lengths = self.tables.lengths()
-        new = 0 if same else len(rows) - len(self.blocks)
-        if new:
-            self.blocks += [[] for _ in range(new)]
-            self.rows = np.append(self.rows, [NONE] * new)
-            self.lengths = np.concatenate([self.lengths, np.zeros_like(lengths[:new])])
+        if not same:
+            self._make_room(len(rows) - len(self.blocks), lengths)
         moved = NOBODY if same else rows != self.rows
         if same:
             seen = (lengths != self.lengths).nonzero()[0]
@@ -187,6 +185,13 @@ class _Watch:
             self._tell(drops, takes, events, admitted)
         if self.moves:
             self._see_sent(rows.tolist(), events)
+
+    def _make_room(self, count: int, lengths: NDArray[np.int64]) -> None:
+        """Take in holdings that were not there before."""
+        if count:
+            self.blocks += [[] for _ in range(count)]
+            self.rows = np.append(self.rows, [NONE] * count)
+            self.lengths = np.concatenate([self.lengths, np.zeros_like(lengths[:count])])
 
     def _tell(
         self,
