@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +58,8 @@ def write(app: Sphinx, failure: Exception | None) -> None:
     folder = Path(app.outdir) / FOLDER
     folder.mkdir(exist_ok=True)
     for name, command in REPORTS.items():
-        main([*command, "--report", str(folder / f"{name}.html"), "--json", "-"])
+        with redirect_stdout(io.StringIO()):  # the table is in the page
+            main([*command, "--report", str(folder / f"{name}.html")])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
