@@ -1,7 +1,7 @@
 """The history of every KV block, seen from outside: what differs from one step to the next.
 
 Everything that a schedule does happens at one time of the replica's clock, so that comparing the
-block tables and keys after each step with those before loses nothing that lasts (D120).
+block tables and keys after each step with those before loses nothing that lasts (D92).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from kvsim.kv.usage import Cause
 
 #: Colour and label per cause. They differ in lightness, so that they can be told apart in grey and
-#: without colour vision: token states are darkest, what is free is lightest (D121).
+#: without colour vision: token states are darkest, what is free is lightest (D93).
 CAUSES = {
     Cause.TOKEN_STATES: ("#0B4F8A", "token states"),
     Cause.RESERVATION: ("#6BAED6", "reservation (used later)"),
