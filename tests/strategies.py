@@ -40,12 +40,22 @@ VARIANTS = (
     "virtual+page-size=64KiB",
     "virtual+page-size=64KiB+window=13+mqa",
 )
+#: Those that go with any scheduler; a pair that needs each other has tests of its own.
+FREE_ALLOCATORS = tuple(
+    name
+    for name in ALLOCATOR_REGISTRY.names()
+    if not getattr(ALLOCATOR_REGISTRY.get(name), "needs_scheduler", None)
+)
 #: An allocator without a variant is drawn as it is.
 ALLOCATORS = (
     *VARIANTS,
-    *sorted(set(ALLOCATOR_REGISTRY.names()) - {name.split("+")[0] for name in VARIANTS}),
+    *sorted(set(FREE_ALLOCATORS) - {name.split("+")[0] for name in VARIANTS}),
 )
-SCHEDULERS = tuple(SCHEDULER_REGISTRY.names())
+SCHEDULERS = tuple(
+    name
+    for name in SCHEDULER_REGISTRY.names()
+    if not getattr(SCHEDULER_REGISTRY.get(name), "needs_allocator", None)
+)
 
 
 def examples(count: int, **options: Any) -> settings:

@@ -9,7 +9,7 @@ from strategies import configs, examples, traces
 
 import kvsim
 import workloads
-from kvsim.cases.case import read_case
+from kvsim.cases.recorded import read_case
 from kvsim.cli import main
 from kvsim.files import read_bytes
 

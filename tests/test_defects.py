@@ -108,6 +108,7 @@ def test_a_block_hit_again_and_again_leaves_no_heap_behind() -> None:
 @pytest.mark.parametrize("name", ALLOCATORS.names())
 def test_the_scheduler_by_default_is_the_one_that_the_help_says(name: str) -> None:
     expected = "orca" if name.startswith("contiguous-") or name == "dynamic" else "vllm"
+    expected = "sglang" if name == "radix" else expected
     setup = resolve(kvsim.Config.build(model="gpt2", gpu="l4", allocator=name))
     assert setup.scheduler == expected
 

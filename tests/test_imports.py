@@ -28,6 +28,7 @@ ROOMS = (
         "kv_events",
         "kv_transfer",
         "pool_config",
+        "sglang_options",
         "config",
         "budget",
         "kv",
@@ -92,7 +93,7 @@ def names_imported(path: Path, *, typing: bool = True) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "kvsim" / "rules").glob("*.py")), ids=lambda p: p.name
+    "path", sorted((ROOT / "kvsim" / "rules").rglob("*.py")), ids=lambda p: p.name
 )
 def test_rules_need_nothing_but_records(path: Path) -> None:
     """What both engines run: plain functions, without NumPy or Numba."""
@@ -103,7 +104,7 @@ def test_rules_need_nothing_but_records(path: Path) -> None:
 
 def test_a_rule_has_one_name() -> None:
     names: list[str] = []
-    for path in (ROOT / "kvsim" / "rules").glob("*.py"):
+    for path in (ROOT / "kvsim" / "rules").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names += [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     assert len(set(names)) == len(names) > 100

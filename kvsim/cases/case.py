@@ -11,13 +11,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.cases.group import Group, conflicts
 from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts
 from kvsim.catalog.spec import AttentionKind
-from kvsim.files import read_bytes, write_whole
+from kvsim.files import write_whole
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import FullAttention, plan_of
 from kvsim.kv.manager import KVCacheConfig
@@ -314,29 +314,6 @@ class Case(_Part):
             if not isinstance(step.get("s"), int):
                 raise ValueError(f"steps[{number}] has no step number s")
         return self
-
-
-def read_case(path: str | Path) -> Case:
-    """Read and check a case file, ``.json`` or ``.json.gz``.
-
-    Raises
-    ------
-    ValueError
-        One line: the file, the place in it and what is wrong there.
-    """
-    try:
-        content = json.loads(read_bytes(Path(path)))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a JSON file: {error}") from None
-    try:
-        return Case.model_validate(content, strict=False)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "case"
-        reason = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{path}: {place}: {reason}") from None
 
 
 def write_case(case: Case, path: str | Path) -> None:

@@ -19,7 +19,7 @@ from kvsim.cases.encoder import EncoderLog
 from kvsim.cases.events import EventLog
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import FINISHED
-from kvsim.rules.runs import batch_at
+from kvsim.rules.batch import batch_at
 from kvsim.sched.queue import WaitingQueue
 
 if TYPE_CHECKING:

@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from kvsim.cases.case import Case, read_case
+from kvsim.cases import play as vllm
+from kvsim.cases.case import Case
 from kvsim.cases.events import without_tokens
-from kvsim.cases.play import play
+from kvsim.cases.radix import RadixCase, play_radix
+from kvsim.cases.recorded import Recorded, read_case
+from kvsim.cases.sglang import parts_of
+from kvsim.cases.sglang_play import play_sglang
+from kvsim.engine.refusal import refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kvsim.cases.log import Entry
+    from kvsim.cases.sglang import SglangCase
 
 #: Fields that stand in the log only when there is something to say.
 EVENTS = (
@@ -50,7 +56,7 @@ class Difference:
 
 
 def replay(
-    case: str | Path | Case, *, check_invariants: bool = False, backend: str = "python"
+    case: str | Path | Recorded, *, check_invariants: bool = False, backend: str = "python"
 ) -> Difference | None:
     """Replay a recorded schedule.
 
@@ -79,11 +85,13 @@ def replay(
     >>> print(kvsim.replay(case))
     None
     """
-    if not isinstance(case, Case):
+    if not isinstance(case, Recorded):
         case = read_case(case)
+    if not isinstance(case, Case):
+        return replay_sglang(case, check=check_invariants, compiled=backend == "compiled")
     recorded = set().union(*case.steps)
     events = [field for field in EVENTS if field in recorded]
-    played = play(
+    played = vllm.play(
         case.config, case.workload, check=check_invariants, compiled=backend == "compiled"
     )
     for expected, got in zip_longest(case.steps, played):
@@ -96,6 +104,34 @@ def replay(
         difference = _compare(expected, got, events)
         if difference is not None:
             return difference
+    return None
+
+
+def refuses(case: Recorded) -> str:
+    """Say why the compiled engine cannot play a case; empty if it can."""
+    if isinstance(case, Case):
+        return vllm.compiled_refuses(case.config)
+    config = case.config.schedule if isinstance(case, RadixCase) else case.config
+    return refusal(parts_of(config)) or ""
+
+
+def replay_sglang(
+    case: SglangCase | RadixCase, *, check: bool = False, compiled: bool = False
+) -> Difference | None:
+    """Replay a schedule of SGLang, or operations on its tree; every field of the log counts."""
+    if isinstance(case, RadixCase):
+        played = play_radix(case, compiled=compiled)
+    else:
+        played = play_sglang(case, check=check, compiled=compiled)
+    for expected, got in zip_longest(case.steps, played):
+        if expected is None:
+            return Difference(got["s"], "steps", "the end", "one more step")
+        if got is None:
+            return Difference(expected["s"], "steps", "this step", "the end")
+        for name in expected | got:
+            if expected.get(name) != got.get(name):
+                pair = expected.get(name), got.get(name)
+                return Difference(expected["s"], *_narrow(name, *pair))
     return None
 
 

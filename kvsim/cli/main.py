@@ -278,16 +278,15 @@ def replay_case(files: Sequence[str], backend: str | None) -> None:
 
     Exit 0 if all are identical, else 1 after the first differences.
     """
-    from kvsim.cases.case import read_case
-    from kvsim.cases.play import compiled_refuses
-    from kvsim.cases.replay import replay
+    from kvsim.cases.recorded import read_case
+    from kvsim.cases.replay import refuses, replay
 
     any_different = False
     for file in files:
         case = read_case(file)
         backends, left_out = [backend or "python"], ""
         if backend is None:
-            reason = compiled_refuses(case.config)
+            reason = refuses(case)
             backends += [] if reason else ["compiled"]
             left_out = f"; not compiled: {reason}" if reason else ""
         for one in backends:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from kvsim.config import RunConfig
+from kvsim.sglang_options import SGLANG_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -86,6 +87,7 @@ SECTIONS = {
         "backend",
         "horizon",
     ),
+    "SGLang": ("engine", *SGLANG_FIELDS),
     "Fleet": (
         "router",
         "num_prefill_workers",

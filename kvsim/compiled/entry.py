@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import iter_modules, walk_packages
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numba.extending import overload, register_jitable
 from kvsim import records, rules
 from kvsim.compiled.linking import linked_at
 from kvsim.compiled.types import Ref, Rows, record_at, register_properties
-from kvsim.compiled.variants import OTHER_KINDS, is_plain
+from kvsim.compiled.variants import has_rule, variant_of
 from kvsim.records.engine import Replica
 from kvsim.records.record import Record
 from kvsim.rules import engine, keys, python
@@ -42,6 +42,8 @@ SMALL = frozenset(
         "allocate_contiguous rolled measure_contiguous",
         "num_queued next_in_line leave_queue put_back drop_references queue_unhashed",
         "take_holding return_holding",
+        "take_page put_page make_way append_page extend_slots count_internal tick num_common",
+        "goes_before rank_of may_go has_work_sglang num_available radix_usage measure_radix",
     )
     for name in line.split()
 )
@@ -79,36 +81,37 @@ def all_records() -> list[type[Record]]:
 def register_rules() -> None:
     """Make every rule callable from compiled code."""
     register_properties(all_records())
-    for module in iter_modules(rules.__path__, rules.__name__ + "."):
+    for module in walk_packages(rules.__path__, rules.__name__ + "."):
         for name, rule in inspect.getmembers(import_module(module.name), inspect.isfunction):
             if rule.__module__ != module.name or rule in UNSIGNED:
                 continue
             if module.name == python.__name__:
                 _register_absent(rule)
             else:
-                plain = module.name.rpartition(".")[2] not in OTHER_KINDS
-                _register(rule, small=name in SMALL, plain=plain)
+                _register(rule, module.name.partition(".rules.")[2], small=name in SMALL)
 
 
-def _register(rule: Any, *, small: bool, plain: bool) -> None:
-    """Compile a rule for both kinds of replica; for the plain kind with small rules inlined.
+def _register(rule: Any, module: str, *, small: bool) -> None:
+    """Compile a rule for all kinds of replica; for those with constants with small rules inlined.
 
-    A rule that the plain kind never calls compiles to nothing there.
+    A rule that a kind never calls compiles to nothing there.
     """
-    absent = None if plain else _absent(rule)
+    absent = _absent(rule)
 
     @overload(rule, jit_options={"forceinline": small, "error_model": "numpy"}, strict=False)
-    def for_plain(*args):
+    def with_constants(*args):
         variant = _variant(args)
-        if variant not in ("plain", None):
+        if variant == "":
             return None
-        return absent if variant == "plain" and not plain else rule
+        return rule if variant is None or has_rule(variant, module) else absent
 
     inline = rule.__name__ in OF_RUNS
 
     @overload(rule, jit_options={"forceinline": inline, "error_model": "numpy"}, strict=False)
     def for_any(*args):
-        return None if _variant(args) in ("plain", None) else rule
+        if _variant(args) != "":
+            return None
+        return rule if has_rule("", module) else absent
 
 
 def _variant(args: Any) -> str | None:
@@ -165,6 +168,7 @@ def _draw_parent(request_id, end, beam, num_beams, beam_switch):
 
 register_rules()
 _plain, _general = record_at(Replica, "plain"), record_at(Replica, "")
+_sglang = record_at(Replica, "sglang")
 _serve = engine.serve
 
 
@@ -178,6 +182,16 @@ def serve_plain(address, command, max_steps):
 def serve_general(address, command, max_steps):
     """Do what the host asks of any replica."""
     return _serve(_general(address), command, max_steps)
+
+
+@njit(cache=True, error_model="numpy")
+def serve_sglang(address, command, max_steps):
+    """Do what the host asks of a replica under SGLang's scheduler."""
+    return _serve(_sglang(address), command, max_steps)
+
+
+#: The entry of every variant.
+ENTRIES = {"plain": serve_plain, "sglang": serve_sglang, "": serve_general}
 
 
 def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
@@ -195,7 +209,7 @@ def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
 
 def serve(state: Any) -> Callable[[int, int], int]:
     """Return what calls the compiled rules over a replica in flat memory."""
-    entry, address = serve_plain if is_plain(state) else serve_general, state.address
+    entry, address = ENTRIES[variant_of(state)], state.address
     if hasattr(entry, "compile"):  # a plain function under NUMBA_DISABLE_JIT
         with linked_at(entry.py_func.__name__):
             compile_or_load(entry, (types.int64, types.int64, types.int64))

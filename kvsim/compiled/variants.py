@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvsim.records.engine import VLLM
+from kvsim.records.engine import SGLANG, VLLM
 from kvsim.records.eviction import LRU
-from kvsim.records.kv import PAGED
+from kvsim.records.kv import PAGED, RADIX
 
 #: Paged under vllm, in order of arrival, one group of full attention, LRU; by "Record.field".
 PLAIN = {
@@ -75,6 +75,21 @@ PLAIN = {
     "Moved.num_faults": 0,
 }
 
+#: Radix cache under sglang, likewise: what neither of them has.
+SGLANG_KIND = {
+    **{name: PLAIN[name] for name in PLAIN if name.partition(".")[0] in ("Limits", "Moved")},
+    "Limits.scheduler": SGLANG,
+    "Connector.kind": 0,
+    "KV.manager": RADIX,
+    "KV.has_states": 0,
+    "BlockPool.has_host": 0,
+    "BlockPool.has_events": 0,
+    "Cost.has_samples": 0,
+    "Cost.has_drafts": 0,
+    "Replica.num_swapped": 0,
+    "Replica.swapped_bytes": 0,
+}
+
 #: Modules of rules that the plain kind never calls.
 OTHER_KINDS = frozenset(
     (
@@ -90,13 +105,31 @@ OTHER_KINDS = frozenset(
     )
 )
 
+#: Modules beside its own that SGLang's kind calls; of all others it is told that nothing is done.
+OF_SGLANG = frozenset(
+    (
+        *("abort", "arrival", "batch", "engine", "held", "keys", "kv", "links", "memory_map"),
+        *("price", "queue", "recorder", "usage", "work"),
+    )
+)
+
 #: Values that a variant knows, by variant and "Record.field".
-CONSTANTS = {"plain": PLAIN, "": {}}
+CONSTANTS = {"plain": PLAIN, "sglang": SGLANG_KIND, "": {}}
 
 
-def is_plain(state: Any) -> bool:
-    """Whether a replica has all the values that the plain kind always has."""
-    return all(_known(state, name, value) for name, value in PLAIN.items())
+def has_rule(variant: str | None, module: str) -> bool:
+    """Whether a variant is compiled with the rules of a module, by its name below ``rules``."""
+    is_sglang = module.startswith("sglang.")
+    if variant == "sglang":
+        return is_sglang or module in OF_SGLANG
+    return not is_sglang and (variant != "plain" or module not in OTHER_KINDS)
+
+
+def variant_of(state: Any) -> str:
+    """Return the variant that runs a replica."""
+    if state.limits.scheduler == SGLANG:
+        return "sglang"
+    return "plain" if all(_known(state, name, value) for name, value in PLAIN.items()) else ""
 
 
 def _known(state: Any, name: str, value: int) -> bool:

@@ -89,6 +89,7 @@ class Contents:
         record.has_ranks, record.has_drafts = "id_rank" in lists, "drafts" in lists
         record.has_rates, record.has_accepts = "accept_rate" in lists, "accepts" in lists
         record.has_loras, record.has_tenants = "lora" in lists, "tenant" in lists
+        record.has_stops = "stop_at" in lists
         for name, numbers in (("next_accept", "accepts"), ("next_draft", "drafts")):
             if numbers in lists:  # a replica's own
                 setattr(record, name, memory.ints(len(self)))

@@ -13,6 +13,7 @@ import numpy as np
 
 from kvsim.cost.model import lay_out_cost
 from kvsim.kv.events import EventRows, take_events
+from kvsim.kv.radix_check import holders
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.connector import OFFLOADING
@@ -277,6 +278,17 @@ class Replica:
             raise ValueError(f"abort: scheduler {self.setup.scheduler!r} cannot; vllm can")
         return bool(self._call(rules.ABORT, request_id))
 
+    # -- a radix tree alone -----------------------------------------------------------------------
+
+    def operate(self, operation: int, argument: int) -> int:
+        """Do an operation on the radix tree; see :func:`kvsim.rules.sglang.direct.operate`."""
+        return self._call(operation, argument)
+
+    def log_frees(self, count: int) -> None:
+        """Write down what is freed, at most so many blocks between two looks at the log."""
+        pages = self.state.kv.radix.pages
+        pages.logs, pages.log = True, self._memory.ints(2 * count)
+
     # -- KV from and for others ------------------------------------------------------------------
 
     def offer(self, request_id: int, num_tokens: int) -> None:
@@ -371,6 +383,11 @@ class Replica:
         state = self.state
         while True:
             outcome = self._call(rules.ADVANCE, STEPS_PER_CALL)
+            if outcome == records.DIED:
+                raise RuntimeError(
+                    f"SGLang's scheduler runs out of memory at {state.clock} s, and dies: decodes "
+                    "mixed into a long prompt took the slots of its next chunk"
+                )
             if outcome == records.STUCK:
                 raise RuntimeError(
                     f"invariant 7: {self.setup.scheduler} has {state.num_running} running and "
@@ -398,6 +415,13 @@ class Replica:
 
             self._serve = load_entry().serve(self.state)
         return self._serve(command, max_steps)
+
+    def held_requests(self) -> list[Any]:
+        """Return the requests that run: under SGLang's scheduler those that hold a row."""
+        state = self.state
+        if state.limits.scheduler == records.SGLANG:
+            return [state.requests[k] for k in holders(state)]
+        return [state.requests[state.running[place]] for place in range(state.num_running)]
 
     def check_integrity(self) -> None:
         """Recount all memory."""

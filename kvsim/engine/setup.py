@@ -19,12 +19,19 @@ from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.lora import lora_bytes
 from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.model import COST_MODELS, Adapter, CostConfig, CostModel
+from kvsim.engine.checks import (
+    check_events,
+    check_speculation,
+    check_states,
+    step_tokens,
+    tells_events,
+)
 from kvsim.engine.connector import make_connector
+from kvsim.engine.sglang import check_layers, check_pair, of_engine, settings_of
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
-from kvsim.records.engine import VLLM
+from kvsim.records.engine import SGLANG, VLLM
 from kvsim.registry import parse_spec
-from kvsim.results.kv_events import check_path
 from kvsim.sched.fairness import fairness_of
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, scheduler_type
 
@@ -126,6 +133,7 @@ def resolve(config: Config) -> Setup:
     ValueError
         For unknown names, and for configurations that cannot run, with the reason.
     """
+    config = of_engine(config)
     allocator = parse_allocator(config.allocator)
     if config.scheduler is not None:
         return _resolve(config, allocator, config.scheduler)
@@ -156,13 +164,14 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         spec = None if allocator.speculation == "none" else allocator.speculation
         config = config.model_copy(update={"speculative_config": spec})
     memory = resolve_memory(config)
-    _check_states(config, memory, allocator)
+    check_states(config, memory, allocator)
     layout = _layout(config, memory, allocator)
     kind = _scheduler_type(config, memory, layout, allocator, scheduler)
     allocator = _with_offloading(config, allocator, kind, scheduler)
+    check_pair(config, allocator, kind, scheduler)
     asynchronous = _async_scheduling(config, kind, scheduler)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
-    _check_speculation(config, memory, kind, scheduler)
+    check_speculation(config, memory, kind, scheduler)
     kv_config = _kv_config(config, memory, layout, kind, scheduler, num_steps_in_flight)
     scheduler_config = _scheduler_config(
         config,
@@ -172,6 +181,19 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         asynchronous=asynchronous,
         preemption_mode="swap" if allocator.swap else config.preemption_mode,
     )
+    if kind.rules_of == SGLANG:
+        check_layers(memory, config)
+        settings = settings_of(config, memory, overlap=asynchronous)
+        allocator.params.setdefault("eviction", config.radix_eviction_policy)
+        kv_config = replace(
+            kv_config,
+            block_size=settings.page_size,
+            num_bytes=settings.max_total_num_tokens * layout.bytes_per_token,
+            enable_prefix_caching=not settings.disable_radix_cache,
+        )
+        scheduler_config = replace(
+            scheduler_config, max_num_seqs=settings.max_running_requests, sglang=settings
+        )
     kv = make_kv(allocator, kv_config)
     if not isinstance(SCHEDULERS.get(scheduler), type):
         SCHEDULERS.create(scheduler, kv, scheduler_config)
@@ -180,7 +202,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
             f"speculative_config: allocator {config.allocator!r} keeps no slots for drafts; paged "
             "does"
         )
-    _check_events(config, kv)
+    check_events(config, kv)
     connector = make_connector(config, kv, kind, scheduler, scheduler_config.speculation)
     scheduler_config = replace(scheduler_config, kv_transfer=connector)
     if allocator.swap and not kv.can_swap:
@@ -210,24 +232,6 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         kv=kv,
         cost=_make_cost_model(config, cost_config),
     )
-
-
-def _tells_events(config: Config) -> bool:
-    """Whether events of cached content are written."""
-    return config.kv_events_config is not None and config.kv_events_config.writes
-
-
-def _check_events(config: Config, kv: KVCacheManager) -> None:
-    """Refuse events of what keeps no prefixes, and a file that cannot be written."""
-    if not _tells_events(config):
-        return
-    if not kv.tells_events:
-        raise ValueError(
-            f"kv_events_config: allocator {config.allocator!r} has no blocks with content; paged "
-            "has"
-        )
-    assert config.kv_events_config is not None
-    check_path(str(config.kv_events_config.path))
 
 
 def _scheduler_type(
@@ -294,7 +298,7 @@ def _kv_config(
         block_size=memory.block_size,
         num_bytes=memory.num_gpu_blocks * memory.plan.bytes_per_block,
         max_model_len=memory.limits.max_model_len,
-        max_in_flight_tokens=steps * _step_tokens(memory, kind),
+        max_in_flight_tokens=steps * step_tokens(memory, kind),
         enable_prefix_caching=_prefix_caching(config, kind, scheduler),
         watermark=kind.watermark if config.watermark is None else config.watermark,
         swap_space_bytes=int(config.swap_space * GIB),
@@ -302,18 +306,12 @@ def _kv_config(
         reserve_output=kind.reserves_output,
         **_lookahead(config),
         prefix_cache_retention_interval=config.prefix_cache_retention_interval,
-        events=_tells_events(config),
+        events=tells_events(config),
         use_beam_search=config.use_beam_search,
         beam_switch=config.beam_switch,
         hybrid=not config.disable_hybrid_kv_cache_manager,
         packed=config.kv_cache_layout == "BLNHC",
     )
-
-
-def _step_tokens(memory: Memory, kind: type[Scheduler]) -> int:
-    """Most tokens of a step; one that computes whole prompts has room for the longest."""
-    longest = memory.limits.max_model_len if kind.whole_prompts else 0
-    return max(memory.limits.max_num_batched_tokens, longest)
 
 
 def _scheduler_config(
@@ -332,7 +330,7 @@ def _scheduler_config(
             f"pipeline_parallel_size {config.pipeline_parallel_size}: scheduler {scheduler!r} has "
             "one step under way at a time"
         )
-    given, tokens = config.max_num_batched_tokens, _step_tokens(memory, kind)
+    given, tokens = config.max_num_batched_tokens, step_tokens(memory, kind)
     if given is not None and given < tokens:
         raise ValueError(
             f"max_num_batched_tokens ({given}) must be at least max_model_len "
@@ -357,50 +355,11 @@ def _scheduler_config(
     )
 
 
-def _check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> None:
-    """Refuse memory that has no rules for states."""
-    if not memory.model.num_state_layers:
-        return
-    if allocator.base != "paged" or config.kv_offloading_size is not None or allocator.swap:
-        raise ValueError(
-            f"allocator {config.allocator!r}: {memory.model.name} keeps states of Mamba or linear "
-            "attention, and only paged, without host memory, has blocks for them"
-        )
-    if config.scheduler not in (None, "vllm"):
-        raise ValueError(
-            f"scheduler {config.scheduler!r}: {memory.model.name} keeps states of Mamba or linear "
-            "attention; only vllm ends chunks where they can be cached"
-        )
-
-
 def _lookahead(config: Config) -> dict[str, Any]:
     """Return what the KV cache is told of speculation."""
     if config.speculative_config is None:
         return {"num_lookahead_tokens": config.num_lookahead_tokens}
     return config.speculative_config.kv_settings
-
-
-def _check_speculation(
-    config: Config, memory: Memory, kind: type[Scheduler], scheduler: str
-) -> None:
-    """Refuse what cannot draft."""
-    if config.speculative_config is None:
-        return
-    if kind.rules_of != VLLM:
-        raise ValueError(f"speculative_config: scheduler {scheduler!r} drafts nothing; vllm does")
-    spec, tokens = config.speculative_config, _step_tokens(memory, kind)
-    limits = (config.max_num_scheduled_tokens, config.long_prefill_token_threshold, tokens)
-    needed = max(spec.num_prefill_lookahead_tokens, spec.num_draft_slots) + 1
-    if min(limit for limit in limits if limit) < needed:
-        raise ValueError(
-            f"speculative_config: a step must have room for {needed} tokens of a request; "
-            "max_num_batched_tokens, max_num_scheduled_tokens and long_prefill_token_threshold "
-            "must not be smaller"
-        )
-    if config.num_lookahead_tokens:
-        raise ValueError(
-            "num_lookahead_tokens: follows from speculative_config; give one of the two"
-        )
 
 
 def _policy(
@@ -486,6 +445,8 @@ def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> 
             f"async_scheduling: {spec.method} drafts on the host, from tokens it must know; not "
             "with asynchronous scheduling"
         )
+    if config.async_scheduling is None and kind.rules_of == SGLANG:
+        return not config.disable_overlap_schedule
     if config.async_scheduling is None:
         return supported and config.pipeline_parallel_size == 1 and not waits
     return config.async_scheduling

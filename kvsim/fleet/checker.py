@@ -30,7 +30,7 @@ def check_no_leak(replica: Replica) -> None:
         If more tokens are held than live requests have, or anything while there is none.
     """
     state, usage = replica.state, replica.kv.usage
-    live = [state.requests[state.running[place]] for place in range(state.num_running)]
+    live = replica.held_requests()
     num_tokens = sum(request.num_computed_tokens * request.num_samples for request in live)
     config = replica.setup.kv_config
     most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes

@@ -168,6 +168,7 @@ class KVCacheManager(ABC):
     total_bytes : all KV memory it manages (paged: without the null block)
     num_gpu_blocks, block_size : as reported in results
     default_scheduler : name of the scheduler that serves it unless another one is asked for
+    needs_scheduler : the one scheduler that it runs under, None for any
     has_block_table : its attention kernel reads a block table, which costs time
     serves_samples : serves requests of several sequences
     speculates : keeps slots for drafts, and takes back those of rejected ones
@@ -180,6 +181,7 @@ class KVCacheManager(ABC):
     """
 
     default_scheduler = "vllm"
+    needs_scheduler: str | None = None
     has_block_table = True
     serves_samples = False
     can_swap = False

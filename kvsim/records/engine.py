@@ -15,6 +15,7 @@ from kvsim.records.offloading import Offloading
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 from kvsim.records.request import Request, Segment
+from kvsim.records.sglang import Sglang
 
 
 class Policy(IntEnum):
@@ -25,9 +26,10 @@ class Policy(IntEnum):
     ORCA = 2
     STATIC = 3
     VLLM_V0 = 4
+    SGLANG = 5
 
 
-SCHEDULED_IN_PYTHON, VLLM, ORCA, STATIC, VLLM_V0 = (int(policy) for policy in Policy)
+SCHEDULED_IN_PYTHON, VLLM, ORCA, STATIC, VLLM_V0, SGLANG = (int(policy) for policy in Policy)
 
 
 class Outcome(IntEnum):
@@ -42,6 +44,7 @@ class Outcome(IntEnum):
     COMPLETED = 6  # or taken in the output of one
     NEEDS_EVENTS = 7  # the log of KV cache events is nearly full
     NEEDS_STATES = 8  # more requests may meet the host cache than there are records for
+    DIED = 9  # out of memory where the real scheduler dies of it
 
 
 (
@@ -54,7 +57,23 @@ class Outcome(IntEnum):
     COMPLETED,
     NEEDS_EVENTS,
     NEEDS_STATES,
+    DIED,
 ) = (int(outcome) for outcome in Outcome)
+
+
+class Operation(IntEnum):
+    """What a host may ask of a radix tree alone, beside what it asks of a replica."""
+
+    MATCH = 16
+    INSERT = 17
+    INSERT_ALL = 18
+    LOCK = 19
+    UNLOCK = 20
+    EVICT = 21
+    LOAD = 22
+
+
+MATCH, INSERT, INSERT_ALL, LOCK, UNLOCK, EVICT, LOAD = map(int, Operation)
 
 
 @dataclass(slots=True)
@@ -76,6 +95,7 @@ class Batch(Record):
     end: float = 0.0
     size: int = 0
     num_drafts: int = 0  # to propose after the step, per request
+    num_extends: int = 0  # its first entries, which are prompts or parts of them (SGLang)
     number: int = 0  # among those with tokens; with a connector only
     call: int = 0  # of schedule, likewise
     entries: list[Entry] = field(default_factory=list)
@@ -254,6 +274,9 @@ class Trace(Record):
     grammar_time: list[float] = field(default_factory=list)  # from arrival on, NONE without
     items: list[Item] = field(default_factory=list)  # that an encoder computes, by offset
     item_offsets: list[int] = field(default_factory=list)
+    has_stops: bool = False  # requests say what SGLang asks beside the output's length
+    stop_at: list[int] = field(default_factory=list)  # the output that is EOS, 0 for none
+    ignores_eos: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
     arrival_time: list[float] = field(default_factory=list)
     entry_time: list[float] = field(default_factory=list)  # when the engine sees them
@@ -330,6 +353,7 @@ class Replica(Record):
     wake_time: float = -math.inf  # nothing can be scheduled before
     connector: Connector = field(default_factory=Connector)
     encoder: Encoder = field(default_factory=Encoder)
+    sglang: Sglang = field(default_factory=Sglang)
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)

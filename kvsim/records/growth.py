@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.records.engine import SGLANG
 from kvsim.records.fairness import DLPM
-from kvsim.records.memory import head
+from kvsim.records.memory import Objects, head
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, Request
+from kvsim.records.sglang import Progress
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -44,8 +46,25 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
     memory.replace(state, aside=memory.ints(n + count))
     if state.limits.fairness == DLPM:  # looked up anew in every step
         memory.replace(state.shares, matched=memory.ints(n + count))
+    if state.limits.scheduler == SGLANG:
+        more_progress(state, memory, n, count)
     state.num_requests = n + count
     state.num_free_requests += count
+
+
+def more_progress(state: Replica, memory: Memory, n: int, count: int) -> None:
+    """Make the records of SGLang's scheduler beside those of requests."""
+    scheduler = state.sglang
+    if memory.compiled:
+        if n + count > len(scheduler.progress):
+            room: Any = memory.blank(Progress, len(state.requests))
+            if n:
+                room.array[:n] = scheduler.progress[:n].array  # type: ignore[attr-defined]
+            memory.replace(scheduler, progress=room)
+    else:
+        scheduler.progress.extend(memory.records(Progress, count))
+    for name in ("order_now", "merged"):
+        memory.replace(scheduler, **{name: memory.ints(n + count)})
 
 
 def adopt(state: Replica, request: Request) -> int:
@@ -53,6 +72,8 @@ def adopt(state: Replica, request: Request) -> int:
     request.place = len(state.requests)
     state.requests.append(request)
     state.num_requests += 1
+    if state.limits.scheduler == SGLANG:
+        more_progress(state, Objects(), state.num_requests - 1, 1)
     for scratch in (state.heap, state.aside, state.free_requests, state.shares.matched):
         if isinstance(scratch, list):
             scratch.append(0)

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from kvsim.records.contiguous import Contiguous
 from kvsim.records.paged import BlockPool, Holding, KVGroup, LookupSpec
+from kvsim.records.radix import Radix
 from kvsim.records.record import Record
 from kvsim.records.states import States
 from kvsim.records.virtual import Virtual
@@ -20,9 +21,10 @@ class Manager(IntEnum):
     FORKED = 2
     CONTIGUOUS = 3
     VIRTUAL = 4
+    RADIX = 5
 
 
-PYTHON, PAGED, FORKED, CONTIGUOUS, VIRTUAL = (int(manager) for manager in Manager)
+PYTHON, PAGED, FORKED, CONTIGUOUS, VIRTUAL, RADIX = (int(manager) for manager in Manager)
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class KV(Record):
     moved_to: list[int] = field(default_factory=list)
     contiguous: Contiguous = field(default_factory=Contiguous)
     virtual: Virtual = field(default_factory=Virtual)
+    radix: Radix = field(default_factory=Radix)
     python: object = None  # a manager that is no rule
 
     alignment: int = 1  # of hits, tokens

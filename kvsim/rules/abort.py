@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 #: How a request ended; see :class:`kvsim.results.tables.FinishReason`.
-ABORTED, FAILED = 4, 5
+ENDED, REJECTED, IN_FLIGHT, ABORTED, FAILED = 0, 1, 2, 4, 5
 
 
 def abort(state: Replica, row: int) -> bool:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
 
 
+def batch_at(state: Replica, k: int) -> Batch:
+    """Return the k-th oldest step under way, or the place for the next one."""
+    return state.batches[(state.first_batch + k) % (state.limits.depth + 1)]
+
+
 def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
     """Schedule the next tokens of a request, and advance its counts."""
     request, entry = state.requests[k], batch.entries[batch.size]

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
 from kvsim.records.engine import (
     COMPLETED,
+    DIED,
     DONE,
+    MATCH,
     NEEDS_EVENTS,
     NEEDS_REQUESTS,
     NEEDS_STATES,
@@ -21,15 +23,16 @@ from kvsim.records.engine import (
     ORCA,
     PAUSED,
     SCHEDULED,
+    SGLANG,
     STATIC,
     STUCK,
     VLLM,
     VLLM_V0,
 )
 from kvsim.records.request import FINISHED, RUNNING
-from kvsim.rules.abort import abort, end_request
+from kvsim.rules.abort import ENDED, IN_FLIGHT, REJECTED, abort, end_request
 from kvsim.rules.arrival import describe, make_request
-from kvsim.rules.batch import recycle
+from kvsim.rules.batch import batch_at, recycle
 from kvsim.rules.connector import has_reports, has_transfers, release
 from kvsim.rules.encoder import release_all, release_computed
 from kvsim.rules.events import is_short_of_room, note_update
@@ -46,7 +49,10 @@ from kvsim.rules.python import python_add, python_complete, python_has_work, pyt
 from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.report import begin_update, end_update, see_copies, wake
-from kvsim.rules.runs import batch_at, run_of_steps
+from kvsim.rules.runs import run_of_steps
+from kvsim.rules.sglang.arrival import add_sglang
+from kvsim.rules.sglang.direct import operate
+from kvsim.rules.sglang.loop import has_work_sglang, pass_sglang, take_in_sglang
 from kvsim.rules.speculation import hand_back_drafts, take_back, verify
 from kvsim.rules.static import end_batch, retire_request, schedule_static
 from kvsim.rules.vllm import schedule_vllm
@@ -58,8 +64,6 @@ if TYPE_CHECKING:
 
 #: Empty steps in a row after which a scheduler that still has work is considered stuck.
 MAX_EMPTY_STEPS = 3
-#: How a request ended; see :class:`kvsim.results.tables.FinishReason`.
-ENDED, REJECTED, IN_FLIGHT = 0, 1, 2
 
 
 def see_arrivals(state: Replica) -> bool:
@@ -82,6 +86,9 @@ def see_arrivals(state: Replica) -> bool:
 
 def add_request(state: Replica, k: int) -> None:
     """Queue a new arrival by the rules."""
+    if state.limits.scheduler == SGLANG:
+        add_sglang(state, k)
+        return
     if state.limits.has_grammars:
         await_grammar(state, state.requests[k])
     enqueue(state, k)
@@ -129,6 +136,9 @@ def decide(state: Replica, batch: Batch) -> None:
 
 def schedule(state: Replica) -> bool:
     """Decide a step and start it on the GPU; False if the scheduler is stuck."""
+    if state.limits.scheduler == SGLANG:
+        begin_step(state, batch_at(state, state.num_batches))
+        return pass_sglang(state)
     batch, copies = batch_at(state, state.num_batches), has_timed_copies(state)
     if copies:
         state.offloading.now = state.clock
@@ -215,6 +225,8 @@ def complete(state: Replica) -> None:
     state.num_batches -= 1
     if state.limits.in_python:
         python_complete(state, batch)
+    elif state.limits.scheduler == SGLANG:
+        take_in_sglang(state, batch)
     else:
         take_in(state, batch)
     if state.kv.pool.has_events:
@@ -348,6 +360,8 @@ def has_work(state: Replica) -> bool:
     """Whether any request is unfinished."""
     if state.limits.in_python:
         return python_has_work(state)
+    if state.limits.scheduler == SGLANG:
+        return has_work_sglang(state)
     if state.connector.kind != NO_CONNECTOR and has_transfers(state):
         return not state.connector.is_idle or has_reports(state)
     return state.num_running > 0 or state.waiting.length > 0 or state.num_swapped > 0
@@ -410,7 +424,7 @@ def advance(state: Replica, max_steps: int) -> int:
                     continue
             steps += 1
             if not schedule(state):
-                return STUCK
+                return DIED if state.sglang.is_dead else STUCK
             if state.watched:
                 return SCHEDULED
         elif state.num_batches > 0:
@@ -449,6 +463,8 @@ def serve(state: Replica, command: int, argument: int) -> int:
         outcome = advance(state, argument)
         state.next_event_time = next_event_time(state)
         return outcome
+    if command >= MATCH:
+        return operate(state, command, argument)
     if command == ABORT:
         return int(abort(state, argument))
     if command == CLOSE:

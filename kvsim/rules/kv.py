@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import CONTIGUOUS, FORKED, PAGED, PYTHON, VIRTUAL
+from kvsim.records.kv import CONTIGUOUS, FORKED, PAGED, PYTHON, RADIX, VIRTUAL
 from kvsim.records.record import NONE
 from kvsim.rules.contiguous import (
     admit_contiguous,
@@ -28,6 +28,8 @@ from kvsim.rules.python import (
     python_swap_out,
     python_take_transfers,
 )
+from kvsim.rules.sglang.causes import num_available
+from kvsim.rules.sglang.walk import count_match
 from kvsim.rules.swap import swap_in_forked, swap_in_paged, swap_out_forked, swap_out_paged
 from kvsim.rules.tiered import admit_tiered, count_transfers, find_tiered
 from kvsim.rules.virtual import (
@@ -62,6 +64,8 @@ def look_up(kv: KV, request: Request) -> int:
         if kv.pool.has_host:
             return find_tiered(kv, request, next_holding(kv))
         return find_hit(kv, request, next_holding(kv))
+    if kv.manager == RADIX:
+        return count_match(kv.radix, request)
     if kv.manager == PYTHON:
         return python_lookup(kv, request)
     return 0
@@ -215,6 +219,8 @@ def num_free(kv: KV) -> int:
         return kv.contiguous.num_slots - kv.contiguous.num_size
     if kv.manager == VIRTUAL:
         return kv.virtual.num_free_pages // kv.virtual.num_tensors
+    if kv.manager == RADIX:
+        return num_available(kv.radix) // kv.radix.pages.page_size
     return python_num_free(kv)
 
 

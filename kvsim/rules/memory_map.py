@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import CONTIGUOUS, FORKED, VIRTUAL
+from kvsim.records.kv import CONTIGUOUS, FORKED, RADIX, VIRTUAL
 from kvsim.records.paged import NULL_BLOCK, RING
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, num_skipped
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_paint
+from kvsim.rules.sglang.paint import mark_radix
 from kvsim.rules.usage import is_refused
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def paint(state: Replica, first: int) -> None:
         paint_contiguous(state, first)
     elif state.kv.manager == VIRTUAL:
         paint_virtual(state, first)
+    elif state.kv.manager == RADIX:
+        mark_radix(state, FREE, CACHED_FREE, INTERNAL)
+        paint_units(state, first, state.kv.radix.pages.num_pages, 1)
     else:
         python_paint(state, first)
     if is_refused(state):

@@ -15,6 +15,7 @@ from kvsim.records.engine import ORCA, SCHEDULED_IN_PYTHON, STATIC, VLLM, VLLM_V
 from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
+from kvsim.rules.batch import batch_at
 from kvsim.rules.fairness import can_stay_refused, charge_run, steps_until_overtaken
 from kvsim.rules.group_runs import (
     begin_groups,
@@ -34,14 +35,9 @@ from kvsim.rules.work import weigh
 
 if TYPE_CHECKING:
     from kvsim.records.cost import Cost
-    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.engine import Replica
 
 ENDLESS_RUN = 2**62
-
-
-def batch_at(state: Replica, k: int) -> Batch:
-    """Return the k-th oldest step under way, or the place for the next one."""
-    return state.batches[(state.first_batch + k) % (state.limits.depth + 1)]
 
 
 def is_trying(state: Replica) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.kv import CONTIGUOUS, VIRTUAL
+from kvsim.records.kv import CONTIGUOUS, RADIX, VIRTUAL
 from kvsim.records.paged import RING
 from kvsim.rules.contiguous import measure_contiguous
 from kvsim.rules.held import num_queued
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_kv_usage, python_measure
+from kvsim.rules.sglang.causes import measure_radix, radix_usage
 from kvsim.rules.virtual import measure_virtual
 from kvsim.rules.window import bytes_out_of_window
 
@@ -26,6 +27,8 @@ def measure(kv: KV) -> None:
         measure_contiguous(kv)
     elif kv.manager == VIRTUAL:
         measure_virtual(kv)
+    elif kv.manager == RADIX:
+        measure_radix(kv)
     else:
         python_measure(kv)
 
@@ -38,6 +41,8 @@ def kv_usage(kv: KV) -> float:
     if kv.manager == VIRTUAL:
         pages, free = kv.virtual.num_pages, kv.virtual.num_free_pages
         return (pages - free) / pages if pages > 0 else 0.0
+    if kv.manager == RADIX:
+        return radix_usage(kv.radix)
     if not has_pool(kv):
         return python_kv_usage(kv)
     if kv.pool.num_usable == 0:

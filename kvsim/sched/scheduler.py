@@ -26,6 +26,7 @@ from kvsim.sched.connector import ConnectorConfig  # noqa: TC001 - a field of a 
 from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.fairness import fairness_of, lay_out_shares
 from kvsim.sched.queue import WaitingQueue
+from kvsim.sched.sglang_settings import SglangSettings, lay_out_sglang
 from kvsim.speculation import SpeculativeConfig  # noqa: TC001 - a field of a dataclass
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class SchedulerConfig:
     seed: int = 0
     kv_transfer: ConnectorConfig | None = None
     encoder_inputs: EncoderConfig | None = None
+    sglang: SglangSettings | None = None
 
     @property
     def max_active(self) -> int:
@@ -182,6 +184,8 @@ def lay_out_scheduler(
     state.accept_rates = memory.list_of(rates)
     state.last_prefill = -config.prefill_schedule_interval
     state.admissions = memory.records(records.Admission, active)
+    if config.sglang is not None:
+        lay_out_sglang(state, memory, config.sglang)
 
 
 def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: int) -> None:
@@ -234,6 +238,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     takes_samples : serves requests of several sequences
     can_swap : may preempt by swapping to host memory
     supports_async : can schedule a step before the last one's tokens are known
+    needs_allocator : the one allocator that it runs over, None for any
     rules_of : whose rules it follows, a :class:`kvsim.records.engine.Policy`
     """
 
@@ -244,6 +249,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     watermark = 0.0
     can_swap = False
     takes_samples = False
+    needs_allocator: ClassVar[str | None] = None
     rules_of: ClassVar[int] = records.SCHEDULED_IN_PYTHON
 
     #: What a subclass may do in another way, at the price of the compiled engine.

@@ -1,0 +1,86 @@
+"""SGLang's memory: the share of a GPU for weights and KV, and how many tokens that holds.
+
+The rules of SGLang 0.5.23. Its share was checked by its authors' code for seven sizes of GPU; the
+captured prefill sizes, of which it counts 8 MiB each, are taken as none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.budget.budget import GIB
+
+if TYPE_CHECKING:
+    from kvsim.catalog.spec import GpuSpec
+
+MIB = 2**20
+#: Sizes of GPU memory, in GiB, up to which a default holds, and the default.
+CHUNKS = ((20, 2048), (35, 4096), (60, 4096), (160, 8192))
+LARGEST_CHUNK = 16384
+#: Largest batch of a decode in a CUDA graph, for fewer than four GPUs and for more.
+GRAPHS = ((20, 8), (35, 48), (60, 32), (90, 256), (160, 256))
+SHARED_GRAPHS = ((20, 8), (35, 160), (60, 160), (90, 512), (160, 512))
+LARGEST_GRAPH = 512
+#: MiB that are kept at least on a GPU of more than 60 GiB.
+LEAST_RESERVED = 10240
+#: MiB for prefill graphs of a model with a latent KV.
+LATENT_GRAPHS = 1536
+#: Most requests that run, unless told.
+FEWEST_RUNNING, MOST_RUNNING = 2048, 4096
+
+
+def _by_size(sizes: tuple[tuple[int, int], ...], largest: int, gib: float) -> int:
+    return next((value for limit, value in sizes if gib < limit), largest)
+
+
+def default_chunk(gpu: GpuSpec) -> int:
+    """Return chunked_prefill_size for a GPU, tokens."""
+    return _by_size(CHUNKS, LARGEST_CHUNK, gpu.memory_bytes / GIB)
+
+
+def mem_fraction_static(
+    gpu: GpuSpec,
+    *,
+    chunk: int,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    has_latent: bool = False,
+) -> float:
+    """Return the share of GPU memory for weights and KV.
+
+    Parameters
+    ----------
+    chunk : chunked_prefill_size, or max_prefill_tokens without chunks
+    has_latent : the model keeps a latent instead of keys and values (MLA)
+    """
+    gib = gpu.memory_bytes / GIB
+    table = SHARED_GRAPHS if tensor_parallel_size >= 4 else GRAPHS
+    reserved = 512 + 1.5 * max(chunk, 2048)
+    reserved += 128 * tensor_parallel_size * pipeline_parallel_size
+    reserved += 2 * _by_size(table, LARGEST_GRAPH, gib)
+    reserved += LATENT_GRAPHS if has_latent else 0
+    if gib > 60:
+        reserved = max(reserved, LEAST_RESERVED)
+    total = gpu.memory_bytes / MIB
+    return round((total - reserved) / total, 3)
+
+
+def pool_bytes(gpu: GpuSpec, *, weights: int, overhead: int, fraction: float) -> int:
+    """Return the bytes left for KV once the weights are loaded.
+
+    Parameters
+    ----------
+    weights, overhead : bytes of weights, and of what is taken before they are loaded
+    fraction : mem_fraction_static
+    """
+    before = gpu.memory_bytes - overhead
+    return int(before - weights - before * (1 - fraction))
+
+
+def most_running(pool_tokens: int, context_length: int, asked: int | None) -> int:
+    """Return max_running_requests."""
+    most = asked
+    if most is None:
+        most = int(pool_tokens / context_length * 512)
+        most = min(max(most, FEWEST_RUNNING), MOST_RUNNING)
+    return max(min(most, pool_tokens // 2), 1)

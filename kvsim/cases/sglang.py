@@ -1,0 +1,177 @@
+"""A recorded schedule of SGLang: its file, and its requests as the rules read them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.cases.sglang_tokens import END_OF_SEQUENCE, numbers, pieces, rows_of, spans
+from kvsim.cost.constant import ConstantCost
+from kvsim.engine.contents import Contents, text_ranks
+from kvsim.engine.setup import Parts, make_kv
+from kvsim.kv.allocator_spec import AllocatorSpec
+from kvsim.kv.manager import KVCacheConfig
+from kvsim.sched.scheduler import SchedulerConfig
+from kvsim.sched.sglang import SglangScheduler
+from kvsim.sched.sglang_settings import SglangSettings
+
+#: Output segments of requests that name none: this plus their index.
+FIRST_OUTPUT_SEGMENT = 16000
+
+#: Numbers of eviction policies, where kvsim calls them by another name.
+EVICTION_NUMBERS = {"threshold": "tail_threshold"}
+
+Whole = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class SglangCaseConfig(_Part):
+    """What a schedule depends on; names are SGLang's. ``chunked_prefill_size`` None is off."""
+
+    page_size: Count
+    max_total_num_tokens: Count
+    max_running_requests: Count
+    chunked_prefill_size: Count | None
+    max_prefill_tokens: Count
+    schedule_policy: str
+    schedule_conservativeness: float
+    enable_mixed_chunk: bool
+    overlap: bool
+    radix_eviction_policy: str
+    disable_radix_cache: bool
+    enable_priority_scheduling: bool
+    schedule_low_priority_values_first: bool
+    priority_scheduling_preemption_threshold: int
+    disable_priority_preemption: bool
+    retraction_policy: Literal["length", "priority"]
+    prefill_max_requests: Count | None = None
+    context_length: Count
+    swa: dict[str, int] | None = None
+    hicache: dict[str, Any] | None = None
+    eviction_config: dict[str, int] = {}
+
+    @property
+    def settings(self) -> SglangSettings:
+        """What the scheduler is told."""
+        known = {
+            name: getattr(self, name)
+            for name in SglangSettings.__dataclass_fields__
+            if name in type(self).model_fields
+        }
+        return SglangSettings(**known, disable_overlap_schedule=not self.overlap)
+
+
+class SglangCaseRequest(_Part):
+    """A request: token j of its output is token j of ``out_seg``, number ``stop_at`` is EOS."""
+
+    id: str
+    arrival: Whole
+    segments: Annotated[list[list[int]], Field(min_length=1)]
+    max_new: Whole
+    stop_at: Count | None = None
+    ignore_eos: bool = False
+    priority: int = 0
+    extra_key: str | None = None
+    out_seg: int | None = None
+
+
+class SglangWorkload(_Part):
+    """The requests; those of one pass arrive in list order."""
+
+    requests: Annotated[list[SglangCaseRequest], Field(min_length=1)]
+
+
+class SglangCase(_Part):
+    """A workload, its configuration and what every pass of the loop left in the log."""
+
+    name: str = "case"
+    sglang: str
+    config: SglangCaseConfig
+    workload: SglangWorkload
+    steps: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    totals: dict[str, Any] = {}
+
+
+def tokens_layout() -> KVLayout:
+    """Return a layout of one byte per token."""
+    return KVLayout((LayerKV("full", None, 1),), kv_dtype("bf16"), 0)
+
+
+def parts_of(config: SglangCaseConfig) -> Parts:
+    """Return what the replica of a case is made of.
+
+    Raises
+    ------
+    ValueError
+        For parts of SGLang that kvsim has no rules for.
+    """
+    if config.swa is not None:
+        raise ValueError("config.swa: SGLang's pools of sliding windows are not modelled")
+    if config.hicache is not None:
+        raise ValueError("config.hicache: SGLang's host tier is not modelled")
+    settings = config.settings
+    kv_config = KVCacheConfig(
+        layout=tokens_layout(),
+        num_bytes=config.max_total_num_tokens,
+        block_size=config.page_size,
+        max_model_len=config.context_length,
+        enable_prefix_caching=not config.disable_radix_cache,
+    )
+    given = config.eviction_config
+    numbers_of = {EVICTION_NUMBERS.get(name, name): value for name, value in given.items()}
+    allocator = AllocatorSpec("radix", {"eviction": config.radix_eviction_policy, **numbers_of})
+    limits = SchedulerConfig(
+        max_model_len=config.context_length,
+        max_num_seqs=config.max_running_requests,
+        max_num_batched_tokens=config.max_prefill_tokens,
+        async_scheduling=config.overlap,
+        sglang=settings,
+    )
+    return Parts(
+        allocator=allocator,
+        scheduler="sglang",
+        scheduler_type=SglangScheduler,
+        kv_config=kv_config,
+        scheduler_config=limits,
+        num_steps_in_flight=1 + config.overlap,
+        kv=make_kv(allocator, kv_config),
+        cost=ConstantCost(None, seconds=1.0),
+    )
+
+
+def contents_of(requests: list[SglangCaseRequest]) -> Contents:
+    """Return the requests by row; their pieces go on with the outputs, EOS among them."""
+    prompts, contents = [], []
+    for row, request in enumerate(requests):
+        found = spans(request.segments)
+        prompts.append(sum(n for _, _, n in found))
+        given = [piece for span in found for piece in pieces(*span)]
+        out = FIRST_OUTPUT_SEGMENT + row if request.out_seg is None else request.out_seg
+        length = request.max_new + 2
+        if request.stop_at is None:
+            given += pieces(out, 0, length)
+        else:
+            given += pieces(out, 0, request.stop_at - 1)
+            given += [(END_OF_SEQUENCE, 0, 1), *pieces(out, request.stop_at, length)]
+        contents.append(given)
+    segments, offsets = rows_of(contents)
+    lists: dict[str, Any] = {
+        "num_prompt_tokens": prompts,
+        "max_tokens": [r.max_new for r in requests],
+        "segment_offsets": offsets,
+        "output_content_id": [2 + row for row in range(len(requests))],
+        "priority": [r.priority for r in requests],
+        "cache_salt": numbers(r.extra_key for r in requests),
+        "num_samples": np.ones(len(requests)),
+        "id_rank": text_ranks(r.id for r in requests),
+        "stop_at": [r.stop_at or 0 for r in requests],
+        "ignores_eos": [int(r.ignore_eos) for r in requests],
+    }
+    return Contents({name: np.array(rows) for name, rows in lists.items()}, segments)

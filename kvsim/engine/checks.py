@@ -1,0 +1,78 @@
+"""What does not go together in a configuration, each with its reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.engine import VLLM
+from kvsim.results.kv_events import check_path
+
+if TYPE_CHECKING:
+    from kvsim.budget.capacity import Memory
+    from kvsim.config import Config
+    from kvsim.kv.allocator_spec import AllocatorSpec
+    from kvsim.kv.manager import KVCacheManager
+    from kvsim.sched.scheduler import Scheduler
+
+
+def tells_events(config: Config) -> bool:
+    """Whether events of cached content are written."""
+    return config.kv_events_config is not None and config.kv_events_config.writes
+
+
+def check_events(config: Config, kv: KVCacheManager) -> None:
+    """Refuse events of what keeps no prefixes, and a file that cannot be written."""
+    if not tells_events(config):
+        return
+    if not kv.tells_events:
+        raise ValueError(
+            f"kv_events_config: allocator {config.allocator!r} has no blocks with content; paged "
+            "has"
+        )
+    assert config.kv_events_config is not None
+    check_path(str(config.kv_events_config.path))
+
+
+def check_states(config: Config, memory: Memory, allocator: AllocatorSpec) -> None:
+    """Refuse memory that has no rules for states."""
+    if not memory.model.num_state_layers:
+        return
+    if allocator.base != "paged" or config.kv_offloading_size is not None or allocator.swap:
+        raise ValueError(
+            f"allocator {config.allocator!r}: {memory.model.name} keeps states of Mamba or linear "
+            "attention, and only paged, without host memory, has blocks for them"
+        )
+    if config.scheduler not in (None, "vllm"):
+        raise ValueError(
+            f"scheduler {config.scheduler!r}: {memory.model.name} keeps states of Mamba or linear "
+            "attention; only vllm ends chunks where they can be cached"
+        )
+
+
+def check_speculation(
+    config: Config, memory: Memory, kind: type[Scheduler], scheduler: str
+) -> None:
+    """Refuse what cannot draft."""
+    if config.speculative_config is None:
+        return
+    if kind.rules_of != VLLM:
+        raise ValueError(f"speculative_config: scheduler {scheduler!r} drafts nothing; vllm does")
+    spec, tokens = config.speculative_config, step_tokens(memory, kind)
+    limits = (config.max_num_scheduled_tokens, config.long_prefill_token_threshold, tokens)
+    needed = max(spec.num_prefill_lookahead_tokens, spec.num_draft_slots) + 1
+    if min(limit for limit in limits if limit) < needed:
+        raise ValueError(
+            f"speculative_config: a step must have room for {needed} tokens of a request; "
+            "max_num_batched_tokens, max_num_scheduled_tokens and long_prefill_token_threshold "
+            "must not be smaller"
+        )
+    if config.num_lookahead_tokens:
+        raise ValueError(
+            "num_lookahead_tokens: follows from speculative_config; give one of the two"
+        )
+
+
+def step_tokens(memory: Memory, kind: type[Scheduler]) -> int:
+    """Most tokens of a step; one that computes whole prompts has room for the longest."""
+    longest = memory.limits.max_model_len if kind.whole_prompts else 0
+    return max(memory.limits.max_num_batched_tokens, longest)

@@ -1,0 +1,164 @@
+"""From a configuration to SGLang's settings: its pool, its limits, and what it does not go with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.budget.budget import GIB, engine_of
+from kvsim.budget.sglang import default_chunk, mem_fraction_static, most_running, pool_bytes
+from kvsim.kv.manager import ALLOCATORS
+from kvsim.records.engine import SGLANG
+from kvsim.sched.scheduler import SCHEDULERS
+from kvsim.sched.sglang_settings import SglangSettings
+from kvsim.sglang_options import SGLANG_FIELDS
+
+if TYPE_CHECKING:
+    from kvsim.budget.capacity import Memory
+    from kvsim.config import Config
+    from kvsim.kv.allocator_spec import AllocatorSpec
+    from kvsim.sched.scheduler import Scheduler
+
+#: Settings that are the flags of the same names.
+SAME_NAMES = (
+    *("prefill_max_requests", "schedule_policy", "schedule_conservativeness"),
+    *("enable_mixed_chunk", "max_prefill_tokens", "priority_scheduling_preemption_threshold"),
+    *("disable_priority_preemption", "retraction_policy", "max_new_tokens", "ignore_eos"),
+)
+
+
+def of_engine(config: Config) -> Config:
+    """Fill in the scheduler and the allocator of the engine asked for, and those that go together.
+
+    A scheduler that needs one allocator brings it, unless another one is asked for.
+    """
+    update = {}
+    if config.engine == "sglang" and config.scheduler is None:
+        update["scheduler"] = "sglang"
+    scheduler = update.get("scheduler", config.scheduler)
+    if scheduler is not None and "allocator" not in config.model_fields_set:
+        needed = getattr(SCHEDULERS.get(scheduler), "needs_allocator", None)
+        update |= {} if needed is None else {"allocator": needed}
+    return config.model_copy(update=update) if update else config
+
+
+def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], name: str) -> None:
+    """Refuse SGLang's parts beside others, and its settings without it.
+
+    Raises
+    ------
+    ValueError
+        With the reason.
+    """
+    needed = getattr(ALLOCATORS.get(allocator.base), "needs_scheduler", None)
+    if needed not in (None, name):
+        raise ValueError(
+            f"allocator {config.allocator!r}: its tree is filled at the checkpoints of scheduler "
+            f"{needed}, which {name!r} does not have"
+        )
+    if kind.needs_allocator not in (None, allocator.base):
+        raise ValueError(
+            f"scheduler {name!r}: it hands computed prompts to the tree of allocator "
+            f"{kind.needs_allocator}, and {config.allocator!r} has none"
+        )
+    if config.engine is not None and config.engine != ("vllm", "sglang")[kind.rules_of == SGLANG]:
+        raise ValueError(f"engine {config.engine}: scheduler {name!r} is another engine's")
+    if kind.rules_of != SGLANG:
+        for field in SGLANG_FIELDS:
+            if getattr(config, field) != type(config).model_fields[field].default:
+                raise ValueError(f"{field}: scheduler {name!r} has no such setting; sglang has")
+    elif config.pipeline_parallel_size > 1:
+        raise ValueError("pipeline_parallel_size: scheduler 'sglang' is modelled for one stage")
+
+
+def check_layers(memory: Memory, config: Config) -> None:
+    """Refuse a model whose layers keep different tokens.
+
+    Raises
+    ------
+    ValueError
+        With the reason.
+    """
+    kinds = {layer.kind for layer in memory.layout.layers}
+    if kinds - {"full"} and not config.disable_hybrid_kv_cache_manager:
+        raise ValueError(
+            f"scheduler 'sglang': {memory.model.name} has {', '.join(sorted(kinds - {'full'}))} "
+            "layers, whose pools are not modelled; with disable_hybrid_kv_cache_manager all layers "
+            "keep all tokens"
+        )
+
+
+def page_size_of(config: Config) -> int:
+    """Return tokens per page."""
+    if config.page_size is not None:
+        return config.page_size
+    return config.block_size if "block_size" in config.model_fields_set else 1
+
+
+def chunk_of(config: Config, memory: Memory) -> int | None:
+    """Return the tokens of a chunk, None without chunks."""
+    size = page_size_of(config)
+    if config.chunked_prefill_size is None:
+        return default_chunk(memory.gpu) // size * size or size
+    return config.chunked_prefill_size if config.chunked_prefill_size > 0 else None
+
+
+def pool_of(config: Config, memory: Memory) -> int:
+    """Return the tokens of the pool, SGLang's max_total_num_tokens.
+
+    With ``engine`` sglang, or a share of its own, SGLang's rule says how much memory is left; else
+    it is what the other allocators have.
+    """
+    pinned = config.kv_cache_memory_bytes or config.num_gpu_blocks_override
+    by_rule = config.engine == "sglang" or config.mem_fraction_static is not None
+    num_bytes = memory.num_gpu_blocks * memory.plan.bytes_per_block
+    if by_rule and not pinned:
+        num_bytes = _left_for_kv(config, memory)
+    size = page_size_of(config)
+    tokens = num_bytes // memory.layout.bytes_per_token
+    if config.max_total_tokens is not None:
+        tokens = min(tokens, config.max_total_tokens)
+    if tokens < size:
+        raise ValueError(
+            f"{memory.model.name} does not fit under SGLang's rules: its pool would hold {tokens} "
+            "tokens; raise mem_fraction_static, or take a larger tensor_parallel_size"
+        )
+    return tokens // size * size
+
+
+def _left_for_kv(config: Config, memory: Memory) -> int:
+    tp, engine = config.tensor_parallel_size, engine_of(config.vllm_version)
+    fraction = config.mem_fraction_static
+    if fraction is None:
+        fraction = mem_fraction_static(
+            memory.gpu,
+            chunk=chunk_of(config, memory) or config.max_prefill_tokens,
+            tensor_parallel_size=tp,
+            has_latent=memory.layout.layers[0].num_tensors == 1,
+        )
+    overhead = engine.base_gib + (engine.nccl_gib if tp > 1 else 0.0)
+    return pool_bytes(
+        memory.gpu,
+        weights=memory.budget.weights,
+        overhead=int(overhead * GIB),
+        fraction=fraction,
+    )
+
+
+def settings_of(config: Config, memory: Memory, *, overlap: bool) -> SglangSettings:
+    """Return what SGLang's scheduler is told."""
+    pool, longest = pool_of(config, memory), memory.limits.max_model_len
+    asked = config.max_running_requests or config.max_num_seqs
+    as_vllm = config.scheduling_policy == "priority"  # whose smaller values go first
+    return SglangSettings(
+        page_size=page_size_of(config),
+        max_total_num_tokens=pool,
+        max_running_requests=most_running(pool, longest, asked),
+        context_length=longest,
+        chunked_prefill_size=chunk_of(config, memory),
+        disable_overlap_schedule=not overlap,
+        disable_radix_cache=config.disable_radix_cache or config.enable_prefix_caching is False,
+        enable_priority_scheduling=config.enable_priority_scheduling or as_vllm,
+        schedule_low_priority_values_first=config.schedule_low_priority_values_first or as_vllm,
+        random_seed=config.seed,
+        **{name: getattr(config, name) for name in SAME_NAMES},
+    )

@@ -1,0 +1,163 @@
+"""Looking at a radix cache from outside: its nodes, who holds which slots, and a recount."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.records.memory import Views, head
+from kvsim.records.request import FINISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvsim.records.engine import Replica
+    from kvsim.records.radix import Pages, Radix
+
+
+class Seen(NamedTuple):
+    """A node as it is: its place, where it begins and ends, and the rest that a recount needs."""
+
+    place: int
+    start: int
+    end: int
+    page: int
+    parent: int
+    first_child: int
+    next: int
+    num_locks: int
+    heap_place: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of it."""
+        return self.end - self.start
+
+
+FIELDS = ("start", "end", "page", "parent", "first_child", "next", "num_locks", "place")
+
+
+class TreeView:
+    """The nodes and links of a tree, copied out of either memory."""
+
+    def __init__(self, tree: Radix) -> None:
+        self.size = tree.pages.page_size
+        self.next_page = head(tree.next_page, tree.pages.num_pages + 1)
+        count, rows = tree.num_nodes, tree.nodes
+        columns: list[Any]
+        if isinstance(rows, Views):
+            columns = [rows.array[name][:count].tolist() for name in FIELDS]
+        else:
+            columns = [[getattr(rows[k], name) for k in range(count)] for name in FIELDS]
+        self.rows = [Seen(k, *row) for k, row in enumerate(zip(*columns, strict=True))]
+
+    def chain(self, page: int, count: int) -> list[int]:
+        """Return pages that follow each other."""
+        found = []
+        for _ in range(count):
+            found.append(page)
+            page = self.next_page[page]
+        return found
+
+    def slots(self, page: int, num_tokens: int) -> list[int]:
+        """Return the first slots of a chain of pages."""
+        size = self.size
+        pages = self.chain(page, -(-num_tokens // size))
+        return [p * size + k for p in pages for k in range(size)][:num_tokens]
+
+    def nodes(self) -> Iterator[Seen]:
+        """Yield all nodes but the root, parents first."""
+        places = [self.rows[0].first_child]
+        while places:
+            k = places.pop()
+            while k:
+                yield self.rows[k]
+                places.append(self.rows[k].first_child)
+                k = self.rows[k].next
+
+    def path(self, k: int) -> list[int]:
+        """Return the slots of a node and all above it, in the order of tokens."""
+        found: list[list[int]] = []
+        while k:
+            found.append(self.slots(self.rows[k].page, self.rows[k].num_tokens))
+            k = self.rows[k].parent
+        return [slot for slots in reversed(found) for slot in slots]
+
+
+def free_pages(pages: Pages) -> list[int]:
+    """Return the free pages, the next one out first."""
+    ring = head(pages.free, pages.num_pages)
+    return (ring[pages.first :] + ring[: pages.first])[: pages.num_left]
+
+
+def own_slots(seen: TreeView, state: Replica, k: int) -> list[int]:
+    """Return the slots of a request behind its path in the tree."""
+    mine = state.sglang.progress[k]
+    return seen.slots(mine.page, state.requests[k].num_computed_tokens - mine.num_shared)
+
+
+def holders(state: Replica) -> list[int]:
+    """Return who holds a row."""
+    return [
+        k
+        for k in range(state.num_requests)
+        if state.requests[k].status != FINISHED and state.sglang.progress[k].row >= 0
+    ]
+
+
+def check_tree(state: Replica) -> None:
+    """Recount slots, locks and leaves.
+
+    Raises
+    ------
+    RuntimeError
+        Naming what does not add up.
+    """
+    tree, seen, held = state.kv.radix, TreeView(state.kv.radix), holders(state)
+    mine = {k: state.sglang.progress[k] for k in held}
+    nodes = list(seen.nodes())
+    pages = free_pages(tree.pages)
+    for node in nodes:
+        pages += seen.chain(node.page, node.num_tokens // seen.size)
+    for progress in mine.values():
+        pages += seen.chain(progress.page, progress.num_pages)
+    if sorted(pages) != list(range(1, tree.pages.num_pages + 1)):
+        raise RuntimeError(
+            f"invariants 2 and 4: {len(pages)} pages free, in the tree and of requests, "
+            f"{len(set(pages))} of them different, of {tree.pages.num_pages}"
+        )
+    check_locks(state, seen, nodes)
+    if len(nodes) != tree.num_live_nodes:
+        raise RuntimeError("nodes are miscounted")
+    own = sum(len(own_slots(seen, state, k)) for k in held)
+    if own != tree.num_own_tokens or sum(m.num_pages for m in mine.values()) != tree.num_own_pages:
+        raise RuntimeError("what requests hold outside the tree is miscounted")
+    rows = [m.row for m in mine.values()] + head(state.sglang.rows, state.sglang.num_rows)
+    if sorted(rows) != list(range(1, state.sglang.max_running + 1)):
+        raise RuntimeError("rows are lost, or given twice")
+
+
+def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
+    """Recount who holds which node, and what may be evicted."""
+    tree, locks = state.kv.radix, dict.fromkeys([node.place for node in nodes], 0)
+    for k in holders(state):
+        at = state.sglang.progress[k].node
+        if at and seen.rows[at].end != state.sglang.progress[k].num_shared:
+            raise RuntimeError("a request holds a node that does not end where its own pages begin")
+        while at:
+            locks[at] += 1
+            at = seen.rows[at].parent
+    for node in nodes:
+        if node.num_locks != locks[node.place]:
+            raise RuntimeError(
+                f"invariant 3: a node has {node.num_locks} locks, {locks[node.place]} hold it"
+            )
+        may_go = node.num_locks == 0 and not node.first_child
+        at = node.heap_place
+        if may_go != (at > 0) or (may_go and tree.heap[at] != node.place):
+            raise RuntimeError("the heap of leaves that may go is wrong")
+        if node.start != seen.rows[node.parent].end or not node.num_tokens:
+            raise RuntimeError("a node does not begin where its parent ends")
+    protected = sum(node.num_tokens for node in nodes if locks[node.place])
+    evictable = sum(node.num_tokens for node in nodes) - protected
+    if (protected, evictable) != (tree.num_protected, tree.num_evictable):
+        raise RuntimeError("protected or evictable tokens are miscounted")

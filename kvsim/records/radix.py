@@ -1,0 +1,146 @@
+"""Records of SGLang's prefix cache: pages, who holds them, and the radix tree over them.
+
+A page is followed by the next one of its node, or of its request: nodes and requests know their
+first page and how many there are. So a node is split, and a request's pages become a leaf, without
+moving anything. The root is node 0; 0 stands for no node elsewhere, so untouched memory is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.records.record import Record
+
+
+class Rank(IntEnum):
+    """What decides which leaf goes first; SGLang's radix_eviction_policy."""
+
+    LRU = 0
+    LFU = 1
+    FIFO = 2
+    MRU = 3
+    FILO = 4
+    SLRU = 5
+    PRIORITY = 6
+    TLRU = 7
+
+
+LRU, LFU, FIFO, MRU, FILO, SLRU, PRIORITY, TLRU = map(int, Rank)
+
+
+class WritePolicy(IntEnum):
+    """When nodes are copied to the host; NO_HOST is a tree without a host tier."""
+
+    NO_HOST = 0
+    WRITE_THROUGH = 1
+    WRITE_THROUGH_SELECTIVE = 2
+    WRITE_BACK = 3
+
+
+NO_HOST, WRITE_THROUGH, WRITE_THROUGH_SELECTIVE, WRITE_BACK = map(int, WritePolicy)
+
+
+@dataclass(slots=True)
+class Pages(Record):
+    """A page allocator: free pages in order, and those freed while a group is open."""
+
+    page_size: int = 1
+    num_pages: int = 0
+    free: list[int] = field(default_factory=list)  # a ring
+    first: int = 0  # place of the next one out
+    num_left: int = 0
+    is_grouping: bool = False
+    group: list[int] = field(default_factory=list)
+    num_grouped: int = 0
+    logs: bool = False  # what is freed, block by block
+    log: list[int] = field(default_factory=list)  # number of pages, and the first of them
+    num_logged: int = 0
+
+    @property
+    def num_unused_slots(self) -> int:
+        """Free slots."""
+        return self.num_left * self.page_size
+
+
+@dataclass(slots=True)
+class Node(Record):
+    """A stretch of tokens that all requests through it share, from ``start`` to ``end``."""
+
+    start: int = 0
+    end: int = 0
+    page: int = 0  # its first
+    parent: int = 0
+    first_child: int = 0
+    last_child: int = 0
+    next: int = 0  # sibling
+    previous: int = 0
+    key: int = 0  # of its parent and its first page
+    chain: int = 0  # next node in the bucket, or next free record
+    num_locks: int = 0
+    last_access: int = 0
+    created: int = 0
+    num_hits: int = 0
+    priority: int = 0
+    reach: int = 0  # most tokens of an insert through it
+    place: int = 0  # in the heap of leaves that may go, from 1 on
+    number: int = 0  # among its siblings
+    weight: int = 0  # requests that wait for it, or below it
+    is_tombstone: bool = False  # its sliding-window slots are gone
+    num_window_locks: int = 0
+    edge: int = 0  # mark of locks whose window ends here
+    newer: int = 0  # in the list of nodes with window slots
+    older: int = 0
+    on_host_only: bool = False
+    host_page: int = 0  # its first, if it has a copy
+    has_copy: bool = False
+    num_host_locks: int = 0
+    is_pending: bool = False  # its copy is on the way
+    host_place: int = 0  # in the heap of host leaves, from 1 on
+    is_queued: bool = False  # may lose its copy under write_back
+    queue_next: int = 0
+    queue_previous: int = 0
+
+    @property
+    def span(self) -> int:
+        """Tokens of it."""
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class Radix(Record):
+    """The tree, its pages, and what the last walk through it found."""
+
+    enabled: bool = True
+    pages: Pages = field(default_factory=Pages)
+    next_page: list[int] = field(default_factory=list)
+    content: list[int] = field(default_factory=list)  # of the token in a slot of the tree
+    index: list[int] = field(default_factory=list)  # and where it stands in its content
+    nodes: list[Node] = field(default_factory=list)
+    num_nodes: int = 1  # made so far, the root among them
+    free_node: int = 0  # the first of those given back
+    num_live_nodes: int = 0
+    num_children: int = 0  # added to any node so far
+    buckets: list[int] = field(default_factory=list)
+    bucket_mask: int = 0
+    heap: list[int] = field(default_factory=list)  # leaves that may go, from place 1 on
+    num_leaves: int = 0
+    clock: int = 0  # every use ticks it
+    num_evictable: int = 0  # tokens
+    num_protected: int = 0
+    rank: int = LRU
+    protected_threshold: int = 2  # slru: hits of a protected node
+    tail_threshold: int = 0  # tlru
+    next_prompt_estimate: int = 0
+
+    segment: int = 0  # of the request that walks: the piece, and how far in it
+    offset: int = 0
+    node: int = 0  # that the last match or insert ended at
+    num_found: int = 0  # tokens up to there
+    num_same: int = 0  # tokens of a child that a step down has found equal
+    page: int = 0  # of the request that inserts: its first page that is its own
+
+    token_bytes: int = 0
+    num_own_pages: int = 0  # of requests, outside the tree
+    num_own_tokens: int = 0
+    num_internal: int = 0  # slots in them that nobody will use

@@ -1,0 +1,147 @@
+"""Records of SGLang's scheduler, and of how far a request has come under it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvsim.records.record import NONE, Record
+
+
+class Order(IntEnum):
+    """Who is admitted next; SGLang's schedule_policy."""
+
+    FCFS = 0
+    LPM = 1
+    DFS_WEIGHT = 2
+    HRRN = 3
+    LOF = 4
+    SHORTEST_PREFILL_FIRST = 5
+    RANDOM = 6
+
+
+FCFS, LPM, DFS_WEIGHT, HRRN, LOF, SHORTEST_PREFILL_FIRST, RANDOM = map(int, Order)
+
+
+class Mode(IntEnum):
+    """What a batch computes."""
+
+    NO_BATCH = 0
+    EXTEND = 1
+    MIXED = 2
+    DECODE = 3
+
+
+NO_BATCH, EXTEND, MIXED, DECODE = map(int, Mode)
+
+
+class Verdict(IntEnum):
+    """How a prefill pass goes on after a request."""
+
+    CONTINUE = 0
+    NO_TOKEN = 1
+    OTHER = 2
+
+
+CONTINUE, NO_TOKEN, OTHER = map(int, Verdict)
+
+
+@dataclass(slots=True)
+class Progress(Record):
+    """How far a request has come; beside its record, which holds ``num_computed_tokens``.
+
+    ``prefix`` tokens are matched or computed when its next chunk is built, up to ``end``. The first
+    ``num_shared`` tokens lie in the tree, on the path of ``node``; behind them come its own pages.
+    """
+
+    max_new: int = 0
+    stop: int = 0  # the output at which it ends by itself, 0 for none
+    ignores_eos: bool = False
+    prefix: int = 0
+    end: int = 0
+    num_known: int = 0  # tokens known when its batch was built
+    num_shared: int = 0
+    num_inserted: int = 0
+    node: int = 0  # that it holds
+    row: int = NONE
+    page: int = 0
+    last_page: int = 0
+    num_pages: int = 0
+    num_internal: int = 0  # slots in its last page that it will not use
+    number: int = 0  # of its last entry into the queue
+    seen: int = 0  # tokens processed when it entered
+    is_retracted: bool = False
+    is_listed: bool = False  # in the running batch or the last one
+    tried_known: int = 0  # as the last attempt to admit it left them
+    tried_prefix: int = 0
+    is_victim: bool = False
+    is_late: bool = False  # deferred: another one with the same beginning goes first
+    group: int = 0  # of requests with the same beginning
+    matched: int = 0  # the node that its last match in the queue ended at
+    num_match: int = 0
+    first: float = 0.0  # sort keys
+    second: float = 0.0
+    third: int = 0
+
+
+@dataclass(slots=True)
+class Sglang(Record):
+    """The scheduler's settings and state; names are SGLang's."""
+
+    page_size: int = 1
+    pool_size: int = 0  # max_total_num_tokens
+    context_len: int = 0
+    max_running: int = 0
+    chunk_size: int = 0  # 0 for off
+    max_prefill_tokens: int = 0
+    prefill_max_requests: int = 0  # 0 for no limit
+    order: int = FCFS
+    mixes: bool = False
+    by_priority: bool = False
+    sign: int = -1  # 1 if low values go first
+    preempts: bool = False
+    threshold: int = 0
+    retracts_by_priority: bool = False
+    init_ratio: float = 0.7
+    min_ratio: float = 0.14
+    decay: float = 0.0
+    max_new_tokens: int = 0  # that requests say they generate at most; 0: what they do
+    ignore_eos: bool = False
+    python: object = None  # draws the order of policy random
+
+    progress: list[Progress] = field(default_factory=list)  # beside the requests
+    ratio: float = 0.7
+    is_full: bool = False  # of the running batch
+    running: list[int] = field(default_factory=list)
+    num_running: int = 0
+    running_tokens: int = 0  # that the running batch extended when it was a prefill
+    last: list[int] = field(default_factory=list)  # the last batch, if a prefill
+    num_last: int = 0
+    last_mode: int = NO_BATCH
+    last_tokens: int = 0
+    last_chunked: int = NONE
+    chunked: int = NONE
+    rows: list[int] = field(default_factory=list)  # free ones
+    num_rows: int = 0
+    num_entries: int = 0  # into the queue so far
+    processed: int = 0
+    sorts_by_tree: bool = False
+    num_sorts: int = 0  # that matched nothing
+    is_idle: bool = True
+    is_dead: bool = False  # out of memory in a prefill
+    num_retractions: int = 0
+    order_now: list[int] = field(default_factory=list)  # scratch: who is sorted
+    merged: list[int] = field(default_factory=list)  # scratch
+    admitted: list[int] = field(default_factory=list)
+    num_admitted: int = 0
+    preempted: list[int] = field(default_factory=list)  # in the pass under way
+    num_preempted: int = 0
+
+    budget: float = 0.0  # tot: tokens promised so far in the pass
+    current: int = 0  # cur: tokens taken so far in the pass
+    rem_input: int = 0
+    rem_chunk: int = 0
+    num_mixed: int = 0
+    num_states: int = -1  # of the outlook; -1 until it is made
+    states_left: list[float] = field(default_factory=list)
+    states_held: list[int] = field(default_factory=list)

@@ -1,0 +1,46 @@
+"""A request that arrives: how much it may generate, and where it stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.rules.sglang.held import forget_progress
+from kvsim.rules.sglang.pages import ceil_page
+from kvsim.rules.sglang.waiting import enter_queue
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+
+
+def add_sglang(state: Replica, k: int) -> None:
+    """Queue a new arrival; its output is cut at what context and pool hold."""
+    scheduler, trace = state.sglang, state.trace
+    request, mine = state.requests[k], state.sglang.progress[k]
+    row, prompt = request.request_id, request.num_prompt_tokens
+    asked, stop = trace.max_tokens[row], 0
+    if trace.has_stops:
+        stop = trace.stop_at[row]
+    elif scheduler.max_new_tokens > asked:
+        asked, stop = scheduler.max_new_tokens, asked
+    mine.ignores_eos = scheduler.ignore_eos or (trace.has_stops and trace.ignores_eos[row] > 0)
+    longest = min(scheduler.context_len - 1, scheduler.pool_size - 1) - prompt - 1
+    asked = max(0, min(asked, longest))
+    size = scheduler.page_size
+    mine.max_new = max(0, min(asked, scheduler.pool_size - ceil_page(prompt, size) - size - 1))
+    request.max_tokens = max(mine.max_new, 1)
+    if 0 < stop < request.max_tokens and not mine.ignores_eos:
+        request.max_tokens = stop
+    request.end = prompt + request.max_tokens
+    mine.row = NONE
+    mine.num_internal = 0
+    mine.is_retracted = False
+    mine.is_listed = False
+    mine.is_victim = False
+    mine.tried_known = 0
+    mine.tried_prefix = 0
+    mine.num_match = 0
+    mine.end = 0
+    forget_progress(request, mine)
+    scheduler.is_idle = False
+    enter_queue(state, k)

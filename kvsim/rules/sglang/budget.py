@@ -1,0 +1,70 @@
+"""The budget of a prefill pass: what is promised to those who run, and what is left for others.
+
+Requests that run are expected to use a share of what they may still generate, ``ratio``; a request
+that is admitted is promised all of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.sglang import CONTINUE, NO_TOKEN, OTHER
+from kvsim.rules.sglang.causes import num_available
+from kvsim.rules.sglang.pages import ceil_page
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+
+#: Most output tokens of a request that admission counts (SGLang's clip).
+MOST_NEW_TOKENS = 4096
+
+
+def open_budget(state: Replica) -> None:
+    """Begin the budget of a pass: what running requests are expected to take."""
+    scheduler = state.sglang
+    scheduler.num_mixed = scheduler.num_running if scheduler.mixes else 0
+    scheduler.rem_input = scheduler.max_prefill_tokens - scheduler.num_mixed
+    scheduler.rem_chunk = scheduler.chunk_size - scheduler.num_mixed
+    scheduler.current = scheduler.num_mixed
+    scheduler.budget = float(scheduler.num_mixed)
+    for place in range(scheduler.num_running):
+        scheduler.budget += promised(state, scheduler.running[place])
+    scheduler.num_admitted = 0
+    scheduler.num_states = -1
+
+
+def promised(state: Replica, k: int) -> float:
+    """Tokens that a running request is expected to generate yet."""
+    mine = state.sglang.progress[k]
+    left = min(mine.max_new - state.requests[k].num_output_tokens, MOST_NEW_TOKENS)
+    return left * (1.0 if mine.ignores_eos else state.sglang.ratio)
+
+
+def rem_total(state: Replica) -> float:
+    """Tokens that are neither taken nor promised."""
+    return num_available(state.kv.radix) - state.sglang.budget
+
+
+def rem_current(state: Replica) -> int:
+    """Tokens that are not taken."""
+    return num_available(state.kv.radix) - state.sglang.current
+
+
+def verdict_of(state: Replica) -> int:
+    """Say whether the budget leaves room for more."""
+    scheduler = state.sglang
+    if rem_total(state) <= 0 or rem_current(state) <= 0:
+        return NO_TOKEN
+    if scheduler.rem_input <= 0 or (scheduler.chunk_size > 0 and scheduler.rem_chunk <= 0):
+        return OTHER
+    return CONTINUE
+
+
+def charge_prefill(state: Replica, num_tokens: int, max_new: int) -> None:
+    """Take tokens of a prompt, and promise outputs, out of the budget."""
+    scheduler, size = state.sglang, state.sglang.page_size
+    num_tokens = ceil_page(num_tokens, size)
+    scheduler.budget += num_tokens + size + max_new
+    scheduler.current += num_tokens + size
+    scheduler.rem_input -= num_tokens
+    scheduler.rem_chunk -= num_tokens

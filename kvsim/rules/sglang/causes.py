@@ -1,0 +1,37 @@
+"""What the slots of a radix cache are used for.
+
+Tokens of requests count once, in the tree or outside. What nobody holds in the tree may be evicted:
+it is unallocated, and cached. Output tokens to come hold nothing, so only the rest of a request's
+last page is reserved, or internal where it will never be written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.radix import Radix
+
+
+def num_available(tree: Radix) -> int:
+    """Slots that are free or whose tokens may be evicted."""
+    return tree.pages.num_unused_slots + tree.num_evictable
+
+
+def radix_usage(tree: Radix) -> float:
+    """Share of the slots that requests hold."""
+    num_slots = tree.pages.num_pages * tree.pages.page_size
+    return (num_slots - num_available(tree)) / num_slots if num_slots > 0 else 0.0
+
+
+def measure_radix(kv: KV) -> None:
+    """Count a radix cache's slots by cause."""
+    tree, usage = kv.radix, kv.usage
+    own = tree.num_own_pages * tree.pages.page_size
+    usage.token_states = (tree.num_protected + tree.num_own_tokens) * tree.token_bytes
+    usage.reservation = (own - tree.num_own_tokens - tree.num_internal) * tree.token_bytes
+    usage.internal = tree.num_internal * tree.token_bytes
+    usage.external = 0
+    usage.unallocated = num_available(tree) * tree.token_bytes
+    usage.cached = tree.num_evictable * tree.token_bytes

@@ -1,0 +1,71 @@
+"""The decode batch: a slot for every running request, or fewer requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.sglang import DECODE
+from kvsim.rules.sglang.held import extend_slots
+from kvsim.rules.sglang.nodes import make_room
+from kvsim.rules.sglang.retraction import decodes_fit, retract_decodes
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+
+
+def drop_finishing(state: Replica) -> int:
+    """Take out who gets its last token from the batch under way; returns how many."""
+    scheduler, kept = state.sglang, 0
+    for place in range(scheduler.num_running):
+        k = scheduler.running[place]
+        request, mine = state.requests[k], scheduler.progress[k]
+        if request.num_in_flight_tokens > 0 and request.num_output_tokens + 1 >= mine.max_new:
+            mine.is_listed = False
+        else:
+            scheduler.running[kept] = k
+            kept += 1
+    dropped = scheduler.num_running - kept
+    scheduler.num_running = kept
+    if dropped > 0:
+        scheduler.is_full = False
+    return dropped
+
+
+def build_decode(state: Replica, batch: Batch) -> None:
+    """Let the running requests decode; if they do not fit, some of them are retracted."""
+    scheduler, before = state.sglang, state.sglang.num_running
+    finishing = drop_finishing(state)
+    if scheduler.num_running == 0:
+        return
+    if decodes_fit(state):
+        scheduler.ratio = max(scheduler.ratio - scheduler.decay, scheduler.min_ratio)
+    elif finishing > 0:  # their slots come back with their last token
+        return
+    else:
+        retract_decodes(state)
+    if scheduler.num_running < before:
+        scheduler.is_full = False
+    if scheduler.num_running > 0:
+        add_decodes(state, batch)
+        scheduler.last_mode = DECODE
+        scheduler.processed += scheduler.running_tokens
+
+
+def add_decodes(state: Replica, batch: Batch) -> None:
+    """Give every running request a slot; room is made for a page each, needed or not."""
+    scheduler, tree = state.sglang, state.kv.radix
+    make_room(tree, scheduler.page_size * scheduler.num_running)
+    for place in range(scheduler.num_running):
+        k = scheduler.running[place]
+        request, mine, entry = state.requests[k], scheduler.progress[k], batch.entries[batch.size]
+        end = request.num_computed_tokens + 1
+        if end <= request.max_computed_tokens:
+            state.totals.num_recomputed_tokens += 1
+        extend_slots(tree, request, mine, end)
+        batch.size += 1
+        entry.request = k
+        entry.num_tokens = 1
+        entry.end = end
+        entry.num_drafts = 0
+        entry.unfinished = 0
+        request.num_in_flight_tokens += 1

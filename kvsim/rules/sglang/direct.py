@@ -1,0 +1,62 @@
+"""Operations on the radix tree alone, one by one, as recorded cases have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.engine import EVICT, INSERT, LOCK, MATCH, UNLOCK
+from kvsim.rules.arrival import describe
+from kvsim.rules.sglang.nodes import evict_tokens, lock_path, make_room, unlock_path
+from kvsim.rules.sglang.pages import floor_page, take_page
+from kvsim.rules.sglang.walk import insert_key, match_prefix
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.radix import Radix
+    from kvsim.records.request import Request
+
+
+def operate(state: Replica, command: int, argument: int) -> int:
+    """Do an operation; ``argument`` is a row of the trace, a node, or a number of tokens.
+
+    Returns the tokens evicted, or 1 where an insert found no room. ``tree.node`` and
+    ``tree.num_found`` say what was matched.
+    """
+    tree, request = state.kv.radix, state.probe
+    if command == LOCK:
+        lock_path(tree, argument)
+    elif command == UNLOCK:
+        unlock_path(tree, argument)
+    elif command == EVICT:
+        return evict_tokens(tree, argument)
+    else:
+        describe(state, request, argument)
+        tree.node = 0
+        tree.num_found = 0
+        if command in (MATCH, INSERT):
+            match_prefix(tree, request, request.num_prompt_tokens)
+        if command != MATCH:
+            return insert_behind(tree, request, tree.node, tree.num_found)
+    return 0
+
+
+def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int:
+    """Take pages for what is not matched and insert all; 1 if there are not enough."""
+    size = tree.pages.page_size
+    num_tokens = floor_page(request.num_prompt_tokens, size)
+    lock_path(tree, node)
+    make_room(tree, num_tokens - matched)
+    if tree.pages.num_unused_slots < num_tokens - matched:
+        unlock_path(tree, node)
+        return 1
+    last = 0
+    for k in range((num_tokens - matched) // size):
+        page = take_page(tree.pages)
+        if k == 0:
+            tree.page = page
+        else:
+            tree.next_page[last] = page
+        last = page
+    insert_key(tree, request, num_tokens, node, matched, request.priority)
+    unlock_path(tree, node)
+    return 0

@@ -1,0 +1,92 @@
+"""Building a prefill batch: rows, slots, and the decodes that are mixed in."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.request import RUNNING
+from kvsim.records.sglang import EXTEND, MIXED
+from kvsim.rules.sglang.decode import add_decodes, drop_finishing
+from kvsim.rules.sglang.held import extend_slots, take_rows
+from kvsim.rules.sglang.nodes import make_room
+from kvsim.rules.sglang.retraction import decodes_fit
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+
+
+def build_prefill(state: Replica, batch: Batch) -> None:
+    """Make a batch of those admitted, chunked one first; decodes join it where they are mixed."""
+    scheduler, tree = state.sglang, state.kv.radix
+    needed, num_new = 0, 0
+    for place in range(scheduler.num_admitted):
+        mine = scheduler.progress[scheduler.admitted[place]]
+        needed += mine.end - mine.prefix
+        num_new += mine.row == NONE
+    take_rows(state, num_new)
+    if scheduler.page_size > 1:
+        needed += scheduler.page_size * scheduler.num_admitted
+    make_room(tree, needed)
+    scheduler.num_last = 0
+    scheduler.last_tokens = 0
+    for place in range(scheduler.num_admitted):
+        add_prefill(state, batch, scheduler.admitted[place])
+    batch.num_extends = batch.size
+    scheduler.last_mode = EXTEND
+    scheduler.last_chunked = scheduler.chunked
+    if scheduler.mixes and scheduler.chunk_size > 0 and scheduler.num_running > 0:
+        mix_decodes(state, batch)
+    scheduler.processed += scheduler.last_tokens
+
+
+def add_prefill(state: Replica, batch: Batch, k: int) -> None:
+    """Give a request of the batch its slots."""
+    scheduler, tree = state.sglang, state.kv.radix
+    request, mine = state.requests[k], scheduler.progress[k]
+    if request.num_computed_tokens == 0:  # new in the batch, behind what it has matched
+        request.num_computed_tokens = mine.prefix
+        request.status = RUNNING
+        mine.is_retracted = False
+        if math.isnan(request.first_scheduled_time):
+            request.first_scheduled_time = state.clock
+            request.num_cached_tokens = mine.prefix
+    mine.num_known = request.num_tokens
+    size = scheduler.page_size
+    num_pages = -(-mine.end // size) - (mine.num_shared // size + mine.num_pages)
+    if num_pages > tree.pages.num_left:
+        scheduler.is_dead = True
+        return
+    extend_slots(tree, request, mine, mine.end)
+    num_tokens = mine.end - mine.prefix
+    if mine.prefix < request.max_computed_tokens:
+        recomputed = min(mine.end, request.max_computed_tokens) - mine.prefix
+        state.totals.num_recomputed_tokens += recomputed
+    entry = batch.entries[batch.size]
+    batch.size += 1
+    entry.request = k
+    entry.num_tokens = num_tokens
+    entry.end = mine.end
+    entry.num_drafts = 0
+    entry.unfinished = int(k == scheduler.chunked)
+    request.num_in_flight_tokens += num_tokens
+    mine.is_listed = True
+    scheduler.last[scheduler.num_last] = k
+    scheduler.num_last += 1
+    scheduler.last_tokens += num_tokens
+
+
+def mix_decodes(state: Replica, batch: Batch) -> None:
+    """Let the running requests decode in a prefill batch, if all of them fit."""
+    scheduler = state.sglang
+    drop_finishing(state)
+    if scheduler.num_running == 0 or not decodes_fit(state):
+        return
+    add_decodes(state, batch)
+    for place in range(scheduler.num_running):
+        scheduler.last[scheduler.num_last] = scheduler.running[place]
+        scheduler.num_last += 1
+    scheduler.last_tokens += scheduler.num_running
+    scheduler.num_running = 0
+    scheduler.last_mode = MIXED

@@ -1,0 +1,137 @@
+"""What a request holds: a path of the tree, its own pages behind it, and a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED
+from kvsim.rules.batch import recycle
+from kvsim.rules.sglang.nodes import lock_path, unlock_path
+from kvsim.rules.sglang.pages import floor_page, free_chain, take_page
+from kvsim.rules.sglang.walk import cut_at_prompt, insert_key
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.radix import Radix
+    from kvsim.records.request import Request
+    from kvsim.records.sglang import Progress
+
+
+def append_page(tree: Radix, mine: Progress) -> None:
+    """Give a request another page; there is one."""
+    page = take_page(tree.pages)
+    if mine.num_pages == 0:
+        mine.page = page
+    else:
+        tree.next_page[mine.last_page] = page
+    mine.last_page = page
+    mine.num_pages += 1
+    tree.num_own_pages += 1
+
+
+def extend_slots(tree: Radix, request: Request, mine: Progress, end: int) -> None:
+    """Give a request slots up to a token: the rest of its last page, then new pages."""
+    size = tree.pages.page_size
+    while mine.num_shared + mine.num_pages * size < end:
+        append_page(tree, mine)
+    tree.num_own_tokens += end - max(request.num_computed_tokens, mine.num_shared)
+    request.num_computed_tokens = end
+    count_internal(tree, request, mine)
+
+
+def count_internal(tree: Radix, request: Request, mine: Progress) -> None:
+    """Count the slots of a request's last page behind its end."""
+    tree.num_internal -= mine.num_internal
+    slots = mine.num_shared + mine.num_pages * tree.pages.page_size
+    mine.num_internal = max(slots - max(request.max_slots, request.num_computed_tokens), 0)
+    tree.num_internal += mine.num_internal
+
+
+def own_tokens(request: Request, mine: Progress) -> int:
+    """Tokens of a request behind its path in the tree."""
+    return request.num_computed_tokens - mine.num_shared
+
+
+def checkpoint(state: Replica, request: Request, mine: Progress, upto: int) -> None:
+    """Hand a request's first tokens to the tree, and cut the tree at its prompt's end."""
+    tree = state.kv.radix
+    if not tree.enabled:
+        return
+    size = tree.pages.page_size
+    num_tokens = floor_page(min(upto, mine.num_known), size)
+    tree.page = mine.page
+    insert_key(tree, request, num_tokens, mine.node, mine.num_inserted, request.priority)
+    last = tree.node
+    mine.num_inserted = max(mine.num_inserted, num_tokens)
+    prompt = floor_page(request.num_prompt_tokens, size)
+    if 0 < prompt < num_tokens:
+        cut_at_prompt(tree, last, prompt, request.priority + 1)
+    unlock_path(tree, mine.node)
+    lock_path(tree, last)
+    shed_pages(tree, mine, num_tokens - mine.num_shared)
+    mine.page = tree.page
+    mine.node = last
+    count_internal(tree, request, mine)
+
+
+def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
+    """Note that a request's first own pages, so many tokens of them, are the tree's."""
+    num_pages = num_tokens // tree.pages.page_size
+    mine.num_shared += num_tokens
+    mine.num_pages -= num_pages
+    tree.num_own_pages -= num_pages
+    tree.num_own_tokens -= num_tokens
+
+
+def release_request(state: Replica, k: int, keeps: bool) -> None:
+    """Take back all that a request holds; its computed tokens stay in the tree if they are kept."""
+    request, mine, tree = state.requests[k], state.sglang.progress[k], state.kv.radix
+    if keeps:
+        mine.num_known = request.num_tokens
+        checkpoint(state, request, mine, min(request.num_computed_tokens, request.num_tokens))
+    free_chain(tree.pages, tree.next_page, mine.page, mine.num_pages)
+    tree.num_own_pages -= mine.num_pages
+    tree.num_own_tokens -= own_tokens(request, mine)
+    tree.num_internal -= mine.num_internal
+    unlock_path(tree, mine.node)
+    give_row(state, mine)
+    forget_progress(request, mine)
+
+
+def forget_progress(request: Request, mine: Progress) -> None:
+    """Bring a request to where nothing of it is computed."""
+    mine.num_pages = 0
+    mine.num_internal = 0
+    mine.num_shared = 0
+    mine.num_inserted = 0
+    mine.node = 0
+    mine.prefix = 0
+    request.num_computed_tokens = 0
+
+
+def take_rows(state: Replica, count: int) -> None:
+    """Take the last free rows for the new requests of a batch, in their order."""
+    first = state.sglang.num_rows - count
+    state.sglang.num_rows = first
+    at = first
+    for place in range(state.sglang.num_admitted):
+        mine = state.sglang.progress[state.sglang.admitted[place]]
+        if mine.row == NONE:
+            mine.row = state.sglang.rows[at]
+            at += 1
+    state.num_running += count
+
+
+def give_row(state: Replica, mine: Progress) -> None:
+    """Give a row back."""
+    state.sglang.rows[state.sglang.num_rows] = mine.row
+    state.sglang.num_rows += 1
+    state.num_running -= 1
+    mine.row = NONE
+
+
+def let_go(state: Replica, k: int) -> None:
+    """Use the record of a request that has ended again, unless a batch still names it."""
+    if state.requests[k].status == FINISHED and not state.sglang.progress[k].is_listed:
+        recycle(state, k)

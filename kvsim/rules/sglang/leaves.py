@@ -1,0 +1,100 @@
+"""The leaves that may go, in a heap by rank: who is evicted next stands first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.radix import FIFO, FILO, LFU, LRU, MRU, PRIORITY, SLRU, TLRU
+
+if TYPE_CHECKING:
+    from kvsim.records.radix import Radix
+
+
+def rank_of(tree: Radix, k: int) -> int:
+    """Return what decides before the last access when a leaf goes; less goes earlier."""
+    node = tree.nodes[k]
+    if tree.rank == LRU:
+        return node.last_access
+    if tree.rank == LFU:
+        return node.num_hits
+    if tree.rank == FIFO:
+        return node.created
+    if tree.rank == MRU:
+        return -node.last_access
+    if tree.rank == FILO:
+        return -node.created
+    if tree.rank == SLRU:
+        return int(node.num_hits >= tree.protected_threshold)
+    if tree.rank == PRIORITY:
+        return node.priority
+    if tree.rank == TLRU:
+        needed = max(node.reach + tree.next_prompt_estimate - tree.tail_threshold, 0)
+        return -1 if node.start >= needed else 0
+    return 0
+
+
+def goes_before(tree: Radix, a: int, b: int) -> bool:
+    """Whether a leaf is evicted before another."""
+    first, second = rank_of(tree, a), rank_of(tree, b)
+    if first != second:
+        return first < second
+    return tree.nodes[a].last_access < tree.nodes[b].last_access
+
+
+def raise_leaf(tree: Radix, place: int) -> int:
+    """Move a leaf towards the front of the heap, to where it belongs; returns where that is."""
+    heap = tree.heap
+    k = heap[place]
+    while place > 1 and goes_before(tree, k, heap[place // 2]):
+        heap[place] = heap[place // 2]
+        tree.nodes[heap[place]].place = place
+        place //= 2
+    heap[place] = k
+    tree.nodes[k].place = place
+    return place
+
+
+def sink_leaf(tree: Radix, place: int) -> None:
+    """Move a leaf away from the front of the heap, to where it belongs."""
+    heap = tree.heap
+    k = heap[place]
+    while 2 * place <= tree.num_leaves:
+        child = 2 * place
+        if child < tree.num_leaves and goes_before(tree, heap[child + 1], heap[child]):
+            child += 1
+        if not goes_before(tree, heap[child], k):
+            break
+        heap[place] = heap[child]
+        tree.nodes[heap[place]].place = place
+        place = child
+    heap[place] = k
+    tree.nodes[k].place = place
+
+
+def may_go(tree: Radix, k: int) -> bool:
+    """Whether a node is a leaf that nobody holds."""
+    node = tree.nodes[k]
+    return k != 0 and node.num_locks == 0 and node.first_child == 0
+
+
+def settle_leaf(tree: Radix, k: int) -> None:
+    """Bring the heap up to date with what has become of a node."""
+    node = tree.nodes[k]
+    if may_go(tree, k):
+        if node.place == 0:
+            tree.num_leaves += 1
+            node.place = tree.num_leaves
+            tree.heap[node.place] = k
+        sink_leaf(tree, raise_leaf(tree, node.place))
+    elif node.place > 0:
+        leave_heap(tree, k)
+
+
+def leave_heap(tree: Radix, k: int) -> None:
+    """Take a leaf out of the heap."""
+    place, last = tree.nodes[k].place, tree.heap[tree.num_leaves]
+    tree.nodes[k].place = 0
+    tree.num_leaves -= 1
+    if last != k:
+        tree.heap[place] = last
+        sink_leaf(tree, raise_leaf(tree, place))

@@ -1,0 +1,173 @@
+"""A pass of SGLang's loop, normal or overlapped, and what becomes of its output."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED
+from kvsim.records.sglang import NO_BATCH
+from kvsim.rules.abort import ENDED, REJECTED, end_request
+from kvsim.rules.batch import batch_at
+from kvsim.rules.price import price
+from kvsim.rules.recorder import note_gap, record_step, write_step
+from kvsim.rules.sglang.decode import build_decode
+from kvsim.rules.sglang.extend import build_prefill
+from kvsim.rules.sglang.held import checkpoint, let_go, release_request
+from kvsim.rules.sglang.pages import close_group, open_group
+from kvsim.rules.sglang.prefill import choose_prefills
+from kvsim.rules.sglang.waiting import leave_waiting
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+
+
+def pass_sglang(state: Replica) -> bool:
+    """Decide a batch and launch it behind the one under way; False if SGLang dies of it."""
+    batch = batch_at(state, state.num_batches)
+    schedule_sglang(state, batch)
+    if batch.size > 0:
+        time = price(state, batch)
+        start = max(state.clock, state.stage_free_time)
+        batch.end = state.stage_free_time = start + time
+        if state.record_steps:
+            write_step(state, batch, start, time)
+        record_step(state)
+        state.num_empty_steps = 0
+        state.num_batches += 1
+        state.must_complete = state.num_batches >= state.limits.depth
+    elif state.num_batches > 0:
+        state.must_complete = True
+    else:
+        rest(state)
+    return not state.sglang.is_dead
+
+
+def schedule_sglang(state: Replica, batch: Batch) -> None:
+    """Decide the next batch: a prefill if anybody can be admitted, else a decode."""
+    scheduler = state.sglang
+    keep_chunk(state)
+    merge_last(state)
+    drop_finished(state)
+    scheduler.last_mode = NO_BATCH
+    batch.num_extends = 0
+    if choose_prefills(state):
+        build_prefill(state, batch)
+    elif scheduler.num_running > 0:
+        build_decode(state, batch)
+    state.steady = False
+
+
+def keep_chunk(state: Replica) -> None:
+    """Hand the last chunk of the request that is computed in chunks to the tree."""
+    if state.sglang.chunked == NONE:
+        return
+    k = state.sglang.chunked
+    request, mine = state.requests[k], state.sglang.progress[k]
+    if mine.end > mine.prefix:
+        checkpoint(state, request, mine, mine.end)
+        mine.prefix = mine.end
+
+
+def merge_last(state: Replica) -> None:
+    """Let those of the last prefill batch run who go on, behind those who run."""
+    scheduler = state.sglang
+    if scheduler.num_last == 0:
+        return
+    kept = 0
+    for place in range(scheduler.num_last):
+        k = scheduler.last[place]
+        ended = state.requests[k].status == FINISHED
+        if ended or k == scheduler.chunked or k == scheduler.last_chunked:  # noqa: PLR1714
+            scheduler.progress[k].is_listed = False
+            let_go(state, k)
+        else:
+            scheduler.last[kept] = k
+            kept += 1
+    if kept < scheduler.num_last:
+        scheduler.is_full = False
+    if kept > 0 and scheduler.num_running == 0:
+        scheduler.is_full = False
+        scheduler.running_tokens = scheduler.last_tokens
+    for place in range(kept):
+        scheduler.running[scheduler.num_running + place] = scheduler.last[place]
+    scheduler.num_running += kept
+    scheduler.num_last = 0
+
+
+def drop_finished(state: Replica) -> None:
+    """Take those who have ended off the running batch."""
+    scheduler, kept = state.sglang, 0
+    for place in range(scheduler.num_running):
+        k = scheduler.running[place]
+        if state.requests[k].status == FINISHED:
+            scheduler.progress[k].is_listed = False
+            let_go(state, k)
+        else:
+            scheduler.running[kept] = k
+            kept += 1
+    if kept < scheduler.num_running:
+        scheduler.is_full = False
+    scheduler.num_running = kept
+
+
+def rest(state: Replica) -> None:
+    """Do what an idle scheduler does: hope again that outputs are short.
+
+    A head that not even an idle replica admits never will be. SGLang stands still; here it is
+    rejected.
+    """
+    scheduler = state.sglang
+    if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
+        k = state.waiting.head
+        leave_waiting(state, k)
+        end_request(state, k, REJECTED)
+        let_go(state, k)
+    if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length == 0:
+        scheduler.ratio = scheduler.init_ratio
+        scheduler.is_idle = True
+
+
+def has_work_sglang(state: Replica) -> bool:
+    """Whether a pass of the loop would do anything."""
+    return state.waiting.length > 0 or state.num_running > 0 or not state.sglang.is_idle
+
+
+def take_in_sglang(state: Replica, batch: Batch) -> None:
+    """Give every request of a finished batch its token; its slots go back as one block."""
+    scheduler, before, now = state.sglang, state.last_token_time, batch.end
+    num_regular, num_sampled = 0, 0
+    open_group(state.kv.radix.pages)
+    for at in range(batch.size):
+        entry = batch.entries[at]
+        k = entry.request
+        request, mine = state.requests[k], scheduler.progress[k]
+        request.num_in_flight_tokens -= entry.num_tokens
+        if request.status == FINISHED:
+            let_go(state, k)
+            continue
+        if mine.is_retracted or entry.unfinished > 0:
+            continue
+        request.num_tokens += 1
+        num_sampled += 1
+        if math.isnan(request.last_token_time):
+            request.first_token_time = now
+        elif request.last_token_time == before:
+            num_regular += 1
+        else:
+            note_gap(state, now - request.last_token_time, 1)
+        request.last_token_time = now
+        if request.num_tokens >= request.end:
+            release_request(state, k, True)
+            request.finish_time = now
+            end_request(state, k, ENDED)
+            let_go(state, k)
+        elif at < batch.num_extends:
+            checkpoint(state, request, mine, entry.end)
+            mine.prefix = entry.end
+    close_group(state.kv.radix.pages)
+    if num_regular > 0:
+        note_gap(state, now - before, num_regular)
+    if num_sampled > 0:
+        state.last_token_time = now

@@ -1,0 +1,81 @@
+"""Page allocators: single slots go round first in, first out; longer pages come back to the front.
+
+SGLang puts freed slots behind the others, and freed pages of more than one slot before them. What
+is freed while a group is open comes back as one block when it closes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.records.radix import Pages
+
+
+def floor_page(num_tokens: int, page_size: int) -> int:
+    """Round tokens down to whole pages."""
+    return num_tokens // page_size * page_size
+
+
+def ceil_page(num_tokens: int, page_size: int) -> int:
+    """Round tokens up to whole pages."""
+    return -(-num_tokens // page_size) * page_size
+
+
+def take_page(pages: Pages) -> int:
+    """Hand out the first free page; there is one."""
+    page = pages.free[pages.first]
+    pages.first += 1
+    if pages.first == pages.num_pages:
+        pages.first = 0
+    pages.num_left -= 1
+    return page
+
+
+def open_group(pages: Pages) -> None:
+    """Hold back what is freed from now on."""
+    pages.is_grouping = True
+
+
+def close_group(pages: Pages) -> None:
+    """Give back as one block what was held."""
+    pages.is_grouping = False
+    make_way(pages, pages.num_grouped)
+    for k in range(pages.num_grouped):
+        put_page(pages, k, pages.group[k])
+    pages.num_left += pages.num_grouped
+    pages.num_grouped = 0
+
+
+def make_way(pages: Pages, count: int) -> None:
+    """Move the front of the queue for a block of so many pages that comes back there."""
+    if pages.page_size > 1:
+        pages.first -= count
+        if pages.first < 0:
+            pages.first += pages.num_pages
+
+
+def put_page(pages: Pages, k: int, page: int) -> None:
+    """Put the k-th page of a block into the queue; they count once all are there."""
+    place = pages.first + k if pages.page_size > 1 else pages.first + pages.num_left + k
+    pages.free[place if place < pages.num_pages else place - pages.num_pages] = page
+
+
+def free_chain(pages: Pages, next_page: list[int], page: int, count: int) -> int:
+    """Free pages that follow each other as one block; returns what comes after them."""
+    if pages.is_grouping:
+        for _ in range(count):
+            pages.group[pages.num_grouped] = page
+            pages.num_grouped += 1
+            page = next_page[page]
+        return page
+    if pages.logs and count > 0:
+        pages.log[pages.num_logged] = count
+        pages.log[pages.num_logged + 1] = page
+        pages.num_logged += 2
+    make_way(pages, count)
+    for k in range(count):
+        put_page(pages, k, page)
+        page = next_page[page]
+    pages.num_left += count
+    return page

@@ -1,0 +1,59 @@
+"""The memory map of a radix cache: pages of the tree, of requests, and free ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.radix import Node
+    from kvsim.records.request import Request
+    from kvsim.records.sglang import Progress
+
+
+def mark_radix(state: Replica, free: int, cached: int, internal: int) -> None:
+    """Note what fills each page, as shares of it: live, to come, cached or free."""
+    kv, tree = state.kv, state.kv.radix
+    for page in range(tree.pages.num_pages + 1):
+        kv.dead_ends[page] = kv.live_ends[page] = kv.last_ends[page] = 0.0
+        kv.unused[page] = free
+    k = tree.nodes[0].first_child
+    while k != 0:
+        node = tree.nodes[k]
+        mark_node(state, node, cached)
+        if node.first_child != 0:
+            k = node.first_child
+            continue
+        while k != 0 and tree.nodes[k].next == 0:
+            k = tree.nodes[k].parent
+        k = tree.nodes[k].next if k != 0 else 0
+    for k in range(state.num_requests):
+        mine = state.sglang.progress[k]
+        if state.requests[k].status != FINISHED and mine.row != NONE:
+            mark_own(state, state.requests[k], mine, internal)
+
+
+def mark_node(state: Replica, node: Node, cached: int) -> None:
+    """Note the pages of a node."""
+    kv, tree, page = state.kv, state.kv.radix, node.page
+    for _ in range(node.span // tree.pages.page_size):
+        if node.num_locks > 0:
+            kv.live_ends[page] = 1.0
+        else:
+            kv.unused[page] = cached
+        page = tree.next_page[page]
+
+
+def mark_own(state: Replica, request: Request, mine: Progress, unused: int) -> None:
+    """Note a request's own pages: what it has written, what it will write, and what is left."""
+    kv, tree, page, size = state.kv, state.kv.radix, mine.page, state.kv.radix.pages.page_size
+    written = request.num_computed_tokens - mine.num_shared
+    last = max(request.max_slots - mine.num_shared, written)
+    for k in range(mine.num_pages):
+        kv.live_ends[page] = min(max(written - k * size, 0), size) / size
+        kv.last_ends[page] = min(max(last - k * size, 0), size) / size
+        kv.unused[page] = unused
+        page = tree.next_page[page]

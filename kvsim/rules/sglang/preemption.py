@@ -1,0 +1,82 @@
+"""Priority preemption: who runs gives way to who waits, if the priorities are far enough apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED
+from kvsim.rules.sglang.budget import MOST_NEW_TOKENS, promised, rem_total
+from kvsim.rules.sglang.retraction import give_up
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+
+
+def preempt_for(state: Replica, k: int) -> bool:
+    """Preempt running requests until a waiting one has room; False, with nobody, if it has not."""
+    scheduler, request, mine = state.sglang, state.requests[k], state.sglang.progress[k]
+    asked = mine.tried_known - mine.tried_prefix + min(mine.max_new, MOST_NEW_TOKENS)
+    needed = asked - rem_total(state)
+    num_victims, victim = 0, least_urgent(state, NONE)
+    while victim != NONE:
+        other = state.requests[victim]
+        if (request.priority - other.priority) * -scheduler.sign <= scheduler.threshold:
+            break
+        state.sglang.progress[victim].is_victim = True
+        num_victims += 1
+        needed -= promised(state, victim)
+        if needed <= 0:
+            break
+        victim = least_urgent(state, victim)
+    preempts = num_victims > 0 and needed <= 0
+    if preempts:
+        preempt_victims(state)
+    for place in range(scheduler.num_running):
+        scheduler.progress[scheduler.running[place]].is_victim = False
+    return preempts
+
+
+def least_urgent(state: Replica, after: int) -> int:
+    """Return who is preempted after a running request, or first; NONE if nobody is left.
+
+    The least urgent goes first, of equals who entered the queue last.
+    """
+    found = NONE
+    for place in range(state.sglang.num_running):
+        k = state.sglang.running[place]
+        if state.requests[k].status == FINISHED:
+            continue
+        if (after == NONE or gives_way_before(state, after, k)) and (
+            found == NONE or gives_way_before(state, k, found)
+        ):
+            found = k
+    return found
+
+
+def gives_way_before(state: Replica, a: int, b: int) -> bool:
+    """Whether a running request is preempted before another."""
+    sign = -state.sglang.sign
+    one, other = state.requests[a].priority * sign, state.requests[b].priority * sign
+    if one != other:
+        return one < other
+    return state.sglang.progress[a].number > state.sglang.progress[b].number
+
+
+def preempt_victims(state: Replica) -> None:
+    """Take those marked out of the running batch, in its order; they wait after the pass."""
+    scheduler, kept, num_gone = state.sglang, 0, 0
+    for place in range(scheduler.num_running):
+        k = scheduler.running[place]
+        mine = scheduler.progress[k]
+        if mine.is_victim:
+            mine.is_victim = False
+            scheduler.budget -= promised(state, k)
+            num_gone += 1
+            give_up(state, k, scheduler.num_running - num_gone)
+            scheduler.preempted[scheduler.num_preempted] = k
+            scheduler.num_preempted += 1
+        else:
+            scheduler.running[kept] = k
+            kept += 1
+    scheduler.num_running = kept

@@ -1,0 +1,190 @@
+"""The prefill pass: whose prompts, or chunks of prompts, are computed next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.sglang import CONTINUE, NO_TOKEN, OTHER, SHORTEST_PREFILL_FIRST
+from kvsim.rules.sglang.budget import (
+    MOST_NEW_TOKENS,
+    charge_prefill,
+    open_budget,
+    rem_current,
+    rem_total,
+    verdict_of,
+)
+from kvsim.rules.sglang.nodes import lock_path, unlock_path
+from kvsim.rules.sglang.outlook import foresees_room
+from kvsim.rules.sglang.pages import ceil_page, floor_page
+from kvsim.rules.sglang.preemption import preempt_for
+from kvsim.rules.sglang.waiting import (
+    enter_queue,
+    leave_waiting,
+    missing_tokens,
+    order_waiting,
+)
+from kvsim.rules.sglang.walk import match_prefix
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+
+
+def choose_prefills(state: Replica) -> bool:
+    """Fill the list of those admitted; False if there is nobody."""
+    scheduler = state.sglang
+    scheduler.num_preempted = 0
+    if scheduler.preempts or scheduler.num_running == 0:
+        scheduler.is_full = False
+    if scheduler.chunked == NONE:
+        if scheduler.is_full or state.waiting.length == 0:
+            return False
+        if not scheduler.preempts and num_places(state, 0) <= 0:
+            scheduler.is_full = True
+            return False
+    order_waiting(state)
+    open_budget(state)
+    if scheduler.chunked != NONE:
+        go_on_with_chunked(state)
+    admit_waiting(state)
+    for place in range(scheduler.num_preempted):
+        enter_queue(state, scheduler.preempted[place])
+    return scheduler.num_admitted > 0
+
+
+def num_places(state: Replica, num_rows_held: int) -> int:
+    """Requests that may run beside those that do."""
+    scheduler = state.sglang
+    return min(scheduler.max_running - scheduler.num_running, scheduler.num_rows + num_rows_held)
+
+
+def go_on_with_chunked(state: Replica) -> None:
+    """Admit the next chunk of the request that is being computed in chunks, whatever is free."""
+    scheduler, k = state.sglang, state.sglang.chunked
+    request, mine = state.requests[k], state.sglang.progress[k]
+    left = request.num_tokens - mine.prefix
+    limit = min(scheduler.rem_chunk, int(rem_total(state)))
+    if limit <= 0:
+        limit = scheduler.rem_chunk
+    if scheduler.order == SHORTEST_PREFILL_FIRST:
+        limit = spare_for_shorter(state, left, limit)
+    num_tokens = min(left, limit)
+    is_cut = num_tokens < left
+    mine.end = mine.prefix + num_tokens
+    charge_prefill(state, num_tokens, 0 if is_cut else min(mine.max_new, MOST_NEW_TOKENS))
+    scheduler.admitted[scheduler.num_admitted] = k
+    scheduler.num_admitted += 1
+    if not is_cut:
+        scheduler.chunked = NONE
+
+
+def spare_for_shorter(state: Replica, left: int, limit: int) -> int:
+    """Lower a chunk so that those fit beside it that need less than it does."""
+    scheduler, size = state.sglang, state.sglang.page_size
+    if scheduler.rem_chunk < 2 * size:
+        return limit
+    spared, k = 0, state.waiting.head
+    while k != NONE:
+        missing = missing_tokens(state, k)
+        needed = spared + ceil_page(missing, size)
+        if missing >= left or needed > scheduler.rem_chunk - size:
+            break
+        spared = needed
+        k = state.requests[k].next
+    if spared == 0:
+        return limit
+    return min(limit, floor_page(scheduler.rem_chunk - spared, size))
+
+
+def admit_waiting(state: Replica) -> None:
+    """Try the waiting requests in their order, until one is refused or the budget is spent."""
+    scheduler, num_rows_held = state.sglang, state.sglang.num_admitted
+    k = state.waiting.head
+    while k != NONE and verdict_of(state) != OTHER:
+        if scheduler.num_admitted >= num_places(state, num_rows_held):
+            scheduler.is_full = True
+        if scheduler.is_full and not (scheduler.preempts and preempt_for(state, k)):
+            break
+        following, admitted = state.requests[k].next, scheduler.num_admitted
+        verdict = try_prefill(state, k)
+        if scheduler.num_admitted > admitted:
+            leave_waiting(state, k)
+        if verdict != CONTINUE:
+            if verdict == NO_TOKEN:
+                scheduler.is_full = scheduler.num_admitted > 0 or scheduler.num_running > 0
+            break
+        k = following
+
+
+def try_prefill(state: Replica, k: int) -> int:
+    """Admit a waiting request if there is room; says how the pass goes on."""
+    scheduler, tree, size = state.sglang, state.kv.radix, state.sglang.page_size
+    request, mine = state.requests[k], state.sglang.progress[k]
+    match_prefix(tree, request, request.num_tokens - 1)
+    mine.prefix = tree.num_found
+    mine.node = tree.node
+    mine.num_shared = mine.prefix
+    mine.tried_known = request.num_tokens
+    mine.tried_prefix = mine.prefix
+    state.refused = False
+    if 0 < scheduler.prefill_max_requests <= scheduler.num_admitted:
+        return OTHER
+    lock_path(tree, mine.node)
+    needed = request.num_tokens - mine.prefix
+    if not tree.enabled and mine.ignores_eos:
+        verdict = fit_without_tree(state, k, needed)
+    else:
+        verdict = fit_prompt(state, k, needed, size)
+    if verdict != CONTINUE:
+        unlock_path(tree, mine.node)
+        if verdict == NO_TOKEN:
+            state.refused = True
+            state.tried = True
+            state.totals.num_allocation_failures += 1
+        return verdict
+    scheduler.admitted[scheduler.num_admitted] = k
+    scheduler.num_admitted += 1
+    return verdict_of(state)
+
+
+def fit_prompt(state: Replica, k: int, needed: int, size: int) -> int:
+    """Find how much of a prompt is computed in this pass, and charge it."""
+    scheduler, request, mine = state.sglang, state.requests[k], state.sglang.progress[k]
+    to_come = min(max(mine.max_new - request.num_output_tokens, 0), MOST_NEW_TOKENS)
+    if needed + to_come + size >= rem_total(state):
+        return NO_TOKEN
+    if scheduler.chunk_size == 0:
+        if scheduler.num_admitted > 0 and ceil_page(needed, size) >= scheduler.rem_input:
+            return OTHER
+    elif ceil_page(needed, size) > scheduler.rem_chunk:
+        return cut_prompt(state, k, floor_page(scheduler.rem_chunk, size))
+    take_prompt(state, k, needed, min(mine.max_new, MOST_NEW_TOKENS))
+    return CONTINUE
+
+
+def fit_without_tree(state: Replica, k: int, needed: int) -> int:
+    """Do the same where there is no tree and no EOS: look ahead to everybody's end."""
+    scheduler, mine, size = state.sglang, state.sglang.progress[k], state.sglang.page_size
+    paged = ceil_page(needed, size) + size
+    if paged > min(rem_current(state), rem_total(state)) or not foresees_room(state, k, paged):
+        return NO_TOKEN
+    if scheduler.chunk_size > 0 and needed > scheduler.rem_chunk:
+        return cut_prompt(state, k, scheduler.rem_chunk)
+    take_prompt(state, k, needed, min(mine.max_new, MOST_NEW_TOKENS))
+    return CONTINUE
+
+
+def cut_prompt(state: Replica, k: int, num_tokens: int) -> int:
+    """Compute only the first tokens of a prompt; the request goes on in the next pass."""
+    if num_tokens <= 0:
+        return OTHER
+    take_prompt(state, k, num_tokens, 0)
+    state.sglang.chunked = k
+    return CONTINUE
+
+
+def take_prompt(state: Replica, k: int, num_tokens: int, max_new: int) -> None:
+    """Plan the next tokens of a prompt."""
+    mine = state.sglang.progress[k]
+    mine.end = mine.prefix + num_tokens
+    charge_prefill(state, num_tokens, max_new)

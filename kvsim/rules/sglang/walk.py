@@ -1,0 +1,246 @@
+"""Walking down the radix tree along a request: match, insert, and the split at a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.rules.keys import FIRST_KEY, mix, piece_of
+from kvsim.rules.sglang.leaves import settle_leaf
+from kvsim.rules.sglang.nodes import (
+    join_siblings,
+    name_node,
+    new_node,
+    split_node,
+    tick,
+)
+from kvsim.rules.sglang.pages import floor_page, free_chain
+
+if TYPE_CHECKING:
+    from kvsim.records.radix import Radix
+    from kvsim.records.request import Request
+
+
+def start_walk(tree: Radix, request: Request, num_tokens: int) -> None:
+    """Stand before the token of a request after so many."""
+    segment, offset = 0, num_tokens
+    _, _, length = piece_of(request, segment)
+    while offset >= length:
+        offset -= length
+        segment += 1
+        _, _, length = piece_of(request, segment)
+    tree.segment = segment
+    tree.offset = offset
+
+
+def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
+    """Name the child that begins with the request's next page; see ``key_of``."""
+    content, start, length = piece_of(request, tree.segment)
+    key = mix(mix(FIRST_KEY, parent), salt)
+    key = mix(mix(key, content), start + tree.offset)
+    segment, last = tree.segment, tree.offset + tree.pages.page_size - 1
+    while last >= length:
+        last -= length
+        segment += 1
+        content, start, length = piece_of(request, segment)
+    return mix(mix(key, content), start + last)
+
+
+def num_common(tree: Radix, request: Request, page: int, most: int) -> int:
+    """Count the tokens, of whole pages, that a request's next ones share with a chain of pages.
+
+    The walk passes them.
+    """
+    size, same = tree.pages.page_size, 0
+    segment, offset = tree.segment, tree.offset
+    content, start, length = piece_of(request, segment)
+    while same < most:
+        slot = page * size
+        stop = slot + size
+        while slot < stop:
+            if tree.content[slot] != content or tree.index[slot] != start + offset:
+                return same
+            slot += 1
+            offset += 1
+            while offset >= length:
+                offset -= length
+                segment += 1
+                content, start, length = piece_of(request, segment)
+        same += size
+        tree.segment = segment
+        tree.offset = offset
+        page = tree.next_page[page]
+    return same
+
+
+def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
+    """Find the child that begins with the request's next page, and how far it goes the same way.
+
+    ``left`` is how many tokens the walk has before it. Returns 0 if there is no such child.
+    """
+    tree.num_same = 0
+    if left == 0:
+        return 0
+    salt = request.cache_salt if parent == 0 else 0
+    key = child_key(tree, request, parent, salt)
+    k = tree.buckets[key & tree.bucket_mask]
+    while k != 0:
+        node = tree.nodes[k]
+        if node.key == key and node.parent == parent:
+            tree.num_same = num_common(tree, request, node.page, min(left, node.span))
+            if tree.num_same > 0:
+                return k
+        k = node.chain
+    return 0
+
+
+def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
+    """Find the longest prefix of a request's first tokens; ``tree.node``, ``tree.num_found``.
+
+    A node that goes only part of the way is split there, and the whole path is used.
+    """
+    tree.node = 0
+    tree.num_found = 0
+    left = floor_page(num_tokens, tree.pages.page_size)
+    if not tree.enabled or left == 0:
+        return
+    start_walk(tree, request, 0)
+    child = step_down(tree, request, 0, left)
+    while child != 0:
+        same = tree.num_same
+        left -= same
+        tree.num_found += same
+        tree.node = child
+        if same < tree.nodes[child].span:
+            tree.node = split_node(tree, child, same)
+            break
+        child = step_down(tree, request, child, left)
+    touch_path(tree, tree.node)
+
+
+def count_match(tree: Radix, request: Request) -> int:
+    """Count the tokens of a prompt that the tree holds; nothing changes."""
+    left, found, k = floor_page(request.num_tokens - 1, tree.pages.page_size), 0, 0
+    if not tree.enabled or left <= 0:
+        return 0
+    start_walk(tree, request, 0)
+    child = step_down(tree, request, k, left)
+    while child != 0:
+        found += tree.num_same
+        left -= tree.num_same
+        if tree.num_same < tree.nodes[child].span:
+            break
+        child = step_down(tree, request, child, left)
+    return found
+
+
+def touch_path(tree: Radix, k: int) -> None:
+    """Use a node and all above it."""
+    now, end = tick(tree), k
+    while k != 0:
+        tree.nodes[k].last_access = now
+        k = tree.nodes[k].parent
+    tree.nodes[0].last_access = now
+    settle_leaf(tree, end)
+
+
+def pass_node(tree: Radix, k: int, num_tokens: int, inserted: int, priority: int) -> None:
+    """Note that an insert of so many tokens goes through a node."""
+    node = tree.nodes[k]
+    node.priority = max(node.priority, priority)
+    node.reach = max(node.reach, num_tokens)
+    if node.end > inserted:
+        node.num_hits += 1
+
+
+def insert_key(
+    tree: Radix, request: Request, num_tokens: int, known: int, inserted: int, priority: int
+) -> None:
+    """Insert a request's first tokens, of whole pages; ``tree.node`` is the last node then.
+
+    The path down to the node ``known`` is the request's already. Its own pages begin there, at
+    ``tree.page``: those whose tokens the tree has are freed, the rest becomes a leaf. ``tree.page``
+    is left at the first page behind. ``tree.num_found`` are the tokens that the tree had.
+    """
+    tree.nodes[0].last_access = tick(tree)
+    tree.nodes[0].priority = max(tree.nodes[0].priority, priority)
+    k, now = known, tick(tree)
+    while k != 0:
+        tree.nodes[k].last_access = now
+        pass_node(tree, k, num_tokens, inserted, priority)
+        k = tree.nodes[k].parent
+    if tree.nodes[known].place > 0:
+        settle_leaf(tree, known)
+    k, size, at = known, tree.pages.page_size, tree.nodes[known].end
+    start_walk(tree, request, at)
+    child = step_down(tree, request, k, num_tokens - at)
+    while child != 0:
+        same = tree.num_same
+        tree.nodes[child].last_access = tick(tree)
+        if same < tree.nodes[child].span:
+            child = split_node(tree, child, same)
+            tree.num_same = 0
+        pass_node(tree, child, num_tokens, inserted, priority)
+        settle_leaf(tree, child)
+        tree.page = free_chain(tree.pages, tree.next_page, tree.page, same // size)
+        at += same
+        k = child
+        child = step_down(tree, request, k, num_tokens - at)
+    tree.num_found = at
+    tree.node = add_leaf(tree, request, k, num_tokens, inserted, priority) if at < num_tokens else k
+
+
+def add_leaf(
+    tree: Radix, request: Request, parent: int, num_tokens: int, inserted: int, priority: int
+) -> int:
+    """Let a request's own pages behind a node become a leaf; the walk stands before them."""
+    start, page = tree.nodes[parent].end, tree.page
+    k = new_node(tree, parent, start, num_tokens, page)
+    node = tree.nodes[k]
+    node.created = node.last_access = tick(tree)
+    node.priority = priority
+    node.num_hits = int(num_tokens > inserted)
+    node.reach = num_tokens
+    tree.page = name_tokens(tree, request, page, num_tokens - start)
+    tree.num_evictable += num_tokens - start
+    name_node(tree, k, request.cache_salt if parent == 0 else 0)
+    join_siblings(tree, k)
+    settle_leaf(tree, parent)
+    settle_leaf(tree, k)
+    return k
+
+
+def name_tokens(tree: Radix, request: Request, page: int, num_tokens: int) -> int:
+    """Write down which tokens a chain of pages holds; returns the page behind."""
+    size, done = tree.pages.page_size, 0
+    segment, offset = tree.segment, tree.offset
+    content, start, length = piece_of(request, segment)
+    while done < num_tokens:
+        for slot in range(page * size, page * size + size):
+            tree.content[slot] = content
+            tree.index[slot] = start + offset
+            offset += 1
+            while offset >= length:
+                offset -= length
+                segment += 1
+                content, start, length = piece_of(request, segment)
+        done += size
+        page = tree.next_page[page]
+    return page
+
+
+def cut_at_prompt(tree: Radix, k: int, num_tokens: int, priority: int) -> None:
+    """Insert a prompt whose tokens end inside the path to a node: cut there, and use the path.
+
+    The second insert of SGLang's checkpoint, in which nothing is new.
+    """
+    tree.nodes[0].last_access = tick(tree)
+    tree.nodes[0].priority = max(tree.nodes[0].priority, priority)
+    while tree.nodes[k].start >= num_tokens:
+        k = tree.nodes[k].parent
+    if tree.nodes[k].end > num_tokens:
+        k = split_node(tree, k, num_tokens - tree.nodes[k].start)
+    now = tick(tree)
+    while k != 0:
+        tree.nodes[k].last_access = now
+        pass_node(tree, k, num_tokens, num_tokens, priority)
+        k = tree.nodes[k].parent

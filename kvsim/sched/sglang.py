@@ -1,0 +1,55 @@
+"""SGLang's scheduler: prefills first, and decodes that are retracted when they do not fit."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from kvsim.kv.radix import RadixManager
+from kvsim.records.engine import SGLANG
+from kvsim.rules.links import append, remove
+from kvsim.sched.scheduler import SCHEDULERS, Scheduler
+
+if TYPE_CHECKING:
+    from kvsim.kv.manager import KVCacheManager
+    from kvsim.records.request import Request
+    from kvsim.sched.scheduler import SchedulerConfig
+
+
+@SCHEDULERS.register("sglang")
+class SglangScheduler(Scheduler):
+    """Whoever can be admitted is prefilled, in chunks, while the others wait; else all decode.
+
+    A request is admitted if its prompt and all it may generate fit beside what the running ones are
+    expected to take. When decodes do not fit, those with the fewest outputs are retracted. Over
+    ``radix`` alone. The rules are in :mod:`kvsim.rules.sglang`.
+    """
+
+    rules_of = SGLANG
+    needs_allocator = "radix"
+    supports_async = True
+
+    def __init__(self, kv: KVCacheManager, config: SchedulerConfig) -> None:
+        if not isinstance(kv, RadixManager):
+            raise ValueError(
+                "scheduler 'sglang' hands computed prompts to a radix tree, which only "
+                "allocator radix has"
+            )
+        super().__init__(kv, config)
+        self._random = random.Random(config.sglang.random_seed if config.sglang else 0)
+
+    @property
+    def running(self) -> list[Request]:
+        """Requests of the running batch, in order."""
+        scheduler = self.state.sglang
+        return [self.state.requests[scheduler.running[k]] for k in range(scheduler.num_running)]
+
+    def shuffle_waiting(self) -> None:
+        """Put the queue into a random order. Mutates."""
+        state = self.state
+        order = [request.place for request in self.waiting]
+        self._random.shuffle(order)
+        for k in order:
+            remove(state.waiting, state.requests, k)
+        for k in order:
+            append(state.waiting, state.requests, k)

@@ -1,0 +1,274 @@
+"""SGLang's radix cache and scheduler: its recorded cases, its invariants, both engines alike."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples, traces
+
+import kvsim
+import workloads
+from kvsim.cases.recorded import read_case
+from kvsim.cases.replay import refuses
+from kvsim.cases.sglang import SglangCase
+from kvsim.cases.sglang_tokens import TOKENS, pieces, token
+from kvsim.cli import main
+from kvsim.testing import check_result, equal_tables
+from kvsim.trace import Trace
+
+CASES = sorted((Path(__file__).parent / "data" / "sglang_cases").glob("*.json.gz"))
+#: Cases of parts that are not built yet: sliding windows and the host tier.
+LATER = ("s", "c", "hicache")
+#: Quick ones, by number: each policy, loop, page size and kind of pressure once.
+QUICK = (
+    *("00", "02", "09", "11", "12", "14", "19", "24", "25", "27", "29", "31", "33", "36", "39"),
+    *("41", "42", "43", "44", "46", "63"),
+    *("radix_r01", "radix_r06", "radix_r11", "radix_r15", "radix_r18", "radix_r23", "radix_r25"),
+)
+
+
+def name_of(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
+def is_later(path: Path) -> bool:
+    head = name_of(path).partition("_")[0]
+    return head == "hicache" or (head[0] in "sc" and head[1:].isdigit())
+
+
+def played(path: Path) -> Any:
+    quick = name_of(path).startswith(tuple(f"{number}_" for number in QUICK))
+    return pytest.param(path, marks=[] if quick else [pytest.mark.slow], id=name_of(path))
+
+
+@pytest.mark.parametrize("path", [played(path) for path in CASES if not is_later(path)])
+def test_recorded_cases_come_out_identical_and_keep_the_invariants(path: Path) -> None:
+    assert kvsim.replay(path, check_invariants=path.stat().st_size < 5000) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [p for p in CASES if not is_later(p)], ids=name_of)
+def test_recorded_cases_come_out_identical_compiled(path: Path) -> None:
+    case = read_case(path)
+    if isinstance(case, SglangCase) and case.config.schedule_policy == "random":
+        assert "random" in refuses(case)
+    else:
+        assert kvsim.replay(case, backend="compiled") is None
+
+
+@pytest.mark.parametrize("path", [p for p in CASES if is_later(p)][:2], ids=name_of)
+def test_cases_of_parts_that_are_not_built_are_refused(path: Path) -> None:
+    with pytest.raises(ValueError, match="host tier"):
+        kvsim.replay(path)
+
+
+def test_a_case_that_differs_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import gzip
+    import json
+
+    source = next(path for path in CASES if name_of(path) == "00_basic")
+    content = json.loads(gzip.decompress(source.read_bytes()))
+    content["steps"][7]["ntr"] += 0.25
+    changed = tmp_path / "case.json"
+    changed.write_text(json.dumps(content))
+    with pytest.raises(SystemExit) as exit_info:
+        main(["replay-case", "--backend", "python", str(changed)])
+    assert exit_info.value.code == 1
+    assert f"step {content['steps'][7]['s']}: ntr: expected" in capsys.readouterr().out
+
+
+def test_stretches_of_segments_are_equal_where_their_tokens_are() -> None:
+    """On the ring, against the tokens themselves."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        segment, start = (int(n) for n in rng.integers(0, 40_000, 2))
+        numbers = [at + k for _, at, n in pieces(segment, start, 40) for k in range(n)]
+        tokens = [token(segment, start + k) for k in range(40)]
+        assert [10 + 7919 * number % 31990 for number in numbers] == tokens
+    assert {content for content, _, _ in pieces(3, 0, 40_000)} == {TOKENS}
+
+
+# -- as an engine -----------------------------------------------------------------------------
+
+
+@st.composite
+def settings_of_sglang(draw: st.DrawFn) -> dict[str, Any]:
+    """Options of a deployment under memory pressure."""
+    page_size = draw(st.sampled_from([1, 1, 4, 16]))
+    chunk = draw(st.sampled_from([-1, 1, 2, 8])) * page_size
+    options: dict[str, Any] = {
+        "model": "llama-3-8b",
+        "gpu": "h100-sxm",
+        "engine": "sglang",
+        "page_size": page_size,
+        "num_gpu_blocks_override": draw(st.integers(2, 14)),
+        "max_model_len": draw(st.sampled_from([64, 256])),
+        "max_running_requests": draw(st.integers(1, 6)),
+        "chunked_prefill_size": max(chunk, -1),
+        "max_prefill_tokens": draw(st.sampled_from([16, 16384])),
+        "prefill_max_requests": draw(st.sampled_from([None, None, 1])),
+        "schedule_policy": draw(
+            st.sampled_from(["fcfs", "fcfs", "lpm", "dfs-weight", "hrrn", "lof"])
+        ),
+        "schedule_conservativeness": draw(st.sampled_from([0.05, 0.3, 1.0])),
+        "radix_eviction_policy": draw(
+            st.sampled_from(["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"])
+        ),
+        "disable_overlap_schedule": draw(st.booleans()),
+        "disable_radix_cache": draw(st.sampled_from([False, False, True])),
+        "enable_priority_scheduling": draw(st.booleans()),
+        "priority_scheduling_preemption_threshold": draw(st.sampled_from([0, 1])),
+        "retraction_policy": draw(st.sampled_from(["length", "priority"])),
+        "max_new_tokens": draw(st.sampled_from([None, 30])),
+        "ignore_eos": draw(st.sampled_from([False, False, True])),
+    }
+    if options["max_new_tokens"] is not None:
+        options["ignore_eos"] = False
+    return options
+
+
+@examples(60)
+@given(traces(), settings_of_sglang())
+def test_invariants_hold_after_every_step(trace: Trace, options: dict[str, Any]) -> None:
+    """Slots, locks, rows and leaves are recounted after every step; every request ends once."""
+    result = kvsim.simulate(trace, check_invariants=True, backend="python", **options)
+    check_result(result)
+    summary = result.summary
+    assert summary["completed"] + summary["num_rejected"] == len(trace)
+
+
+@examples(60)
+@given(traces(), settings_of_sglang())
+def test_both_engines_write_identical_tables(trace: Trace, options: dict[str, Any]) -> None:
+    compiled, python = (
+        kvsim.simulate(trace, backend=backend, record_steps=True, record_memory_map=True, **options)
+        for backend in ("compiled", "python")
+    )
+    for table in ("requests", "memory", "steps"):
+        assert equal_tables(getattr(compiled, table), getattr(python, table))
+    assert compiled.summary == python.summary
+    assert np.array_equal(compiled.memory_map, python.memory_map)
+
+
+SMALL = {"model": "llama-3-8b", "gpu": "h100-sxm", "backend": "python"}
+
+
+def test_an_engine_takes_its_scheduler_and_its_allocator() -> None:
+    trace = workloads.fixed(prompt=100, output=10, num_requests=4, request_rate=1.0)
+    for asked in ({"engine": "sglang"}, {"scheduler": "sglang"}, {"allocator": "radix"}):
+        result = kvsim.simulate(trace, **SMALL, **asked)
+        assert result.summary["kv_cache"]["block_size"] == 1
+        assert result.summary["completed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"scheduler": "sglang", "allocator": "paged"}, "and 'paged' has none"),
+        ({"scheduler": "vllm", "allocator": "radix"}, "which 'vllm' does not have"),
+        ({"engine": "vllm", "scheduler": "sglang"}, "another engine's"),
+        ({"schedule_policy": "lpm"}, "scheduler 'vllm' has no such setting; sglang has"),
+        ({"engine": "sglang", "pipeline_parallel_size": 2}, "one stage"),
+        ({"engine": "sglang", "model": "gemma-3-27b", "gpu": "h200-sxm"}, "not modelled"),
+        ({"engine": "sglang", "page_size": 16, "chunked_prefill_size": 40}, "a multiple of"),
+        (
+            {
+                "engine": "sglang",
+                "disable_radix_cache": True,
+                "schedule_policy": "shortest-prefill-first",
+            },
+            "needs the radix cache",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options: dict[str, Any], reason: str) -> None:
+    trace = workloads.fixed(prompt=100, output=10, num_requests=2, request_rate=1.0)
+    with pytest.raises(ValueError, match=reason):
+        kvsim.simulate(trace, **(SMALL | options))
+
+
+def test_a_prompt_that_the_tree_holds_is_not_computed_again() -> None:
+    """But for its last token, and what does not fill a page."""
+    again = [[(5, 0, 50)], [(5, 0, 50)], [(5, 0, 30), (6, 0, 20)]]
+    trace = Trace.from_arrays([0.0, 10.0, 20.0], [50] * 3, [4] * 3, segments=again)
+    for page_size, hits in ((1, [0, 49, 30]), (16, [0, 48, 16])):
+        result = kvsim.simulate(trace, **SMALL, engine="sglang", page_size=page_size)
+        assert result.requests["num_cached_tokens"].tolist() == hits
+
+
+def test_without_a_radix_cache_nothing_is_reused() -> None:
+    trace = Trace.from_arrays([0.0, 10.0], [50] * 2, [4] * 2, segments=[[(5, 0, 50)]] * 2)
+    result = kvsim.simulate(trace, **SMALL, engine="sglang", disable_radix_cache=True)
+    assert result.requests["num_cached_tokens"].tolist() == [0, 0]
+    assert result.summary["kv_cache"]["cached"] == 0
+
+
+def test_waste_is_what_is_in_the_last_page_alone() -> None:
+    """One request of 30 + 6 tokens in pages of 16, decodes of one second each.
+
+    Its prompt's first page is the tree's, 14 tokens its own. 35 of 48 slots are written in the end:
+    while the second page fills, the rest of it is reserved; of the third, 13 slots will never be.
+    """
+    trace = Trace.from_arrays([0.0], [30], [6])
+    result = kvsim.simulate(
+        trace,
+        **SMALL,
+        engine="sglang",
+        page_size=16,
+        cost_model="constant+seconds=1",
+        disable_overlap_schedule=True,
+    )
+    kv = result.summary["kv_cache"]
+    held = [(30, 32), (31, 32), (32, 32), (33, 48), (34, 48), (35, 48)]
+    live = sum(tokens for tokens, _ in held)
+    internal = 3 * 13
+    total = sum(slots for _, slots in held)
+    assert kv["token_states"] == pytest.approx(live / total)
+    assert kv["internal_fragmentation"] == pytest.approx(internal / total)
+    assert kv["reservation"] == pytest.approx((total - live - internal) / total)
+
+
+def test_outputs_that_end_before_they_must_are_admitted_by_what_they_may_be() -> None:
+    """Two requests that may generate 600 tokens do not fit beside each other in 1,000 slots."""
+    trace = Trace.from_arrays([0.0, 0.0], [100, 100], [20, 20])
+    options = SMALL | {"engine": "sglang", "num_gpu_blocks_override": 1000, "block_size": 1}
+    known = kvsim.simulate(trace, **options).requests
+    asked = kvsim.simulate(trace, **options, max_new_tokens=600).requests
+    assert known["first_scheduled_time"][1] == known["first_scheduled_time"][0]
+    assert asked["first_scheduled_time"][1] >= asked["first_token_time"][0]
+    assert asked["num_output_tokens"].tolist() == [20, 20]
+
+
+def test_the_pool_follows_from_the_share_of_memory() -> None:
+    """Of an H100: 13,440 MiB are reserved, and weights and KV share the rest."""
+    from kvsim.budget.sglang import mem_fraction_static
+    from kvsim.catalog import get_gpu
+
+    gpu = get_gpu("h100-sxm")
+    total = gpu.memory_bytes / 2**20
+    share = mem_fraction_static(gpu, chunk=8192)
+    assert share == round(1 - (512 + 12288 + 128 + 512) / total, 3)
+    trace = workloads.fixed(prompt=100, output=10, num_requests=1, request_rate=1.0)
+    pools = [
+        kvsim.simulate(trace, **SMALL, engine="sglang", mem_fraction_static=f).summary["kv_cache"]
+        for f in (share, share - 0.1)
+    ]
+    default = kvsim.simulate(trace, **SMALL, engine="sglang").summary["kv_cache"]
+    assert pools[0] == default
+    bytes_before = gpu.memory_bytes - 0.32 * 2**30
+    assert pools[0]["bytes"] - pools[1]["bytes"] == pytest.approx(0.1 * bytes_before, rel=1e-4)
+
+
+def test_everybody_there_at_once_is_served() -> None:
+    trace = workloads.sharegpt(num_requests=60, request_rate=math.inf, seed=1)
+    result = kvsim.simulate(
+        trace, **SMALL, engine="sglang", num_gpu_blocks_override=400, schedule_conservativeness=0.2
+    )
+    assert result.summary["completed"] == 60
+    assert result.summary["num_preemptions"] > 0
