@@ -272,3 +272,40 @@ def test_everybody_there_at_once_is_served() -> None:
     )
     assert result.summary["completed"] == 60
     assert result.summary["num_preemptions"] > 0
+
+
+def test_engines_are_compared_each_with_its_own_settings() -> None:
+    trace = workloads.sharegpt(num_requests=20, request_rate=4, seed=0)
+    compared = kvsim.compare(
+        trace, engines=["vllm", "sglang"], **SMALL, schedule_policy="lpm", max_num_seqs=4
+    )
+    assert [row["engine"] for row in compared.rows] == ["vllm", "sglang"]
+    assert [row["allocator"] for row in compared.rows] == ["paged", "radix"]
+    assert compared["sglang"].config.schedule_policy == "lpm"
+    assert compared["vllm"].config.schedule_policy == "fcfs"
+    assert all(row["peak_running"] <= 4 for row in compared.rows)
+    assert compared.rows[0]["kv_cache"]["bytes"] != compared.rows[1]["kv_cache"]["bytes"]
+    with pytest.raises(ValueError, match="follows from the engines"):
+        kvsim.compare(trace, engines=["vllm", "sglang"], **SMALL, allocator="paged")
+
+
+LINE = "python -m sglang.launch_server --model-path meta-llama/Meta-Llama-3-8B --tp 2 --port 30000"
+
+
+def test_a_pasted_line_of_sglang_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    more = "--context-length 4096 --chunked-prefill-size 2048 --kv-cache-dtype fp8_e5m2"
+    own = "--gpu h100-sxm --num-requests 5 --backend python --json -"
+    main(["run", *LINE.split(), *more.split(), *own.split()])
+    said = capsys.readouterr()
+    assert "--port 30000" in said.err
+    assert '"block_size": 1' in said.out
+
+
+@pytest.mark.parametrize("flag", ["--enable-hierarchical-cache", "--speculative-algorithm"])
+def test_what_is_not_modelled_of_a_line_is_refused(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["run", *LINE.split(), flag])
+    assert exit_info.value.code == 2
+    assert f"{flag} is not modelled" in capsys.readouterr().err

@@ -87,12 +87,13 @@ REPLICATIONS = click.option(
 
 
 @cli.command(cls=SectionedCommand)
-@config_options(leave_out=("allocator", "kv_events_config"))
+@config_options(leave_out=("allocator", "engine", "kv_events_config"))
 @click.option(
     "--allocators",
     metavar="A,B",
     help="see `kvsim list allocators` [contiguous-max,contiguous-pow2,contiguous-oracle,paged]",
 )
+@click.option("--engines", help="vllm,sglang: these instead, each with its own defaults")
 @click.option(
     "--vary", multiple=True, metavar="OPTION=A,B ...", help="values of any option, instead"
 )
@@ -107,6 +108,7 @@ REPLICATIONS = click.option(
 @JSON
 def compare(
     allocators: str | None,
+    engines: str | None,
     vary: tuple[str, ...],
     replications: int | None,
     report_file: str | None,
@@ -115,22 +117,23 @@ def compare(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Serve one trace by several KV-cache managers, or by values of any option."""
+    """Serve one trace by several KV-cache managers, engines, or values of any option."""
     from kvsim.config import RunConfig
-    from kvsim.fleet.simulate import DEFAULT_ALLOCATORS, run_comparison
+    from kvsim.fleet.simulate import DEFAULT_ALLOCATORS, compare_engines, run_comparison
     from kvsim.report.terminal import comparison_table
     from kvsim.results.replications import average, average_workloads
 
     check_targets(out, json_file)
     if vary:
-        _refuse_beside_vary(allocators, out, report_file)
+        _refuse_beside_vary(allocators, engines, out, report_file)
         given = options_given(options)
         compare_options(vary, given, replications=replications, json_file=json_file)
         return
     check_report(report_file, replications or 1)
     config = with_records(RunConfig.build(**options_given(options)), report_file)
-    asked = ",".join(DEFAULT_ALLOCATORS) if allocators is None else allocators
+    asked = engines or allocators or ",".join(DEFAULT_ALLOCATORS)
     names = [name.strip() for name in asked.split(",") if name.strip()]
+    serve = run_comparison if engines is None else compare_engines
     if out is not None:
         config = config.model_copy(update={"record_memory_map": True})
     comparisons = []
@@ -144,7 +147,7 @@ def compare(
                 done[name] = count
                 tick(sum(done.values()))
 
-            comparisons.append(run_comparison(one, requests, names, on_progress=on_progress))
+            comparisons.append(serve(one, requests, names, on_progress=on_progress))
     _refuse_if_nothing_ran([r for c in comparisons for r in c.results.values()])
     if verbose:
         _say_backends(comparisons[0].results)
@@ -165,6 +168,8 @@ def compare(
 def _refuse_beside_vary(allocators: str | None, out: str | None, report_file: str | None) -> None:
     if allocators is not None:
         raise ValueError("--allocators: beside --vary; give --vary allocator=A,B")
+    if engines is not None:
+        raise ValueError("--engines: beside --vary; give --vary engine=vllm,sglang")
     if out is not None:
         raise ValueError("--out: not with --vary, whose answer is one table; give --json FILE")
     if report_file is not None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.cli import sglang_flags
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -76,6 +78,8 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     if not arguments or arguments[0] not in COMMANDS:
         return list(arguments), []
+    if sglang_flags.is_pasted(arguments):
+        return sglang_flags.translate(arguments)
     rest, taken = [], []
     if tuple(arguments[1:3]) == ("vllm", "serve"):  # the line was pasted from its beginning
         arguments = [arguments[0], *arguments[3:]]

@@ -11,11 +11,13 @@ from kvsim.config import Config
 from kvsim.engine.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
 from kvsim.engine.refusal import refusal
+from kvsim.engine.sglang import of_engine
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.intake import check_columns, check_trace
 from kvsim.fleet.router import make_router
 from kvsim.fleet.serve_fleet import resolve_fleet, serve_fleet
 from kvsim.results.comparison import Comparison
+from kvsim.sglang_options import SGLANG_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,6 +70,7 @@ def run(
 
     ``on_progress`` is called with the number of requests that have ended, now and then.
     """
+    config = of_engine(config)
     return serve(resolve_fleet(config), trace, on_progress=on_progress, config=config)
 
 
@@ -154,15 +157,20 @@ def compare(
     trace: Trace,
     allocators: Sequence[str] = DEFAULT_ALLOCATORS,
     *,
+    engines: Sequence[str] | None = None,
     on_progress: OnProgress | None = None,
     **options: Any,
 ) -> Comparison:
     """Serve one trace by several allocators, all other things equal, KV bytes included.
 
+    With ``engines`` by each of these instead, each with the defaults, the settings and the KV
+    memory of its own.
+
     Parameters
     ----------
     trace : the requests
     allocators : names with modifiers, e.g. ``"contiguous-max"``, ``"paged+int8"``
+    engines : ``"vllm"``, ``"sglang"``
     on_progress : called as ``on_progress(allocator, num_ended)`` now and then
     **options : as for :func:`simulate`
 
@@ -179,6 +187,8 @@ def compare(
     >>> [row["allocator"] for row in rows]
     ['contiguous-max', 'paged']
     """
+    if engines is not None:
+        return compare_engines(Config.build(**options), trace, engines, on_progress=on_progress)
     return run_comparison(Config.build(**options), trace, allocators, on_progress=on_progress)
 
 
@@ -190,24 +200,69 @@ def run_comparison(
     on_progress: OnProgress | None = None,
 ) -> Comparison:
     """Compare allocators under a validated configuration; see :func:`compare`."""
-    check_trace(trace)
-    if isinstance(allocators, str) or not all(isinstance(name, str) for name in allocators):
-        raise ValueError("allocators: must be a list of names")
-    if not allocators:
-        raise ValueError("allocators: name at least one")
-    twice = {name for name in allocators if allocators.count(name) > 1}
-    if twice:
-        raise ValueError(f"allocators: {min(twice)} is given twice")
+    check_names("allocators", allocators)
     configs = [config.model_copy(update={"allocator": name}) for name in allocators]
-    make_router(config.router)
-    setups = [
-        resolve_fleet(one) for one in configs
-    ]  # every mistake shows before the first long run
+    results = serve_each(configs, trace, allocators, on_progress)
+    return Comparison(describe(trace), results)
+
+
+def compare_engines(
+    config: Config,
+    trace: Trace,
+    engines: Sequence[str],
+    *,
+    on_progress: OnProgress | None = None,
+) -> Comparison:
+    """Serve one trace by several engines, each as its own users run it; see :func:`compare`.
+
+    SGLang's own settings reach SGLang alone.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`simulate`; or for an allocator or a scheduler beside engines.
+    """
+    check_names("engines", engines)
+    for field in ("allocator", "scheduler", "engine"):
+        if field in config.model_fields_set:
+            raise ValueError(f"{field}: follows from the engines that are compared")
+    configs = []
+    for name in engines:
+        given = {field: getattr(config, field) for field in config.model_fields_set}
+        kept = given if name == "sglang" else given.keys() - set(SGLANG_FIELDS)
+        configs.append(type(config).build(**{k: given[k] for k in kept}, engine=name))
+    return Comparison(describe(trace), serve_each(configs, trace, engines, on_progress), "engine")
+
+
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Refuse what is no list of different names.
+
+    Raises
+    ------
+    ValueError
+        With what is wrong.
+    """
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{what}: must be a list of names")
+    if not names:
+        raise ValueError(f"{what}: name at least one")
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"{what}: {min(twice)} is given twice")
+
+
+def serve_each(
+    configs: Sequence[Config], trace: Trace, names: Sequence[str], on_progress: OnProgress | None
+) -> dict[str, Result]:
+    """Serve a trace by each configuration; every mistake shows before the first long run."""
+    check_trace(trace)
+    make_router(configs[0].router)
+    setups = [resolve_fleet(one) for one in configs]
     results = {}
-    for name, setup in zip(allocators, setups, strict=True):
+    for name, setup in zip(names, setups, strict=True):
         report = None if on_progress is None else partial(on_progress, name)
         results[name] = serve(setup, trace, on_progress=report)
-    return Comparison(describe(trace), results)
+    return results
 
 
 def describe(trace: Trace) -> dict[str, Any]:

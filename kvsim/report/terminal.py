@@ -52,19 +52,20 @@ def comparison_table(
 
     ``rows`` and ``facts`` replace the comparison's own, e.g. by means over replications.
     """
-    rows = rows or comparison.rows
+    rows, by = rows or comparison.rows, comparison.by
     table = NarrowTable(
-        ("allocator", *HEADINGS),
-        [[row["allocator"], *comparison_cells(row)] for row in rows],
+        (by, *HEADINGS),
+        [[row[by], *comparison_cells(row)] for row in rows],
         dropped=DROPPED,
     )
-    notes: list[Text | None] = [_legend(), _schedulers(comparison)]
-    notes += [_rejections(row["allocator"], row) for row in rows]
-    notes += [_early_turns(row["allocator"], row) for row in rows]
-    notes += [_fragmentation(row["allocator"], row) for row in rows]
-    notes += [_moved(row["allocator"], row) for row in rows]
-    notes += [_spread(row["allocator"], row) for row in rows]
-    said = verdict(rows)
+    notes: list[Text | None] = [_legend()]
+    notes.append(_schedulers(comparison) if by == "allocator" else _pools(rows))
+    notes += [_rejections(row[by], row) for row in rows]
+    notes += [_early_turns(row[by], row) for row in rows]
+    notes += [_fragmentation(row[by], row) for row in rows]
+    notes += [_moved(row[by], row) for row in rows]
+    notes += [_spread(row[by], row) for row in rows]
+    said = verdict(rows) if by == "allocator" else None
     if said:
         notes.append(Text(said, style="bold"))
     first = next(iter(comparison.results.values()))
@@ -104,6 +105,17 @@ def _schedulers(comparison: Comparison) -> Text | None:
     parts = (f"{', '.join(names)} under {scheduler}" for scheduler, names in rows_of.items())
     return Text(
         f"{'; '.join(parts)}: --scheduler NAME changes the allocator alone.", style="yellow"
+    )
+
+
+def _pools(rows: Sequence[Row]) -> Text:
+    """Say how much KV memory each engine takes."""
+    sizes = ", ".join(f"{row['engine']} {gib(row['kv_cache']['bytes'])}" for row in rows)
+    return Text(
+        f"KV memory by each engine's own rule: {sizes}; --kv-cache-memory-bytes pins it. "
+        "Preempted: under sglang retracted, too. Step times are vLLM's for both: what differs is "
+        "who is scheduled when.",
+        style="dim",
     )
 
 

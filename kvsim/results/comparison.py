@@ -1,9 +1,9 @@
-"""Several allocators on one trace: rows, JSON, files."""
+"""Several allocators, or engines, on one trace: rows, JSON, files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.results.result import make_directory, write_json
 
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Results by allocator, in the order asked for.
+    """Results by allocator or by engine, in the order asked for.
 
     Attributes
     ----------
     workload : what was served: number of requests, mean lengths, rate, digest
-    results : allocator name as given -> its run
+    results : name as given -> its run
+    by : what the names are, "allocator" or "engine"
     """
 
     workload: dict[str, Any]
     results: Mapping[str, Result]
+    by: Literal["allocator", "engine"] = "allocator"
 
-    def __getitem__(self, allocator: str) -> Result:
-        return self.results[allocator]
+    def __getitem__(self, name: str) -> Result:
+        return self.results[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.results)
@@ -38,15 +40,20 @@ class Comparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One summary per allocator, with its name."""
-        return [{"allocator": name, **result.summary} for name, result in self.results.items()]
+        """One summary per name, with it; of engines also the allocator."""
+        return [
+            {self.by: name, "allocator": result.config.allocator, **result.summary}
+            if self.by != "allocator"
+            else {"allocator": name, **result.summary}
+            for name, result in self.results.items()
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``kvsim compare --json`` writes."""
         return {"workload": self.workload, "rows": self.rows}
 
     def save(self, directory: str | Path) -> None:
-        """Write ``comparison.json`` and one run directory per allocator.
+        """Write ``comparison.json`` and one run directory per name.
 
         Raises
         ------
