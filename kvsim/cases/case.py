@@ -207,7 +207,7 @@ class CaseConfig(_Part):
     def scheduler_config(self) -> SchedulerConfig:
         """What the scheduler is told: the fields of the same names."""
         # Nothing here is drawn, and vLLM serves no tenants.
-        names = {f.name for f in fields(SchedulerConfig)} - {"seed", "dlpm_quantum"}
+        names = {f.name for f in fields(SchedulerConfig)} - {"seed", "dlpm_quantum", "sglang"}
         return SchedulerConfig(**{name: getattr(self, name) for name in names})
 
     def _lookahead(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.sglang import DECODE
 from kvsim.rules.sglang.held import extend_slots
-from kvsim.rules.sglang.nodes import make_room
+from kvsim.rules.sglang.nodes import evict_for
 from kvsim.rules.sglang.retraction import decodes_fit, retract_decodes
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def build_decode(state: Replica, batch: Batch) -> None:
 def add_decodes(state: Replica, batch: Batch) -> None:
     """Give every running request a slot; room is made for a page each, needed or not."""
     scheduler, tree = state.sglang, state.kv.radix
-    make_room(tree, scheduler.page_size * scheduler.num_running)
+    evict_for(tree, scheduler.page_size * scheduler.num_running)
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
         request, mine, entry = state.requests[k], scheduler.progress[k], batch.entries[batch.size]

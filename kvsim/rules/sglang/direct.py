@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.engine import EVICT, INSERT, LOCK, MATCH, UNLOCK
 from kvsim.rules.arrival import describe
-from kvsim.rules.sglang.nodes import evict_tokens, lock_path, make_room, unlock_path
+from kvsim.rules.sglang.nodes import evict_for, evict_tokens, lock_path, unlock_path
 from kvsim.rules.sglang.pages import floor_page, take_page
 from kvsim.rules.sglang.walk import insert_key, match_prefix
 
@@ -45,7 +45,7 @@ def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int
     size = tree.pages.page_size
     num_tokens = floor_page(request.num_prompt_tokens, size)
     lock_path(tree, node)
-    make_room(tree, num_tokens - matched)
+    evict_for(tree, num_tokens - matched)
     if tree.pages.num_unused_slots < num_tokens - matched:
         unlock_path(tree, node)
         return 1

@@ -10,7 +10,7 @@ from kvsim.records.request import RUNNING
 from kvsim.records.sglang import EXTEND, MIXED
 from kvsim.rules.sglang.decode import add_decodes, drop_finishing
 from kvsim.rules.sglang.held import extend_slots, take_rows
-from kvsim.rules.sglang.nodes import make_room
+from kvsim.rules.sglang.nodes import evict_for
 from kvsim.rules.sglang.retraction import decodes_fit
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def build_prefill(state: Replica, batch: Batch) -> None:
     take_rows(state, num_new)
     if scheduler.page_size > 1:
         needed += scheduler.page_size * scheduler.num_admitted
-    make_room(tree, needed)
+    evict_for(tree, needed)
     scheduler.num_last = 0
     scheduler.last_tokens = 0
     for place in range(scheduler.num_admitted):

@@ -131,7 +131,7 @@ def give_row(state: Replica, mine: Progress) -> None:
     mine.row = NONE
 
 
-def let_go(state: Replica, k: int) -> None:
+def reuse_record(state: Replica, k: int) -> None:
     """Use the record of a request that has ended again, unless a batch still names it."""
     if state.requests[k].status == FINISHED and not state.sglang.progress[k].is_listed:
         recycle(state, k)

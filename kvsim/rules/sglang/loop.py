@@ -14,7 +14,7 @@ from kvsim.rules.price import price
 from kvsim.rules.recorder import note_gap, record_step, write_step
 from kvsim.rules.sglang.decode import build_decode
 from kvsim.rules.sglang.extend import build_prefill
-from kvsim.rules.sglang.held import checkpoint, let_go, release_request
+from kvsim.rules.sglang.held import checkpoint, release_request, reuse_record
 from kvsim.rules.sglang.pages import close_group, open_group
 from kvsim.rules.sglang.prefill import choose_prefills
 from kvsim.rules.sglang.waiting import leave_waiting
@@ -81,7 +81,7 @@ def merge_last(state: Replica) -> None:
         ended = state.requests[k].status == FINISHED
         if ended or k == scheduler.chunked or k == scheduler.last_chunked:  # noqa: PLR1714
             scheduler.progress[k].is_listed = False
-            let_go(state, k)
+            reuse_record(state, k)
         else:
             scheduler.last[kept] = k
             kept += 1
@@ -103,7 +103,7 @@ def drop_finished(state: Replica) -> None:
         k = scheduler.running[place]
         if state.requests[k].status == FINISHED:
             scheduler.progress[k].is_listed = False
-            let_go(state, k)
+            reuse_record(state, k)
         else:
             scheduler.running[kept] = k
             kept += 1
@@ -123,7 +123,7 @@ def rest(state: Replica) -> None:
         k = state.waiting.head
         leave_waiting(state, k)
         end_request(state, k, REJECTED)
-        let_go(state, k)
+        reuse_record(state, k)
     if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length == 0:
         scheduler.ratio = scheduler.init_ratio
         scheduler.is_idle = True
@@ -145,7 +145,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         request, mine = state.requests[k], scheduler.progress[k]
         request.num_in_flight_tokens -= entry.num_tokens
         if request.status == FINISHED:
-            let_go(state, k)
+            reuse_record(state, k)
             continue
         if mine.is_retracted or entry.unfinished > 0:
             continue
@@ -162,7 +162,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
             release_request(state, k, True)
             request.finish_time = now
             end_request(state, k, ENDED)
-            let_go(state, k)
+            reuse_record(state, k)
         elif at < batch.num_extends:
             checkpoint(state, request, mine, entry.end)
             mine.prefix = entry.end

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvsim.records.radix import Radix
 
 
-def key_of(tree: Radix, parent: int, salt: int, first: int, last: int) -> int:
+def node_key(tree: Radix, parent: int, salt: int, first: int, last: int) -> int:
     """Name the child of a node that begins with a page, by the slots of its first and last token.
 
     Names need not tell all pages apart: whoever looks one up compares the page.
@@ -26,7 +26,7 @@ def name_node(tree: Radix, k: int, salt: int) -> None:
     """Enter a node into the buckets."""
     node, size = tree.nodes[k], tree.pages.page_size
     first = node.page * size
-    node.key = key_of(tree, node.parent, salt, first, first + size - 1)
+    node.key = node_key(tree, node.parent, salt, first, first + size - 1)
     enter_bucket(tree, k)
 
 
@@ -195,7 +195,7 @@ def evict_tokens(tree: Radix, num_tokens: int) -> int:
     return evicted
 
 
-def make_room(tree: Radix, num_tokens: int) -> None:
+def evict_for(tree: Radix, num_tokens: int) -> None:
     """Evict leaves until so many slots are free, or nothing may go."""
     while tree.pages.num_unused_slots < num_tokens and tree.num_leaves > 0:
         evict_leaf(tree)

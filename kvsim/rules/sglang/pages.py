@@ -42,7 +42,7 @@ def close_group(pages: Pages) -> None:
     pages.is_grouping = False
     make_way(pages, pages.num_grouped)
     for k in range(pages.num_grouped):
-        put_page(pages, k, pages.group[k])
+        queue_page(pages, k, pages.group[k])
     pages.num_left += pages.num_grouped
     pages.num_grouped = 0
 
@@ -55,7 +55,7 @@ def make_way(pages: Pages, count: int) -> None:
             pages.first += pages.num_pages
 
 
-def put_page(pages: Pages, k: int, page: int) -> None:
+def queue_page(pages: Pages, k: int, page: int) -> None:
     """Put the k-th page of a block into the queue; they count once all are there."""
     place = pages.first + k if pages.page_size > 1 else pages.first + pages.num_left + k
     pages.free[place if place < pages.num_pages else place - pages.num_pages] = page
@@ -75,7 +75,7 @@ def free_chain(pages: Pages, next_page: list[int], page: int, count: int) -> int
         pages.num_logged += 2
     make_way(pages, count)
     for k in range(count):
-        put_page(pages, k, page)
+        queue_page(pages, k, page)
         page = next_page[page]
     pages.num_left += count
     return page

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.request import PREEMPTED
 from kvsim.rules.abort import FAILED, end_request
-from kvsim.rules.sglang.held import let_go, release_request
-from kvsim.rules.sglang.nodes import make_room
+from kvsim.rules.sglang.held import release_request, reuse_record
+from kvsim.rules.sglang.nodes import evict_for
 from kvsim.rules.sglang.waiting import enter_queue, sort_listed
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def decodes_fit(state: Replica) -> bool:
         computed = state.requests[scheduler.running[place]].num_computed_tokens
         num_pages += computed % scheduler.page_size == 0
     needed = scheduler.page_size * num_pages
-    make_room(tree, needed)
+    evict_for(tree, needed)
     return tree.pages.num_unused_slots >= needed
 
 
@@ -41,7 +41,7 @@ def give_up(state: Replica, k: int, num_left: int) -> None:
     state.preempted[state.num_preempted] = k
     state.num_preempted += 1
     state.totals.num_preemptions += 1
-    make_room(state.kv.radix, RETRACT_STEPS * num_left)
+    evict_for(state.kv.radix, RETRACT_STEPS * num_left)
 
 
 def retract_decodes(state: Replica) -> None:
@@ -86,4 +86,4 @@ def fail_last(state: Replica) -> None:
     release_request(state, k, False)
     state.requests[k].finish_time = state.clock
     end_request(state, k, FAILED)
-    let_go(state, k)
+    reuse_record(state, k)

@@ -33,7 +33,7 @@ def start_walk(tree: Radix, request: Request, num_tokens: int) -> None:
 
 
 def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
-    """Name the child that begins with the request's next page; see ``key_of``."""
+    """Name the child that begins with the request's next page; see ``node_key``."""
     content, start, length = piece_of(request, tree.segment)
     key = mix(mix(FIRST_KEY, parent), salt)
     key = mix(mix(key, content), start + tree.offset)

@@ -1,0 +1,213 @@
+"""SGLang's rules that no recorded case pins, each by an example worked out by hand.
+
+Steps take a second, pages hold one token unless said, and the loop is not overlapped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvsim
+from kvsim.results.tables import FinishReason
+from kvsim.trace import Trace
+
+PLAIN: dict[str, Any] = {
+    "model": "llama-3-8b",
+    "gpu": "h100-sxm",
+    "engine": "sglang",
+    "backend": "python",
+    "block_size": 1,
+    "cost_model": "constant+seconds=1",
+    "disable_overlap_schedule": True,
+    "record_steps": True,
+    "check_invariants": True,
+}
+
+
+def served(trace: Trace, slots: int, **options: Any) -> kvsim.Result:
+    return kvsim.simulate(trace, **PLAIN | {"num_gpu_blocks_override": slots} | options)
+
+
+def starts(trace: Trace, slots: int, **options: Any) -> list[float]:
+    return served(trace, slots, **options).requests["first_scheduled_time"].tolist()
+
+
+@pytest.mark.parametrize(("slots", "second"), [(33, 0.0), (32, 1.0)])
+def test_a_request_is_admitted_if_it_leaves_something(slots: int, second: float) -> None:
+    """Each asks for 10 + 5 tokens and a page. 16 are left of 32 for the second: it needs more."""
+    found = starts(Trace.from_arrays([0.0, 0.0], [10, 10], [5, 5]), slots)
+    assert found[0] == 0.0
+    assert (found[1] == 0.0) == (second == 0.0)
+
+
+def test_after_a_refusal_nobody_is_tried_until_somebody_leaves() -> None:
+    """The second does not fit, and is tried again when the first has joined the running batch.
+
+    Then not any more, until the first ends at 5 s: the third would fit all the time.
+    """
+    result = served(Trace.from_arrays([0.0, 0.0, 1.5], [10, 30, 1], [5, 5, 1]), 40)
+    assert result.requests["first_scheduled_time"].tolist() == [0.0, 5.0, 5.0]
+    assert result.summary["kv_cache"]["num_allocation_failures"] == 2
+
+
+@pytest.mark.parametrize(("tokens", "together"), [(21, True), (20, False)])
+def test_prompts_of_a_step_without_chunks(tokens: int, together: bool) -> None:
+    """Behind the first 10 tokens, 10 more must be less than what is left of max_prefill_tokens."""
+    trace = Trace.from_arrays([0.0, 0.0], [10, 10], [2, 2])
+    found = starts(trace, 400, chunked_prefill_size=-1, max_prefill_tokens=tokens)
+    assert found == [0.0, 0.0 if together else 1.0]
+
+
+def test_the_first_prompt_may_exceed_what_a_step_takes() -> None:
+    trace = Trace.from_arrays([0.0, 0.0], [30, 10], [2, 2])
+    found = starts(trace, 400, chunked_prefill_size=-1, max_prefill_tokens=20)
+    assert found == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [(57, FinishReason.FINISHED), (58, 1)])
+def test_a_prompt_leaves_six_tokens_of_the_context(tokens: int, reason: int) -> None:
+    result = served(Trace.from_arrays([0.0, 0.0], [5, tokens], [1, 1]), 400, max_model_len=64)
+    assert result.requests["finish_reason"][1] == reason
+
+
+def test_output_is_cut_at_what_context_and_pool_hold() -> None:
+    """64 - 1 - 40 - 1 tokens of context, and 50 - 40 - 1 - 1 of a pool of 50."""
+    trace = Trace.from_arrays([0.0], [40], [100])
+    for slots, tokens in ((400, 22), (50, 8)):
+        result = served(trace, slots, max_model_len=64)
+        assert result.requests["num_output_tokens"].tolist() == [tokens]
+
+
+def test_a_namespace_of_its_own_shares_nothing() -> None:
+    same = [[(5, 0, 30)]] * 3
+    trace = Trace.from_arrays([0.0, 9.0, 18.0], [30] * 3, [2] * 3, segments=same)
+    trace = Trace.from_arrays(
+        [0.0, 9.0, 18.0], [30] * 3, [2] * 3, segments=same, cache_salt=[0, 7, 7]
+    )
+    found = served(trace, 400).requests["num_cached_tokens"].tolist()
+    assert found == [0, 0, 29]
+
+
+def test_lof_serves_the_longest_output_first() -> None:
+    trace = Trace.from_arrays([0.0] * 3, [5] * 3, [3, 9, 6])
+    found = starts(trace, 400, schedule_policy="lof", max_running_requests=1)
+    assert np.argsort(found).tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize(("policy", "hits"), [("fifo", [0, 29]), ("filo", [29, 0])])
+def test_the_leaf_made_first_or_last_goes(policy: str, hits: list[int]) -> None:
+    """The third request takes the room of one of two prompts; then both come again.
+
+    Of 100 slots, two prompts leave 40, less than the third's 50: a leaf of 30 goes. Who comes
+    again and is there still takes no room; who is not takes that of the third.
+    """
+    prompts = [[(1, 0, 30)], [(2, 0, 30)], [(3, 0, 48)], [(1, 0, 30)], [(2, 0, 30)]]
+    first = 0 if hits[0] else 1
+    order = [0, 1, 2, 3 + first]
+    trace = Trace.from_arrays(
+        [float(10 * k) for k in range(4)],
+        [sum(n for _, _, n in prompts[k]) for k in order],
+        [1] * 4,
+        segments=[prompts[k] for k in order],
+    )
+    found = served(trace, 100, radix_eviction_policy=policy).requests["num_cached_tokens"]
+    assert found.tolist() == [0, 0, 0, hits[first]]
+
+
+def ten() -> Trace:
+    """Ten requests of 4 + 6 tokens that come one by one, so that each is promised little."""
+    return Trace.from_arrays([1.0 * k for k in range(10)], [4] * 10, [6] * 10)
+
+
+def test_several_are_retracted_in_one_pass() -> None:
+    """Of 60 slots, 40 hold prompts, and two decodes of all ten take the rest.
+
+    The third finds none. The latest gives back 2 slots, and its prompt's 4 are evicted: 6, where
+    nine need 9. So the one before goes, too.
+    """
+    result = served(ten(), 60, schedule_conservativeness=0.02)
+    steps = result.steps
+    first = int(np.argmax(steps["num_preempted"] > 0))
+    assert steps["num_scheduled_tokens"][:first].tolist() == [4] * 10 + [10] * 2
+    assert steps["num_preempted"][first] == 2
+    assert steps["num_scheduled_tokens"][first] == 8
+    assert (result.requests["num_preemptions"][-2:] >= 1).all()
+    assert (result.requests["finish_reason"] == FinishReason.FINISHED).all()
+
+
+def test_of_equal_outputs_the_longest_prompt_is_retracted() -> None:
+    """Three with 20, 40 and 10 tokens of prompt: of 78 slots 70 are prompts, two decodes fit."""
+    trace = Trace.from_arrays([0.0, 1.0, 2.0], [20, 40, 10], [5, 5, 5])
+    result = served(trace, 78, schedule_conservativeness=0.02, disable_radix_cache=True)
+    assert result.requests["num_preemptions"].tolist() == [0, 1, 0]
+
+
+def test_a_retracted_request_goes_to_the_end_of_the_queue() -> None:
+    """Another one has come meanwhile; it waits for a place, and is served first.
+
+    From the front of the queue the one retracted, which does not fit, would keep it back.
+    """
+    trace = Trace.from_arrays([0.0, 1.0, 2.0, 3.5], [20, 40, 10, 10], [5, 5, 5, 5])
+    result = served(
+        trace,
+        78,
+        schedule_conservativeness=0.02,
+        disable_radix_cache=True,
+        max_running_requests=3,
+    )
+    table = result.requests
+    assert table["num_preemptions"].tolist() == [0, 1, 0, 0]
+    assert table["first_scheduled_time"][3] == 6.0
+
+
+@pytest.mark.parametrize(("threshold", "preempted"), [(9, 1), (10, 0)])
+def test_priorities_must_be_more_than_the_threshold_apart(threshold: int, preempted: int) -> None:
+    trace = Trace.from_arrays([0.0, 2.5], [20, 20], [30, 3], priority=[0, 10])
+    result = served(
+        trace,
+        400,
+        enable_priority_scheduling=True,
+        priority_scheduling_preemption_threshold=threshold,
+        max_running_requests=1,
+    )
+    assert result.requests["num_preemptions"].tolist() == [preempted, 0]
+
+
+def test_vllms_priorities_mean_the_same() -> None:
+    """Smaller ones first, under either engine."""
+    trace = Trace.from_arrays([0.0] * 3, [5] * 3, [3] * 3, priority=[5, 1, 3])
+    found = starts(trace, 400, scheduling_policy="priority", max_running_requests=1)
+    assert np.argsort(found).tolist() == [1, 2, 0]
+
+
+def test_a_head_that_can_never_be_admitted_is_rejected() -> None:
+    """Without a tree and under ignore_eos the last slot is never given."""
+    trace = Trace.from_arrays([0.0, 1.0], [20, 5], [100, 2])
+    result = served(trace, 60, disable_radix_cache=True, ignore_eos=True)
+    assert result.requests["finish_reason"].tolist() == [1, 0]
+
+
+def test_eos_under_the_overlapped_loop_costs_one_step_more() -> None:
+    """Ends by length are foreseen, ends by EOS are not: its slot is taken once more, and cached."""
+    trace = Trace.from_arrays([0.0], [20], [4])
+    options = {"disable_overlap_schedule": False}
+    by_length = served(trace, 400, **options)
+    by_eos = served(trace, 400, **options, max_new_tokens=50)
+    tokens = [int(r.steps["num_scheduled_tokens"].sum()) for r in (by_length, by_eos)]
+    assert tokens == [20 + 3, 20 + 4]
+
+
+def test_a_decaying_ratio_admits_what_it_has_learned() -> None:
+    """A running request may generate 100 more tokens; the ratio says how many of them count.
+
+    Its prompt of 10 leaves 190 of 200 slots. A second one asks for 10 + 100 and a page. With all
+    of the 100 counted that does not fit; with few of them it does.
+    """
+    trace = Trace.from_arrays([0.0, 3.5], [10, 10], [100, 100])
+    careful = starts(trace, 200, schedule_conservativeness=1.5)
+    hopeful = starts(trace, 200, schedule_conservativeness=0.1)
+    assert careful[1] > 50
+    assert hopeful[1] == 4.0
