@@ -309,3 +309,9 @@ def test_what_is_not_modelled_of_a_line_is_refused(
         main(["run", *LINE.split(), flag])
     assert exit_info.value.code == 2
     assert f"{flag} is not modelled" in capsys.readouterr().err
+
+
+def test_runs_under_sglang_are_not_recorded() -> None:
+    trace = workloads.fixed(prompt=20, output=3, num_requests=2, request_rate=1.0)
+    with pytest.raises(ValueError, match="record: schedules under sglang"):
+        kvsim.record(trace, **SMALL, engine="sglang")

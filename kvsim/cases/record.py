@@ -147,6 +147,11 @@ def _record(
         raise ValueError(
             "record: drafts, adapters and grammars are replayed, not recorded; leave them out"
         )
+    if limits.sglang is not None or limits.policy not in ("fcfs", "priority"):
+        raise ValueError(
+            "record: schedules under sglang, or fair to tenants, are not recorded; scheduler vllm "
+            "with policy fcfs or priority is"
+        )
     summary = len(trace) > MOST_NAMED
     names: dict[int, str | int] = {index: str(index) for index in range(len(trace))}
 
