@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kvsim
+from kvsim.cases.radix import RadixCase, RadixCaseConfig, play_radix
 from kvsim.results.tables import FinishReason
 from kvsim.trace import Trace
 
@@ -211,3 +212,41 @@ def test_a_decaying_ratio_admits_what_it_has_learned() -> None:
     hopeful = starts(trace, 200, schedule_conservativeness=0.1)
     assert careful[1] > 50
     assert hopeful[1] == 4.0
+
+
+def evicted(policy: str, *ops: list[Any], **numbers: int) -> list[int]:
+    """Do operations on a tree of 200 slots, and return what each eviction took."""
+    config = RadixCaseConfig(page_size=1, size=200, policy=policy, policy_config=numbers)
+    case = RadixCase(sglang="", config=config, ops=list(ops), log=[{}])
+    return [entry["n"] for entry in play_radix(case) if "n" in entry]
+
+
+def insert(content: int, num_tokens: int) -> list[Any]:
+    return ["I", [[content, 0, num_tokens]], None, 0]
+
+
+def match(content: int, num_tokens: int) -> list[Any]:
+    return ["m", [[content, 0, num_tokens]], None]
+
+
+def test_a_split_keeps_when_a_node_was_made() -> None:
+    """Of 40 tokens, 32 are matched, and the last 8 go. What is left was made before the others."""
+    ops = insert(1, 40), insert(2, 30), match(1, 32), ["e", 8], ["e", 1]
+    assert evicted("fifo", *ops) == [8, 32]
+    assert evicted("filo", *ops[:3], ["e", 1], ["e", 1]) == [30, 8]
+
+
+def test_a_split_keeps_how_far_inserts_went() -> None:
+    """Of 40 tokens the last 10 are the tail, which goes first; the first 32 are none of it.
+
+    Without their reach of 40 they would be, and go before the other prompt, used longer ago.
+    """
+    ops = insert(1, 40), insert(2, 30), match(1, 32), ["e", 8], ["e", 1]
+    assert evicted("tlru", *ops, threshold=10, next_prompt_estimate=0) == [8, 30]
+
+
+def test_the_longest_unused_leaf_goes_whole() -> None:
+    """And the one used last stays, though it was made first."""
+    ops = insert(1, 40), insert(2, 30), match(1, 40), ["e", 1], ["e", 1]
+    assert evicted("lru", *ops) == [30, 40]
+    assert evicted("mru", *ops) == [40, 30]
