@@ -14,7 +14,7 @@ from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
 from kvsim.kv.radix_check import check_tree
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, RADIX
-from kvsim.records.radix import Node, Rank
+from kvsim.records.radix import Node, Rank, Slot
 
 if TYPE_CHECKING:
     from kvsim.records.memory import Memory
@@ -112,9 +112,7 @@ def lay_out_tree(tree: Radix, memory: Memory, num_pages: int, page_size: int) ->
     pages.page_size, pages.num_pages, pages.num_left = page_size, num_pages, num_pages
     pages.free = memory.list_of(range(1, num_pages + 1))
     pages.group = memory.ints(num_pages + 1)
-    tree.next_page = memory.ints(num_pages + 1)
-    tree.content = memory.ints((num_pages + 1) * page_size)
-    tree.index = memory.ints((num_pages + 1) * page_size)
+    tree.slots = memory.room(Slot, (num_pages + 1) * page_size)
     tree.nodes = memory.room(Node, num_pages + 2)
     tree.heap = memory.ints(num_pages + 3)
     num_buckets = 1 << max(num_pages // 4, 16).bit_length()

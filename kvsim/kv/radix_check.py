@@ -41,7 +41,7 @@ class TreeView:
 
     def __init__(self, tree: Radix) -> None:
         self.size = tree.pages.page_size
-        self.next_page = head(tree.next_page, tree.pages.num_pages + 1)
+        self.next_page = next_pages(tree)
         count, rows = tree.num_nodes, tree.nodes
         columns: list[Any]
         if isinstance(rows, Views):
@@ -52,10 +52,10 @@ class TreeView:
 
     def chain(self, page: int, count: int) -> list[int]:
         """Return pages that follow each other."""
-        found = []
-        for _ in range(count):
+        found, following = [], self.next_page
+        for k in range(count):
             found.append(page)
-            page = self.next_page[page]
+            page = following[page] if k + 1 < count else 0
         return found
 
     def slots(self, page: int, num_tokens: int) -> list[int]:
@@ -81,6 +81,15 @@ class TreeView:
             found.append(self.slots(self.rows[k].page, self.rows[k].num_tokens))
             k = self.rows[k].parent
         return [slot for slots in reversed(found) for slot in slots]
+
+
+def next_pages(tree: Radix) -> dict[int, int] | list[int]:
+    """Return what follows each page, of those that were ever used."""
+    size, slots = tree.pages.page_size, tree.slots
+    if isinstance(slots, Views):
+        found: list[int] = slots.array["next"][::size].tolist()
+        return found
+    return {k // size: slots[k].next for k in list(slots) if k % size == 0}  # type: ignore
 
 
 def free_pages(pages: Pages) -> list[int]:

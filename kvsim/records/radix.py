@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from kvsim.records.record import Record
+from kvsim.records.record import Record, Short
 
 
 class Rank(IntEnum):
@@ -64,6 +64,18 @@ class Pages(Record):
 
 
 @dataclass(slots=True)
+class Slot(Record):
+    """A slot: which token of which content it holds, if the tree's; in 16 bytes.
+
+    The first slot of a page also knows the next page of its node or its request.
+    """
+
+    content: int = 0
+    index: Short = 0
+    next: Short = 0
+
+
+@dataclass(slots=True)
 class Node(Record):
     """A stretch of tokens that all requests through it share, from ``start`` to ``end``."""
 
@@ -113,9 +125,7 @@ class Radix(Record):
 
     enabled: bool = True
     pages: Pages = field(default_factory=Pages)
-    next_page: list[int] = field(default_factory=list)
-    content: list[int] = field(default_factory=list)  # of the token in a slot of the tree
-    index: list[int] = field(default_factory=list)  # and where it stands in its content
+    slots: list[Slot] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     num_nodes: int = 1  # made so far, the root among them
     free_node: int = 0  # the first of those given back

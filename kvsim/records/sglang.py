@@ -127,6 +127,8 @@ class Sglang(Record):
     processed: int = 0
     sorts_by_tree: bool = False
     num_sorts: int = 0  # that matched nothing
+    has_ended: bool = False  # somebody who may be listed as running
+    may_finish: bool = False  # somebody's next token may be the last
     is_idle: bool = True
     is_dead: bool = False  # out of memory in a prefill
     num_retractions: int = 0

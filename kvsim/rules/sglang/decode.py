@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 def drop_finishing(state: Replica) -> int:
     """Take out who gets its last token from the batch under way; returns how many."""
     scheduler, kept = state.sglang, 0
+    if not scheduler.may_finish:
+        return 0
+    scheduler.may_finish = False
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
         request, mine = state.requests[k], scheduler.progress[k]
-        if request.num_in_flight_tokens > 0 and request.num_output_tokens + 1 >= mine.max_new:
+        is_last = request.num_output_tokens + 1 >= mine.max_new
+        if is_last and request.num_in_flight_tokens > 0:
             mine.is_listed = False
         else:
+            scheduler.may_finish = scheduler.may_finish or is_last
             scheduler.running[kept] = k
             kept += 1
     dropped = scheduler.num_running - kept

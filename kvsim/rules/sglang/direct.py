@@ -55,7 +55,7 @@ def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int
         if k == 0:
             tree.page = page
         else:
-            tree.next_page[last] = page
+            tree.slots[last * size].next = page
         last = page
     insert_key(tree, request, num_tokens, node, matched, request.priority)
     unlock_path(tree, node)

@@ -52,6 +52,8 @@ def add_prefill(state: Replica, batch: Batch, k: int) -> None:
         if math.isnan(request.first_scheduled_time):
             request.first_scheduled_time = state.clock
             request.num_cached_tokens = mine.prefix
+    if request.num_output_tokens + 1 >= mine.max_new:
+        scheduler.may_finish = True
     mine.num_known = request.num_tokens
     size = scheduler.page_size
     num_pages = -(-mine.end // size) - (mine.num_shared // size + mine.num_pages)

@@ -24,7 +24,7 @@ def append_page(tree: Radix, mine: Progress) -> None:
     if mine.num_pages == 0:
         mine.page = page
     else:
-        tree.next_page[mine.last_page] = page
+        tree.slots[mine.last_page * tree.pages.page_size].next = page
     mine.last_page = page
     mine.num_pages += 1
     tree.num_own_pages += 1
@@ -33,11 +33,15 @@ def append_page(tree: Radix, mine: Progress) -> None:
 def extend_slots(tree: Radix, request: Request, mine: Progress, end: int) -> None:
     """Give a request slots up to a token: the rest of its last page, then new pages."""
     size = tree.pages.page_size
-    while mine.num_shared + mine.num_pages * size < end:
+    slots = mine.num_shared + mine.num_pages * size
+    recounts = size > 1 and (slots < end or end >= request.end)
+    while slots < end:
         append_page(tree, mine)
-    tree.num_own_tokens += end - max(request.num_computed_tokens, mine.num_shared)
+        slots += size
+    tree.num_own_tokens += end - request.num_computed_tokens
     request.num_computed_tokens = end
-    count_internal(tree, request, mine)
+    if recounts:
+        count_internal(tree, request, mine)
 
 
 def count_internal(tree: Radix, request: Request, mine: Progress) -> None:
@@ -90,7 +94,7 @@ def release_request(state: Replica, k: int, keeps: bool) -> None:
     if keeps:
         mine.num_known = request.num_tokens
         checkpoint(state, request, mine, min(request.num_computed_tokens, request.num_tokens))
-    free_chain(tree.pages, tree.next_page, mine.page, mine.num_pages)
+    free_chain(tree, mine.page, mine.num_pages)
     tree.num_own_pages -= mine.num_pages
     tree.num_own_tokens -= own_tokens(request, mine)
     tree.num_internal -= mine.num_internal

@@ -99,6 +99,9 @@ def merge_last(state: Replica) -> None:
 def drop_finished(state: Replica) -> None:
     """Take those who have ended off the running batch."""
     scheduler, kept = state.sglang, 0
+    if not scheduler.has_ended:
+        return
+    scheduler.has_ended = False
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
         if state.requests[k].status == FINISHED:
@@ -158,7 +161,10 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         else:
             note_gap(state, now - request.last_token_time, 1)
         request.last_token_time = now
+        if request.num_output_tokens + 1 >= mine.max_new:
+            scheduler.may_finish = True
         if request.num_tokens >= request.end:
+            scheduler.has_ended = True
             release_request(state, k, True)
             request.finish_time = now
             end_request(state, k, ENDED)

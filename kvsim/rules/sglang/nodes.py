@@ -18,8 +18,8 @@ def node_key(tree: Radix, parent: int, salt: int, first: int, last: int) -> int:
     Names need not tell all pages apart: whoever looks one up compares the page.
     """
     key = mix(mix(FIRST_KEY, parent), salt)
-    key = mix(mix(key, tree.content[first]), tree.index[first])
-    return mix(mix(key, tree.content[last]), tree.index[last])
+    key = mix(mix(key, tree.slots[first].content), tree.slots[first].index)
+    return mix(mix(key, tree.slots[last].content), tree.slots[last].index)
 
 
 def name_node(tree: Radix, k: int, salt: int) -> None:
@@ -137,7 +137,7 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     child = tree.nodes[k]
     page = child.page
     for _ in range(num_tokens // tree.pages.page_size):
-        page = tree.next_page[page]
+        page = tree.slots[page * tree.pages.page_size].next
     new = new_node(tree, child.parent, child.start, child.start + num_tokens, child.page)
     parent = tree.nodes[new]
     parent.priority = child.priority
@@ -180,7 +180,7 @@ def evict_leaf(tree: Radix) -> int:
     k = tree.heap[1]
     node = tree.nodes[k]
     parent, num_tokens = node.parent, node.span
-    free_chain(tree.pages, tree.next_page, node.page, num_tokens // tree.pages.page_size)
+    free_chain(tree, node.page, num_tokens // tree.pages.page_size)
     tree.num_evictable -= num_tokens
     drop_node(tree, k)
     settle_leaf(tree, parent)

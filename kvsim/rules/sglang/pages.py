@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvsim.records.radix import Pages
+    from kvsim.records.radix import Pages, Radix
 
 
 def floor_page(num_tokens: int, page_size: int) -> int:
@@ -61,13 +61,14 @@ def queue_page(pages: Pages, k: int, page: int) -> None:
     pages.free[place if place < pages.num_pages else place - pages.num_pages] = page
 
 
-def free_chain(pages: Pages, next_page: list[int], page: int, count: int) -> int:
+def free_chain(tree: Radix, page: int, count: int) -> int:
     """Free pages that follow each other as one block; returns what comes after them."""
+    pages, slots, size = tree.pages, tree.slots, tree.pages.page_size
     if pages.is_grouping:
         for _ in range(count):
             pages.group[pages.num_grouped] = page
             pages.num_grouped += 1
-            page = next_page[page]
+            page = slots[page * size].next
         return page
     if pages.logs and count > 0:
         pages.log[pages.num_logged] = count
@@ -76,6 +77,6 @@ def free_chain(pages: Pages, next_page: list[int], page: int, count: int) -> int
     make_way(pages, count)
     for k in range(count):
         queue_page(pages, k, page)
-        page = next_page[page]
+        page = slots[page * size].next
     pages.num_left += count
     return page

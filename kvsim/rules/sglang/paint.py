@@ -44,7 +44,7 @@ def mark_node(state: Replica, node: Node, cached: int) -> None:
             kv.live_ends[page] = 1.0
         else:
             kv.unused[page] = cached
-        page = tree.next_page[page]
+        page = tree.slots[page * tree.pages.page_size].next
 
 
 def mark_own(state: Replica, request: Request, mine: Progress, unused: int) -> None:
@@ -56,4 +56,4 @@ def mark_own(state: Replica, request: Request, mine: Progress, unused: int) -> N
         kv.live_ends[page] = min(max(written - k * size, 0), size) / size
         kv.last_ends[page] = min(max(last - k * size, 0), size) / size
         kv.unused[page] = unused
-        page = tree.next_page[page]
+        page = tree.slots[page * tree.pages.page_size].next

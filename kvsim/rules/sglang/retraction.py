@@ -20,6 +20,8 @@ RETRACT_STEPS = 20
 def decodes_fit(state: Replica) -> bool:
     """Whether every running request that needs a page finds one; evicts for them."""
     scheduler, tree, num_pages = state.sglang, state.kv.radix, 0
+    if tree.pages.num_unused_slots >= scheduler.page_size * scheduler.num_running:
+        return True  # a page for each
     for place in range(scheduler.num_running):
         computed = state.requests[scheduler.running[place]].num_computed_tokens
         num_pages += computed % scheduler.page_size == 0

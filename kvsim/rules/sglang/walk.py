@@ -57,7 +57,8 @@ def num_common(tree: Radix, request: Request, page: int, most: int) -> int:
         slot = page * size
         stop = slot + size
         while slot < stop:
-            if tree.content[slot] != content or tree.index[slot] != start + offset:
+            held = tree.slots[slot]
+            if held.content != content or held.index != start + offset:
                 return same
             slot += 1
             offset += 1
@@ -68,7 +69,7 @@ def num_common(tree: Radix, request: Request, page: int, most: int) -> int:
         same += size
         tree.segment = segment
         tree.offset = offset
-        page = tree.next_page[page]
+        page = tree.slots[page * tree.pages.page_size].next
     return same
 
 
@@ -181,7 +182,7 @@ def insert_key(
             tree.num_same = 0
         pass_node(tree, child, num_tokens, inserted, priority)
         settle_leaf(tree, child)
-        tree.page = free_chain(tree.pages, tree.next_page, tree.page, same // size)
+        tree.page = free_chain(tree, tree.page, same // size)
         at += same
         k = child
         child = step_down(tree, request, k, num_tokens - at)
@@ -216,15 +217,16 @@ def name_tokens(tree: Radix, request: Request, page: int, num_tokens: int) -> in
     content, start, length = piece_of(request, segment)
     while done < num_tokens:
         for slot in range(page * size, page * size + size):
-            tree.content[slot] = content
-            tree.index[slot] = start + offset
+            held = tree.slots[slot]
+            held.content = content
+            held.index = start + offset
             offset += 1
             while offset >= length:
                 offset -= length
                 segment += 1
                 content, start, length = piece_of(request, segment)
         done += size
-        page = tree.next_page[page]
+        page = tree.slots[page * tree.pages.page_size].next
     return page
 
 
