@@ -176,6 +176,12 @@ def test_an_engine_takes_its_scheduler_and_its_allocator() -> None:
         ({"schedule_policy": "lpm"}, "scheduler 'vllm' has no such setting; sglang has"),
         ({"engine": "sglang", "pipeline_parallel_size": 2}, "one stage"),
         ({"engine": "sglang", "model": "gemma-3-27b", "gpu": "h200-sxm"}, "not modelled"),
+        ({"allocator": "radix+window=64"}, "sliding layers, whose pools"),
+        ({"engine": "sglang", "gpu": "l4"}, "leaves no page"),
+        (
+            {"engine": "sglang", "data_parallel_size": 2, "router": "dynamo"},
+            "follows the events of cached blocks",
+        ),
         ({"engine": "sglang", "page_size": 16, "chunked_prefill_size": 40}, "a multiple of"),
         (
             {
@@ -263,6 +269,16 @@ def test_the_pool_follows_from_the_share_of_memory() -> None:
     assert pools[0] == default
     bytes_before = gpu.memory_bytes - 0.32 * 2**30
     assert pools[0]["bytes"] - pools[1]["bytes"] == pytest.approx(0.1 * bytes_before, rel=1e-4)
+
+
+def test_smaller_tokens_make_a_larger_pool() -> None:
+    trace = workloads.fixed(prompt=100, output=10, num_requests=1, request_rate=1.0)
+    pools = [
+        kvsim.simulate(trace, **SMALL, allocator=name).summary["kv_cache"]
+        for name in ("radix", "radix+fp8")
+    ]
+    assert pools[1]["num_gpu_blocks"] == pytest.approx(2 * pools[0]["num_gpu_blocks"], abs=2)
+    assert pools[1]["bytes"] == pytest.approx(pools[0]["bytes"], rel=1e-5)
 
 
 def test_everybody_there_at_once_is_served() -> None:

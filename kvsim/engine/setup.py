@@ -182,8 +182,8 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         preemption_mode="swap" if allocator.swap else config.preemption_mode,
     )
     if kind.rules_of == SGLANG:
-        check_layers(memory, config)
-        settings = settings_of(config, memory, overlap=asynchronous)
+        check_layers(config, memory, layout)
+        settings = settings_of(config, memory, layout, overlap=asynchronous)
         allocator.params.setdefault("eviction", config.radix_eviction_policy)
         kv_config = replace(
             kv_config,

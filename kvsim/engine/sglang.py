@@ -14,6 +14,7 @@ from kvsim.sglang_options import SGLANG_FIELDS
 
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory
+    from kvsim.budget.layout import KVLayout
     from kvsim.config import Config
     from kvsim.kv.allocator_spec import AllocatorSpec
     from kvsim.sched.scheduler import Scheduler
@@ -70,7 +71,7 @@ def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], 
         raise ValueError("pipeline_parallel_size: scheduler 'sglang' is modelled for one stage")
 
 
-def check_layers(memory: Memory, config: Config) -> None:
+def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
     """Refuse a model whose layers keep different tokens.
 
     Raises
@@ -78,7 +79,7 @@ def check_layers(memory: Memory, config: Config) -> None:
     ValueError
         With the reason.
     """
-    kinds = {layer.kind for layer in memory.layout.layers}
+    kinds = {layer.kind for layer in layout.layers}
     if kinds - {"full"} and not config.disable_hybrid_kv_cache_manager:
         raise ValueError(
             f"scheduler 'sglang': {memory.model.name} has {', '.join(sorted(kinds - {'full'}))} "
@@ -102,7 +103,7 @@ def chunk_of(config: Config, memory: Memory) -> int | None:
     return config.chunked_prefill_size if config.chunked_prefill_size > 0 else None
 
 
-def pool_of(config: Config, memory: Memory) -> int:
+def pool_of(config: Config, memory: Memory, layout: KVLayout) -> int:
     """Return the tokens of the pool, SGLang's max_total_num_tokens.
 
     With ``engine`` sglang, or a share of its own, SGLang's rule says how much memory is left; else
@@ -114,13 +115,14 @@ def pool_of(config: Config, memory: Memory) -> int:
     if by_rule and not pinned:
         num_bytes = _left_for_kv(config, memory)
     size = page_size_of(config)
-    tokens = num_bytes // memory.layout.bytes_per_token
+    tokens = num_bytes // layout.bytes_per_token
     if config.max_total_tokens is not None:
         tokens = min(tokens, config.max_total_tokens)
     if tokens < size:
         raise ValueError(
-            f"{memory.model.name} does not fit under SGLang's rules: its pool would hold {tokens} "
-            "tokens; raise mem_fraction_static, or take a larger tensor_parallel_size"
+            f"{memory.model.name} does not fit under SGLang's rules: its share of {memory.gpu.name} "
+            "for weights and KV leaves no page; raise mem_fraction_static, or take a larger "
+            "tensor_parallel_size"
         )
     return tokens // size * size
 
@@ -133,7 +135,7 @@ def _left_for_kv(config: Config, memory: Memory) -> int:
             memory.gpu,
             chunk=chunk_of(config, memory) or config.max_prefill_tokens,
             tensor_parallel_size=tp,
-            has_latent=memory.layout.layers[0].num_tensors == 1,
+            has_latent=memory.model.is_mla,
         )
     overhead = engine.base_gib + (engine.nccl_gib if tp > 1 else 0.0)
     return pool_bytes(
@@ -144,9 +146,11 @@ def _left_for_kv(config: Config, memory: Memory) -> int:
     )
 
 
-def settings_of(config: Config, memory: Memory, *, overlap: bool) -> SglangSettings:
+def settings_of(
+    config: Config, memory: Memory, layout: KVLayout, *, overlap: bool
+) -> SglangSettings:
     """Return what SGLang's scheduler is told."""
-    pool, longest = pool_of(config, memory), memory.limits.max_model_len
+    pool, longest = pool_of(config, memory, layout), memory.limits.max_model_len
     asked = config.max_running_requests or config.max_num_seqs
     as_vllm = config.scheduling_policy == "priority"  # whose smaller values go first
     return SglangSettings(

@@ -243,8 +243,19 @@ class Gateways:
 
 
 def telling_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
-    """Let replicas tell events where a router asks for them and there is anything to tell."""
+    """Let replicas tell events where a router asks for them and there is anything to tell.
+
+    Raises
+    ------
+    ValueError
+        If they keep prefixes, and tell nobody.
+    """
     asked = any(router.event_delay is not None for router in routers)
+    if asked and setup.kv_config.enable_prefix_caching and setup.kv.keeps_untold:
+        raise ValueError(
+            f"router {setup.config.router!r}: it follows the events of cached blocks, and "
+            f"allocator {setup.config.allocator!r} tells none"
+        )
     has_any = setup.kv.tells_events and setup.kv_config.enable_prefix_caching
     return with_events(setup) if asked and has_any else setup
 

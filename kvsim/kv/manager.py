@@ -173,6 +173,7 @@ class KVCacheManager(ABC):
     serves_samples : serves requests of several sequences
     speculates : keeps slots for drafts, and takes back those of rejected ones
     tells_events : its rules tell what becomes of cached content (vLLM's KV cache events)
+    keeps_untold : it keeps prefixes for later requests, and tells nobody
     can_swap : :meth:`swap_out` and :meth:`swap_in` move KV to host memory and back
     foresees : makes use of :meth:`foresee`
     ignores : configuration fields that change nothing here, each with the reason
@@ -187,6 +188,7 @@ class KVCacheManager(ABC):
     can_swap = False
     speculates = False
     tells_events = False
+    keeps_untold = False
     foresees = False
     ignores: Mapping[str, str] = MappingProxyType({})
     piece_bytes: int | None = None

@@ -41,6 +41,7 @@ class RadixManager(RuleManager):
 
     rules_of = RADIX
     default_scheduler = needs_scheduler = "sglang"
+    keeps_untold = True
     ignores = MappingProxyType(
         {
             "watermark": "its scheduler counts on a share of what requests may generate",

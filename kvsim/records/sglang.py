@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from kvsim.records.record import NONE, Record
+from kvsim.records.record import NONE, Record, Short
 
 
 class Order(IntEnum):
@@ -54,20 +54,20 @@ class Progress(Record):
     ``num_shared`` tokens lie in the tree, on the path of ``node``; behind them come its own pages.
     """
 
-    max_new: int = 0
-    stop: int = 0  # the output at which it ends by itself, 0 for none
+    max_new: Short = 0
+    most: Short = 0  # tokens with as many outputs as it may generate
     ignores_eos: bool = False
-    prefix: int = 0
-    end: int = 0
-    num_known: int = 0  # tokens known when its batch was built
-    num_shared: int = 0
-    num_inserted: int = 0
-    node: int = 0  # that it holds
-    row: int = NONE
-    page: int = 0
-    last_page: int = 0
-    num_pages: int = 0
-    num_internal: int = 0  # slots in its last page that it will not use
+    prefix: Short = 0
+    end: Short = 0
+    num_known: Short = 0  # tokens known when its batch was built
+    num_shared: Short = 0
+    num_inserted: Short = 0
+    node: Short = 0  # that it holds
+    row: Short = NONE
+    page: Short = 0
+    last_page: Short = 0
+    num_pages: Short = 0
+    num_internal: Short = 0  # slots in its last page that it will not use
     number: int = 0  # of its last entry into the queue
     seen: int = 0  # tokens processed when it entered
     is_retracted: bool = False

@@ -28,6 +28,7 @@ def add_sglang(state: Replica, k: int) -> None:
     asked = max(0, min(asked, longest))
     size = scheduler.page_size
     mine.max_new = max(0, min(asked, scheduler.pool_size - ceil_page(prompt, size) - size - 1))
+    mine.most = prompt + mine.max_new
     request.max_tokens = max(mine.max_new, 1)
     if 0 < stop < request.max_tokens and not mine.ignores_eos:
         request.max_tokens = stop

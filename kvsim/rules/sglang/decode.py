@@ -22,7 +22,7 @@ def drop_finishing(state: Replica) -> int:
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
         request, mine = state.requests[k], scheduler.progress[k]
-        is_last = request.num_output_tokens + 1 >= mine.max_new
+        is_last = request.num_tokens + 1 >= mine.most
         if is_last and request.num_in_flight_tokens > 0:
             mine.is_listed = False
         else:

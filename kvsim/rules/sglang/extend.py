@@ -52,7 +52,7 @@ def add_prefill(state: Replica, batch: Batch, k: int) -> None:
         if math.isnan(request.first_scheduled_time):
             request.first_scheduled_time = state.clock
             request.num_cached_tokens = mine.prefix
-    if request.num_output_tokens + 1 >= mine.max_new:
+    if request.num_tokens + 1 >= mine.most:
         scheduler.may_finish = True
     mine.num_known = request.num_tokens
     size = scheduler.page_size

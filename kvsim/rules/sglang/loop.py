@@ -161,7 +161,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         else:
             note_gap(state, now - request.last_token_time, 1)
         request.last_token_time = now
-        if request.num_output_tokens + 1 >= mine.max_new:
+        if request.num_tokens + 1 >= mine.most:
             scheduler.may_finish = True
         if request.num_tokens >= request.end:
             scheduler.has_ended = True
