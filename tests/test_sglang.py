@@ -177,7 +177,7 @@ def test_an_engine_takes_its_scheduler_and_its_allocator() -> None:
         ({"engine": "sglang", "pipeline_parallel_size": 2}, "one stage"),
         ({"engine": "sglang", "model": "gemma-3-27b", "gpu": "h200-sxm"}, "not modelled"),
         ({"allocator": "radix+window=64"}, "sliding layers, whose pools"),
-        ({"engine": "sglang", "gpu": "l4"}, "leaves no page"),
+        ({"engine": "sglang", "gpu": "l4"}, "for both leaves no page"),
         (
             {"engine": "sglang", "data_parallel_size": 2, "router": "dynamo"},
             "follows the events of cached blocks",

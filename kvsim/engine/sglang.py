@@ -120,9 +120,9 @@ def pool_of(config: Config, memory: Memory, layout: KVLayout) -> int:
         tokens = min(tokens, config.max_total_tokens)
     if tokens < size:
         raise ValueError(
-            f"{memory.model.name} does not fit under SGLang's rules: its share of {memory.gpu.name} "
-            "for weights and KV leaves no page; raise mem_fraction_static, or take a larger "
-            "tensor_parallel_size"
+            f"{memory.model.name} does not fit under SGLang's rules: beside its weights, the share "
+            f"of {memory.gpu.name} for both leaves no page; raise mem_fraction_static, or take a "
+            "larger tensor_parallel_size"
         )
     return tokens // size * size
 

@@ -99,8 +99,8 @@ class RadixManager(RuleManager):
         kv.last_ends, kv.unused = memory.floats(pages), memory.ints(pages)
 
     def fits(self, request: Request) -> bool:  # noqa: D102 - see KVCacheManager
-        longest = min(self.config.max_model_len, self.pool_size)
-        return request.num_prompt_tokens < longest - SPARE_TOKENS
+        longest, prompt = min(self.config.max_model_len, self.pool_size), request.num_prompt_tokens
+        return prompt < longest - SPARE_TOKENS and prompt + self.block_size < self.pool_size
 
     def check_integrity(self) -> None:  # noqa: D102
         check_tree(self.state)

@@ -125,6 +125,8 @@ def rest(state: Replica) -> None:
     if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
         k = state.waiting.head
         leave_waiting(state, k)
+        # It was never one of those who wait to be served.
+        state.totals.waiting_seconds -= state.clock - state.requests[k].arrival_time
         end_request(state, k, REJECTED)
         reuse_record(state, k)
     if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length == 0:
