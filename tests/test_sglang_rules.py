@@ -250,3 +250,32 @@ def test_the_longest_unused_leaf_goes_whole() -> None:
     ops = insert(1, 40), insert(2, 30), match(1, 40), ["e", 1], ["e", 1]
     assert evicted("lru", *ops) == [30, 40]
     assert evicted("mru", *ops) == [40, 30]
+
+
+def test_the_last_token_of_a_prompt_never_counts_as_matched() -> None:
+    """A prompt of 20 tokens is all in the tree and counts 19; one of 25 has 20 there, goes first."""
+    whole, part = [(1, 0, 20)], [(1, 0, 20), (2, 0, 5)]
+    trace = Trace.from_arrays(
+        [0.0, 50.0, 50.0], [30, 20, 25], [2, 2, 2], segments=[[(1, 0, 30)], whole, part]
+    )
+    found = starts(trace, 400, schedule_policy="lpm", max_running_requests=1)
+    assert found[2] == 50.0 < found[1]
+
+
+def test_requests_that_begin_alike_are_not_computed_together() -> None:
+    """Of two with the same 40 tokens the second waits until the first has left them in the tree."""
+    same = [[(1, 0, 40), (2 + k, 0, 5)] for k in range(2)] + [[(9, 0, 45)]]
+    trace = Trace.from_arrays([0.0] * 3, [45] * 3, [4] * 3, segments=same)
+    lpm = served(trace, 400, schedule_policy="lpm", prefill_max_requests=2).requests
+    assert lpm["first_scheduled_time"].tolist() == [0.0, 1.0, 0.0]
+    assert lpm["num_cached_tokens"].tolist() == [0, 40, 0]
+    fcfs = served(trace, 400, prefill_max_requests=2).requests
+    assert fcfs["first_scheduled_time"].tolist() == [0.0, 0.0, 1.0]
+
+
+def test_a_page_matches_as_a_whole() -> None:
+    """Two prompts that part after 20 tokens share a page of 16, and one that parts at 15 none."""
+    prompts = [[(1, 0, 40)], [(1, 0, 20), (2, 0, 20)], [(1, 0, 15), (3, 0, 25)]]
+    trace = Trace.from_arrays([0.0, 20.0, 40.0], [40] * 3, [2] * 3, segments=prompts)
+    found = served(trace, 640, page_size=16).requests["num_cached_tokens"]
+    assert found.tolist() == [0, 16, 0]
