@@ -1,4 +1,4 @@
-"""Break each of vLLM's rules on purpose and see a test catch it: ``python tests/mutation.py``.
+"""Break each of the engines' rules on purpose and see a test catch it: ``python tests/mutation.py``.
 
 Every mutant is a copy of the package with one rule changed. It is caught if a recorded schedule no
 longer comes out identical, or else if a test fails. The script prints the score and exits 1 if a
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = (
+    "sglang_rules",
     "fairness",
     "planner",
     "budget_parts",
@@ -520,6 +521,29 @@ MUTANTS = [
     Mutant("dlpm outputs are paid", FAIR, "    tenant.deficit -= num_tokens\n", ""),
     Mutant("dlpm who has something is not refilled", LOCAL, "        if tenant.deficit <= 0:\n", "        if tenant.deficit <= state.shares.quantum:\n"),
     Mutant("dlpm a step that admitted refills nobody", LOCAL, "    if state.num_admitted > 0:\n", "    if False:\n"),
+    Mutant("sglang pages single slots go behind", "rules/sglang/pages.py", "    if pages.page_size > 1:\n        pages.first -= count", "    if pages.page_size > 0:\n        pages.first -= count"),
+    Mutant("sglang pages one block per batch", "rules/sglang/loop.py", "    open_group(state.kv.radix.pages)\n", ""),
+    Mutant("sglang leaves slru threshold", "rules/sglang/leaves.py", "int(node.num_hits >= tree.protected_threshold)", "int(node.num_hits > tree.protected_threshold)"),
+    Mutant("sglang leaves tlru tail begins", "rules/sglang/leaves.py", "return -1 if node.start >= needed else 0", "return -1 if node.end >= needed else 0"),
+    Mutant("sglang leaves ties by last access", "rules/sglang/leaves.py", "return tree.nodes[a].last_access < tree.nodes[b].last_access", "return tree.nodes[a].last_access > tree.nodes[b].last_access"),
+    Mutant("sglang tree a split child is used last", "rules/sglang/nodes.py", "    parent.last_access = tick(tree)\n    child.last_access = tick(tree)\n", "    parent.last_access = tick(tree)\n"),
+    Mutant("sglang tree a split keeps hits", "rules/sglang/nodes.py", "    parent.num_hits = child.num_hits\n", ""),
+    Mutant("sglang tree a split keeps the reach", "rules/sglang/nodes.py", "    parent.reach = child.reach\n", ""),
+    Mutant("sglang tree a split keeps when it was made", "rules/sglang/nodes.py", "    parent.created = child.created\n", ""),
+    Mutant("sglang tree a split keeps the priority", "rules/sglang/nodes.py", "    parent.priority = child.priority\n", ""),
+    Mutant("sglang tree hits beyond what was inserted", "rules/sglang/walk.py", "    if node.end > inserted:\n        node.num_hits += 1", "    if node.end >= inserted:\n        node.num_hits += 1"),
+    Mutant("sglang checkpoint cuts at the prompt", "rules/sglang/held.py", "        cut_at_prompt(tree, last, prompt, request.priority + 1)\n", "        pass\n"),
+    Mutant("sglang checkpoint raises the prompt", "rules/sglang/held.py", "prompt, request.priority + 1)", "prompt, request.priority)"),
+    Mutant("sglang queue 128 matched", "rules/sglang/waiting.py", "MOST_MATCHED = 128", "MOST_MATCHED = 16"),
+    Mutant("sglang queue 32 equal tokens", "rules/sglang/waiting.py", "EQUAL_TOKENS = 32", "EQUAL_TOKENS = 48"),
+    Mutant("sglang queue refreshed from behind", "rules/sglang/waiting.py", "for place in range(count - 1, -1, -1):\n        request", "for place in range(count):\n        request"),
+    Mutant("sglang queue the last token is computed", "rules/sglang/waiting.py", "mine.num_match = min(tree.num_found, request.num_tokens - 1)", "mine.num_match = tree.num_found"),
+    Mutant("sglang queue lpm", "rules/sglang/waiting.py", "mine.second = -float(mine.num_match)", "mine.second = float(mine.num_match)"),
+    Mutant("sglang queue hrrn from entry on", "rules/sglang/waiting.py", "    mine.seen = scheduler.processed\n", "    mine.seen = 0\n"),
+    Mutant("sglang queue dfs-weight heavy first", "rules/sglang/weight.py", "> tree.nodes[child_b].weight", "< tree.nodes[child_b].weight"),
+    Mutant("sglang queue dfs-weight own requests last", "rules/sglang/weight.py", "        return child_a != a\n", "        return child_b != b\n"),
+    Mutant("sglang budget ignore_eos counts all", "rules/sglang/budget.py", "    return left * (1.0 if mine.ignores_eos else state.sglang.ratio)", "    return left * state.sglang.ratio"),
+    Mutant("sglang budget a page beside each prompt", "rules/sglang/budget.py", "    scheduler.budget += num_tokens + size + max_new\n", "    scheduler.budget += num_tokens + max_new\n"),
 ]  # fmt: skip
 
 #: Those that ``--compiled`` also runs through the compiled engine: each is a minute of compiling.
@@ -537,6 +561,15 @@ COMPILED = (
     "7 window includes the token itself",
     "8 equal specs hit together",
 )
+
+
+def cases_for(mutant: Mutant, data: Path) -> list[str]:
+    """Return the recorded schedules that may notice a mutant: those of its engine."""
+    if mutant.rule.startswith("sglang"):  # with full attention; the shortest of each number first
+        found = [p for p in data.glob("sglang_cases/*.json.gz") if p.name[0].isdigit()]
+        found += data.glob("sglang_cases/radix_*.json.gz")
+        return [str(p) for p in sorted(found, key=lambda p: p.stat().st_size)]
+    return sorted(str(p) for p in data.glob("vllm_cases*/**/*.json.gz"))
 
 
 def is_caught(mutant: Mutant, *, compiled: bool = False) -> str | None:
@@ -567,7 +600,7 @@ def is_caught(mutant: Mutant, *, compiled: bool = False) -> str | None:
                 return True
             return done.returncode != 0
 
-        cases = sorted(str(p) for p in (copy / "tests" / "data").glob("vllm_cases*/**/*.json.gz"))
+        cases = cases_for(mutant, copy / "tests" / "data")
         replay = ("-m", "kvsim", "replay-case", "--backend")
         if compiled:
             if fails(*replay, "compiled", *cases, seconds=1200):

@@ -253,7 +253,7 @@ def test_the_longest_unused_leaf_goes_whole() -> None:
 
 
 def test_the_last_token_of_a_prompt_never_counts_as_matched() -> None:
-    """A prompt of 20 tokens is all in the tree and counts 19; one of 25 has 20 there, goes first."""
+    """One of 20 tokens is all in the tree and counts 19; one of 25 has 20 there, and goes first."""
     whole, part = [(1, 0, 20)], [(1, 0, 20), (2, 0, 5)]
     trace = Trace.from_arrays(
         [0.0, 50.0, 50.0], [30, 20, 25], [2, 2, 2], segments=[[(1, 0, 30)], whole, part]
