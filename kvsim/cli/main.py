@@ -165,7 +165,9 @@ def compare(
     )
 
 
-def _refuse_beside_vary(allocators: str | None, out: str | None, report_file: str | None) -> None:
+def _refuse_beside_vary(
+    allocators: str | None, engines: str | None, out: str | None, report_file: str | None
+) -> None:
     if allocators is not None:
         raise ValueError("--allocators: beside --vary; give --vary allocator=A,B")
     if engines is not None:
