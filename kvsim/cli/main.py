@@ -131,7 +131,8 @@ def compare(
         return
     check_report(report_file, replications or 1)
     config = with_records(RunConfig.build(**options_given(options)), report_file)
-    asked = engines or allocators or ",".join(DEFAULT_ALLOCATORS)
+    asked = ",".join(DEFAULT_ALLOCATORS) if allocators is None else allocators
+    asked = asked if engines is None else engines
     names = [name.strip() for name in asked.split(",") if name.strip()]
     serve = run_comparison if engines is None else compare_engines
     if out is not None:
