@@ -93,7 +93,7 @@ REPLICATIONS = click.option(
     metavar="A,B",
     help="see `kvsim list allocators` [contiguous-max,contiguous-pow2,contiguous-oracle,paged]",
 )
-@click.option("--engines", help="vllm,sglang: these instead, each with its own defaults")
+@click.option("--engines", metavar="A,B", help="vllm,sglang, instead: each with its defaults")
 @click.option(
     "--vary", multiple=True, metavar="OPTION=A,B ...", help="values of any option, instead"
 )
