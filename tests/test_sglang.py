@@ -159,6 +159,21 @@ def test_both_engines_write_identical_tables(trace: Trace, options: dict[str, An
 SMALL = {"model": "llama-3-8b", "gpu": "h100-sxm", "backend": "python"}
 
 
+@pytest.mark.parametrize("disable", [False, True])
+def test_a_map_of_a_radix_cache_shows_what_its_table_counts(disable: bool) -> None:
+    """One request after another: what the last one held is cached, or free again, in the map."""
+    trace = Trace.from_arrays([0.0, 5.0, 10.0], [300] * 3, [40] * 3)
+    options = {**SMALL, "engine": "sglang", "max_total_tokens": 1024, "max_model_len": 512}
+    result = kvsim.simulate(
+        trace, record_memory_map=True, disable_radix_cache=disable, check_invariants=True, **options
+    )
+    total = float(result.memory["token_states"].max()) / (300 + 39) * 1024
+    for cause, name in ((1, "token_states"), (5, "cached")):
+        shown = (result.memory_map == cause).sum(axis=1) / 1024
+        assert shown == pytest.approx(result.memory[name] / total, abs=0.01), name
+    assert (result.memory["cached"].max() > 0) is not disable
+
+
 def test_an_engine_takes_its_scheduler_and_its_allocator() -> None:
     trace = workloads.fixed(prompt=100, output=10, num_requests=4, request_rate=1.0)
     for asked in ({"engine": "sglang"}, {"scheduler": "sglang"}, {"allocator": "radix"}):

@@ -31,8 +31,9 @@ def paint(state: Replica, first: int) -> None:
     elif state.kv.manager == VIRTUAL:
         paint_virtual(state, first)
     elif state.kv.manager == RADIX:
-        mark_radix(state, FREE, CACHED_FREE, INTERNAL)
+        mark_radix(state, CACHED_FREE, INTERNAL, 1.0)
         paint_units(state, first, state.kv.radix.pages.num_pages, 1)
+        mark_radix(state, FREE, FREE, 0.0)
     else:
         python_paint(state, first)
     if is_refused(state):

@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from kvsim.records.sglang import Progress
 
 
-def mark_radix(state: Replica, free: int, cached: int, internal: int) -> None:
-    """Note what fills each page, as shares of it: live, to come, cached or free."""
-    kv, tree = state.kv, state.kv.radix
-    for page in range(tree.pages.num_pages + 1):
-        kv.dead_ends[page] = kv.live_ends[page] = kv.last_ends[page] = 0.0
-        kv.unused[page] = free
+def mark_radix(state: Replica, cached: int, internal: int, share: float) -> None:
+    """Note what fills each page, as shares of it: live, to come, cached or free.
+
+    Pages are free unless they are marked, and most pages of a large pool never are. So who has
+    painted them takes the marks away: ``share`` is 1 to mark, and 0, with causes for free ones, to
+    do so.
+    """
+    tree = state.kv.radix
     k = tree.nodes[0].first_child
     while k != 0:
         node = tree.nodes[k]
-        mark_node(state, node, cached)
+        mark_node(state, node, cached, share)
         if node.first_child != 0:
             k = node.first_child
             continue
@@ -33,27 +35,27 @@ def mark_radix(state: Replica, free: int, cached: int, internal: int) -> None:
     for k in range(state.num_requests):
         mine = state.sglang.progress[k]
         if state.requests[k].status != FINISHED and mine.row != NONE:
-            mark_own(state, state.requests[k], mine, internal)
+            mark_own(state, state.requests[k], mine, internal, share)
 
 
-def mark_node(state: Replica, node: Node, cached: int) -> None:
+def mark_node(state: Replica, node: Node, cached: int, share: float) -> None:
     """Note the pages of a node."""
     kv, tree, page = state.kv, state.kv.radix, node.page
     for _ in range(node.span // tree.pages.page_size):
         if node.num_locks > 0:
-            kv.live_ends[page] = 1.0
+            kv.live_ends[page] = share
         else:
             kv.unused[page] = cached
         page = tree.slots[page * tree.pages.page_size].next
 
 
-def mark_own(state: Replica, request: Request, mine: Progress, unused: int) -> None:
+def mark_own(state: Replica, request: Request, mine: Progress, unused: int, share: float) -> None:
     """Note a request's own pages: what it has written, what it will write, and what is left."""
     kv, tree, page, size = state.kv, state.kv.radix, mine.page, state.kv.radix.pages.page_size
     written = request.num_computed_tokens - mine.num_shared
     last = max(request.max_slots - mine.num_shared, written)
     for k in range(mine.num_pages):
-        kv.live_ends[page] = min(max(written - k * size, 0), size) / size
-        kv.last_ends[page] = min(max(last - k * size, 0), size) / size
+        kv.live_ends[page] = share * min(max(written - k * size, 0), size) / size
+        kv.last_ends[page] = share * min(max(last - k * size, 0), size) / size
         kv.unused[page] = unused
         page = tree.slots[page * tree.pages.page_size].next
