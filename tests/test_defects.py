@@ -28,7 +28,7 @@ from kvsim.cli import main
 from kvsim.engine.setup import resolve
 from kvsim.kv.eviction import Ranked
 from kvsim.kv.manager import ALLOCATORS
-from kvsim.report.terminal import _verdict, comparison_table
+from kvsim.report.terminal import comparison_table, verdict
 from kvsim.trace import Trace
 from workloads.readers import source
 
@@ -248,9 +248,9 @@ def test_a_narrow_terminal_loses_columns_and_no_digits(width: int) -> None:
 
 def test_memory_that_is_never_short_gets_no_credit() -> None:
     trace = workloads.sharegpt(num_requests=10, request_rate=0.05)
-    verdict = _verdict(kvsim.compare(trace, ["contiguous-max", "paged"]).rows)
-    assert verdict
-    assert "No request waited for memory at this rate" in verdict
+    said = verdict(kvsim.compare(trace, ["contiguous-max", "paged"]).rows)
+    assert said
+    assert "No request waited for memory at this rate" in said
 
 
 def test_list_alone_names_the_kinds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -352,17 +352,22 @@ def test_a_killed_sweep_goes_on_at_any_moment(
 def test_ctrl_c_keeps_what_is_finished(
     tmp_path: Path, expected: dict[str, bytes], number: int
 ) -> None:
-    process = start(tmp_path, *MANY, "--workers", str(number))
-    while not num_cells(tmp_path):
-        time.sleep(0.002)
-    process.send_signal(signal.SIGINT)
-    code, err = finish(process)
+    for attempt in range(5):  # on a busy machine it may be done before the signal comes
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        process = start(folder, *MANY, "--workers", str(number))
+        while not num_cells(folder):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        code, err = finish(process)
+        if code != 0:
+            break
     assert code == 130, err
     assert "cells are left; the same command goes on" in err
     assert "Traceback" not in err
-    assert 1 <= num_cells(tmp_path) < 18
-    assert finish(start(tmp_path, *MANY, "--workers", "1"))[0] == 0
-    assert table(tmp_path / "out") == expected
+    assert 1 <= num_cells(folder) < 18
+    assert finish(start(folder, *MANY, "--workers", "1"))[0] == 0
+    assert table(folder / "out") == expected
 
 
 @pytest.mark.slow
