@@ -236,6 +236,7 @@ MISTAKES = [
     (("compare", "--allocators", "pagd"), "unknown allocator 'pagd'; did you mean paged"),
     (("compare", "--allocators", ""), "allocators: name at least one"),
     (("compare", "--allocators", "paged,paged"), "paged is given twice"),
+    (("compare", "--engines", "sglang", "--allocators", "paged"), "--allocators: beside --engines"),
     (("compare", "--out", "good.csv", *SMALL), "good.csv: cannot make this directory"),
     (("compare", "--json", "no/such/dir.json", *SMALL), "no/such/dir.json: cannot be written"),
     (("capacity", "--gpu", "nope"), "unknown GPU 'nope'"),

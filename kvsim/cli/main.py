@@ -129,6 +129,8 @@ def compare(
         given = options_given(options)
         compare_options(vary, given, replications=replications, json_file=json_file)
         return
+    if engines is not None and allocators is not None:
+        raise ValueError("--allocators: beside --engines, each of which has its own")
     check_report(report_file, replications or 1)
     config = with_records(RunConfig.build(**options_given(options)), report_file)
     asked = ",".join(DEFAULT_ALLOCATORS) if allocators is None else allocators
