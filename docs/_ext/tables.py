@@ -259,11 +259,11 @@ def _causes() -> Rows:
     from kvsim.report.plot import CAUSES
 
     colours: Mapping[str, str] = {
-        "#0072B2": "dark blue",
-        "#56B4E9": "light blue",
-        "#E69F00": "orange",
-        "#D55E00": "red",
-        "#009E73": "green",
+        "#0B4F8A": "dark blue",
+        "#6BAED6": "light blue",
+        "#F2C744": "yellow",
+        "#C4451C": "red",
+        "#2E9E77": "green",
         "#F2F2F2": "light grey",
     }
     rows: Rows = [("code", "colour", "cause", "column", "key of a summary")]
