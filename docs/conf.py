@@ -37,7 +37,7 @@ nitpick_ignore_regex = [
     # Types of other packages: the build needs no network, so it reads no inventories of theirs.
     (
         "py:class",
-        r"NDArray|ArrayLike|np\.\w+|pd\.\w+|Figure|(pathlib\.)?Path|os\.PathLike|NoneType",
+        r"Recorded|NDArray|ArrayLike|np\.\w+|pd\.\w+|Figure|(pathlib\.)?Path|os\.PathLike|NoneType",
     ),
     # Names in signatures that exist for type checkers only, and parts of kvsim that no user makes.
     (

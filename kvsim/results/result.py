@@ -54,7 +54,7 @@ class Result:
         empty unless ``record_memory_map`` was set
     token_gaps : the gaps between tokens of each replica, binned to 0.1 %
     block_events : what became of every KV block; empty unless ``record_block_events`` was set.
-        See :data:`kvsim.results.block_events.BLOCK_EVENTS`
+        See ``kvsim.results.block_events.BLOCK_EVENTS``
     tenant : whom each request is served for, as the trace numbers them; empty without block events
         or tenants
     config, provenance : what was run; version, seed, trace digest, backend
