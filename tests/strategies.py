@@ -75,6 +75,10 @@ def takes(**options: Any) -> bool:
     return True
 
 
+#: Of which one is chosen, by what they have cached.
+TWO_REPLICAS = {"data_parallel_size": 2, "enable_prefix_caching": True}
+
+
 @cache
 def models_of(allocator: str) -> list[str]:
     """A model with one kind of layers and one with two, where the allocator serves it."""
@@ -113,6 +117,12 @@ def traces(draw: st.DrawFn, max_requests: int = 12) -> Trace:
         cache_salt=draw(st.lists(st.sampled_from([0, 0, 0, 7]), min_size=n, max_size=n)),
         tenant=draw(st.lists(st.sampled_from([-1, 3, 3, 5, 8]), min_size=n, max_size=n)),
     )
+
+
+@cache
+def routers_of(allocator: str) -> list[str]:
+    """The routers that find out what a replica under this allocator keeps, or need not."""
+    return [r for r in ROUTERS.names() if takes(allocator=allocator, router=r, **TWO_REPLICAS)]
 
 
 def with_seldom(trace: Trace, *, adapters: bool) -> Trace:
@@ -155,7 +165,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         "scheduling_policy": draw(st.sampled_from(policies_of(scheduler))),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.2])),
         "data_parallel_size": draw(st.sampled_from([1, 1, 2])),
-        "router": draw(st.sampled_from(ROUTERS.names())),
+        "router": draw(st.sampled_from(routers_of(allocator))),
         "max_concurrency": draw(st.sampled_from([None, None, 1, 3])),
         "pipeline_parallel_size": draw(st.sampled_from([1, 1, 2])),
         "num_lookahead_tokens": draw(st.sampled_from([0, 0, 3])),

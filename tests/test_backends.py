@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,6 +148,34 @@ def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
     assert other.exists()
     with pytest.raises(TypeError):  # an error of the compiler is no damage
         compile_or_load(entry, ())
+
+
+def test_who_starts_at_once_compiles_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvsim.compiled import entry
+
+    class Entry:
+        """Compiles slowly, or loads what another has compiled."""
+
+        stats = SimpleNamespace(cache_path=str(tmp_path))
+        py_func = SimpleNamespace(__name__="serve_plain")
+        signatures = ()
+
+        def compile(self, signature: Any) -> None:
+            if not (tmp_path / "compiled").exists():
+                compiled.append(signature)
+                time.sleep(0.1)
+                (tmp_path / "compiled").touch()
+
+    compiled: list[Any] = []
+    monkeypatch.setattr(entry, "variant_of", lambda state: "plain")
+    monkeypatch.setattr(entry, "ENTRIES", {"plain": Entry()})
+    state = SimpleNamespace(address=0)
+    both = [threading.Thread(target=entry.serve, args=(state,)) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(timeout=60)
+    assert len(compiled) == 1
 
 
 def test_the_summary_is_json(tmp_path: Path) -> None:

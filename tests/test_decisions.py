@@ -10,7 +10,7 @@ DECISIONS = ROOT / "DECISIONS.md"
 
 RECORD = re.compile(r"^## D(\d+)\. .+\n(.*)\n((?:- |  ).*\n)+", re.MULTILINE)
 STATUS = re.compile(r"\d{4}-\d{2}-\d{2}, (?:accepted|superseded by D(\d+))")
-CITED = re.compile(r"(?<![\w.#/-])D([1-9]\d?)\b")
+CITED = re.compile(r"(?<![\w.#/-])D([1-9]\d{0,2})\b")
 
 
 def records() -> list[re.Match[str]]:

@@ -121,7 +121,7 @@ def test_a_save_killed_at_any_moment_leaves_the_old_run_or_the_new_one(
         child.stdout.readline()
         time.sleep(draw.uniform(0.0, 0.1))
         child.send_signal(signal.SIGKILL)
-        child.communicate()
+        child.communicate(timeout=60)
         found = kvsim.load(tmp_path / "here")
         whole = kept[len(found.requests)]
         assert found.summary == whole.summary

@@ -119,6 +119,31 @@ TELLING = st.fixed_dictionaries(
 )
 
 
+class Untold(PagedManager):
+    """A manager of one's own, whose content is in no replica's state."""
+
+    @property
+    def num_free(self) -> int:
+        return super().num_free
+
+
+@pytest.mark.parametrize("allocator", ["unified+host-gib=0.1", f"{__name__}:Untold"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"router": "dynamo", "data_parallel_size": 2}, "'dynamo': it follows the events of"),
+        (
+            {"kv_events_config": {"enable_kv_cache_events": True, "path": "e.jsonl"}},
+            "tells none; paged",
+        ),
+        ({"kv_store": "peer", "data_parallel_size": 2}, "needs prefix caching"),
+    ],
+)
+def test_who_tells_no_events_is_refused_where_they_are_followed(allocator, options, said):
+    with pytest.raises(ValueError, match=said):
+        kvsim.simulate(workloads.fixed(num_requests=1), allocator=allocator, **SMALL, **options)
+
+
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 def test_a_consumer_knows_the_keys_in_the_pool_after_every_step(backend, tmp_path):
     most = []
@@ -314,7 +339,7 @@ def test_a_wrong_setting_is_told(given, said):
 
 
 def test_what_cannot_tell_events_is_refused(tmp_path, trace):
-    with pytest.raises(ValueError, match="has no blocks with content; paged has"):
+    with pytest.raises(ValueError, match="tells none; paged does"):
         run_into(tmp_path / "events.jsonl", trace, allocator="contiguous-max")
     with pytest.raises(ValueError, match="no such directory"):
         run_into(tmp_path / "missing" / "events.jsonl", trace)

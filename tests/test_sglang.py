@@ -143,6 +143,41 @@ def test_invariants_hold_after_every_step(trace: Trace, options: dict[str, Any])
     assert summary["completed"] + summary["num_rejected"] == len(trace)
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_preemption_that_gives_nobody_a_token_ends(backend: str) -> None:
+    """Two who share a beginning go first and are preempted, in turns, for one not admitted."""
+    segments = [
+        *([(2, 0, 14), (102, 0, 4)], [(103, 0, 22)], [(104, 0, 15)], [(105, 0, 26)]),
+        *([(2, 0, 20), (107, 0, 20)], [(2, 0, 4), (108, 0, 25)]),
+    ]
+    trace = Trace.from_arrays(
+        [0.0, 1.0, 1.0, 1.005, 1.015, 1.015],
+        [sum(length for _, _, length in pieces) for pieces in segments],
+        [7, 25, 14, 11, 25, 25],
+        segments=segments,
+        priority=[1, 0, 2, 2, 2, 0],
+    )
+    result = kvsim.simulate(
+        trace,
+        model="llama-3-8b",
+        gpu="h100-sxm",
+        engine="sglang",
+        backend=backend,
+        num_gpu_blocks_override=11,
+        max_model_len=64,
+        max_running_requests=3,
+        chunked_prefill_size=8,
+        prefill_max_requests=1,
+        schedule_policy="hrrn",
+        schedule_conservativeness=0.05,
+        enable_priority_scheduling=True,
+        priority_scheduling_preemption_threshold=1,
+    )
+    assert result.summary["completed"] == len(trace)
+    assert result.summary["num_preemptions"] > 32
+
+
 @examples(60)
 @given(traces(), settings_of_sglang())
 def test_both_engines_write_identical_tables(trace: Trace, options: dict[str, Any]) -> None:

@@ -66,20 +66,23 @@ def here(*arguments: str) -> list[str]:
     return ["sweep", *arguments, "--out", "out", "--workers", "1"]
 
 
-def heed_ctrl_c() -> None:
-    """Take SIGINT as usual; what a shell starts in the background ignores it, and its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+#: ``python -m kvsim`` that takes SIGINT as usual: what a shell starts in the background ignores it,
+#: and so do its children. (A ``preexec_fn`` can hang, as the tests have other threads.)
+PROGRAM = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("kvsim", run_name="__main__", alter_sys=True)
+"""
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start a sweep into ``out`` in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "kvsim", "sweep", *arguments, "--out", "out"],
+        [sys.executable, "-c", PROGRAM, "sweep", *arguments, "--out", "out"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=None if sys.platform == "win32" else heed_ctrl_c,  # noqa: PLW1509 - it only calls C
         start_new_session=True,  # so that its workers can be killed with it
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
@@ -88,6 +91,13 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     _, err = process.communicate(timeout=120)
     return process.returncode, err
+
+
+def wait_for_cells(process: subprocess.Popen[str], folder: Path, number: int) -> None:
+    """Wait until a sweep has finished as many cells, or has ended, or for a minute."""
+    deadline = time.monotonic() + 60
+    while num_cells(folder) < number and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
 
 
 def table(folder: Path) -> dict[str, bytes]:
@@ -327,12 +337,10 @@ def kill_and_resume(folder: Path, seed: int, expected: dict[str, bytes], number:
     for _ in range(3):
         process = start(folder, *arguments)
         until = num_cells(folder) + draw.randint(0, 5)
-        deadline = time.monotonic() + 60
-        while num_cells(folder) < min(until, 17) and time.monotonic() < deadline:
-            time.sleep(0.002)
+        wait_for_cells(process, folder, min(until, 17))
         time.sleep(draw.uniform(0, 0.05))
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.communicate(timeout=60)
     done = num_cells(folder)
     code, err = finish(start(folder, *arguments))
     assert code == 0, err
@@ -359,8 +367,7 @@ def test_ctrl_c_keeps_what_is_finished(
     tmp_path: Path, expected: dict[str, bytes], number: int
 ) -> None:
     process = start(tmp_path, *MANY, "--workers", str(number))
-    while not num_cells(tmp_path):
-        time.sleep(0.002)
+    wait_for_cells(process, tmp_path, 1)
     process.send_signal(signal.SIGINT)
     code, err = finish(process)
     assert code == 130, err

@@ -9,6 +9,7 @@ from pkgutil import iter_modules, walk_packages
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock
 from numba import njit, types
 from numba.extending import overload, register_jitable
 
@@ -60,6 +61,9 @@ OF_RUNS = frozenset(
     for name in line.split()
 )
 
+#: How rules compile: for callers in compiled code alone, without wrappers for C and Python.
+INNER = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
+
 #: Rules with a second text below.
 UNSIGNED = (keys.fold, keys.mix, keys.draw_parent)
 
@@ -98,7 +102,7 @@ def _register(rule: Any, module: str, *, small: bool) -> None:
     """
     absent = _absent(rule)
 
-    @overload(rule, jit_options={"forceinline": small, "error_model": "numpy"}, strict=False)
+    @overload(rule, jit_options={"forceinline": small, **INNER}, strict=False)
     def with_constants(*args):
         variant = _variant(args)
         if variant == "":
@@ -107,7 +111,7 @@ def _register(rule: Any, module: str, *, small: bool) -> None:
 
     inline = rule.__name__ in OF_RUNS
 
-    @overload(rule, jit_options={"forceinline": inline, "error_model": "numpy"}, strict=False)
+    @overload(rule, jit_options={"forceinline": inline, **INNER}, strict=False)
     def for_any(*args):
         if _variant(args) != "":
             return None
@@ -209,9 +213,13 @@ def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
 
 def serve(state: Any) -> Callable[[int, int], int]:
     """Return what calls the compiled rules over a replica in flat memory."""
-    entry, address = ENTRIES[variant_of(state)], state.address
-    if hasattr(entry, "compile"):  # a plain function under NUMBA_DISABLE_JIT
-        with linked_at(entry.py_func.__name__):
+    variant = variant_of(state)
+    entry, address = ENTRIES[variant], state.address
+    # A plain function under NUMBA_DISABLE_JIT compiles nothing.
+    if hasattr(entry, "compile") and not entry.signatures:
+        # Processes that start at once compile once: the others wait, then load.
+        lock = FileLock(Path(entry.stats.cache_path) / f"{variant or 'general'}.lock")
+        with lock, linked_at(entry.py_func.__name__):
             compile_or_load(entry, (types.int64, types.int64, types.int64))
 
     def call(command: int, max_steps: int) -> int:

@@ -26,8 +26,8 @@ def check_events(config: Config, kv: KVCacheManager) -> None:
         return
     if not kv.tells_events:
         raise ValueError(
-            f"kv_events_config: allocator {config.allocator!r} has no blocks with content; paged "
-            "has"
+            f"kv_events_config: events are of blocks with content, and allocator "
+            f"{config.allocator!r} tells none; paged does"
         )
     assert config.kv_events_config is not None
     check_path(str(config.kv_events_config.path))

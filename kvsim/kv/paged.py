@@ -96,6 +96,8 @@ class PagedManager(RuleManager):
         self.total_bytes = self.num_usable * self.bytes_per_block
         self.eviction = eviction_policy(eviction)
         self.foresees = self.eviction.foresees
+        if not self.runs_by_rules:  # what becomes of its content is not where rules tell it
+            self.tells_events, self.keeps_untold = False, True
         if not self.eviction.runs_by_rules:
             self.python_parts = f"eviction policy {eviction}"
         self.admission_caps = [

@@ -138,6 +138,7 @@ class Sglang(Record):
     num_admitted: int = 0
     preempted: list[int] = field(default_factory=list)  # in the pass under way
     num_preempted: int = 0
+    num_fruitless: int = 0  # passes that preempted, since anybody got a token
 
     budget: float = 0.0  # tot: tokens promised so far in the pass
     current: int = 0  # cur: tokens taken so far in the pass

@@ -178,4 +178,5 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
     if num_regular > 0:
         note_gap(state, now - before, num_regular)
     if num_sampled > 0:
+        scheduler.num_fruitless = 0
         state.last_token_time = now

@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
 
+#: Passes in a row that preempt while nobody gets a token. SGLang knows no limit: where those who
+#: are preempted go first again, and who preempts them is not admitted, it goes on for ever (D100).
+MOST_FRUITLESS = 32
+
+
 def preempt_for(state: Replica, k: int) -> bool:
     """Preempt running requests until a waiting one has room; False, with nobody, if it has not."""
     scheduler, request, mine = state.sglang, state.requests[k], state.sglang.progress[k]
+    if scheduler.num_fruitless >= MOST_FRUITLESS:
+        return False
     asked = mine.tried_known - mine.tried_prefix + min(mine.max_new, MOST_NEW_TOKENS)
     needed = asked - rem_total(state)
     num_victims, victim = 0, least_urgent(state, NONE)

@@ -49,6 +49,8 @@ def choose_prefills(state: Replica) -> bool:
     admit_waiting(state)
     for place in range(scheduler.num_preempted):
         enter_queue(state, scheduler.preempted[place])
+    if scheduler.num_preempted > 0:
+        scheduler.num_fruitless += 1
     return scheduler.num_admitted > 0
 
 
