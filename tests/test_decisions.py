@@ -12,6 +12,9 @@ RECORD = re.compile(r"^## D(\d+)\. .+\n(.*)\n((?:- |  ).*\n)+", re.MULTILINE)
 STATUS = re.compile(r"\d{4}-\d{2}-\d{2}, (?:accepted|superseded by D(\d+))")
 CITED = re.compile(r"(?<![\w.#/-])D([1-9]\d{0,2})\b")
 
+#: Docstring rules of the linter have such names, too.
+LINTED = re.compile(r"# noqa.*")
+
 
 def records() -> list[re.Match[str]]:
     return list(RECORD.finditer(DECISIONS.read_text(encoding="utf-8")))
@@ -45,7 +48,7 @@ def test_every_record_has_a_date_a_status_and_three_parts() -> None:
 def test_every_number_that_is_cited_exists() -> None:
     cited: dict[int, list[str]] = {}
     for path in texts():
-        for number in CITED.findall(path.read_text(encoding="utf-8")):
+        for number in CITED.findall(LINTED.sub("", path.read_text(encoding="utf-8"))):
             cited.setdefault(int(number), []).append(path.name)
     assert not {n: where for n, where in cited.items() if n > len(records())}
     outside = {n for n, where in cited.items() if set(where) - {DECISIONS.name}}
