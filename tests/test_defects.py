@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyarrow import parquet
+from refused import refused
 from rich.console import Console
 
 import kvsim
@@ -261,15 +261,6 @@ def test_list_alone_names_the_kinds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # -- wrong input is one line and exit code 2 ------------------------------------------------------
-
-
-def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
-    """Run a command that must fail for its user's mistake; return the one line it says."""
-    with pytest.raises(SystemExit) as end:
-        main(shlex.split(line))
-    assert end.value.code == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    return said
 
 
 @pytest.mark.parametrize(

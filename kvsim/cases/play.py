@@ -14,7 +14,7 @@ from kvsim.cases.log import StepLog
 from kvsim.cases.offloading import OffloadingLog
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, segment_rows, text_ranks
-from kvsim.engine.refusal import refusal
+from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Parts, make_kv
 from kvsim.kv.allocator_spec import parse_allocator
@@ -160,9 +160,8 @@ def play(
         If ``check`` finds an invariant broken.
     """
     parts, contents = parts_of(config), contents_of_case(workload)
-    reason = refusal(parts) if compiled else None
-    if reason is not None:
-        raise ValueError(f"backend: compiled cannot run this: {reason}")
+    if compiled:
+        check_compiled(parts)
     table = np.zeros(len(contents), dtype=REQUESTS)
     replica = Replica(
         0, parts, contents, table, start_time=AFTER_ALL_ARRIVALS, watched=True, compiled=compiled

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvsim.cases.sglang import contents_of, parts_of
 from kvsim.cases.sglang_log import PassLog
-from kvsim.engine.refusal import refusal
+from kvsim.engine.refusal import check_compiled
 from kvsim.engine.replica import Replica
 from kvsim.records.engine import COMPLETED, DONE, SCHEDULED
 from kvsim.results.tables import REQUESTS
@@ -38,9 +38,8 @@ def play_sglang(
         If ``check`` finds an invariant broken.
     """
     requests, parts = case.workload.requests, parts_of(case.config)
-    reason = refusal(parts) if compiled else None
-    if reason is not None:
-        raise ValueError(f"backend: compiled cannot run this: {reason}")
+    if compiled:
+        check_compiled(parts)
     table = np.zeros(len(requests), dtype=REQUESTS)
     replica = Replica(
         0,

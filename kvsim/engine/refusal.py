@@ -31,6 +31,19 @@ def refusal(setup: Parts) -> str | None:
     return None
 
 
+def check_compiled(setup: Parts) -> None:
+    """Refuse parts that the compiled engine cannot run.
+
+    Raises
+    ------
+    ValueError
+        With the reason.
+    """
+    reason = refusal(setup)
+    if reason is not None:
+        raise ValueError(f"backend: compiled cannot run this: {reason}")
+
+
 def _runs_by_rules(kind: type[Scheduler]) -> bool:
     base = next(c for c in kind.__mro__ if "rules_of" in c.__dict__)
     same = all(getattr(kind, name) is getattr(base, name) for name in Scheduler.STEPS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.config import Config
 from kvsim.engine.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
-from kvsim.engine.refusal import refusal
+from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.sglang import of_engine
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.intake import check_columns, check_trace
@@ -132,10 +132,9 @@ def choose_backend(setup: Setup) -> str:
     """
     if setup.config.backend == "python":
         return "asked for"
-    reason = refusal(setup)
-    if reason and setup.config.backend == "compiled":
-        raise ValueError(f"backend: compiled cannot run this: {reason}")
-    return reason or ""
+    if setup.config.backend == "compiled":
+        check_compiled(setup)
+    return refusal(setup) or ""
 
 
 def _watcher(on_progress: Callable[[int], object] | None) -> Callable[[], object] | None:
