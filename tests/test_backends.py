@@ -150,7 +150,9 @@ def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
         compile_or_load(entry, ())
 
 
-def test_who_starts_at_once_compiles_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_starts_at_once_compiles_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from kvsim.compiled import entry
 
     class Entry:
@@ -161,10 +163,10 @@ def test_who_starts_at_once_compiles_once(tmp_path: Path, monkeypatch: pytest.Mo
         signatures = ()
 
         def compile(self, signature: Any) -> None:
-            if not (tmp_path / "compiled").exists():
+            if not (tmp_path / "entry.serve_plain-1.nbi").exists():
                 compiled.append(signature)
                 time.sleep(0.1)
-                (tmp_path / "compiled").touch()
+                (tmp_path / "entry.serve_plain-1.nbi").touch()
 
     compiled: list[Any] = []
     monkeypatch.setattr(entry, "variant_of", lambda state: "plain")
@@ -176,6 +178,9 @@ def test_who_starts_at_once_compiles_once(tmp_path: Path, monkeypatch: pytest.Mo
     for thread in both:
         thread.join(timeout=60)
     assert len(compiled) == 1
+    assert "compiling the rules" in capsys.readouterr().err
+    entry.serve(state)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_summary_is_json(tmp_path: Path) -> None:

@@ -76,17 +76,8 @@ def _user_cache() -> Path | None:
 
 
 def load_entry() -> ModuleType:
-    """Import the compiled entry with its own cache; says so when it must be compiled first."""
-    if ENTRY in sys.modules:
-        return sys.modules[ENTRY]
-    folder = cache_folder()
-    if not any(folder.rglob("*serve_*.nbi")):
-        print(  # noqa: T201 - a first run is silent for most of a minute otherwise
-            "kvsim: compiling the simulation rules, once (about a minute) ...",
-            file=sys.stderr,
-            flush=True,
-        )
-    return _load(ENTRY, folder)
+    """Import the compiled entry with its own cache."""
+    return sys.modules.get(ENTRY) or _load(ENTRY, cache_folder())
 
 
 def load_tables() -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules, walk_packages
@@ -211,15 +212,25 @@ def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
         entry.compile(signature)
 
 
+def _say_that_it_compiles() -> None:
+    print(  # noqa: T201 - a first run is silent for most of a minute otherwise
+        "kvsim: compiling the rules that this run needs, once (up to a minute) ...",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
 def serve(state: Any) -> Callable[[int, int], int]:
     """Return what calls the compiled rules over a replica in flat memory."""
     variant = variant_of(state)
     entry, address = ENTRIES[variant], state.address
     # A plain function under NUMBA_DISABLE_JIT compiles nothing.
     if hasattr(entry, "compile") and not entry.signatures:
+        name, folder = entry.py_func.__name__, Path(entry.stats.cache_path)
+        if not any(folder.glob(f"*{name}*.nbi")):
+            _say_that_it_compiles()
         # Processes that start at once compile once: the others wait, then load.
-        lock = FileLock(Path(entry.stats.cache_path) / f"{variant or 'general'}.lock")
-        with lock, linked_at(entry.py_func.__name__):
+        with FileLock(folder / f"{variant or 'general'}.lock"), linked_at(name):
             compile_or_load(entry, (types.int64, types.int64, types.int64))
 
     def call(command: int, max_steps: int) -> int:
