@@ -442,6 +442,8 @@ def test_a_part_of_ones_own_may_stand_in_the_current_folder(tmp_path: Path) -> N
         ("--gpu h100-sxm --kv-cache-dtype int4", "attention over int4 KV was never measured"),
         ("--gpu h100-sxm --model llama-3-70b -tp 16", "is more than the 8 GPUs of one server"),
         ("--gpu h100-sxm --model llama-3-70b -tp 8", ""),
+        ("--gpu h100-sxm --kv-store peer+pull=always", "peer+pull=always has no effect: there is"),
+        ("--gpu h100-sxm --kv-store peer --data-parallel-size 2", ""),
     ],
 )
 def test_notes_say_what_has_no_effect_and_what_rests_on_nothing(

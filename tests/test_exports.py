@@ -276,6 +276,13 @@ def test_run_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.txt", "t.json.gz"]
 
 
+def test_a_window_behind_the_end_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*RUN, "--timeline", str(tmp_path / "t.json.gz"), "--window", "1e6:2e6"])
+    assert "--window 1e6:2e6: it is empty, the run takes" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

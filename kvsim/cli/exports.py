@@ -77,6 +77,10 @@ class Exports(NamedTuple):
         if self.timeline is not None:
             from kvsim.report.timeline import Window, write_timeline
 
-            write_timeline(result, Path(self.timeline), Window.of(self.window, self.num_requests))
+            window = Window.of(self.window, self.num_requests)
+            write_timeline(result, Path(self.timeline), window)
             said.append(f"{self.timeline} opens in ui.perfetto.dev and chrome://tracing")
+            duration = result.summary["duration"]
+            if window.start >= duration:
+                said.append(f"--window {self.window}: it is empty, the run takes {duration:.6g} s")
         return said

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.budget.limits import refused_by_vllm
 from kvsim.cost.efficiency import measured_narrow_kv
 from kvsim.cost.work import is_sparse
-from kvsim.records.kv import FORKED, PAGED
+from kvsim.records.kv import FORKED, PAGED, RADIX
 from kvsim.sched.acceptance import acceptance_basis
 
 if TYPE_CHECKING:
@@ -42,8 +42,13 @@ def notes(setup: Setup) -> list[str]:
             "shared its links, too fast"
         )
     said += _events_unheard(setup)
-    if config.record_block_events and getattr(setup.kv, "rules_of", None) not in (PAGED, FORKED):
-        said.append(f"{config.allocator}: record_block_events has no effect: it has no blocks")
+    rules_of = getattr(setup.kv, "rules_of", None)
+    if config.record_block_events and rules_of not in (PAGED, FORKED):
+        why = "its pages are not followed" if rules_of == RADIX else "it has no blocks"
+        said.append(f"{config.allocator}: record_block_events has no effect: {why}")
+    reads_peers = (config.kv_store or "").partition("+")[0] == "peer"
+    if reads_peers and config.data_parallel_size == 1 and config.autoscaler is None:
+        said.append(f"kv_store = {config.kv_store} has no effect: there is one replica")
     said += _not_priced(setup)
     dtype = setup.kv_config.layout.dtype
     if dtype.bits <= 8 and not measured_narrow_kv(memory.gpu.name, dtype.name):
