@@ -132,6 +132,10 @@ def test_bytes_of_a_transfer_are_those_of_all_ranks() -> None:
         kvsim.Config.build(model="deepseek-v2-lite", gpu="h100-sxm", tensor_parallel_size=2)
     )
     assert transfer_bytes(mla, 1000) == 1000 * 27 * 576 * 2
+    windows = resolve(
+        kvsim.Config.build(model="gemma-3-27b", gpu="h100-sxm", tensor_parallel_size=2)
+    )
+    assert transfer_bytes(windows, 5000) == 8192 * (10 * 5000 + 52 * 1024)
     setup = resolve(kvsim.Config.build(**H100))
     assert num_descriptors(setup, 100) == 7 * 32 * 2
 
@@ -236,6 +240,16 @@ def test_a_session_goes_on_after_a_turn_that_nobody_serves() -> None:
     rows = kvsim.simulate(trace, **options).requests
     assert rows["finish_reason"].tolist() == [0, FinishReason.REJECTED, 0]
     assert rows["finish_time"][2] == 4.0
+
+
+def test_a_prompt_that_the_prefill_pool_cannot_hold_is_rejected() -> None:
+    trace = Trace.from_arrays([0.0, 0.0], [400, 50], [5, 5])
+    small = {"role": "prefill", "num_gpu_blocks_override": 10, "max_model_len": 160}
+    result = kvsim.simulate(
+        trace, model="llama-3.1-8b", gpu="h100-sxm", pool=[small, {"role": "decode"}]
+    )
+    assert result.requests["finish_reason"].tolist() == [FinishReason.REJECTED, 0]
+    assert result.summary["num_rejected"] == 1
 
 
 def test_pools_have_options_of_their_own(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import kvsim
 import workloads
 from kvsim.fleet.autoscaler import Load, PoolLoad, make_autoscaler
 from kvsim.fleet.autoscalers.hpa import recommend
+from kvsim.fleet.motion import perfect_replica_hours
 from kvsim.fleet.router import ROUTERS
 from kvsim.report import plot
-from kvsim.results.tables import FinishReason
+from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
@@ -122,6 +123,7 @@ def test_a_pool_grows_after_its_cold_start_and_shrinks_when_drained() -> None:
     first = result.requests["first_scheduled_time"][result.requests["replica"] == 2].min()
     assert first >= trace.arrival_time[0] + 12.0
     lives = [row["lifetime"] for row in result.summary["replicas"]]
+    assert lives == [160.0, 120.0, 120.0]  # the oldest stays
     assert result.summary["gpu_hours"] == pytest.approx(sum(lives) / 3600)
     assert result.summary["completed"] == 40
 
@@ -140,6 +142,21 @@ def test_requests_of_a_failed_replica_begin_anew_once_it_is_noticed() -> None:
     assert lost.requests["finish_time"][1] == 7.5
     scaling = lost.summary["scaling"]
     assert (scaling["num_failures"], scaling["num_lost"]) == (1, 1)
+
+
+def test_a_request_that_begins_anew_has_not_ended() -> None:
+    """Its client waits for it, and not only for those that end beside it at 20."""
+    trace = Trace.from_arrays([0.0] * 4, [8] * 4, [20, 20, 30, 2])
+    rows = kvsim.simulate(
+        trace,
+        **SECONDS,
+        data_parallel_size=2,
+        cold_start=100.0,
+        router="round-robin",
+        max_concurrency=2,
+        failures="at+time=4.5+replica=1+detection=3",
+    ).requests
+    assert rows["first_scheduled_time"].tolist() == [0.0, 8.0, 20.0, 28.0]
 
 
 def test_what_is_sent_to_a_dead_replica_is_lost_until_somebody_notices() -> None:
@@ -302,6 +319,17 @@ def test_a_day_has_a_peak_at_noon_and_keeps_its_rate() -> None:
     assert trace.request_rate == pytest.approx(0.5, rel=0.01)
     night, noon = hours[[0, 23]].mean(), hours[[11, 12]].mean()
     assert night / noon == pytest.approx(0.25, abs=0.06)
+
+
+def test_the_hours_of_a_perfect_pool_follow_its_arrivals() -> None:
+    """The best minute of a replica completes two; minutes bring three, none and one."""
+    table = np.zeros(4, REQUESTS)
+    table["arrival_time"] = [10.0, 11.0, 12.0, 130.0]
+    table["finish_time"] = [20.0, 21.0, 22.0, 131.0]
+    table["replica"] = [0, 0, 1, 0]
+    assert perfect_replica_hours(table) == (2 + 0 + 1) / 60
+    table["finish_reason"] = FinishReason.REJECTED
+    assert perfect_replica_hours(table) == 0.0
 
 
 def test_the_figure_of_a_fleet_has_a_panel_for_what_there_is() -> None:
