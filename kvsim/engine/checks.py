@@ -26,7 +26,7 @@ def check_events(config: Config, kv: KVCacheManager) -> None:
         return
     if not kv.tells_events:
         raise ValueError(
-            f"kv_events_config: events are of blocks with content, and allocator "
+            "kv_events_config: events are of blocks with content, and allocator "
             f"{config.allocator!r} tells none; paged does"
         )
     assert config.kv_events_config is not None

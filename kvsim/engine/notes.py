@@ -46,9 +46,6 @@ def notes(setup: Setup) -> list[str]:
     if config.record_block_events and rules_of not in (PAGED, FORKED):
         why = "its pages are not followed" if rules_of == RADIX else "it has no blocks"
         said.append(f"{config.allocator}: record_block_events has no effect: {why}")
-    reads_peers = (config.kv_store or "").partition("+")[0] == "peer"
-    if reads_peers and config.data_parallel_size == 1 and config.autoscaler is None:
-        said.append(f"kv_store = {config.kv_store} has no effect: there is one replica")
     said += _not_priced(setup)
     dtype = setup.kv_config.layout.dtype
     if dtype.bits <= 8 and not measured_narrow_kv(memory.gpu.name, dtype.name):

@@ -11,6 +11,7 @@ from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.notes import notes
 from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
+from kvsim.fleet.store import store_notes
 from kvsim.results.metrics import Pool, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import MEMORY, STEPS, TOKEN_GAPS, FinishReason
@@ -144,7 +145,7 @@ def collect(
             "backend_reason": backend_reason,
             "scheduler": setup.scheduler,
             "step_time": step_time_basis(setup),
-            "notes": notes(setup),
+            "notes": [*notes(setup), *store_notes(config.kv_store, len(members))],
         },
     )
 

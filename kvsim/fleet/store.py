@@ -39,8 +39,10 @@ class Store(ABC):
     event_delay : seconds from the end of a step until the store knows what it computed
     pull : one of :data:`PULLS`
     num_evicted : entries that left it for want of room
+    reads_replicas : it holds nothing but what other replicas do
     """
 
+    reads_replicas: ClassVar[bool] = False
     fabrics: ClassVar[Mapping[str, str]] = {}
     event_delay: float = 0.0
     pull: str = "cheaper"
@@ -87,3 +89,10 @@ def make_store(text: str) -> Store:
         raise ValueError(f"KV store {name!r}: pull={pull}: must be one of {', '.join(PULLS)}")
     made.pull = str(pull)
     return made
+
+
+def store_notes(text: str | None, num_replicas: int) -> list[str]:
+    """Say that a store has no effect, where a fleet of so many replicas gives it none."""
+    if text is None or num_replicas > 1 or not make_store(text).reads_replicas:
+        return []
+    return [f"kv_store = {text} has no effect: there is one replica"]

@@ -27,6 +27,8 @@ class Peer(Store):
     delay : seconds until others know of a block
     """
 
+    reads_replicas = True
+
     def __init__(self, *, delay: Delay = 0.0) -> None:
         self.event_delay = delay
 
