@@ -7,11 +7,16 @@ changed; the others draw new ones.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-from whole import NEEDS_THE_WHOLE, WHOLE, name_of, not_listed
+from whole import NEEDS_THE_WHOLE, NO_BROWSER, WHOLE, name_of, not_listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Examples of a test that names no number; one that does (``strategies.examples``) runs that many
 #: per hundred. HYPOTHESIS_PROFILE chooses.
@@ -21,6 +26,24 @@ PROFILES = {"fast": 20, "ci": 100, "nightly": 1000}
 for name, count in PROFILES.items():
     settings.register_profile(name, deadline=None, max_examples=count, derandomize=name == "fast")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+#: Where a browser may be: what the variable names, else the first of these on the path.
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless browser; tests that need one skip where there is none."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason=NO_BROWSER)
+    path = os.environ.get("PLAYWRIGHT_CHROMIUM")
+    path = path or next((one for one in map(shutil.which, BROWSERS) if one), None)
+    with sync_api.sync_playwright() as playwright:
+        try:
+            one = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        except sync_api.Error:
+            pytest.skip(NO_BROWSER)
+        yield one
+        one.close()
 
 
 @pytest.fixture(scope="session")

