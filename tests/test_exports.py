@@ -186,11 +186,11 @@ def read_timeline(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
             lanes[lane] = stop
             slices["step"].append((ts, event["dur"], event))
         elif kind == "b":
-            stack = open_slices[event["cat"], event["id"]]
+            stack = open_slices[event["pid"], event["id2"]["local"]]
             assert not stack or stack[-1][1] <= ts
             stack.append((event["name"], ts))
         elif kind == "e":
-            begun, start = open_slices[event["cat"], event["id"]].pop()
+            begun, start = open_slices[event["pid"], event["id2"]["local"]].pop()
             assert begun == event["name"]
             assert ts >= start
             slices[begun.split()[0]].append((start, ts - start, event))

@@ -187,7 +187,7 @@ def _counters(scene: _Scene, replica: int) -> Iterator[Event]:
             ("running", int(row["num_running"])),
             ("waiting", int(row["num_waiting"])),
         ):
-            yield {**common, "name": name, "args": {name: value}}
+            yield {**common, "name": name, "args": {"value": value}}
 
 
 def _requests(scene: _Scene) -> Iterator[Event]:
@@ -214,7 +214,9 @@ def _requests(scene: _Scene) -> Iterator[Event]:
 
 def _slices(scene: _Scene, row: Any, parts: list[tuple[str, float, float]]) -> Iterator[Event]:
     number = int(row["request_id"])
-    common = {"cat": "request", "id": number, "pid": int(row["replica"]), "tid": 0}
+    # An identity of the process's own puts the request among the replica's tracks.
+    place = {"id2": {"local": f"{number:#x}"}, "pid": int(row["replica"]), "tid": 0}
+    common = {"cat": "request", **place}
     args = {
         name: int(row[name])
         for name in ("num_prompt_tokens", "num_output_tokens", "num_cached_tokens")
