@@ -10,29 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.engine.block_tables import live, tables_of
-from kvsim.records.connector import NO_CONNECTOR
-from kvsim.records.kv import FORKED
-from kvsim.records.paged import FULL, NULL_BLOCK
-from kvsim.records.record import NONE
-from kvsim.records.request import FINISHED, WAITING_FOR_REMOTE_KVS
-from kvsim.results.block_events import BLOCK_EVENTS, BlockEvent
+from kvsim.engine.pool_watch import PoolWatch
+from kvsim.results.block_events import BLOCK_EVENTS
 from kvsim.rules.kv import has_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
+    from kvsim.engine.block_watch import Watch
     from kvsim.engine.replica import Replica
-
-    #: Kind, request, block, place and key of an event.
-    Change = tuple[int, int, int, int, int]
 
 #: Events that are kept of a run; what comes after them is not seen.
 MOST_EVENTS = 1_000_000
-
-ALLOC, HIT, REF_ADD, REF_DROP, FREE, STORE, EVICT, PREEMPT, ADMIT, RECV, SEND = map(int, BlockEvent)
 
 
 class BlockRecorder:
@@ -48,7 +37,7 @@ class BlockRecorder:
         self._rows: list[tuple[Any, ...]] = []
         self._chunks: list[NDArray[Any]] = []
         self._count = 0
-        self._watches: dict[int, _Watch] = {}  # by identity; a watch keeps its replica alive
+        self._watches: dict[int, tuple[Replica, Watch]] = {}  # by identity, which both keep
         self.full_since: float | None = None  #: when the record ends before the run does, seconds
 
     def scheduled(self, replica: Replica) -> None:
@@ -63,12 +52,13 @@ class BlockRecorder:
         if self.full_since is not None:
             replica.leave(self)
             return
-        watch = self._watches.get(id(replica))
-        if watch is None:
-            watch = self._watches[id(replica)] = _Watch(replica)
-        if not watch.has_blocks:
-            replica.leave(self)
-            return
+        found = self._watches.get(id(replica))
+        if found is None:
+            if not has_pool(replica.state.kv):
+                replica.leave(self)
+                return
+            found = self._watches[id(replica)] = replica, PoolWatch(replica.state)
+        _, watch = found
         rows = watch.changes(scheduled=scheduled)
         if not rows:
             return
@@ -91,187 +81,3 @@ class BlockRecorder:
         self._pack()
         events = np.concatenate(self._chunks)
         return events[np.argsort(events["time"], kind="stable")]
-
-
-NOBODY = np.zeros(0, np.bool_)
-
-
-class _Watch:
-    """What a replica held when it was last looked at."""
-
-    def __init__(self, replica: Replica) -> None:
-        self.replica, self.state = replica, replica.state
-        state = self.state
-        self.clock: Callable[[], float] = live(state, "clock")
-        self.num_preempted = live(state, "num_preempted")
-        self.num_admitted = live(state, "num_admitted")
-        kv = state.kv
-        self.has_blocks = has_pool(kv)
-        if not self.has_blocks:
-            return
-        groups = [kv.groups[g] for g in range(kv.num_groups)]
-        self.sizes = [group.block_size for group in groups]
-        #: Tables only grow: nothing becomes null, and no sequence writes into a copy.
-        self.only_grows = kv.manager != FORKED and all(g.kind == FULL for g in groups)
-        self.moves = state.connector.kind != NO_CONNECTOR
-        self.tables = tables_of(state)
-        self.num_held, self.num_hashed = live(kv, "num_held"), live(kv.pool, "num_hashed")
-        self.held_before = self.hashed_before = self.entries_before = 0
-        self.entries = [live(group, "num_table_blocks") for group in groups]
-        self.rows = np.zeros(0, np.int64)  # requests of the trace, by holding
-        self.lengths = self.tables.lengths()[:0]
-        self.blocks: list[list[list[int]]] = []  # by holding and table
-        self.keys = np.zeros(kv.pool.num_usable + 1, np.int64)
-        self.refs = [0] * (kv.pool.num_usable + 1)
-        self.sent: set[int] = set()  # requests that have ended, whose blocks wait for a reader
-
-    def changes(self, *, scheduled: bool) -> list[Change]:
-        """Return the events since the last look: kind, request, block, place, key."""
-        state = self.state
-        events: list[Change] = []
-        admitted: dict[int, int] = {}
-        if scheduled and (self.num_preempted() or self.num_admitted()):
-            ids = state.requests
-            lost = [state.preempted[k] for k in range(state.num_preempted)]
-            events += [(PREEMPT, ids[place].request_id, -1, -1, 0) for place in lost]
-            for k in range(state.num_admitted):
-                one = state.admissions[k]
-                admitted[ids[one.request].request_id] = one.hit
-        if scheduled or self._has_ended():
-            self._see_tables(events, admitted)
-        events += [(ADMIT, row, -1, hit, 0) for row, hit in admitted.items()]
-        return events
-
-    def _has_ended(self) -> bool:
-        """Whether the end of a step has changed who holds blocks, or their keys."""
-        counts = self.num_held(), self.num_hashed()
-        return self.moves or counts != (self.held_before, self.hashed_before)
-
-    def _see_tables(self, events: list[Change], admitted: dict[int, int]) -> None:
-        """Note what holdings have lost and got; where tables only grow, their ends are enough."""
-        same = not admitted and self.num_held() == self.held_before and self.only_grows
-        same = same and not self.moves
-        entries = sum(one() for one in self.entries)
-        hashed = self.num_hashed()
-        if same and entries == self.entries_before and hashed == self.hashed_before:
-            return
-        self.entries_before = entries
-        rows = self.rows if same else self.tables.rows()
-        lengths = self.tables.lengths()
-        if not same:
-            self._make_room(len(rows) - len(self.blocks), lengths)
-        moved = NOBODY if same else rows != self.rows
-        if same:
-            seen = (lengths != self.lengths).nonzero()[0]
-            seen = seen if len(self.sizes) == 1 else np.unique(seen)
-        elif self.only_grows:
-            seen = np.flatnonzero(moved | (lengths != self.lengths).any(axis=1))
-        else:
-            seen = np.flatnonzero(moved | (rows != NONE))
-        drops: list[tuple[int, int, int]] = []
-        takes: list[tuple[int, int, int, int]] = []
-        for h in seen.tolist():
-            row = int(rows[h])
-            if same or (self.only_grows and not moved[h]):
-                self._see_growth(h, row, lengths[h].tolist(), takes)
-                continue
-            self._see_holding(h, row, lengths[h].tolist(), drops, takes, same=not moved[h])
-            if self.moves and moved[h] and row != NONE and row not in admitted:
-                self._see_transfer(h, row, events)
-        self.rows, self.lengths = rows, lengths
-        self.held_before = self.num_held()
-        if drops or takes or hashed != self.hashed_before:
-            self.hashed_before = hashed
-            self._tell(drops, takes, events, admitted)
-        if self.moves:
-            self._see_sent(rows.tolist(), events)
-
-    def _make_room(self, count: int, lengths: NDArray[np.int64]) -> None:
-        """Take in holdings that were not there before."""
-        if count:
-            self.blocks += [[] for _ in range(count)]
-            self.rows = np.append(self.rows, [NONE] * count)
-            self.lengths = np.concatenate([self.lengths, np.zeros_like(lengths[:count])])
-
-    def _tell(
-        self,
-        drops: list[tuple[int, int, int]],
-        takes: list[tuple[int, int, int, int]],
-        events: list[Change],
-        admitted: dict[int, int],
-    ) -> None:
-        """Put what was lost and got into the order in which rules do it."""
-        before, after, refs = self.keys, self.tables.keys(), self.refs
-        for row, block, place in drops:
-            refs[block] -= 1
-            events.append((REF_DROP if refs[block] else FREE, row, block, place, 0))
-        changed = np.flatnonzero(before != after).tolist()
-        events += [(EVICT, -1, b, -1, int(before[b])) for b in changed if before[b]]
-        for row, block, place, start in takes:
-            key = int(after[block])
-            reused = key != 0 and key == before[block] and start < admitted.get(row, start + 1)
-            kind = HIT if reused else REF_ADD if refs[block] else ALLOC
-            refs[block] += 1
-            events.append((kind, row, block, place, key if reused else 0))
-        events += [(STORE, -1, b, -1, int(after[b])) for b in changed if after[b]]
-        self.keys = after
-
-    def _see_growth(self, h: int, row: int, lengths: list[int], takes: list[Any]) -> None:
-        """Note the blocks at the ends of a holding's tables."""
-        first = 0
-        for t, stop in enumerate(lengths):
-            blocks, size = self.blocks[h][t], self.sizes[t]
-            start = len(blocks)
-            new = self.tables.blocks(h, t, start, stop)
-            takes += [(row, b, first + p, p * size) for p, b in enumerate(new, start)]
-            blocks += new
-            first += stop
-
-    def _see_holding(
-        self,
-        h: int,
-        row: int,
-        lengths: list[int],
-        drops: list[Any],
-        takes: list[Any],
-        *,
-        same: bool,
-    ) -> None:
-        """Note which blocks a holding has lost and got."""
-        old, new, first = self.blocks[h], [], 0
-        if row != NONE:
-            count = self.tables.num_tables(h)
-            new = [self.tables.blocks(h, t, 0, lengths[t]) for t in range(count)]
-        for t in range(max(len(old), len(new))):
-            was, now = old[t] if t < len(old) else [], new[t] if t < len(new) else []
-            size = self.sizes[t if t < len(self.sizes) else 0]
-            stays = {p for p, (a, b) in enumerate(zip(was, now, strict=False)) if same and a == b}
-            drops += [
-                (int(self.rows[h]), was[place], first + place)
-                for place in range(len(was) - 1, -1, -1)
-                if was[place] != NULL_BLOCK and place not in stays
-            ]
-            takes += [
-                (row, block, first + place, place * size)
-                for place, block in enumerate(now)
-                if block != NULL_BLOCK and place not in stays
-            ]
-            first += max(len(was), len(now))
-        self.blocks[h] = new
-
-    # -- transfers ---------------------------------------------------------------------------------
-
-    def _see_transfer(self, h: int, row: int, events: list[Change]) -> None:
-        request = self.state.requests[self.state.kv.holdings[h].request]
-        if request.status == WAITING_FOR_REMOTE_KVS:
-            events.append((RECV, row, -1, -1, 0))
-
-    def _see_sent(self, rows: list[int], events: list[Change]) -> None:
-        """Note who has ended and keeps its blocks for a reader."""
-        holdings, requests = self.state.kv.holdings, self.state.requests
-        for h, row in enumerate(rows):
-            if row == NONE or row in self.sent:
-                continue
-            if requests[holdings[h].request].status == FINISHED:
-                events.append((SEND, row, -1, -1, 0))
-                self.sent.add(row)
