@@ -13,6 +13,7 @@ from kvsim.config import Config
 from kvsim.engine.block_recorder import BlockRecorder
 from kvsim.fleet.serve_fleet import resolve_fleet
 from kvsim.fleet.simulate import serve
+from kvsim.report.page.prefix_tree import prefix_tree
 from kvsim.results.block_events import (
     BLOCK_EVENTS,
     DROPS,
@@ -39,6 +40,8 @@ CASES: dict[str, dict[str, Any]] = {
     "windows": {"model": "gemma-3-27b", "num_gpu_blocks_override": 400, "max_model_len": 2048},
     "states": {"model": "qwen3-next-80b-a3b", "gpu": "b200", "num_gpu_blocks_override": 400},
     "synchronous": {"num_gpu_blocks_override": 60, "async_scheduling": False},
+    "a radix tree": {"engine": "sglang", "num_gpu_blocks_override": 1000, "block_size": 1},
+    "a radix tree of pages": {"engine": "sglang", "num_gpu_blocks_override": 60, "block_size": 16},
     "a fleet": {"num_gpu_blocks_override": 60, "data_parallel_size": 2},
     "prompts apart": {
         "num_gpu_blocks_override": 100,
@@ -108,7 +111,7 @@ def test_events_recount_to_the_memory_table(name: str) -> None:
     assert (np.diff(events["time"]) >= 0).all()
     for replica in np.unique(result.memory["replica"]).tolist():
         mine = result.memory[result.memory["replica"] == replica]
-        waits = name == "prompts apart"
+        waits = name == "prompts apart" or name.startswith("a radix tree")
         check_replica(events[events["replica"] == replica], mine, result, waits=waits)
     assert counts(events)["PREEMPT"] == result.summary["num_preemptions"]
 
@@ -116,7 +119,8 @@ def test_events_recount_to_the_memory_table(name: str) -> None:
 def check_replica(events: Any, memory: Any, result: kvsim.Result, *, waits: bool) -> None:
     holders: dict[int, list[int]] = {}
     cached: set[int] = set()
-    usable = result.summary["kv_cache"]["num_gpu_blocks"] - 1
+    has_null = result.config.engine != "sglang"
+    usable = result.summary["kv_cache"]["num_gpu_blocks"] - has_null
     bytes_per_block = result.summary["kv_cache"]["bytes"] // usable
     at, last = 0, len(events)
     seen: list[tuple[float, float]] = []
@@ -128,7 +132,8 @@ def check_replica(events: Any, memory: Any, result: kvsim.Result, *, waits: bool
             step(events[at], holders, cached)
             at += 1
         passed.append(now(holders, cached, usable, bytes_per_block))
-        # A replica that waits for KV takes steps of no length: a sample may lie between two.
+        # A replica that waits for KV takes steps of no length, one that overlaps schedules twice
+        # at once: a sample may lie between two.
         seen.append(wanted if waits and wanted in passed else passed[-1])
     assert np.array(seen) == pytest.approx(np.array(kept))
     for one in events[at:]:
@@ -172,14 +177,40 @@ def test_recording_changes_no_table_and_both_engines_record_the_same(name: str) 
     assert python.summary == compiled.summary
 
 
-def test_hits_are_those_of_the_requests_table() -> None:
-    result = kvsim.simulate(shared(), **SMALL, num_gpu_blocks_override=300)
+@pytest.mark.parametrize(
+    ("own", "size"),
+    [
+        ({"num_gpu_blocks_override": 300}, 16),
+        ({"num_gpu_blocks_override": 300, "engine": "sglang", "block_size": 16}, 16),
+        ({"num_gpu_blocks_override": 4800, "engine": "sglang"}, 1),
+    ],
+)
+def test_hits_are_those_of_the_requests_table(own: dict[str, Any], size: int) -> None:
+    result = kvsim.simulate(shared(), **SMALL, **own)
     events = result.block_events
     hits = events[events["kind"] == BlockEvent.HIT]
     assert result.summary["num_preemptions"] == 0
-    found = np.bincount(hits["request"], minlength=40) * 16
+    found = np.bincount(hits["request"], minlength=40) * size
     assert found.tolist() == result.requests["num_cached_tokens"].tolist()
     assert found.sum() > 0
+
+
+@pytest.mark.parametrize("size", [1, 16])
+def test_the_tree_of_a_radix_cache_is_told_by_its_events(size: int) -> None:
+    """Two prefixes of 64 tokens, each hit by all its requests but the first one, tails behind."""
+    options = {**SMALL, "engine": "sglang", "num_gpu_blocks_override": 4800 // size}
+    result = kvsim.simulate(shared(), **options, block_size=size)
+    nodes = prefix_tree(result.block_events)
+    roots = [node for node in nodes if node.parent == -1]
+    assert [len(node.keys) * size for node in roots] == [64, 64]
+    hits = result.block_events[result.block_events["kind"] == BlockEvent.HIT]
+    assert sum(node.hits * len(node.keys) for node in nodes) == len(hits) > 0
+    first = set(roots[0].keys) | set(roots[1].keys)
+    assert set(hits["key"].tolist()) == first
+    tails = [node for node in nodes if node.parent >= 0]
+    # A prompt's tail and its output, but for the last token, whose KV is never computed.
+    lengths = sorted(len(node.keys) * size for node in tails if not node.children)
+    assert lengths == sorted((20 + k + 39) // size * size for k in range(40))
 
 
 def test_memory_without_blocks_has_no_events_and_says_so() -> None:

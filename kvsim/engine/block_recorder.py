@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.engine.pool_watch import PoolWatch
+from kvsim.engine.radix_watch import RadixWatch
+from kvsim.records.kv import RADIX
 from kvsim.results.block_events import BLOCK_EVENTS
 from kvsim.rules.kv import has_pool
 
@@ -54,10 +56,12 @@ class BlockRecorder:
             return
         found = self._watches.get(id(replica))
         if found is None:
-            if not has_pool(replica.state.kv):
+            state = replica.state
+            if not has_pool(state.kv) and state.kv.manager != RADIX:
                 replica.leave(self)
                 return
-            found = self._watches[id(replica)] = replica, PoolWatch(replica.state)
+            kind = RadixWatch if state.kv.manager == RADIX else PoolWatch
+            found = self._watches[id(replica)] = replica, kind(state)
         _, watch = found
         rows = watch.changes(scheduled=scheduled)
         if not rows:

@@ -51,4 +51,8 @@ class Watch(ABC):
 
     @abstractmethod
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
-        """Append what has become of blocks; ``admitted`` says how many tokens requests hit."""
+        """Append what has become of blocks.
+
+        ``admitted`` says how many tokens the requests hit that have joined the batch; where rules
+        keep no list of those, it is filled here.
+        """

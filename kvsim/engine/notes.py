@@ -43,9 +43,8 @@ def notes(setup: Setup) -> list[str]:
         )
     said += _events_unheard(setup)
     rules_of = getattr(setup.kv, "rules_of", None)
-    if config.record_block_events and rules_of not in (PAGED, FORKED):
-        why = "its pages are not followed" if rules_of == RADIX else "it has no blocks"
-        said.append(f"{config.allocator}: record_block_events has no effect: {why}")
+    if config.record_block_events and rules_of not in (PAGED, FORKED, RADIX):
+        said.append(f"{config.allocator}: record_block_events has no effect: it has no blocks")
     said += _not_priced(setup)
     dtype = setup.kv_config.layout.dtype
     if dtype.bits <= 8 and not measured_narrow_kv(memory.gpu.name, dtype.name):

@@ -36,8 +36,8 @@ class BlockState(IntEnum):
 
 
 #: One row per event, in order of time. request, block and place are -1 where there is none; place
-#: counts the blocks of a request's table, all groups and sequences one after another; key names
-#: the content of STORE, EVICT and HIT.
+#: counts the blocks of a request's table, all groups and sequences one after another; of a STORE in
+#: a radix tree it is the block before; key names the content of STORE, EVICT and HIT.
 BLOCK_EVENTS = np.dtype(
     [
         ("time", "f8"),

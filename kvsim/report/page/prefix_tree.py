@@ -41,7 +41,9 @@ def parents_of(events: NDArray[Any]) -> dict[int, int]:
             tables[replica, request].pop(place, None)
         elif kind == BlockEvent.STORE:
             keys[replica, block] = key
-            if key not in parents and (replica, block) in holder:
+            if key not in parents and place >= 0:
+                parents[key] = keys[replica, place]
+            elif key not in parents and (replica, block) in holder:
                 owner, at = holder[replica, block]
                 before = tables.get((replica, owner), {}).get(at - 1, -1)
                 parents[key] = keys.get((replica, before), 0)
