@@ -18,6 +18,7 @@ ROOMS = (
     *("records", "rules", "compiled"),
     *(
         "errors",
+        "evidence",
         "files",
         "entry_points",
         "registry",

@@ -17,6 +17,8 @@ import kvsim
 import workloads
 from kvsim.catalog import get_model
 from kvsim.cli import main
+from kvsim.evidence import UNCHECKED, evidence_of
+from kvsim.kv.paged import PagedManager
 from kvsim.report.colours import CAUSES, LINES
 from kvsim.report.page.compose import MOST_CHARACTERS, comparison_page, run_page, sweep_page
 from kvsim.report.page.document import Document, Table
@@ -43,6 +45,39 @@ OPTIONS: dict[str, Any] = {
 def comparison() -> kvsim.Comparison:
     trace = workloads.sharegpt(num_requests=30, request_rate=4.0, seed=1)
     return kvsim.compare(trace, ["contiguous-max", "paged"], **OPTIONS)
+
+
+@pytest.mark.parametrize("from_folder", [False, True])
+def test_a_page_of_engines_names_them_and_what_checks_each(
+    from_folder: bool, tmp_path: Path
+) -> None:
+    asked = "compare --engines vllm,sglang --model llama-3-8b --gpu l40s --num-requests 20"
+    page, folder = tmp_path / "e.html", tmp_path / "e"
+    if from_folder:
+        main([*shlex.split(asked), "--out", str(folder)])
+        main(["report", str(folder), "-o", str(page)])
+    else:
+        main([*shlex.split(asked), "--report", str(page)])
+    text = page.read_text()
+    tables = Reader(text).tables
+    assert [row[0] for row in tables["comparison"]] == ["engine", "vllm", "sglang"]
+    assert "2 engines on llama-3-8b" in text
+    assert ("was not recorded" in text) == from_folder
+    sglang = "scheduler sglang: recorded schedules of SGLang 0.5.23 with full attention come out"
+    assert text.count(sglang) == text.count("scheduler vllm: recorded schedules of vLLM 0.33") == 1
+
+
+def test_what_nothing_checks_claims_nothing() -> None:
+    trace = workloads.fixed(prompt=20, output=4, num_requests=3, request_rate=1.0)
+    own = {"allocator": "contiguous-max", "scheduler": "orca"}
+    text = run_page(kvsim.simulate(trace, **OPTIONS, **own))
+    assert text.count("no recorded run of a real server checks it") == 2
+    assert "come out identical" not in text
+
+    class Mine(PagedManager):
+        """Inherits rules, not what checks them."""
+
+    assert evidence_of(PagedManager) != evidence_of(Mine) == UNCHECKED
 
 
 class Reader(HTMLParser):

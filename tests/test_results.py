@@ -53,7 +53,7 @@ def test_latencies_by_their_definitions() -> None:
     assert values["tpot"][0] == 1.0
     assert math.isnan(values["tpot"][1])  # one token has no time per further token
     totals = Totals(token_gaps={gap_bin(1.0): 4})
-    summary = summarize(table, [totals], Pool(10, 16, 1000), end_time=6.0)
+    summary = summarize(table, [totals], Pool(10, 10, 16, 1000), end_time=6.0)
     assert summary["duration"] == 5.0
     assert summary["mean_tpot_ms"] == summary["mean_itl_ms"] == 1000.0
     assert summary["mean_normalized_latency_ms"] == (1000.0 + 1500.0) / 2
@@ -66,7 +66,7 @@ def test_goodput_counts_requests_that_meet_every_target() -> None:
     table = requests((0.0, 0.0, 0.1, 1.1, 11), (0.0, 0.0, 0.3, 1.3, 11), (0.0, 0.0, 0.1, 10.0, 1))
 
     def goodput(**targets: float) -> float:
-        args = ([Totals()], Pool(1, 1, 1))
+        args = ([Totals()], Pool(1, 1, 1, 1))
         return summarize(table, *args, end_time=10.0, goodput=targets)["request_goodput"]
 
     assert goodput(ttft=200) == 0.2
@@ -78,7 +78,7 @@ def test_goodput_counts_requests_that_meet_every_target() -> None:
 def test_a_run_without_a_completed_request_has_no_latencies() -> None:
     table = requests((0.0, math.nan, math.nan, math.nan, 0))
     table["finish_reason"] = 1
-    summary = summarize(table, [Totals()], Pool(1, 16, 0), end_time=0.0)
+    summary = summarize(table, [Totals()], Pool(1, 1, 16, 0), end_time=0.0)
     assert summary["completed"] == 0
     assert summary["mean_ttft_ms"] is summary["p99_itl_ms"] is summary["request_throughput"] is None
     assert summary["kv_cache"]["token_states"] is None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from kvsim.cli import main
+from kvsim.report.paired import caption, signed
 from kvsim.study.paired import differences
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TINY = ("--model", "opt-125m", "--gpu", "a100-40gb", "--num-requests", "40", "--request-rate", "20")
 
@@ -70,6 +74,30 @@ def test_compare_varies_any_option_on_the_same_requests(capsys: pytest.CaptureFi
     assert answer["rows"][0]["total_input_tokens"] == answer["rows"][1]["total_input_tokens"]
 
 
+def test_a_page_shows_the_differences_and_one_run_of_each(tmp_path: Path) -> None:
+    page = tmp_path / "v.html"
+    asked = ("compare", *TINY, "--vary", "max-num-seqs=1,8", "--replications", "3")
+    main([*asked, "--json", str(tmp_path / "v.json"), "--report", str(page)])
+    answer = json.loads((tmp_path / "v.json").read_text())
+    text = page.read_text()
+    assert "Against max-num-seqs=1. max-num-seqs=8: mean TTFT -" in text
+    assert text.count('"name":"max-num-seqs=') == 2  # runs of the explorer
+    found = answer["differences"][0]["metrics"]["output_throughput"]
+    assert signed(found["mean"]) in text
+    assert "perhaps none" in caption(answer)
+    # What is shown is what runs without a page say.
+    main([*asked, "--json", str(tmp_path / "plain.json")])
+    assert json.loads((tmp_path / "plain.json").read_text()) == answer
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(-368_912.0, "-369,000"), (4.0512, "+4.05"), (0.5, "+0.5"), (0.0, "+0"), (2e-5, "+2e-05")],
+)
+def test_differences_are_written_to_three_digits(value: float, told: str) -> None:
+    assert signed(value) == told
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -79,6 +107,7 @@ def test_compare_varies_any_option_on_the_same_requests(capsys: pytest.CaptureFi
         (["--vary", "max-num-seq=1,2"], "did you mean max_num_seqs"),
         (["--vary", "block-size=8,16", "--allocators", "paged"], "--allocators: beside --vary"),
         (["--vary", "block-size=8,16", "--out", "x"], "--out: not with --vary"),
+        (["--vary", "block-size=8,16", "--report", "no/x.html"], "--report no/x.html: cannot be"),
     ],
 )
 def test_mistakes_are_told_in_one_line(

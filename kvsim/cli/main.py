@@ -125,9 +125,14 @@ def compare(
 
     check_targets(out, json_file)
     if vary:
-        _refuse_beside_vary(allocators, engines, out, report_file)
-        given = options_given(options)
-        compare_options(vary, given, replications=replications, json_file=json_file)
+        _refuse_beside_vary(allocators, engines, out)
+        compare_options(
+            vary,
+            options_given(options),
+            replications=replications,
+            json_file=json_file,
+            report_file=report_file,
+        )
         return
     if engines is not None and allocators is not None:
         raise ValueError("--allocators: beside --engines, each of which has its own")
@@ -168,17 +173,13 @@ def compare(
     )
 
 
-def _refuse_beside_vary(
-    allocators: str | None, engines: str | None, out: str | None, report_file: str | None
-) -> None:
+def _refuse_beside_vary(allocators: str | None, engines: str | None, out: str | None) -> None:
     if allocators is not None:
         raise ValueError("--allocators: beside --vary; give --vary allocator=A,B")
     if engines is not None:
         raise ValueError("--engines: beside --vary; give --vary engine=vllm,sglang")
     if out is not None:
         raise ValueError("--out: not with --vary, whose answer is one table; give --json FILE")
-    if report_file is not None:
-        raise ValueError("--report: not with --vary, whose answer is one table; give --json FILE")
 
 
 @cli.command(cls=SectionedCommand)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -47,6 +47,19 @@ def write_report(runs: Result | Comparison, file: str | None) -> list[str]:
 
     text = run_page(runs) if isinstance(runs, Result) else comparison_page(runs)
     write_page(text, Path(file))
+    return [f"{file} holds the report: open it in a browser"]
+
+
+def write_varied_report(
+    answer: Mapping[str, Any], runs: Mapping[str, Result], file: str | None
+) -> list[str]:
+    """Write the page of values of options."""
+    if file is None:
+        return []
+    from kvsim.report.page.compose import varied_page
+    from kvsim.report.page.document import write_page
+
+    write_page(varied_page(answer, runs), Path(file))
     return [f"{file} holds the report: open it in a browser"]
 
 
@@ -112,13 +125,15 @@ def _comparison(folder: Path) -> Comparison:
 
     try:
         told = json.loads((folder / "comparison.json").read_text())
-        names = [row["allocator"] for row in told["rows"]]
+        engines = all("engine" in row for row in told["rows"])
+        by: Literal["allocator", "engine"] = "engine" if engines else "allocator"
+        names = [row[by] for row in told["rows"]]
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{folder}: comparison.json cannot be read: {error}") from None
     if told["workload"].get("replications", 1) > 1:
         raise ValueError(f"{folder}: means of several comparisons; name one, replication-0")
     runs = {name: load(folder / directory_name(name)) for name in names}
-    return Comparison(told["workload"], runs)
+    return Comparison(told["workload"], runs, by)
 
 
 def _sweep(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:

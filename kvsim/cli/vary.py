@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cli.answers import print_answer, progress_bar
+from kvsim.cli.report import check_report, with_records, write_varied_report
 from kvsim.cli.requests import requests_of, seeded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from kvsim.results.result import Result
 
 #: Seeds when none are told: enough for an interval of less than half its width with two.
 REPLICATIONS = 5
@@ -20,6 +23,7 @@ def compare_options(
     *,
     replications: int | None,
     json_file: str | None,
+    report_file: str | None = None,
 ) -> None:
     """Serve the same requests under every combination, and tell the differences from the first.
 
@@ -30,13 +34,14 @@ def compare_options(
     """
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import describe, run
-    from kvsim.report.paired import paired_table, sentence
+    from kvsim.report.paired import paired_table, sentence, title_of
     from kvsim.results.replications import average, average_workloads
     from kvsim.study.paired import differences
     from kvsim.study.space import combinations, read_over
 
     if replications == 1 and "trace" not in given:
         raise ValueError("--replications 1: a difference has no interval then; give 2 or more")
+    check_report(report_file)
     space = list(combinations(read_over(vary, "--vary")))
     if len(space) < 2:
         raise ValueError("--vary: give two values or more, OPTION=A,B")
@@ -44,6 +49,7 @@ def compare_options(
     has_seeds = configs[0].trace is None
     number = (replications or REPLICATIONS) if has_seeds else replications or 1
     summaries: list[list[dict[str, Any]]] = [[] for _ in space]
+    shown: dict[str, Result] = {}
     described, done = [], 0
     notes: list[str] = []
     with progress_bar("simulating", number * len(space), json_file) as tick:
@@ -53,7 +59,11 @@ def compare_options(
             notes += said
             for place, config in enumerate(configs):
                 again = config.model_copy(update={"seed": one.seed})
-                summaries[place].append(run(again, requests).summary)
+                is_shown = report_file is not None and len(described) == 1
+                result = run(with_records(again, report_file) if is_shown else again, requests)
+                summaries[place].append(result.summary)
+                if is_shown:
+                    shown[title_of(space[place])] = result
                 tick(done := done + 1)
     found = [differences(summaries[0], others) for others in summaries[1:]]
     answer = {
@@ -79,4 +89,5 @@ def compare_options(
     notes = list(dict.fromkeys(notes))
     if not has_seeds:
         notes.append("a trace has no seed: one run each, and no interval")
+    notes += write_varied_report(answer, shown, report_file)
     print_answer(answer, json_file, lambda: paired_table(answer), notes)

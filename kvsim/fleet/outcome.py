@@ -10,6 +10,7 @@ import numpy as np
 from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.notes import notes
+from kvsim.evidence import evidence_of
 from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
 from kvsim.fleet.store import store_notes
 from kvsim.results.metrics import Pool, num_early_turns, summarize
@@ -44,6 +45,12 @@ class Part(NamedTuple):
     members: Sequence[Member]
     table: NDArray[Any]
     gateways: Gateways
+
+
+def rules_basis(setup: Setup) -> str:
+    """Say what the schedules and the blocks rest on."""
+    scheduler, kv = evidence_of(setup.scheduler_type), evidence_of(type(setup.kv))
+    return f"scheduler {setup.scheduler}: {scheduler}; allocator {setup.config.allocator}: {kv}"
 
 
 def step_time_basis(setup: Setup) -> str:
@@ -90,7 +97,7 @@ def collect(
     end_time = max(replica.clock for replica in replicas)
     totals = [member.settle(end_time) for member in members]
     kv = setup.kv
-    pool = Pool(kv.num_gpu_blocks, kv.block_size, kv.total_bytes)
+    pool = Pool(kv.num_gpu_blocks, kv.num_usable_blocks, kv.block_size, kv.total_bytes)
     summary = summarize(
         table,
         totals,
@@ -144,6 +151,7 @@ def collect(
             "backend": "python" if backend_reason else "compiled",
             "backend_reason": backend_reason,
             "scheduler": setup.scheduler,
+            "rules": rules_basis(setup),
             "step_time": step_time_basis(setup),
             "notes": [*notes(setup), *store_notes(config.kv_store, len(members))],
         },
@@ -174,6 +182,7 @@ def _describe_pool(
         "num_gpus": len(part.members) * gpus,
         "gpu_hours": gpus * sum(lives) / 3600.0,
         "num_gpu_blocks": kv.num_gpu_blocks,
+        "num_usable_blocks": kv.num_usable_blocks,
         "mean_busy": sum(busy) / len(busy) if busy else None,
         "routing": routing,
     }

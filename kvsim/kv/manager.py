@@ -170,6 +170,8 @@ class KVCacheManager(ABC):
     default_scheduler : name of the scheduler that serves it unless another one is asked for
     needs_scheduler : the one scheduler that it runs under, None for any
     has_block_table : its attention kernel reads a block table, which costs time
+    has_null_block : ``num_gpu_blocks`` counts a block that nobody gets, as vLLM's does
+    evidence : what checks that it does what the real one does; no class inherits it
     serves_samples : serves requests of several sequences
     speculates : keeps slots for drafts, and takes back those of rejected ones
     tells_events : its rules tell what becomes of cached content (vLLM's KV cache events)
@@ -184,6 +186,7 @@ class KVCacheManager(ABC):
     default_scheduler = "vllm"
     needs_scheduler: str | None = None
     has_block_table = True
+    has_null_block = False
     serves_samples = False
     can_swap = False
     speculates = False
@@ -195,6 +198,11 @@ class KVCacheManager(ABC):
     total_bytes: int
     num_gpu_blocks: int
     block_size: int
+
+    @property
+    def num_usable_blocks(self) -> int:
+        """Blocks that requests can get."""
+        return self.num_gpu_blocks - self.has_null_block
 
     @abstractmethod
     def allocate_slots(self, request: Request, num_new_tokens: int, hit: Hit = NO_HIT) -> bool:

@@ -25,24 +25,41 @@ def paired_table(answer: Mapping[str, Any]) -> Table:
     """Lay out the answer of ``kvsim compare --vary``: a row per value, its difference below."""
     from rich.table import Table
 
-    rows, pairs = answer["rows"], answer["replications"]
-    names = [name for name in SHOWN if any(row.get(name) is not None for row in rows)]
-    of = f"{answer['differences_are']}; {pairs} seeds, 95 %; ?: perhaps none"
-    table = Table(title=of if pairs > 1 else "one run each", title_justify="left", box=None)
-    one = [*rows[0]["options"]] if len(rows[0]["options"]) == 1 else []
-    table.add_column(one[0].replace("_", "-") if one else "", no_wrap=True)
-    for name in names:
-        table.add_column(SHOWN[name], justify="right")
-    found = [{}, *(one["metrics"] for one in answer["differences"])]
-    for row, gaps in zip(rows, found, strict=True):
-        title = row["options"][one[0]] if one else _title(row["options"])
-        table.add_row(title, *(_number(row.get(name)) for name in names))
-        if gaps:
-            table.add_row("", *(_difference(gaps.get(name)) for name in names))
+    table = Table(title=caption(answer), title_justify="left", box=None)
+    headings, rows = paired_rows(answer)
+    table.add_column(headings[0], no_wrap=True)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def _title(options: Mapping[str, str]) -> str:
+def caption(answer: Mapping[str, Any]) -> str:
+    """Say what the differences are, and how sure."""
+    pairs = answer["replications"]
+    of = f"{answer['differences_are']}; {pairs} seeds, 95 %; ?: perhaps none"
+    return of if pairs > 1 else "one run each"
+
+
+def paired_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return headings, and a row per value with its difference from the first one below."""
+    rows = answer["rows"]
+    names = [name for name in SHOWN if any(row.get(name) is not None for row in rows)]
+    one = [*rows[0]["options"]] if len(rows[0]["options"]) == 1 else []
+    headings = [one[0].replace("_", "-") if one else "", *(SHOWN[name] for name in names)]
+    found = [{}, *(one["metrics"] for one in answer["differences"])]
+    lines = []
+    for row, gaps in zip(rows, found, strict=True):
+        title = row["options"][one[0]] if one else title_of(row["options"])
+        lines.append([title, *(_number(row.get(name)) for name in names)])
+        if gaps:
+            lines.append(["", *(_difference(gaps.get(name)) for name in names)])
+    return headings, lines
+
+
+def title_of(options: Mapping[str, str]) -> str:
+    """Name a configuration by what is varied."""
     return ", ".join(f"{k.replace('_', '-')}={v}" for k, v in options.items())
 
 
@@ -56,15 +73,27 @@ def _difference(found: Mapping[str, Any] | None) -> str:
     """Write a difference with half its interval; one that may be none says so."""
     if found is None:
         return ""
-    told = f"{found['mean']:+.3g}"
+    told = signed(found["mean"])
     if found["low"] is None:
         return told
     if found["low"] == found["high"] == 0:
         return "none"
     half = (found["high"] - found["low"]) / 2
-    return f"{told} ± {half:.2g}{'' if found['is_certain'] else ' ?'}"
+    return f"{told} ± {_round(half)}{'' if found['is_certain'] else ' ?'}"
+
+
+def signed(value: float) -> str:
+    """Write a difference with its sign, to three digits."""
+    return f"{'-' if value < 0 else '+'}{_round(abs(value), 3)}"
+
+
+def _round(value: float, digits: int = 2) -> str:
+    """Round to digits, never to powers of ten that a reader has to count."""
+    if value < 1e-3 or value >= 1e9:
+        return f"{value:.{digits}g}"
+    return f"{float(f'{value:.{digits}g}'):,.10g}"
 
 
 def sentence(options: Sequence[Mapping[str, str]]) -> str:
     """Say what the differences are of."""
-    return f"differences from {_title(options[0])}, paired by seed"
+    return f"differences from {title_of(options[0])}, paired by seed"

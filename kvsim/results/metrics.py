@@ -22,9 +22,10 @@ PERCENTILES = {"median": 50, "p90": 90, "p99": 99}
 
 
 class Pool(NamedTuple):
-    """The KV memory of one replica: blocks, tokens per block, bytes."""
+    """The KV memory of one replica: blocks, those that requests get, tokens per block, bytes."""
 
     num_gpu_blocks: int
+    num_usable_blocks: int
     block_size: int
     bytes: int
 
@@ -178,6 +179,7 @@ def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
         everything += total.held_seconds(cause)
     cache: Summary = {
         "num_gpu_blocks": pool.num_gpu_blocks,
+        "num_usable_blocks": pool.num_usable_blocks,
         "block_size": pool.block_size,
         "bytes": pool.bytes,
         **{cause.summary_key: _ratio(total.held_seconds(cause), everything) for cause in HELD},

@@ -239,6 +239,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     can_swap : may preempt by swapping to host memory
     supports_async : can schedule a step before the last one's tokens are known
     needs_allocator : the one allocator that it runs over, None for any
+    evidence : what checks that it does what the real one does; no class inherits it
     rules_of : whose rules it follows, a :class:`kvsim.records.engine.Policy`
     """
 

@@ -16,4 +16,5 @@ class VllmScheduler(Scheduler):
     """
 
     rules_of = VLLM
+    evidence = "recorded schedules of vLLM 0.33 come out identical, step by step"
     supports_async = True

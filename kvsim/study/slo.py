@@ -163,6 +163,6 @@ def aggregates() -> tuple[str, ...]:
     row: NDArray[Any] = np.zeros(1, dtype=REQUESTS)
     row["finish_reason"] = FinishReason.FINISHED
     row["num_output_tokens"] = 1
-    summary = summarize(row, [Totals()], Pool(1, 1, 1), end_time=1.0)
+    summary = summarize(row, [Totals()], Pool(1, 1, 1, 1), end_time=1.0)
     left_out = {"request_goodput", GOODPUT}
     return tuple(n for n, v in summary.items() if n not in left_out and not isinstance(v, dict))

@@ -43,7 +43,7 @@ def trimmed(
     own = summarize(
         rows,
         [Totals()],
-        Pool(1, 1, 1),
+        Pool(1, 1, 1, 1),
         end_time=float(rows["arrival_time"].max()) + 1.0,
         goodput=goodput,
         front_end_latency=front_end_latency,

@@ -8,7 +8,8 @@ from kvsim.kv.usage import WHOLE, Cause
 from kvsim.report.colours import CAUSES
 from kvsim.report.page.document import Cell, Document, Table
 from kvsim.report.page.explorer import Scope, explorer
-from kvsim.report.page.words import of_comparison, of_run, trust
+from kvsim.report.page.words import of_comparison, of_differences, of_run, trust
+from kvsim.report.paired import caption, paired_rows
 from kvsim.report.terminal import HEADINGS, comparison_cells
 from kvsim.report.text import milliseconds, number
 from kvsim.report.title import deployment, served
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 #: Most characters of a page.
 MOST_CHARACTERS = 4_900_000
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end to end"}
+#: What a comparison is of, by what its names are.
+COMPARED = {"allocator": "KV-cache managers", "engine": "engines"}
 TOLD = ("kvsim_version", "seed", "num_requests", "trace_digest", "scheduler", "backend")
 KINDS = {"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"}
 
@@ -37,11 +40,11 @@ def run_page(result: Result) -> str:
 
 def comparison_page(comparison: Comparison) -> str:
     """Return the page of a comparison."""
-    first = next(iter(comparison.results.values()))
-    page = Document(f"{len(comparison)} KV-cache managers on {deployment(first)}", served(first))
-    page.words(of_comparison(comparison.rows), "lead")
-    rows = [[row["allocator"], *comparison_cells(row)] for row in comparison.rows]
-    page.table(Table("comparison", ("allocator", *HEADINGS), rows))
+    first, by = next(iter(comparison.results.values())), comparison.by
+    page = Document(f"{len(comparison)} {COMPARED[by]} on {deployment(first)}", served(first))
+    page.words(of_comparison(comparison.rows, by), "lead")
+    rows = [[row[by], *comparison_cells(row)] for row in comparison.rows]
+    page.table(Table("comparison", (by, *HEADINGS), rows))
     page.words(
         "running: requests, on average. % of the KV memory held: token states, KV of live tokens; "
         "reservation, used later; internal, asked for and never used; external, rounding and "
@@ -49,6 +52,18 @@ def comparison_page(comparison: Comparison) -> str:
         "note",
     )
     return _with_memory(page, dict(comparison.results))
+
+
+def varied_page(answer: Mapping[str, Any], runs: Mapping[str, Result]) -> str:
+    """Return the page of values of options, with one run of each."""
+    first = next(iter(runs.values()))
+    names = " and ".join(name.replace("_", "-") for name in answer["rows"][0]["options"])
+    page = Document(f"{names}: {len(runs)} values on {deployment(first)}", served(first))
+    page.words(of_differences(answer), "lead")
+    headings, rows = paired_rows(answer)
+    page.table(Table("comparison", headings, [list(row) for row in rows]))
+    page.words(f"{caption(answer)}. What follows is the first seed's run of each.", "note")
+    return _with_memory(page, runs)
 
 
 def sweep_page(rows: Sequence[Mapping[str, Any]], varied: Sequence[str], drawn: str | None) -> str:

@@ -26,6 +26,9 @@ MOST_SAMPLES, MOST_BINS = 1000, 512
 MOST_REPLICAS = 8
 FLEET_COLUMNS = 400
 PER_MILLE = 1000
+#: Why no block can be followed.
+WITHOUT_BLOCKS = "Memory in one piece per request: no blocks to follow."
+NOT_RECORDED = "What became of blocks was not recorded: --record-block-events does."
 MICROSECONDS = 1e6
 
 
@@ -95,16 +98,25 @@ def _view(
         "replica": replica,
         "duration": round(float(result.summary["duration"]) * MICROSECONDS),
         "bytes": cache["bytes"],
-        "numBlocks": cache["num_gpu_blocks"],
+        "numBlocks": _num_blocks(result, replica),
         "blockSize": cache["block_size"],
         "samples": _samples(result, replica),
         "map": _map(result, replica),
         "events": _packed_events(mine, events, origin) if len(events) else None,
+        "why": WITHOUT_BLOCKS if result.config.record_block_events else NOT_RECORDED,
         "counts": {k.name.lower(): int((mine["kind"] == k).sum()) for k in BlockEvent},
         "tree": None,
         "requests": None,
         "fleet": None,
     }
+
+
+def _num_blocks(result: Result, replica: int) -> int:
+    """Return one more than the largest number of a replica's blocks; nobody gets block 0."""
+    summary = result.summary
+    (role,) = (one["role"] for one in summary["replicas"] if one["replica"] == replica)
+    by_role = {pool["role"]: pool["num_usable_blocks"] for pool in summary["pools"] or ()}
+    return 1 + int(by_role.get(role, summary["kv_cache"]["num_usable_blocks"]))
 
 
 def _packed_events(mine: NDArray[Any], every: NDArray[Any], origin: float) -> dict[str, Any]:

@@ -4,21 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.report.paired import signed, title_of
 from kvsim.report.terminal import verdict, waste
 from kvsim.report.text import milliseconds, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kvsim.results.result import Result
 
 
-def of_comparison(rows: Sequence[dict[str, Any]]) -> str:
+def of_comparison(rows: Sequence[dict[str, Any]], by: str = "allocator") -> str:
     """Say what the most and the least wasteful allocator say about each other."""
-    found = verdict(rows)
+    found = verdict(rows) if by == "allocator" else None
     if found is not None:
         return found if found.endswith(".") else f"{found}."
-    return " ".join(f"{row['allocator']}: {of_run(row)}" for row in rows)
+    return " ".join(f"{row[by]}: {of_run(row)}" for row in rows)
+
+
+def of_differences(answer: Mapping[str, Any]) -> str:
+    """Say for each value what it changes of latency and throughput."""
+    against = f"Against {title_of(answer['differences'][0]['against'])}. "
+    return against + " ".join(
+        f"{title_of(one['options'])}: {', '.join(_changes(one['metrics']))}."
+        for one in answer["differences"]
+    )
+
+
+def _changes(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Name the changes of a value, and which of them may be none."""
+    for name, label in {"mean_ttft_ms": "TTFT", "mean_tpot_ms": "TPOT"}.items():
+        if name in metrics:
+            gap = metrics[name]
+            yield f"mean {label} {signed(gap['mean'])} ms{_sure(gap)}"
+    if "output_throughput" in metrics:
+        gap = metrics["output_throughput"]
+        yield f"output tokens per second {signed(gap['mean'])}{_sure(gap)}"
+
+
+def _sure(gap: Mapping[str, Any]) -> str:
+    return " (perhaps none)" if gap["low"] is not None and not gap["is_certain"] else ""
 
 
 def of_run(summary: Mapping[str, Any]) -> str:
@@ -49,8 +74,7 @@ def of_run(summary: Mapping[str, Any]) -> str:
 def trust(results: Sequence[Result]) -> list[str]:
     """Say what the numbers rest on."""
     said = [
-        "Schedules and blocks follow vLLM's rules step by step; recorded schedules of the real "
-        "vLLM come out identical, block id by block id.",
+        *(f"Rules: {one}." for one in unique(r.provenance["rules"] for r in results)),
         *(f"Step times: {one}." for one in unique(r.provenance["step_time"] for r in results)),
         *(f"{one}." for r in results for one in r.provenance["notes"] if "no blocks" not in one),
     ]

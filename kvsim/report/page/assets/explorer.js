@@ -208,7 +208,7 @@ class Explorer {
     const shown = history
       ? `${counts.alloc.toLocaleString("en")} blocks taken, ${counts.hit.toLocaleString("en")} hits, ` +
         `${counts.evict.toLocaleString("en")} evictions, ${counts.preempt.toLocaleString("en")} preemptions`
-      : "Memory in one piece per request: no blocks to follow.";
+      : this.view.why;
     this.find("totals").textContent = shown;
   }
 

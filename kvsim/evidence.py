@@ -1,0 +1,14 @@
+"""What checks that a part does what the real one does."""
+
+from __future__ import annotations
+
+#: Of parts that say nothing.
+UNCHECKED = "no recorded run of a real server checks it"
+
+
+def evidence_of(kind: type) -> str:
+    """Return what a class says checks it, its attribute ``evidence``.
+
+    A class does not inherit it: it does something else than the one it extends.
+    """
+    return str(vars(kind).get("evidence", UNCHECKED))
