@@ -42,6 +42,12 @@ CASES: dict[str, dict[str, Any]] = {
     "synchronous": {"num_gpu_blocks_override": 60, "async_scheduling": False},
     "a radix tree": {"engine": "sglang", "num_gpu_blocks_override": 1000, "block_size": 1},
     "a radix tree of pages": {"engine": "sglang", "num_gpu_blocks_override": 60, "block_size": 16},
+    "tiered": {"num_gpu_blocks_override": 60, "allocator": "tiered+host-gib=1"},
+    "native offloading": {
+        "num_gpu_blocks_override": 60,
+        "kv_offloading_size": 1,
+        "kv_offloading_backend": "native",
+    },
     "a fleet": {"num_gpu_blocks_override": 60, "data_parallel_size": 2},
     "prompts apart": {
         "num_gpu_blocks_override": 100,
@@ -111,7 +117,7 @@ def test_events_recount_to_the_memory_table(name: str) -> None:
     assert (np.diff(events["time"]) >= 0).all()
     for replica in np.unique(result.memory["replica"]).tolist():
         mine = result.memory[result.memory["replica"] == replica]
-        waits = name == "prompts apart" or name.startswith("a radix tree")
+        waits = name.startswith(("prompts apart", "native", "a radix tree"))
         check_replica(events[events["replica"] == replica], mine, result, waits=waits)
     assert counts(events)["PREEMPT"] == result.summary["num_preemptions"]
 
@@ -211,6 +217,35 @@ def test_the_tree_of_a_radix_cache_is_told_by_its_events(size: int) -> None:
     # A prompt's tail and its output, but for the last token, whose KV is never computed.
     lengths = sorted(len(node.keys) * size for node in tails if not node.children)
     assert lengths == sorted((20 + k + 39) // size * size for k in range(40))
+
+
+@pytest.mark.parametrize("name", ["tiered", "native offloading"])
+def test_copies_to_and_from_the_host_are_those_of_the_summary(name: str) -> None:
+    trace = workloads.multi_turn(num_requests=60, request_rate=2.0, seed=1)
+    options = {**SMALL, **CASES[name], "max_model_len": 2048, "num_gpu_blocks_override": 200}
+    result = kvsim.simulate(trace, **options)
+    cache, size = result.summary["kv_cache"], 16 * 131072
+    told = counts(result.block_events)
+    assert told["LOAD"] * size == cache["fetched_bytes"] > 0
+    if name != "tiered":  # whose contents go when their block does
+        assert told["COPY"] * size == cache["stored_bytes"] > 0
+    runs = block_runs(result.block_events, result.summary["duration"])
+    copied = runs[runs["state"] == BlockState.HOST_COPY]
+    assert len(copied) > 0
+    assert (copied["num_refs"] == 0).all()
+
+
+def test_a_block_is_a_copy_of_the_host_until_its_content_goes() -> None:
+    kinds = [0, 12, 5, 4, 1, 4, 6, 0, 5, 4]  # taken, copied, named, freed, hit, freed, evicted, ...
+    events = np.zeros(len(kinds), BLOCK_EVENTS)
+    events["time"], events["kind"] = np.arange(len(kinds)), kinds
+    events["block"], events["key"] = 1, 7
+    states = block_runs(events, float(len(kinds)))[["start", "state"]].tolist()
+    assert [(start, BlockState(state).name) for start, state in states] == [
+        *((0.0, "RUNNING"), (1.0, "RUNNING"), (2.0, "RUNNING"), (3.0, "HOST_COPY")),
+        *((4.0, "RUNNING"), (5.0, "HOST_COPY")),
+        *((7.0, "RUNNING"), (8.0, "RUNNING"), (9.0, "CACHED_FREE")),
+    ]
 
 
 def test_memory_without_blocks_has_no_events_and_says_so() -> None:

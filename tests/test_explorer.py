@@ -127,6 +127,54 @@ def test_a_click_on_a_request_shows_its_blocks(opened: Open, runs: kvsim.Compari
     assert marked > 0
 
 
+#: Colours of the pool under the ends of the arrows, and whether each row in sight has one.
+ENDS = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => {
+    const { explorer } = kvsim, { pool } = explorer.rasters;
+    const frame = explorer.find('arrows').getBoundingClientRect();
+    const box = pool.canvas.getBoundingClientRect(), scale = pool.canvas.width / box.width;
+    const paths = [...document.querySelectorAll('.arrows path')];
+    done(paths.map(path => {
+        const [x, y] = path.getAttribute('d').split('L')[1].split('M')[0].split(' ').map(Number);
+        const at = [x + frame.left - box.left, y + frame.top - box.top];
+        const [left, top] = at.map(one => Math.floor(one * scale));
+        return [Number(path.dataset.block), pool.pixels[top * pool.canvas.width + left]];
+    }).concat([[-1, explorer.mark]]));
+})))"""
+
+
+def test_arrows_lead_from_logical_blocks_to_the_squares_of_physical_ones(opened: Open) -> None:
+    page = opened()
+    page.evaluate("kvsim.explorer.choose(20)")
+    first, last = page.evaluate("kvsim.explorer.view.history.span(20)")
+    page.evaluate("time => kvsim.explorer.moveTo(time)", (first + last) / 2)
+    ends = page.evaluate(ENDS)
+    _, mark = ends.pop()
+    blocks = [int(text) for text in page.locator("#block-table td:nth-child(2)").all_inner_texts()]
+    assert [block for block, _ in ends] == blocks
+    assert len(blocks) > 3
+    assert {colour for _, colour in ends} == {mark}  # the chosen request's squares
+    page.keyboard.press("Escape")
+    page.evaluate("kvsim.explorer.choose(-1)")
+    assert len(page.evaluate(ENDS)) == 1
+
+
+def test_pages_of_a_radix_tree_are_numbered_from_one(opened: Open) -> None:
+    trace = workloads.multi_turn(num_requests=20, request_rate=2.0, seed=1)
+    options = {"model": "llama-3-8b", "gpu": "l40s", "max_total_tokens": 20000, "page_size": 4}
+    result = kvsim.simulate(trace, engine="sglang", record_block_events=True, **options)
+    page = opened(run_page(result))
+    usable = result.summary["kv_cache"]["num_usable_blocks"]
+    assert page.evaluate("kvsim.explorer.view.history.blocks.length") == usable + 1
+    end = float(result.block_events["time"][-1])
+    stretches = block_runs(result.block_events, end)
+    time = 5.0 + float(result.requests["arrival_time"].min())
+    now = stretches[(stretches["start"] <= time) & (stretches["end"] > time)]
+    used = int((now["num_refs"] > 0).sum())
+    found = page.evaluate("kvsim.explorer.view.history.counts(5e6)")
+    assert found == {"used": used, "cached": len(now) - used, "free": usable - len(now)}
+    assert page.locator("[data-part=tree] rect").count() > 5
+
+
 #: Counts pixels of the colour that marks the chosen request.
 MARKED = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => {
     const { rasters, mark } = kvsim.explorer;

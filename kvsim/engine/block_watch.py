@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     #: Kind, request, block, place and key of an event.
     Change = tuple[int, int, int, int, int]
 
-ALLOC, HIT, REF_ADD, REF_DROP, FREE, STORE, EVICT, PREEMPT, ADMIT, RECV, SEND = map(int, BlockEvent)
+ALLOC, HIT, REF_ADD, REF_DROP, FREE, STORE, EVICT, PREEMPT, *REST = map(int, BlockEvent)
+ADMIT, RECV, SEND, LOAD, COPY = REST
 
 
 class Watch(ABC):

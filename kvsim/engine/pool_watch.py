@@ -9,9 +9,11 @@ import numpy as np
 from kvsim.engine.block_tables import live, tables_of
 from kvsim.engine.block_watch import (
     ALLOC,
+    COPY,
     EVICT,
     FREE,
     HIT,
+    LOAD,
     RECV,
     REF_ADD,
     REF_DROP,
@@ -19,7 +21,7 @@ from kvsim.engine.block_watch import (
     STORE,
     Watch,
 )
-from kvsim.records.connector import NO_CONNECTOR
+from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
 from kvsim.records.kv import FORKED
 from kvsim.records.paged import FULL, NULL_BLOCK
 from kvsim.records.record import NONE
@@ -55,11 +57,16 @@ class PoolWatch(Watch):
         self.keys = np.zeros(kv.pool.num_usable + 1, np.int64)
         self.refs = [0] * (kv.pool.num_usable + 1)
         self.sent: set[int] = set()  # requests that have ended, whose blocks wait for a reader
+        self.is_tiered = kv.pool.host.num_blocks > 0
+        self.copies = state.connector.kind == OFFLOADING
+        self.jobs: set[int] = set()  # copies under way
 
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
         """Append what tables have lost and got, and what has got or lost a key."""
         if scheduled or self._has_ended():
             self._see_tables(events, admitted)
+        if self.copies:
+            self._see_copies(events)
 
     def _has_ended(self) -> bool:
         """Whether the end of a step has changed who holds blocks, or their keys."""
@@ -132,6 +139,8 @@ class PoolWatch(Watch):
             kind = HIT if reused else REF_ADD if refs[block] else ALLOC
             refs[block] += 1
             events.append((kind, row, block, place, key if reused else 0))
+            if self.is_tiered and not reused and start < admitted.get(row, 0):
+                events.append((LOAD, -1, block, -1, key))
         events += [(STORE, -1, b, -1, int(after[b])) for b in changed if after[b]]
         self.keys = after
 
@@ -179,6 +188,22 @@ class PoolWatch(Watch):
         self.blocks[h] = new
 
     # -- transfers ---------------------------------------------------------------------------------
+
+    def _see_copies(self, events: list[Change]) -> None:
+        """Note which blocks copies read and write that have begun since the last look."""
+        offloading, now = self.state.offloading, set()
+        for queue, kind in ((offloading.loads, LOAD), (offloading.stores, COPY)):
+            j = queue.head
+            while j != NONE:
+                job = offloading.jobs[j]
+                now.add(job.number)
+                b = job.first_block if job.number not in self.jobs else NONE
+                while b != NONE:
+                    entry = offloading.blocks[b]
+                    events.append((kind, -1, entry.block, -1, int(self.keys[entry.block])))
+                    b = entry.next
+                j = job.next
+        self.jobs = now
 
     def _see_transfer(self, h: int, row: int, events: list[Change]) -> None:
         request = self.state.requests[self.state.kv.holdings[h].request]

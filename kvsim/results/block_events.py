@@ -23,6 +23,8 @@ class BlockEvent(IntEnum):
     ADMIT = 8  # a request joins the batch; place holds the tokens it hit
     RECV = 9  # a request waits for KV to arrive in its blocks
     SEND = 10  # a request has ended, and its blocks are kept to be read
+    LOAD = 11  # its content comes from host memory, where it stays
+    COPY = 12  # its content is copied to host memory
 
 
 class BlockState(IntEnum):
@@ -33,6 +35,7 @@ class BlockState(IntEnum):
     SHARED = 2  # by several sequences
     CACHED_FREE = 3  # nobody's, and can be hit
     IN_TRANSFER = 4
+    HOST_COPY = 5  # nobody's, can be hit, and was copied to or from host memory
 
 
 #: One row per event, in order of time. request, block and place are -1 where there is none; place
@@ -91,11 +94,11 @@ def block_runs(events: NDArray[Any], end_time: float) -> NDArray[Any]:
 class _Now:
     """What a block is now, and since when."""
 
-    __slots__ = ("cached", "holders", "since")
+    __slots__ = ("cached", "copied", "holders", "since")
 
     def __init__(self) -> None:
         self.holders: list[int] = []
-        self.cached = False
+        self.cached = self.copied = False
         self.since = 0.0
 
 
@@ -112,7 +115,7 @@ def _runs_of(events: NDArray[Any], replica: int, end_time: float) -> list[tuple[
             owner = now.holders[0] if now.holders else -1
             count = len(now.holders)
             if not count:
-                state = BlockState.CACHED_FREE
+                state = BlockState.HOST_COPY if now.copied else BlockState.CACHED_FREE
             elif owner in waits:
                 state = BlockState.IN_TRANSFER
             else:
@@ -133,14 +136,18 @@ def _runs_of(events: NDArray[Any], replica: int, end_time: float) -> list[tuple[
         now = blocks.setdefault(block, _Now())
         end(block, now, time)
         if kind in TAKES:
+            now.copied &= kind != BlockEvent.ALLOC
             now.holders.append(request)
             held.setdefault(request, set()).add(block)
         elif kind in DROPS:
             now.holders.remove(request)
             if request not in now.holders:
                 held[request].discard(block)
+        elif kind in (BlockEvent.LOAD, BlockEvent.COPY):
+            now.copied = True
         else:
             now.cached = kind == BlockEvent.STORE
+            now.copied &= now.cached
     for block, now in blocks.items():
         end(block, now, end_time)
     return rows

@@ -21,7 +21,7 @@ Cell = str | tuple[str, Any]
 #: In the order in which they need each other.
 SCRIPTS = ("tables",)
 EXPLORER_SCRIPTS = (
-    *("unpack", "history", "colours", "raster", "panels", "tree", "explorer", "controls"),
+    *("unpack", "history", "colours", "raster", "panels", "tree", "arrows", "explorer", "controls"),
 )
 
 

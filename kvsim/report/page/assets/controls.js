@@ -36,6 +36,7 @@ function wire(explorer) {
     { passive: false },
   );
   find("stack").addEventListener("pointerdown", (event) => explorer.moveTo(explorer.under(event).time));
+  find("blocks").closest(".scroll").addEventListener("scroll", () => explorer.arrows());
   find("pool").addEventListener("pointerdown", (event) => {
     const box = event.currentTarget.getBoundingClientRect();
     const scale = event.currentTarget.width / box.width;

@@ -67,6 +67,7 @@ class Explorer {
     this.requestColours = REQUESTS.map((hex) => pixel(hex));
     this.states = [
       this.byCode[0], this.causes.token_states, pixel("#7B3294"), this.causes.cached, this.causes.internal,
+      pixel("#9AD14B"),
     ];
     this.shades = shades(this.back);
     this.mark = pixel(css("--mark"));
@@ -157,6 +158,7 @@ class Explorer {
     drawStack(stack, view.samples, seen, this.causes, this.back);
     stack.mark(this.time, seen, this.ink);
     if (view.history) this.grid = drawPool(pool, view.history, this.time, this.painter(), this.byCode[0]);
+    this.arrows();
     if (view.fleet) drawFleet(fleet, view.fleet, seen, this.back);
     this.find("when").value = String(Math.round((1000 * this.time) / seen.duration));
     this.find("range").textContent = this.range();
@@ -169,6 +171,11 @@ class Explorer {
     );
     this.find("now").textContent = this.instant();
     map.canvas.setAttribute("aria-label", `Memory of ${view.name}. ${this.range()}. ${this.instant()}`);
+  }
+
+  arrows() {
+    const rows = this.view.history ? [...this.find("blocks").tBodies[0].rows] : [];
+    drawArrows(this.find("arrows"), rows, this.find("pool"), this.grid);
   }
 
   range() {
@@ -217,7 +224,9 @@ class Explorer {
     const { palette, labels } = this.data;
     const items = {
       cause: Object.keys(palette).map((name) => [labels[name], this.hex(this.causes[name])]),
-      state: ["empty", "one request's", "shared", "cached and free", "in transfer"].map((name, k) => [
+      state: ["empty", "one request's", "shared", "cached and free", "in transfer",
+        ...(this.view.counts.load + this.view.counts.copy ? ["cached and free, copied to the host"] : []),
+      ].map((name, k) => [
         name, this.hex(this.states[k]),
       ]),
       request: [["a colour per request, used again after twelve", REQUESTS[0]], ["cached and free", palette.cached]],
@@ -303,6 +312,7 @@ class Explorer {
       for (const text of [row.place, row.block, how, shared, seconds(row.since)]) {
         line.insertCell().textContent = String(text);
       }
+      line.dataset.block = String(row.block);
       if (row.refs > 1) line.className = "shared";
     }
   }

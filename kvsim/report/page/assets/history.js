@@ -1,12 +1,13 @@
 // From events to what every block was when: stretches by block, in order of time.
 
-const [ALLOC, HIT, REF_ADD, REF_DROP, FREE, STORE, EVICT, PREEMPT, ADMIT, RECV, SEND] =
-  Array.from({ length: 11 }, (_, k) => k);
+const [ALLOC, HIT, REF_ADD, REF_DROP, FREE, STORE, EVICT, PREEMPT, ADMIT, RECV, SEND, LOAD, COPY] =
+  Array.from({ length: 13 }, (_, k) => k);
 const EVENT_NAMES = [
   "takes", "hits", "shares", "lets go of", "frees", "gets a key", "loses its key",
   "is preempted", "is admitted", "waits for KV in", "keeps for a reader",
+  "is loaded from the host", "is copied to the host",
 ];
-const [S_FREE, S_RUNNING, S_SHARED, S_CACHED, S_TRANSFER] = [0, 1, 2, 3, 4];
+const [S_FREE, S_RUNNING, S_SHARED, S_CACHED, S_TRANSFER, S_HOST_COPY] = [0, 1, 2, 3, 4, 5];
 
 class Stretches {
   constructor() {
@@ -42,7 +43,7 @@ class History {
   constructor(events, numBlocks, end) {
     this.events = events;
     this.blocks = Array.from({ length: numBlocks }, () => new Stretches());
-    const now = Array.from({ length: numBlocks }, () => ({ holders: [], key: -1, since: 0, born: 0 }));
+    const now = Array.from({ length: numBlocks }, () => ({ holders: [], key: -1, since: 0, born: 0, copied: false }));
     const waits = new Set();
     const held = new Map();
     const close = (block, time) => {
@@ -51,7 +52,7 @@ class History {
         const line = this.blocks[block];
         const owner = one.holders.length ? one.holders[0] : -1;
         let state = one.holders.length > 1 ? S_SHARED : S_RUNNING;
-        if (owner < 0) state = S_CACHED;
+        if (owner < 0) state = one.copied ? S_HOST_COPY : S_CACHED;
         else if (waits.has(owner)) state = S_TRANSFER;
         line.start.push(one.since);
         line.end.push(time);
@@ -79,15 +80,18 @@ class History {
       close(block, time);
       const one = now[block];
       if (kind <= REF_ADD) {
-        if (kind === ALLOC) one.born = time;
+        if (kind === ALLOC) Object.assign(one, { born: time, copied: false });
         one.holders.push(request);
         if (!held.has(request)) held.set(request, new Set());
         held.get(request).add(block);
       } else if (kind <= FREE) {
         one.holders.splice(one.holders.indexOf(request), 1);
         if (!one.holders.includes(request)) held.get(request).delete(block);
+      } else if (kind === LOAD || kind === COPY) {
+        one.copied = true;
       } else {
         one.key = kind === STORE ? events.key[k] : -1;
+        one.copied &&= kind === STORE;
       }
     }
     for (let block = 0; block < numBlocks; block++) close(block, end);
