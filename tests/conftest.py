@@ -31,6 +31,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Notebooks are long tests."""
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker("long")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A headless browser; tests that need one skip where there is none."""

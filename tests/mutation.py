@@ -612,7 +612,18 @@ def is_caught(mutant: Mutant, *, compiled: bool = False) -> str | None:
         conftest.write_text(conftest.read_text() + PLAIN_PYTHON)
         files = [f"tests/test_{name}.py" for name in TESTS]
         if fails(
-            "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *files, seconds=1200
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not slow and not benchmark",
+            *files,
+            seconds=1200,
         ):
             return "tests"
         return None

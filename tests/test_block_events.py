@@ -109,6 +109,7 @@ def test_a_second_request_with_the_same_prompt_hits_its_blocks() -> None:
     assert (together["request"] == 0).all()  # who has held it longest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_events_recount_to_the_memory_table(name: str) -> None:
     """Blocks in use and cached, replayed from events, are those of the samples of the run."""
@@ -170,6 +171,7 @@ def step(event: Any, holders: dict[int, list[int]], cached: set[int]) -> None:
         cached.remove(block)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_recording_changes_no_table_and_both_engines_record_the_same(name: str) -> None:
     options = {**SMALL, **CASES[name]}
@@ -219,6 +221,7 @@ def test_the_tree_of_a_radix_cache_is_told_by_its_events(size: int) -> None:
     assert lengths == sorted((20 + k + 39) // size * size for k in range(40))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["tiered", "native offloading"])
 def test_copies_to_and_from_the_host_are_those_of_the_summary(name: str) -> None:
     trace = workloads.multi_turn(num_requests=60, request_rate=2.0, seed=1)

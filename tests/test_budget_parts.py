@@ -160,6 +160,7 @@ RUNS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "options"), RUNS)
 def test_models_with_states_are_served(model: str, options: dict[str, Any]) -> None:
     trace = workloads.fixed(prompt=1200, output=20, num_requests=12, request_rate=100.0)

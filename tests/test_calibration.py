@@ -129,6 +129,7 @@ def test_knobs_name_constants_that_there_are() -> None:
     assert constants("h100-sxm", {}) == {}
 
 
+@pytest.mark.long
 def test_known_constants_are_found_within_their_intervals(tmp_path: Path) -> None:
     true = {"bandwidth": 0.8, "arithmetic": 0.7}
     paths = results(tmp_path, true, 0, LOADS[1:])
@@ -155,6 +156,7 @@ def test_intervals_of_calibrations_hold_the_truth_as_often_as_they_say(tmp_path:
     assert np.mean(held) >= 0.9
 
 
+@pytest.mark.long
 def test_what_the_files_cannot_decide_stays_and_is_told_why(tmp_path: Path) -> None:
     paths = results(tmp_path, TRUE, 1, ((1, 128, 16), (1, 130, 16), (1, 126, 16)))
     found = calibrate(SERVER, runs_of(paths))
@@ -216,6 +218,7 @@ def test_measured_loops_that_were_held_out_are_met_better(
     assert after < before
 
 
+@pytest.mark.long
 def test_a_measured_loop_that_was_held_out_is_met_better(sample_data: Path, tmp_path: Path) -> None:
     paths = loops(sample_data, tmp_path, 8)
     keys = ((1024, 128, 8), (4096, 128, 8), (1024, 128, 16), (4096, 128, 16), (1024, 512, 16))
@@ -232,6 +235,7 @@ def test_a_measured_loop_that_was_held_out_is_met_better(sample_data: Path, tmp_
 # The command
 
 
+@pytest.mark.long
 def test_the_command_writes_what_runs_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

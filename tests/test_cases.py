@@ -170,6 +170,7 @@ def test_a_file_that_is_no_case(tmp_path, capsys, content):
 # -- recording ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @given(configs(), traces())
 @examples(30)
 def test_whatever_is_recorded_replays_identically(tmp_path_factory, options, trace):
@@ -258,6 +259,7 @@ def test_a_changed_allocator_is_caught(tmp_path, monkeypatch):
     assert difference.field.startswith(("new", "nb", "fq", "bt"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("allocator", ["paged", "dynamic", "virtual+page-size=64KiB"])
 def test_runs_that_swap_are_recorded(allocator, tmp_path):
     trace = workloads.sharegpt(num_requests=5, request_rate=50, seed=1)

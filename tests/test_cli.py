@@ -101,6 +101,7 @@ def test_run_from_toml_and_flags(call) -> None:  # type: ignore[no-untyped-def]
     assert summary["request_goodput"] > 0
 
 
+@pytest.mark.long
 def test_run_writes_a_run_that_can_be_run_again(call) -> None:  # type: ignore[no-untyped-def]
     first = call("run", *SMALL, "--out", "a", "--seed", "3", "--json", "-")
     again = call("run", "a/config.toml", "--json", "-")
@@ -294,6 +295,7 @@ def test_every_field_has_a_flag_in_one_section() -> None:
     assert sorted([*listed, *in_files]) == sorted(RunConfig.model_fields)
 
 
+@pytest.mark.long
 def test_help_and_version_are_light_and_exit_0() -> None:
     for arguments in (["--help"], ["run", "--help"], ["--version"], []):
         done = subprocess.run(
@@ -387,6 +389,7 @@ def test_an_interrupt_while_writing_leaves_nothing(tmp_path, monkeypatch, capsys
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_second_run_replaces_what_it_writes_and_nothing_else(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     for _ in range(2):

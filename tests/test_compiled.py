@@ -314,6 +314,7 @@ def short_of_memory(draw: st.DrawFn, name: str) -> tuple[Trace, dict[str, Any]]:
     return trace, options
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_both_engines_agree_when_memory_is_short(name: str) -> None:
     seen: Counter[str] = Counter()
@@ -400,6 +401,7 @@ def differences(a: Any, b: Any, record: type[Record], name: str = "state") -> It
             yield f"{path}: {[x[place] for place in range(len(y))]}, {list(y)}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_both_engines_leave_the_same_state_at_every_horizon(name: str) -> None:
     seen: Counter[str] = Counter()
@@ -458,6 +460,7 @@ def long_outputs(seed: int, num_requests: int = 25) -> Trace:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("enable_prefix_caching", [False, True])
@@ -512,6 +515,7 @@ def sharing(trace: Trace) -> Trace:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("enable_prefix_caching", [False, True])
@@ -551,6 +555,7 @@ def test_runs_of_groups_are_exact(
     assert max(lengths) > 16
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["windows", "short windows", "blocks of two sizes"])
 def test_no_run_while_windows_share_blocks(name: str) -> None:
     """What is dead of a shared block is asked of every request at every step."""
@@ -585,12 +590,14 @@ def test_long_outputs_are_exact(options: dict[str, Any]) -> None:
     assert_equal(*both(long_outputs(1), num_gpu_blocks_override=150, **given))
 
 
+@pytest.mark.long
 def test_more_samples_than_are_kept() -> None:
     trace = Trace.from_arrays([0.0, 0.0], [10, 10], [9000, 5000])
     options = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "max_model_len": 16000}
     assert_equal(*both(trace, **options))
 
 
+@pytest.mark.long
 def test_more_requests_and_steps_than_fit_at_first() -> None:
     """Records of requests double, and full tables of steps are put away."""
     trace = Trace.from_arrays([0.0] * 300, [3] * 300, [20] * 300)
@@ -601,6 +608,7 @@ def test_more_requests_and_steps_than_fit_at_first() -> None:
         assert len(compiled.steps) > 4096
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pattern", "options"),
     [

@@ -44,6 +44,7 @@ assert len(found) == 8 and all("paged" in names for names in found), found
 """
 
 
+@pytest.mark.long
 def test_threads_wait_for_the_first_one_to_load_a_registry() -> None:
     subprocess.run([sys.executable, "-c", FIRST_USE], check=True)
 
@@ -363,6 +364,7 @@ def run_whole(*arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
 def test_a_full_disk_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
@@ -372,6 +374,7 @@ def test_a_full_disk_is_one_line() -> None:
             assert done.stderr == "kvsim: cannot write the output: No space left on device\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["list", "models"], ["capacity", "--json", "-"]])
 def test_a_reader_may_go(arguments: list[str]) -> None:
     reader, writer = os.pipe()
@@ -401,6 +404,7 @@ def test_ctrl_c_is_130_and_an_end_of_file_none(
         main(["list", "gpus"])
 
 
+@pytest.mark.long
 def test_a_part_of_ones_own_may_stand_in_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "own_allocator.py").write_text(
         "from kvsim.kv.paged import PagedManager\nclass Mine(PagedManager): pass\n"
@@ -426,6 +430,7 @@ def test_a_part_of_ones_own_may_stand_in_the_current_folder(tmp_path: Path) -> N
 # -- what a reader of the numbers should know -----------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -492,6 +497,7 @@ def test_a_session_that_is_a_list_is_refused(
     assert "entry 1: Session ID is [1], must be a text or a number" in said
 
 
+@pytest.mark.long
 def test_a_saved_run_is_run_again_on_its_own_requests_or_not_at_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -514,6 +520,7 @@ def test_a_saved_run_is_run_again_on_its_own_requests_or_not_at_all(
     assert (tmp_path / "c/config.toml").read_text() == (tmp_path / "b/config.toml").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["python", "compiled"])
 @pytest.mark.parametrize("concurrency", [None, 1, 3])
 @pytest.mark.parametrize("num_replicas", [1, 2])

@@ -162,6 +162,7 @@ def test_a_prefill_pool_shrinks_while_a_slow_link_reads_it() -> None:
     assert rows["tcp-ucx"]["first_scheduled_time"][2] > 0.07
 
 
+@pytest.mark.long
 @examples(60)
 @given(trace=traces(max_requests=30), data=st.data())
 def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.DataObject) -> None:
@@ -209,6 +210,7 @@ def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.D
         assert np.array_equal(got[done], np.minimum(expected, longest)[done])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("concurrency", [None, 6])
 @pytest.mark.parametrize("router", ["round-robin", "vllm-dp", "llm-d+index=precise", "dynamo"])
 def test_clients_who_could_wait_change_nothing_where_nobody_does(
@@ -303,6 +305,7 @@ def test_a_wrong_fleet_is_refused_in_one_line(options: dict[str, Any], said: str
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "examples").glob("*.toml")), ids=str)
 def test_the_shipped_fleets_run(path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"

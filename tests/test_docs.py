@@ -29,6 +29,7 @@ def test_the_first_screen_has_two_set_up_commands_and_ci_runs_the_second() -> No
     assert test in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.long
 def test_the_table_in_readme_is_what_compare_prints(capsys: pytest.CaptureFixture[str]) -> None:
     (shown,) = [block.text for block in blocks(PAGE) if block.language == "text"]
     main(["compare"])
@@ -36,6 +37,7 @@ def test_the_table_in_readme_is_what_compare_prints(capsys: pytest.CaptureFixtur
     assert shown.strip().splitlines() == printed[: len(shown.strip().splitlines())]
 
 
+@pytest.mark.long
 def test_what_readme_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len([line for line in commands(PAGE) if "kvsim " in line]) >= 6
     run_page(PAGE, tmp_path, monkeypatch, num_requests=50)  # not all are compiled
@@ -57,6 +59,7 @@ def modules() -> list[str]:
     return names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", modules())
 def test_docstring_examples(name: str) -> None:
     failures, _ = doctest.testmod(importlib.import_module(name))

@@ -240,6 +240,7 @@ def test_every_kind_of_layer_is_in_its_share() -> None:
             sample_layers(hybrid, 1 << 40, layers)
 
 
+@pytest.mark.long
 def test_a_sample_is_as_all_layers_are() -> None:
     """The same run with 10 of 40 layers and with all: rates within 8 %, fragmentation near."""
     trace = workloads.sharegpt(num_requests=20, request_rate=20, seed=0)
@@ -357,6 +358,7 @@ def test_the_map_shows_what_usage_says() -> None:
     assert counted[Cause.FREE] == pytest.approx(kv.usage.unallocated / total, abs=0.01)
 
 
+@pytest.mark.long
 @examples(120)
 @given(under_pressure(["dynamic", "dynamic+window=50", "dynamic+layers=2", "dynamic+int8"]))
 def test_nothing_breaks_under_pressure(run: tuple[Trace, dict[str, Any]]) -> None:

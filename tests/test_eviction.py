@@ -171,6 +171,7 @@ def test_belady_keeps_what_comes_back_soonest():
     assert num_hits(prompts, 4, "belady") == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 @given(data=st.data())
 @examples(60)
@@ -189,6 +190,7 @@ def test_no_policy_passes_belady(policy, data):
     assert num_hits(prompts, num_blocks, policy) <= num_hits(prompts, num_blocks, "belady")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 @given(trace=traces())
 @examples(15)
@@ -205,6 +207,7 @@ def test_every_policy_keeps_the_invariants_of_a_run(policy, trace):
     )
 
 
+@pytest.mark.long
 def test_policies_agree_while_nothing_must_go():
     trace = workloads.multi_turn(num_requests=60, request_rate=5, seed=3)
     rates = {
@@ -262,6 +265,7 @@ def rate_of(prompts, num_blocks, policy, total):
     return hits / total
 
 
+@pytest.mark.long
 def test_one_point_of_the_mooncake_curve_and_its_bound(sample_data):
     prompts = mooncake_prompts(sample_data)
     total = sum(map(len, prompts))

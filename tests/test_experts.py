@@ -206,6 +206,7 @@ def test_which_steps_a_graph_covers(options, tokens: int) -> None:
     assert setup.cost.record.captured_tokens == tokens
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("version", "waits"), [("0.10", True), ("0.12.3", True), ("0.13", False)])
 def test_old_versions_work_for_every_request_between_steps(version: str, waits: bool) -> None:
     trace = Trace.from_arrays(np.zeros(64), [100] * 64, [50] * 64)

@@ -100,6 +100,7 @@ def last(samples: Samples, name: str, **labels: str) -> float:
     return math.fsum(shown)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_metrics_end_with_the_sums_of_the_tables(name: str, runs: dict[str, kvsim.Result]) -> None:
     result = runs[name]

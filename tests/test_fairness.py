@@ -131,6 +131,7 @@ def test_ten_short_requests_are_one_long_one() -> None:
     assert order == "ab" + ("a" * 10 + "b") * 5 + "a" * 9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["vtc", "dlpm"])
 @pytest.mark.parametrize("caching", [False, True])
 def test_without_tenants_it_is_first_come_first_served(policy: str, caching: bool) -> None:
@@ -155,6 +156,7 @@ def test_without_tenants_it_is_first_come_first_served(policy: str, caching: boo
 # -- runs of steps --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["vtc", "dlpm"])
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_runs_of_steps_charge_every_token(

@@ -102,6 +102,7 @@ while True:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_save_killed_at_any_moment_leaves_the_old_run_or_the_new_one(
     tmp_path: Path, times: int

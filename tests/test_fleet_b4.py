@@ -60,6 +60,7 @@ def test_requests_are_the_same_at_any_rate() -> None:
     assert (slow.num_prompt_tokens + slow.num_output_tokens <= 2048).all()
 
 
+@pytest.mark.long
 def test_the_bar_searches_placements_within_four_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_tenants_take_turns_at_the_gate_also_when_no_more_will_come() -> None:
         assert told["mean_wait_ms"] == pytest.approx(1000 * waits / 6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("router", ["round-robin", "least-outstanding", "llm-d", "dynamo"])
 def test_a_fleet_with_room_does_not_notice_its_gate(router: str) -> None:
     trace = workloads.sharegpt(num_requests=80, request_rate=10, seed=4)
@@ -141,6 +142,7 @@ def test_a_gate_has_places_for_so_many() -> None:
     assert result.summary["completed"] == 40 - told["num_too_many"]
 
 
+@pytest.mark.long
 @examples(40)
 @given(trace=traces(max_requests=30), data=st.data())
 def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.DataObject) -> None:

@@ -128,6 +128,7 @@ def cases(draw: st.DrawFn) -> tuple[Trace, dict[str, Any]]:
     }
 
 
+@pytest.mark.long
 @given(cases())
 def test_requests_of_several_sequences_keep_every_invariant(case) -> None:
     trace, options = case

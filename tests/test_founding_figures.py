@@ -44,6 +44,7 @@ def techniques() -> list[Shown]:
         return shown(quick=True)
 
 
+@pytest.mark.long
 def test_every_verdict(rows: list[Row]) -> None:
     assert len(rows) == 32
     for beginning in EXPECTED:
@@ -53,6 +54,7 @@ def test_every_verdict(rows: list[Row]) -> None:
         assert [row.verdict] == expected, row
 
 
+@pytest.mark.long
 def test_a_measured_figure_for_every_technique_that_is_there(techniques: list[Shown]) -> None:
     assert len(techniques) == 20
     assert not [row.technique for row in techniques if row.measured == "not there"]
@@ -97,6 +99,7 @@ def test_a_figure_is_right_if_ours_rounds_to_it() -> None:
     assert not agrees("28610", 28611, 0.0)
 
 
+@pytest.mark.long
 def test_the_script_prints_every_row_and_writes_both_tables(
     rows: list[Row],
     techniques: list[Shown],

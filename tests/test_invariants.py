@@ -39,6 +39,7 @@ def checked(trace: Trace, options: dict[str, Any]) -> kvsim.Result:
     return result
 
 
+@pytest.mark.long
 @examples(400)
 @given(traces(), configs())
 def test_invariants_hold_after_every_step(trace: Trace, options: dict[str, Any]) -> None:
@@ -64,6 +65,7 @@ def check_progress(result: kvsim.Result) -> None:
         assert (np.diff(steps["start_time"]) >= 0).all()
 
 
+@pytest.mark.long
 @examples(60)
 @given(traces(), configs())
 def test_same_configuration_gives_identical_tables(trace: Trace, options: dict[str, Any]) -> None:
@@ -89,6 +91,7 @@ def pairs() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("allocator", "scheduler"), pairs())
 @pytest.mark.parametrize("num_gpu_blocks", [1, 2, 3, 8])
 def test_every_pair_in_the_registry_survives_tiny_pools(

@@ -129,6 +129,7 @@ def random_case(seed):
     return config, requests
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_random_groups_keep_the_invariants(seed):
     config, requests = random_case(seed)
@@ -136,6 +137,7 @@ def test_random_groups_keep_the_invariants(seed):
     assert sum(len(step.get("fin", ())) for step in steps) == len(requests)
 
 
+@pytest.mark.long
 def test_both_engines_agree_on_random_groups():
     copied = 0
     for seed in range(60):
@@ -146,6 +148,7 @@ def test_both_engines_agree_on_random_groups():
     assert copied > 50
 
 
+@pytest.mark.long
 def test_a_quiet_request_would_change_nothing(monkeypatch):
     """Growing at every step, and naming at every output, comes to the same."""
     cases = [random_case(seed) for seed in range(30)]

@@ -9,6 +9,7 @@ from experiments import attention_variants, block_size, kv_dtype
 from experiments._setting import save
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("experiment", [attention_variants, kv_dtype])
 def test_all_bands_hold(experiment, tmp_path):
     figure = experiment.measure(quick=True)
@@ -18,6 +19,7 @@ def test_all_bands_hold(experiment, tmp_path):
     assert matplotlib.image.imread(tmp_path / "figure.png").std() > 0.01
 
 
+@pytest.mark.long
 def test_block_size(tmp_path):
     """Its missed bands are accounted for in its docstring; the others hold."""
     figure = block_size.measure(quick=True)

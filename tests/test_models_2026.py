@@ -162,6 +162,7 @@ def test_a_fine_tune_takes_the_shape_of_its_base(tmp_path: Path) -> None:
         assert (found.model, found.bytes_per_token) == ("someone/My-Tune-7B", 56 * 1024)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "said"),
     [

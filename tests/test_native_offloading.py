@@ -101,6 +101,7 @@ def test_the_flag_of_vllm_says_the_same() -> None:
     assert kvsim.simulate(returning(), **SMALL, **flags).summary == a
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["lru", "arc"])
 def test_nothing_is_lost_under_pressure(policy: str) -> None:
     """All memory is recounted after every step, and everybody ends."""
@@ -116,6 +117,7 @@ def test_nothing_is_lost_under_pressure(policy: str) -> None:
     assert policy == "arc" or found["num_kv_loads"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1012, 1032, 1196, 1380, 1396])
 def test_a_request_that_preempts_itself_beside_loaded_ones_ends(seed: int) -> None:
     """No step is under way then, though KV is: the replica goes on as soon as it can."""

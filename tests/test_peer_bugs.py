@@ -10,6 +10,7 @@ from kvsim.testing import check_result
 from kvsim.trace import Trace
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_gpu_blocks", [2, 3, 4, 5, 9, 17])
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_tiny_pools_do_not_livelock(num_gpu_blocks: int, async_scheduling: bool) -> None:
@@ -72,6 +73,7 @@ def test_prompts_at_the_length_limit(prompt: int) -> None:
         assert result.requests["num_output_tokens"][0] == 64 - prompt
 
 
+@pytest.mark.long
 def test_preemption_with_shared_prefixes_never_inflates_throughput() -> None:
     """Every token is counted once, however often it was computed: outputs and times stay true."""
     trace = workloads.shared_prefix(

@@ -22,6 +22,8 @@ from kvsim.results.tables import FinishReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.long
+
 #: Opens a trace in the page that is loaded.
 OPEN = """text => {
   const bytes = Uint8Array.from(atob(text), c => c.charCodeAt(0));

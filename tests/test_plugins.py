@@ -142,6 +142,7 @@ def test_type_checkers_see_the_names_that_are_imported_late(module: object) -> N
         assert getattr(module, name) is not None
 
 
+@pytest.mark.long
 def test_the_author_of_a_part_waits_for_nothing_heavy() -> None:
     code = "from kvsim.plugins import *; import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -153,6 +154,7 @@ def test_a_name_that_no_plug_in_needs_is_an_error() -> None:
         kvsim.plugins.nothing  # noqa: B018
 
 
+@pytest.mark.long
 def test_an_installed_package_offers_parts_of_every_kind(tmp_path: Path) -> None:
     install(tmp_path, "my-parts", ENTRIES)
     (tmp_path / "my_parts.py").write_text(PARTS, encoding="utf-8")

@@ -320,6 +320,7 @@ def ran(capsys, monkeypatch, *arguments: str) -> tuple[int, list[str]]:
     return code, capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.long
 def test_a_clone_validates_a_few_points(tmp_path, capsys, monkeypatch) -> None:
     few = ("--model", "llama-3.1-70b", "--gpu", "h100_sxm", "--limit", "2")
     table = tmp_path / "points.csv"
@@ -379,6 +380,7 @@ def test_what_kvsim_refuses_is_told_and_not_raised(rows) -> None:
 # -- what was last found on the whole --------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_record_has_the_points_that_the_sample_has(rows) -> None:
     """A cost model that changed wants the script run again with ``--out docs/validation``."""
     record = json.loads((VALIDATION / "validate_points.json").read_text(encoding="utf-8"))

@@ -199,6 +199,7 @@ def together(result: kvsim.Result) -> int:
     return int(np.unique(result.requests["first_scheduled_time"], return_counts=True)[1].max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "part"),
     [
@@ -224,6 +225,7 @@ def test_what_a_users_class_does_in_its_own_way_runs_in_plain_python(
         crowded(backend="compiled", **options)
 
 
+@pytest.mark.long
 def test_what_a_users_class_does_in_its_own_way_is_honoured() -> None:
     given = crowded(backend="python")
     reuse = given.summary["prefix_cache_hit_rate"]
@@ -244,6 +246,7 @@ def test_what_a_users_class_does_in_its_own_way_is_honoured() -> None:
     assert evicted.summary["prefix_cache_hit_rate"] not in (0.0, reuse)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_a_users_scheduler_decides_every_step(async_scheduling: bool) -> None:
     Counting.num_steps = 0
@@ -337,6 +340,7 @@ EVERY_SETTING = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", EVERY_SETTING, ids=str)
 def test_the_plug_in_of_the_readme_honours_every_setting(changes: dict[str, object]) -> None:
     """On all blocks it does what the built-in does on half of them."""

@@ -36,6 +36,7 @@ def test_waste_bars_are_the_fractions_and_sum_to_100(comparison: kvsim.Compariso
     assert [t.get_text() for t in axes.get_xticklabels()] == list(comparison)
 
 
+@pytest.mark.long
 def test_every_axis_of_every_figure_is_labelled_with_its_unit(comparison: kvsim.Comparison) -> None:
     for name, draw in kvsim.plot.FIGURES.items():
         for runs in (comparison, comparison["paged"], dict(comparison.results)):

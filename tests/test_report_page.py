@@ -47,6 +47,7 @@ def comparison() -> kvsim.Comparison:
     return kvsim.compare(trace, ["contiguous-max", "paged"], **OPTIONS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("from_folder", [False, True])
 def test_a_page_of_engines_names_them_and_what_checks_each(
     from_folder: bool, tmp_path: Path
@@ -243,6 +244,7 @@ def test_ticks_are_round() -> None:
 SMALL = ("--model", "llama-3-8b", "--gpu", "l4", "--num-requests", "6")
 
 
+@pytest.mark.long
 def test_every_command_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pages = {name: tmp_path / f"{name}.html" for name in ("run", "compare", "sweep", "search")}
     main(["run", *SMALL, "--report", str(pages["run"])])
@@ -258,6 +260,7 @@ def test_every_command_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
 
 
+@pytest.mark.long
 def test_folders_give_the_same_pages(tmp_path: Path) -> None:
     options = ["--record-block-events", "--out", str(tmp_path / "d")]
     direct, later = tmp_path / "a.html", tmp_path / "b.html"

@@ -228,6 +228,7 @@ class Witness(PagedManager):
         return hit
 
 
+@pytest.mark.long
 def test_a_hit_never_returns_a_block_with_other_content(monkeypatch):
     monkeypatch.setattr(Witness, "num_hits", 0)
     num_examples = 0

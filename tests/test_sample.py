@@ -99,6 +99,7 @@ STANDS_FOR = {
 }
 
 
+@pytest.mark.long
 def test_the_one_command_that_converts_each_public_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -144,6 +144,7 @@ def test_requests_of_a_failed_replica_begin_anew_once_it_is_noticed() -> None:
     assert (scaling["num_failures"], scaling["num_lost"]) == (1, 1)
 
 
+@pytest.mark.long
 def test_a_request_that_begins_anew_has_not_ended() -> None:
     """Its client waits for it, and not only for those that end beside it at 20."""
     trace = Trace.from_arrays([0.0] * 4, [8] * 4, [20, 20, 30, 2])
@@ -184,6 +185,7 @@ def test_an_autoscaler_ends_with_the_horizon() -> None:
     assert result.summary["duration"] < 60
 
 
+@pytest.mark.long
 def test_failures_at_a_rate_come_about_that_often() -> None:
     trace = workloads.fixed(prompt=8, output=2, num_requests=2000, request_rate=0.2)
     result = kvsim.simulate(
@@ -200,6 +202,7 @@ def test_failures_at_a_rate_come_about_that_often() -> None:
     assert result.summary["completed"] == 2000
 
 
+@pytest.mark.long
 @examples(60)
 @given(trace=traces(max_requests=30), data=st.data())
 def test_every_request_ends_once_whatever_fails(trace: Trace, data: st.DataObject) -> None:
@@ -248,6 +251,7 @@ def test_every_request_ends_once_whatever_fails(trace: Trace, data: st.DataObjec
     assert (python.requests["finish_time"][done] >= python.requests["arrival_time"][done]).all()
 
 
+@pytest.mark.long
 def test_a_fleet_that_could_change_and_does_not_is_the_same_run() -> None:
     trace = workloads.sharegpt(num_requests=80, request_rate=30, seed=1)
     for router in CHANGING:

@@ -368,6 +368,7 @@ def test_v0_admits_nobody_while_someone_is_swapped_out() -> None:
     assert scheduler.num_waiting == 2
 
 
+@pytest.mark.long
 def test_v0_swapping_takes_the_links_time_and_keeps_tokens() -> None:
     trace = Trace.from_arrays([0.0] * 8, [200] * 8, [200] * 8)
     options = {

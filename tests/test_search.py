@@ -140,6 +140,7 @@ SLOS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", SLOS, ids=str)
 def test_a_search_finds_what_brute_force_finds(target: Slo) -> None:
     workload = "fixed+prompt=20+output=5"
@@ -153,6 +154,7 @@ def test_a_search_finds_what_brute_force_finds(target: Slo) -> None:
     assert high - low <= 0.025 * high
 
 
+@pytest.mark.long
 def test_a_looser_target_never_gets_a_lower_rate() -> None:
     rates = []
     for limit in (200, 250, 300, 400, 600, 900, 2000):
@@ -162,6 +164,7 @@ def test_a_looser_target_never_gets_a_lower_rate() -> None:
     assert rates[0] < rates[-1]
 
 
+@pytest.mark.long
 def test_capacity_of_constant_steps_is_known() -> None:
     """Four requests of one token per step of 0.1 s: 40 requests/s, whatever the target."""
     for limit in (500, 2000):
@@ -334,6 +337,7 @@ def test_the_sheet_is_a_few_lines(call) -> None:  # type: ignore[no-untyped-def]
     assert "a 99th percentile of 40 requests" in err
 
 
+@pytest.mark.long
 def test_a_target_that_nothing_meets_is_answered(call) -> None:  # type: ignore[no-untyped-def]
     code, out, _ = call(*TINY_FLAGS, "--slo", "mean_ttft_ms<=1", "--json", "-")
     answer = json.loads(out)

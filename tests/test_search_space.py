@@ -118,6 +118,7 @@ def test_more_places_carry_more() -> None:
     assert len(candidates) == 3
 
 
+@pytest.mark.long
 def test_fewest_replicas_carry_a_rate() -> None:
     wish = Wish("gpus", 12.0)
     _, outcomes = found({"max_num_seqs": ("1", "4")}, wish, max_gpus=16)
@@ -134,6 +135,7 @@ def test_fewest_replicas_carry_a_rate() -> None:
     )
 
 
+@pytest.mark.long
 def test_halving_finds_what_trying_all_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     over = {"max_num_seqs": ("1", "2", "4", "6", "9")}
     monkeypatch.setattr(chooser, "FEW", 4)
@@ -147,6 +149,7 @@ def test_halving_finds_what_trying_all_finds(monkeypatch: pytest.MonkeyPatch) ->
     assert halved[0].bracket == everything[0].bracket
 
 
+@pytest.mark.long
 def test_cost_prefers_the_cheaper_card() -> None:
     prices = read_prices(["a100-40gb=2", "h100-sxm=6"])
     over = {"gpu": ("a100-40gb", "h100-sxm")}
@@ -177,6 +180,7 @@ def test_a_large_space_is_sampled_or_says_what_to_install(
         found(over, Wish("rate"))
 
 
+@pytest.mark.long
 def test_a_large_space_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     monkeypatch.setattr(chooser, "MOST_COMBINATIONS", 8)
@@ -264,6 +268,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     return run
 
 
+@pytest.mark.long
 def test_the_best_and_its_runner_up_are_told(call) -> None:  # type: ignore[no-untyped-def]
     over = ("--over", "max-num-seqs=1,4", "tensor-parallel-size=1,8", "--max-gpus", "4")
     code, out, _ = call(*over, "--json", "-")
@@ -279,6 +284,7 @@ def test_the_best_and_its_runner_up_are_told(call) -> None:  # type: ignore[no-u
     assert "left out   2: takes 8 GPUs of 4" in out
 
 
+@pytest.mark.long
 def test_a_front_has_no_dominated_point(call) -> None:  # type: ignore[no-untyped-def]
     arguments = ("--over", "max-num-seqs=1,4", "--objective", "pareto")
     answer = json.loads(call(*arguments, "--json", "-")[1])

@@ -133,6 +133,7 @@ def settings_of_sglang(draw: st.DrawFn) -> dict[str, Any]:
     return options
 
 
+@pytest.mark.long
 @examples(60)
 @given(traces(), settings_of_sglang())
 def test_invariants_hold_after_every_step(trace: Trace, options: dict[str, Any]) -> None:
@@ -178,6 +179,7 @@ def test_preemption_that_gives_nobody_a_token_ends(backend: str) -> None:
     assert result.summary["num_preemptions"] > 32
 
 
+@pytest.mark.long
 @examples(60)
 @given(traces(), settings_of_sglang())
 def test_both_engines_write_identical_tables(trace: Trace, options: dict[str, Any]) -> None:

@@ -62,6 +62,7 @@ def page(path: Path) -> Any:
     return pytest.param(path, marks=marks, id=name(path))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", [page(path) for path in SHOWN])
 def test_what_a_page_shows_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -75,6 +75,7 @@ def test_rates_by_position_never_rise_and_have_the_mean_asked_for(k: int) -> Non
     assert sum(rates) == pytest.approx(0.3 * k)
 
 
+@pytest.mark.long
 def test_a_place_in_an_output_has_the_same_luck_under_any_configuration() -> None:
     trace = workloads.sharegpt(num_requests=60, request_rate=8.0)
     found = [
@@ -180,6 +181,7 @@ def test_rows_of_a_comparison_may_draft() -> None:
     assert both["paged+spec=none"].summary["acceptance_rate"] is None
 
 
+@pytest.mark.long
 def test_a_pasted_line_runs_and_is_saved(tmp_path: Any) -> None:
     line = ["run", "--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--num-requests", "20"]
     given = json.dumps(ngram(3, prompt_lookup_max=4))

@@ -84,6 +84,7 @@ def test_a_fetch_that_is_slower_than_computing_is_left_alone() -> None:
     assert pulled.summary["mean_ttft_ms"] > plain.summary["mean_ttft_ms"]
 
 
+@pytest.mark.long
 def test_a_store_that_knows_late_finds_nothing_yet() -> None:
     """The first prompt is computed after 0.2 s; the second one asks 0.3 s after that."""
     for delay, found in ((0.2, 1), (0.4, 0)):
@@ -302,6 +303,7 @@ def test_rounds_of_chats_hit_what_a_plain_lru_would_hold(seed: int) -> None:
     assert 0 < sum(expected) < rows["num_prompt_tokens"].sum() / 2
 
 
+@pytest.mark.long
 @examples(40)
 @given(trace=traces(max_requests=30), data=st.data())
 def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.DataObject) -> None:

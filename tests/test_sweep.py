@@ -166,6 +166,7 @@ def test_the_longest_are_expected_first(call: Call, runs: list[str]) -> None:
     assert [cells[digest] for digest in runs] == ["8.0", "4.0", "2.0"]
 
 
+@pytest.mark.long
 def test_a_corrupt_cell_is_noticed_said_and_run_again(call: Call, runs: list[str]) -> None:
     call(*FOUR, "--out", "out", "--workers", "1")
     before = table(Path("out"))
@@ -179,6 +180,7 @@ def test_a_corrupt_cell_is_noticed_said_and_run_again(call: Call, runs: list[str
     assert table(Path("out")) == before
 
 
+@pytest.mark.long
 def test_a_damaged_trace_is_written_again(call: Call) -> None:
     call(*FOUR, "--out", "out", "--workers", "1")
     for path in Path("out/traces").iterdir():
@@ -213,6 +215,7 @@ def test_a_cell_in_which_no_request_fits_has_failed(call: Call) -> None:
     ]
 
 
+@pytest.mark.long
 def test_replications_give_means_with_intervals(call: Call) -> None:
     sharegpt = ("--workload", "sharegpt", *QUICK[:6], "--num-requests", "6", "--max-num-seqs")
     code, _, _ = call(
@@ -244,6 +247,7 @@ def test_slices_and_traces(call: Call) -> None:
     assert (code, err) == (2, "kvsim: slices: [9, 12] begins after the last of 9 requests\n")
 
 
+@pytest.mark.long
 def test_an_infinite_rate_is_a_value_like_others(call: Call) -> None:
     rates = (*QUICK, "--request-rate", "2,inf", "--out", "out", "--workers", "1", "--figures")
     code, out, err = call(*rates, "--json", "-")
@@ -265,6 +269,7 @@ def test_switches_take_both_values(call: Call) -> None:
     assert "enable_prefix_caching = false" in config.read_text()
 
 
+@pytest.mark.long
 def test_a_figure_of_one_or_two_options(call: Call) -> None:
     call(*FOUR, "--out", "out", "--workers", "1", "--figures")
     assert Path("out/study.png").stat().st_size > 10_000
@@ -315,6 +320,7 @@ def test_several_workers_need_joblib(call: Call, monkeypatch: pytest.MonkeyPatch
     assert "--dask needs dask.distributed" in err
 
 
+@pytest.mark.long
 def test_two_workers_write_the_same_bytes(tmp_path: Path, expected: dict[str, bytes]) -> None:
     pytest.importorskip("joblib")
     code, err = finish(start(tmp_path, *MANY, "--workers", "2"))
@@ -322,6 +328,7 @@ def test_two_workers_write_the_same_bytes(tmp_path: Path, expected: dict[str, by
     assert table(tmp_path / "out") == expected
 
 
+@pytest.mark.long
 def test_two_sweeps_at_once_in_one_folder(tmp_path: Path, expected: dict[str, bytes]) -> None:
     both = [start(tmp_path, *MANY, "--workers", "1") for _ in range(2)]
     for process in both:
@@ -349,6 +356,7 @@ def kill_and_resume(folder: Path, seed: int, expected: dict[str, bytes], number:
     assert table(folder / "out") == expected
 
 
+@pytest.mark.long
 def test_a_killed_sweep_goes_on(tmp_path: Path, expected: dict[str, bytes]) -> None:
     kill_and_resume(tmp_path, 0, expected, number=1)
 
@@ -361,6 +369,7 @@ def test_a_killed_sweep_goes_on_at_any_moment(
     kill_and_resume(tmp_path, seed, expected, number=1 + seed % 2)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_keeps_what_is_finished(

@@ -32,17 +32,20 @@ SMALL = {
 VARIANTS = ("paged+window=9", "contiguous-max+fit=first")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_runs", [2, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [*ALLOCATORS.names(), *VARIANTS])
 def test_every_allocator_passes(name: str, num_runs: int) -> None:
     check_allocator(SMALL.get(name, name), num_runs=num_runs, seed=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EVICTION_POLICIES.names())
 def test_every_eviction_policy_passes(name: str) -> None:
     check_eviction(name, num_runs=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ROUTERS.names())
 def test_every_router_passes(name: str) -> None:
     check_router(name, num_runs=2)
@@ -100,6 +103,7 @@ class TwoSizes(KVCacheManager):
         self.long.check_integrity()
 
 
+@pytest.mark.long
 def test_an_allocator_made_of_two_passes() -> None:
     check_allocator(TwoSizes, num_runs=3)
     check_allocator(TwoSizes, num_runs=2, model="gpt-oss-20b")

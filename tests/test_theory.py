@@ -11,6 +11,7 @@ from kvsim.sched.scheduler import SCHEDULERS
 from kvsim.trace import Trace
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", SCHEDULERS.names())
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_a_batch_of_one_with_constant_cost_is_an_m_d_1_queue(scheduler: str, load: float) -> None:

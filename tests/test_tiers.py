@@ -200,6 +200,7 @@ def test_seconds_of_copies_and_faults() -> None:
     assert link.step_seconds(1.0, faults) == pytest.approx(1 + 5 * 3e-5 + 3 * block / rate)
 
 
+@pytest.mark.long
 @examples(50)
 @given(traces(max_requests=10))
 def test_with_room_enough_no_content_is_ever_lost(trace: Trace) -> None:
@@ -260,6 +261,7 @@ def test_preempted_requests_come_back_from_the_host() -> None:
     assert tier["num_recomputed_tokens"] < plain["num_recomputed_tokens"] / 4
 
 
+@pytest.mark.long
 def test_vllms_flag_makes_paged_tiered() -> None:
     trace = workloads.fixed(prompt=200, output=300, num_requests=20, request_rate=math.inf)
     options = {"model": "llama-3-8b", "gpu": "h100-sxm", "num_gpu_blocks_override": 400}

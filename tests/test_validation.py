@@ -90,6 +90,7 @@ def test_no_constant_near_by_serves_the_closed_loops_better(sample_data) -> None
     assert len(calibrate.run_targets(sample_data)) == 1  # the other group lacks its runs
 
 
+@pytest.mark.long
 def test_no_constant_near_by_serves_the_light_runs_better(whole_data) -> None:
     assert_no_constant_near_by_is_better(whole_data, "elementwise", "layer_launch")
 
@@ -126,6 +127,7 @@ def test_the_runs_of_the_sample_hold_their_bands(sample_data) -> None:
         assert abs(p.errors["TTFT"]) <= claimed(p.run.name).ttft
 
 
+@pytest.mark.long
 def test_runs_of_h100s_hold_their_bands(whole_data) -> None:
     runs = [run for run in validate_serving.all_runs(whole_data) if "H100" in run.name]
     pairs = [validate_serving.pair(run) for run in runs]
@@ -148,6 +150,7 @@ def test_a_band_can_be_missed_and_a_fitted_run_is_not_judged(sample_data) -> Non
     assert not missed([fitted])
 
 
+@pytest.mark.long
 def test_synchronous_closed_loops_on_4_and_8_gpus(sample_data) -> None:
     runs = validate_serving.all_loops(sample_data)
     held_out = [run for run in runs if run.options["tensor_parallel_size"] > 2]
@@ -197,6 +200,7 @@ def ran(script, capsys, monkeypatch, *arguments: str) -> tuple[int | None, list[
     return code, capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "pictures"),
     [
@@ -224,6 +228,7 @@ def test_a_clone_validates_on_the_sample(script, pictures, tmp_path, capsys, mon
         assert matplotlib.image.imread(path).std() > 0.01
 
 
+@pytest.mark.long
 def test_a_clone_calibrates_and_never_overwrites(tmp_path, capsys, monkeypatch) -> None:
     written = calibrate.TABLE.read_bytes()
     wrong = {card: dict(constants) for card, constants in read_table().items()}

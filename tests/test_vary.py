@@ -57,6 +57,7 @@ def test_a_single_pair_has_no_interval_and_odd_metrics_none_at_all() -> None:
     assert not found["x"].is_certain
 
 
+@pytest.mark.long
 def test_compare_varies_any_option_on_the_same_requests(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("compare", *TINY, "--vary", "max-num-seqs=1,8", "--replications", "3", "--json", "-")
     main([*asked, "--backend", "python"])
@@ -74,6 +75,7 @@ def test_compare_varies_any_option_on_the_same_requests(capsys: pytest.CaptureFi
     assert answer["rows"][0]["total_input_tokens"] == answer["rows"][1]["total_input_tokens"]
 
 
+@pytest.mark.long
 def test_a_page_shows_the_differences_and_one_run_of_each(tmp_path: Path) -> None:
     page = tmp_path / "v.html"
     asked = ("compare", *TINY, "--vary", "max-num-seqs=1,8", "--replications", "3")

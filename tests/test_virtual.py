@@ -210,6 +210,7 @@ def test_the_map_shows_what_usage_says() -> None:
 # -- whole runs -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_five_rows_at_equal_bytes() -> None:
     names = ["dynamic", "virtual", "paged", "paged+int8", "contiguous-max"]
     trace = workloads.sharegpt(num_requests=30, request_rate=20, seed=0)
@@ -244,6 +245,7 @@ def test_wrong_page_sizes_and_samples_are_refused() -> None:
 VIRTUAL = ["virtual", "virtual+page-size=64KiB", "virtual+page-size=64KiB+window=50"]
 
 
+@pytest.mark.long
 @examples(120)
 @given(under_pressure([*VIRTUAL, "virtual+page-size=128KiB+int8"]))
 def test_nothing_breaks_under_pressure(run: tuple[Trace, dict[str, Any]]) -> None:
