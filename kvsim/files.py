@@ -15,7 +15,7 @@ import shutil
 import time
 import zlib
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +33,46 @@ GZIP = b"\x1f\x8b"
 MAX_UNFOLDED = 2**30
 
 
+class _Unfolding(io.RawIOBase):
+    """The content of a gzipped file, as far as the limit; closes the file with itself."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._content, self._left = file, gzip.GzipFile(fileobj=file), MAX_UNFOLDED
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            chunk = self._content.read(len(buffer))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise OSError("is a damaged or truncated gzip file") from error
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise OSError(f"unfolds to more than {MAX_UNFOLDED:,} bytes; unpack it first")
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+    def close(self) -> None:
+        self._content.close()
+        self._file.close()
+        super().close()
+
+
+def open_bytes(path: Path) -> io.BufferedReader:
+    """Open a file; a gzipped one, whatever its name, is unfolded as it is read.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read; while reading, if it is damaged, or unfolds to more than 1 GiB.
+    """
+    file = path.open("rb")
+    if file.peek(2)[:2] != GZIP:
+        return file
+    return io.BufferedReader(_Unfolding(file))
+
+
 def read_bytes(path: Path) -> bytes:
     """Read a file; a gzipped one, whatever its name, is unfolded.
 
@@ -41,17 +81,8 @@ def read_bytes(path: Path) -> bytes:
     OSError
         If it cannot be read, is damaged, or unfolds to more than 1 GiB.
     """
-    content = path.read_bytes()
-    if content[:2] != GZIP:
-        return content
-    try:
-        with gzip.open(io.BytesIO(content)) as file:
-            unfolded = file.read(MAX_UNFOLDED + 1)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise OSError("is a damaged or truncated gzip file") from error
-    if len(unfolded) > MAX_UNFOLDED:
-        raise OSError(f"unfolds to more than {MAX_UNFOLDED:,} bytes; unpack it first")
-    return unfolded
+    with open_bytes(path) as file:
+        return file.read()
 
 
 def temporary_in(folder: Path) -> Path:

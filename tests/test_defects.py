@@ -344,9 +344,11 @@ def test_a_small_file_of_endless_rows_is_refused(
     head = "arrival_time,num_prompt_tokens,num_output_tokens\n"
     (tmp_path / "t.csv").write_text(head + "0,1,1\n" * 1001)
     assert "holds more than 1,000 requests" in refused(capsys, f"run --trace {tmp_path}/t.csv")
-    (tmp_path / "t.jsonl").write_text('{"arrival_time": 0}\n' * 1001)
+    (tmp_path / "t.jsonl").write_text(
+        '{"arrival_time": 0, "num_prompt_tokens": 1, "num_output_tokens": 1}\n' * 1001
+    )
     assert "holds more than 1,000 requests" in refused(capsys, f"run --trace {tmp_path}/t.jsonl")
-    (tmp_path / "t.csv").write_bytes(gzip.compress((head + "0,1,1\n" * 100_000).encode()))
+    (tmp_path / "t.csv").write_bytes(gzip.compress((head + "0,1," + "1" * 200_000).encode()))
     assert "unfolds to more than 100,000" in refused(capsys, f"run --trace {tmp_path}/t.csv")
 
 

@@ -72,10 +72,10 @@ def read(
     path: str | Path, *, request_rate: float | None = None, seed: int = 0, **options: Any
 ) -> Loaded:
     """Read a trace file and tell how; parameters and errors as in :func:`load`."""
-    source = open_source(path)
-    fmt = recognise(path, source.fields)
-    names = [*fmt.required, *fmt.optional]
-    table = source.table(names)
+    with open_source(path) as source:
+        fmt = recognise(path, source.fields)
+        names = [*fmt.required, *fmt.optional]
+        table = source.table(names)
     draft = fmt.read_table(table, options)
     draft = replace(draft, places=draft.places or table.places)
     notes = [*draft.notes]

@@ -6,15 +6,17 @@ JSON lines, ``[`` for one JSON array, anything else is CSV with a header.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from kvsim.files import read_bytes
+from kvsim.files import open_bytes
 from workloads.readers.table import Table
 
 if TYPE_CHECKING:
@@ -33,42 +35,63 @@ class Source(Protocol):
         """Column names of the header, or keys of the first record."""
 
     def table(self, names: Sequence[str]) -> Table:
-        """Return the columns of these names, as far as the file has them."""
+        """Return the columns of these names, as far as the file has them; once."""
 
 
-def open_source(path: str | Path) -> Source:
-    """Read a file whole and tell its kind.
+@contextmanager
+def open_source(path: str | Path) -> Iterator[Source]:
+    """Open a file and tell its kind; rows are read as they are asked for.
 
     Raises
     ------
     ValueError
-        If the file is missing, a directory, empty, damaged or not text.
+        If the file is missing, a directory, empty, damaged or not text; some of it only once the
+        rows are read.
     """
-    data = _read_bytes(Path(path))
-    if data[:4] == b"PAR1":
-        return _ParquetSource(str(path), data)
+    name = str(path)
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise ValueError(f"{path}: is neither text (UTF-8) nor Parquet, gzipped or not")
-    first = text.lstrip()[:1]
-    if not first:
-        raise ValueError(f"{path}: is empty")
-    if first == "{":
-        return _RecordSource(str(path), *_json_lines(str(path), text), unit="line")
-    if first == "[":
-        return _RecordSource(str(path), *_json_array(str(path), text), unit="entry")
-    return _CsvSource(str(path), text)
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return read_bytes(path)
+        with ExitStack() as opened:
+            yield _source(name, opened.enter_context(open_bytes(Path(path))), opened)
     except OSError as error:
         what = f"cannot be read: {error.strerror}" if error.strerror else str(error)
         raise ValueError(f"{path}: {what}") from None
+    except UnicodeDecodeError:
+        raise _not_text(name) from None
+
+
+def _source(path: str, file: io.BufferedReader, opened: ExitStack) -> Source:
+    head: bytes = file.peek()
+    if head[:4] == b"PAR1":
+        return _ParquetSource(path, file.read())
+    whole: IO[bytes] = file
+    first = head.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+    if not first:  # space, as far as was looked
+        whole = io.BytesIO(file.read())
+        first = whole.getvalue().lstrip()[:1]
+    if b"\0" in head:
+        raise _not_text(path)
+    if not first:
+        raise ValueError(f"{path}: is empty")
+    # What ends a line is the reader's business: lines of JSON end nowhere else than at \n.
+    end = "\n" if first in (b"{", b"[") else ""
+    text = opened.enter_context(io.TextIOWrapper(whole, encoding="utf-8-sig", newline=end))
+    if first == b"[":
+        return _RecordSource(path, _json_array(path, text.read()), unit="entry")
+    lines = _lines(path, text)
+    if first == b"{":
+        return _RecordSource(path, _json_lines(path, lines), unit="line")
+    return _CsvSource(path, lines)
+
+
+def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
+    for line in text:
+        if "\0" in line:
+            raise _not_text(path)
+        yield line
+
+
+def _not_text(path: str) -> ValueError:
+    return ValueError(f"{path}: is neither text (UTF-8) nor Parquet, gzipped or not")
 
 
 def _refuse_too_many(path: str, num_requests: int) -> None:
@@ -77,9 +100,9 @@ def _refuse_too_many(path: str, num_requests: int) -> None:
 
 
 class _CsvSource:
-    def __init__(self, path: str, text: str) -> None:
+    def __init__(self, path: str, lines: Iterator[str]) -> None:
         self.path = path
-        self._rows = csv.reader(io.StringIO(text, newline=""))
+        self._rows = csv.reader(lines)
         with self._errors_named():
             self.fields = [name.strip() for name in next(self._rows)]
         twice = [name for name in self.fields if name and self.fields.count(name) > 1]
@@ -120,33 +143,39 @@ class _CsvSource:
 
 
 class _RecordSource:
-    def __init__(self, path: str, records: list[Any], places: list[int], unit: str) -> None:
-        self.path, self._records, self._places, self._unit = path, records, places, unit
-        if not records:
+    def __init__(self, path: str, records: Iterator[tuple[int, Any]], unit: str) -> None:
+        self.path, self._unit = path, unit
+        first = next(records, None)
+        if first is None:
             raise ValueError(f"{path}: holds no requests")
-        for record, place in zip(records, places, strict=True):
-            if not isinstance(record, dict):
-                raise ValueError(f"{path}, {unit} {place}: must be a JSON object")
-        self.fields = list(records[0])
+        self._records = chain([first], records)
+        self._check(*first)
+        self.fields = list(first[1])
+
+    def _check(self, place: int, record: Any) -> None:
+        if not isinstance(record, dict):
+            raise ValueError(f"{self.path}, {self._unit} {place}: must be a JSON object")
 
     def table(self, names: Sequence[str]) -> Table:
-        return Table.of_records(self.path, self._records, names, self._places, self._unit)
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        places: list[int] = []
+        for place, record in self._records:
+            self._check(place, record)
+            places.append(place)
+            _refuse_too_many(self.path, len(places))
+            for name, cells in columns.items():
+                cells.append(record.get(name))
+        return Table.of_columns(self.path, columns, places, self._unit)
 
 
-def _json_lines(path: str, text: str) -> tuple[list[Any], list[int]]:
-    records, lines = [], []
-    whole = io.StringIO(text, newline="\n")  # splitlines would cut at U+2028 too
-    for number, line in enumerate(whole, 1):
+def _json_lines(path: str, lines: Iterator[str]) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(lines, 1):
         if line and not line.isspace():
-            records.append(_json(line, f"{path}, line {number}"))
-            lines.append(number)
-            _refuse_too_many(path, len(lines))
-    return records, lines
+            yield number, _json(line, f"{path}, line {number}")
 
 
-def _json_array(path: str, text: str) -> tuple[list[Any], list[int]]:
-    records = _json(text, path)
-    return records, list(range(1, len(records) + 1))
+def _json_array(path: str, text: str) -> Iterator[tuple[int, Any]]:
+    return enumerate(_json(text, path), 1)
 
 
 def _json(text: str, where: str) -> Any:

@@ -54,6 +54,13 @@ class Table:
         """Pick columns out of records; a column no record has is left out."""
         records = list(records)
         columns = {name: [record.get(name) for record in records] for name in names}
+        return cls.of_columns(path, columns, places, unit)
+
+    @classmethod
+    def of_columns(
+        cls, path: str, columns: Mapping[str, Sequence[Any]], places: Sequence[int], unit: str
+    ) -> Table:
+        """Leave out columns that have no value anywhere."""
         present = {k: v for k, v in columns.items() if any(cell is not None for cell in v)}
         return cls(path, present, places, unit)
 
