@@ -134,7 +134,7 @@ class DynamicManager(KVCacheManager):
         slots = config.num_bytes // config.layout.bytes_per_token
         self.num_gpu_blocks = slots // config.block_size
         self.heap = CachingAllocator(config.num_bytes * self._num_sampled // self._num_layers)
-        self._spared = int(config.watermark * self.heap.capacity)
+        self._spared = config.spared(self.heap.capacity)
         self._max_model_len = config.max_model_len
         self._tensors: dict[int, _Tensors] = {}
         self._swapped: dict[int, _Tensors] = {}

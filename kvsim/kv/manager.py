@@ -137,6 +137,10 @@ class KVCacheConfig:
         groups = self.grouping().groups
         return sum(g.used_bytes * g.state.num_blocks for g in groups if g.state is not None)
 
+    def spared(self, capacity: int) -> int:
+        """Return what an admission must leave free of a capacity, of any unit, while others run."""
+        return int(self.watermark * capacity)
+
     def grouping(self, block_size: int | None = None) -> KVPlan:
         """Return the groups of layers, with blocks of the configured size or another."""
         if self.plan is not None:

@@ -126,7 +126,7 @@ class PagedManager(RuleManager):
             kv.hash_block_size = config.prefix_match_unit
         kv.bytes_per_block = self.bytes_per_block
         kv.max_model_len = config.max_model_len
-        kv.watermark_blocks = int(config.watermark * self.num_gpu_blocks)
+        kv.watermark_blocks = config.spared(self.num_gpu_blocks)
         kv.num_lookahead_tokens = config.num_lookahead_tokens
         kv.num_hash_lookahead_tokens = config.num_hash_lookahead_tokens
         kv.num_unnamed_tokens = config.num_unnamed_tokens

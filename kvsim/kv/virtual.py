@@ -112,7 +112,7 @@ class VirtualManager(RuleManager):
         virtual.num_free_pages = self.num_pages
         virtual.free_pages = memory.list_of(range(self.num_pages - 1, -1, -1))
         virtual.num_free_host_pages = self.config.swap_space_bytes // self.page_bytes
-        virtual.num_spared = int(self.config.watermark * self.num_pages)
+        virtual.num_spared = self.config.spared(self.num_pages)
         self.add_holdings(kv, memory, num_holdings)
 
     def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
