@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.results.metrics import rows_where
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def describe_replicas(
     """Say what each replica did, by number, in the seconds that it lived."""
     rows = []
     for (index, one), duration in zip(totals.items(), lives, strict=True):
-        mine = table[(table["replica"] == index) & _was_sent(table)]
-        admitted = mine[~np.isnan(mine["first_scheduled_time"])]
+        mine = rows_where(table, (table["replica"] == index) & _was_sent(table))
+        admitted = rows_where(mine, ~np.isnan(mine["first_scheduled_time"]))
         prompts = int(admitted["num_prompt_tokens"].sum())
         rows.append(
             {

@@ -30,6 +30,12 @@ class Pool(NamedTuple):
     bytes: int
 
 
+def rows_where(table: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return the rows of a mask; the table itself, not a copy, where that is all of them."""
+    rows: NDArray[Any] = table if mask.all() else table[mask]
+    return rows
+
+
 def latencies(
     requests: NDArray[Any], front_end_latency: float = 0.0
 ) -> dict[str, NDArray[np.float64]]:
@@ -39,7 +45,7 @@ def latencies(
     / (output tokens - 1), NaN for a single token. A front end adds to the first two, as a client
     sees them; the table itself is the server's.
     """
-    done = requests[requests["finish_reason"] == FinishReason.FINISHED]
+    done = rows_where(requests, requests["finish_reason"] == FinishReason.FINISHED)
     ttft = done["first_token_time"] - done["arrival_time"] + front_end_latency
     e2el = done["finish_time"] - done["arrival_time"] + front_end_latency
     gaps = done["num_output_tokens"] - 1
@@ -74,9 +80,10 @@ def summarize(
     total = Totals()
     for one in totals:
         total.add(one)
-    num_unsent = int((requests["finish_reason"] == FinishReason.UNSENT).sum())
-    requests = requests[requests["finish_reason"] != FinishReason.UNSENT]
-    done = requests[requests["finish_reason"] == FinishReason.FINISHED]
+    sent = requests["finish_reason"] != FinishReason.UNSENT
+    num_unsent = len(sent) - int(sent.sum())
+    requests = rows_where(requests, sent)
+    done = rows_where(requests, requests["finish_reason"] == FinishReason.FINISHED)
     duration = float(end_time - requests["arrival_time"].min())
     values = latencies(requests, front_end_latency)
     summary: Summary = {
@@ -135,7 +142,7 @@ def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tu
 
 
 def _counts(requests: NDArray[Any], total: Totals) -> Summary:
-    admitted = requests[~np.isnan(requests["first_scheduled_time"])]
+    admitted = rows_where(requests, ~np.isnan(requests["first_scheduled_time"]))
     return {
         "num_rejected": int((requests["finish_reason"] == FinishReason.REJECTED).sum()),
         "num_in_flight": int((requests["finish_reason"] == FinishReason.IN_FLIGHT).sum()),
