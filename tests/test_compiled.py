@@ -633,6 +633,36 @@ def played(path: Path) -> Any:
     return pytest.param(path, marks=marks, id=path.name.partition(".")[0])
 
 
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"num_gpu_blocks_override": 120},
+        {"horizon": 4.0},
+        {"scheduler": "static"},
+        {"allocator": "contiguous-max"},
+        {"prefill_schedule_interval": 3, "max_num_seqs": 2},
+    ],
+    ids=str,
+)
+def test_the_tail_of_a_long_queue_needs_no_records(
+    own: dict[str, Any], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits behind a queue's first ones is served, counted and cut off like everybody."""
+    trace = workloads.sharegpt(num_requests=300, request_rate=100.0, seed=2)
+    options = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 1024, "max_num_seqs": 8, **own}
+    found = []
+    for longest in (0, 10**6):
+        monkeypatch.setattr("kvsim.engine.replica.LONGEST_QUEUE", longest)
+        found.append(kvsim.simulate(trace, **options, backend=backend))
+    short, whole = found
+    assert short.summary == whole.summary
+    assert short.summary["mean_waiting"] > 16 + options["max_num_seqs"]  # longer than the queue
+    for table in ("requests", "memory", "token_gaps"):
+        assert equal_tables(getattr(short, table), getattr(whole, table))
+
+
 @pytest.mark.parametrize("path", [played(path) for path in GOLDEN])
 def test_recorded_vllm_schedules_come_out_identical(path: Path) -> None:
     assert kvsim.replay(path, backend="compiled") is None

@@ -129,12 +129,13 @@ def variant_of(state: Any) -> str:
     """Return the variant that runs a replica."""
     if state.limits.scheduler == SGLANG:
         return "sglang"
-    return "plain" if all(_known(state, name, value) for name, value in PLAIN.items()) else ""
+    records = _records(state)
+    return "plain" if all(_known(records, name, value) for name, value in PLAIN.items()) else ""
 
 
-def _known(state: Any, name: str, value: int) -> bool:
-    record, field = name.split(".")
-    found = {
+def _records(state: Any) -> dict[str, list[Any]]:
+    """Return the records of each kind that switches are fields of."""
+    return {
         "Replica": [state],
         "Limits": [state.limits],
         "Trace": [state.trace],
@@ -147,5 +148,9 @@ def _known(state: Any, name: str, value: int) -> bool:
         "KVGroup": list(state.kv.groups),
         "LookupSpec": list(state.kv.specs),
         "Layers": list(state.cost.layers),
-    }[record]
-    return all(getattr(one, field) == value for one in found)
+    }
+
+
+def _known(records: dict[str, list[Any]], name: str, value: int) -> bool:
+    record, field = name.split(".")
+    return all(getattr(one, field) == value for one in records[record])

@@ -16,9 +16,9 @@ from kvsim.kv.events import EventRows, take_events
 from kvsim.kv.radix_check import holders
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
-from kvsim.records.connector import OFFLOADING
+from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
 from kvsim.records.growth import more_requests
-from kvsim.records.memory import Flat, Numbers, Objects, Views, head
+from kvsim.records.memory import Flat, Numbers, Objects, Views, head, untouched
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
@@ -50,6 +50,8 @@ MEMORY_MAP_BINS = 1024
 STEPS_PER_CALL = 200_000
 #: Records of requests at first; they double as more are alive.
 FIRST_REQUESTS = 64
+#: Requests in a queue whose tail nobody looks at, beside two full batches.
+LONGEST_QUEUE = 1024
 #: Rows of the steps table that are kept in the replica's memory.
 STEP_ROWS = 4096
 #: Bins of the gaps between tokens; see :func:`kvsim.results.totals.gap_bin`.
@@ -189,7 +191,7 @@ class Replica:
     def _lay_out_records(self, state: records.Replica) -> None:
         """Lay out what the replica writes down."""
         memory, setup, flat = self._memory, self.setup, Flat()
-        self._gaps = np.zeros(GAP_BINS, dtype=np.int64)
+        self._gaps = untouched(8 * GAP_BINS).view(np.int64)
         self._samples = np.zeros(MAX_MEMORY_SAMPLES, dtype=MEMORY)
         self._step_rows = np.zeros(STEP_ROWS * setup.record_steps, dtype=STEPS)
         rows: list[tuple[str, Any]] = [
@@ -232,7 +234,7 @@ class Replica:
         trace, count = self.state.trace, len(request_ids)
         first, stop = trace.next, trace.num_arrivals
         if stop + count > len(self._ids):
-            room = 2 * (stop - first + count)
+            room = 2 * (stop - first + count) if stop else count
             ids, times, entries = np.zeros(room, np.int64), np.zeros(room), np.zeros(room)
             ids[: stop - first] = self._ids[first:stop]
             times[: stop - first] = self._times[first:stop]
@@ -245,12 +247,25 @@ class Replica:
                 arrival_time=list_of(times),
                 entry_time=list_of(entries),
             )
-            trace.next, stop = 0, stop - first
+            trace.next, trace.seen, stop = 0, trace.seen - first, stop - first
         self._ids[stop : stop + count] = request_ids
         self._times[stop : stop + count] = arrival_times
         self._entries[stop : stop + count] = self._tokenised(request_ids, arrival_times)
         trace.num_arrivals = stop + count
         self.state.num_outstanding += count
+
+    def serve_alone(
+        self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
+    ) -> None:
+        """Serve requests to their end; nobody looks at a queue's tail, so it needs no records."""
+        limits = self.state.limits
+        in_order = limits.scheduler not in (records.SCHEDULED_IN_PYTHON, records.SGLANG)
+        in_order = in_order and not (limits.in_python or limits.by_priority or limits.fairness)
+        looks_further = limits.max_loras > 0 or limits.has_grammars or limits.has_encoder
+        if in_order and not looks_further and self.state.connector.kind == NO_CONNECTOR:
+            limits.backlog = 0 if self.state.watched else 2 * limits.max_num_seqs + LONGEST_QUEUE
+        self.submit(request_ids, arrival_times)
+        self.advance(math.inf)
 
     def _tokenised(
         self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]

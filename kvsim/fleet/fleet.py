@@ -123,16 +123,16 @@ class Fleet:
     def _deal_out(self) -> None:
         """Serve requests that nothing outside a replica can reach, without an event per request."""
         ids, gateways, times = np.flatnonzero(self._admissible), self._main_gateways, self._planned
-        choices = np.zeros(len(ids), dtype=np.int64)
-        if len(self._main.members) > 1:
-            choose = gateways.choose
-            planned = times[ids].tolist()
-            choices[:] = [choose(i, t) for i, t in zip(ids.tolist(), planned, strict=True)]
-            self.turned_away[ids[choices == REJECT]] = True
+        if len(self._main.members) == 1:
+            self._main.members[0].replica.serve_alone(ids, times[ids])
+            return
+        planned = times[ids].tolist()
+        chosen = [gateways.choose(i, t) for i, t in zip(ids.tolist(), planned, strict=True)]
+        choices = np.array(chosen, dtype=np.int64)
+        self.turned_away[ids[choices == REJECT]] = True
         for place, member in enumerate(self._main.members):
             mine = ids[choices == place]
-            member.replica.submit(mine, times[mine])
-            member.replica.advance(math.inf)
+            member.replica.serve_alone(mine, times[mine])
 
     # -- requests come ---------------------------------------------------------------------------
 

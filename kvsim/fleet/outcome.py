@@ -17,7 +17,7 @@ from kvsim.results.metrics import Pool, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import MEMORY, STEPS, TOKEN_GAPS, FinishReason
 from kvsim.results.tenants import describe_tenants
-from kvsim.results.totals import bin_middle
+from kvsim.results.totals import bin_middles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,12 +160,14 @@ def collect(
 
 def token_gaps(totals: Sequence[tuple[int, Totals]]) -> NDArray[Any]:
     """Return the gaps between tokens of each replica, shortest first."""
-    rows = [
-        (number, bin_middle(key), count)
-        for number, one in totals
-        for key, count in sorted(one.token_gaps.items())
-    ]
-    return np.array(rows, dtype=TOKEN_GAPS)
+    tables = []
+    for number, one in totals:
+        keys = np.array(sorted(one.token_gaps), np.int64)
+        table = np.zeros(len(keys), TOKEN_GAPS)
+        table["replica"], table["gap"] = number, bin_middles(keys)
+        table["count"] = [one.token_gaps[key] for key in keys.tolist()]
+        tables.append(table)
+    return np.concatenate(tables) if tables else np.zeros(0, TOKEN_GAPS)
 
 
 def _describe_pool(

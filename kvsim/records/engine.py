@@ -141,6 +141,7 @@ class Limits(Record):
     encoder_budget: int = 0  # tokens that a step may encode
     encoder_cache_size: int = 0
     whole_items: bool = False  # vLLM's disable_chunked_mm_input
+    backlog: int = 0  # no records are made while so many requests wait in the queue; 0: always
     clock_ties: bool = False  # arrival times may be equal, as in records of steps
     depth: int = 1  # steps that may be under way at once
     num_stages: int = 1
@@ -281,7 +282,8 @@ class Trace(Record):
     arrival_time: list[float] = field(default_factory=list)
     entry_time: list[float] = field(default_factory=list)  # when the engine sees them
     num_arrivals: int = 0
-    next: int = 0  # of the arrivals, the first one not seen yet
+    seen: int = 0  # of the arrivals, the first one that has not come yet
+    next: int = 0  # and the first one without a record; those between wait behind the queue
 
 
 @dataclass(slots=True)

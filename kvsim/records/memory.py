@@ -6,6 +6,8 @@ write like objects; that is slow, and for the host only.
 
 from __future__ import annotations
 
+import mmap
+import os
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 R = TypeVar("R", bound=Record)
+
+#: Bytes from which on memory is asked of the system itself.
+MAPPED = 1 << 20
 
 
 class Memory(Protocol):
@@ -146,7 +151,7 @@ class Flat:
 
     def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
         if not value:
-            return Numbers(np.zeros(count, np.int64))
+            return Numbers(untouched(8 * count).view(np.int64))
         return Numbers(np.full(count, value, np.int64))
 
     def floats(self, count: int) -> Any:  # noqa: D102
@@ -177,10 +182,21 @@ class Flat:
         return Numbers(np.ascontiguousarray(array))
 
 
+def untouched(num_bytes: int) -> NDArray[np.uint8]:
+    """Return zeroed bytes; many of them take room and time only where they are touched.
+
+    What the C library hands out again it has to clear, however little of it will be used.
+    """
+    if num_bytes < MAPPED:
+        return np.zeros(num_bytes, np.uint8)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+    return np.frombuffer(mmap.mmap(-1, num_bytes, **private), np.uint8)
+
+
 def zeros(record: type[Record], count: int) -> NDArray[Any]:
     """Return zeroed bytes of so many records, from the beginning of a cache line on."""
     size = count * record.dtype().itemsize
-    raw = np.zeros(size + 64, np.uint8)
+    raw = untouched(size + 64)
     first = -raw.ctypes.data % 64
     return raw[first : first + size]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.kv.usage import HELD
 from kvsim.results.tables import FinishReason
-from kvsim.results.totals import Totals, bin_middle
+from kvsim.results.totals import Totals, bin_middle, bin_middles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -215,9 +215,8 @@ def _statistics(name: str, seconds: NDArray[np.float64]) -> Summary:
     if not len(known):
         return {f"{kind}_{name}_ms": None for kind in ("mean", *PERCENTILES)}
     stats = {f"mean_{name}_ms": _ms(known.mean())}
-    for kind, rank in PERCENTILES.items():
-        stats[f"{kind}_{name}_ms"] = _ms(np.percentile(known, rank))
-    return stats
+    found = np.percentile(known, list(PERCENTILES.values()))
+    return stats | {f"{k}_{name}_ms": _ms(v) for k, v in zip(PERCENTILES, found, strict=True)}
 
 
 def _all_ended(requests: NDArray[Any]) -> bool:
@@ -242,7 +241,7 @@ def _gap_statistics(done: NDArray[Any], total: Totals, *, all_ended: bool) -> Su
     if all_ended:
         mean = float((done["finish_time"] - done["first_token_time"]).sum()) / num_gaps
     else:
-        middles = np.array([bin_middle(int(key)) for key in keys])
+        middles = bin_middles(keys)
         mean = float((middles * counts).sum() / counts.sum())
     stats = {"mean_itl_ms": _ms(mean)}
     cumulative = np.cumsum(counts)

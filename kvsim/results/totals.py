@@ -6,9 +6,13 @@ import struct
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvsim.records.engine import Totals as Sums
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kvsim.kv.usage import Cause
 
 
@@ -46,6 +50,11 @@ def gap_bin(seconds: float) -> int:
     """Bin of a gap between two tokens: the float's exponent and its top 10 mantissa bits."""
     bits: int = struct.unpack("<q", struct.pack("<d", seconds))[0]
     return bits >> 42
+
+
+def bin_middles(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Middles of many bins, in seconds."""
+    return ((keys << 42) | (1 << 41)).view(np.float64)
 
 
 def bin_middle(key: int) -> float:

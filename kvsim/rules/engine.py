@@ -29,6 +29,7 @@ from kvsim.records.engine import (
     VLLM,
     VLLM_V0,
 )
+from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.abort import ENDED, IN_FLIGHT, REJECTED, abort, end_request
 from kvsim.rules.arrival import describe, make_request
@@ -67,9 +68,18 @@ MAX_EMPTY_STEPS = 3
 
 
 def see_arrivals(state: Replica) -> bool:
-    """Queue every request that has arrived by now; False if there are no records left."""
+    """Queue every request that has arrived by now; False if there are no records left.
+
+    Where a long queue changes nothing, only its head is made records of.
+    """
     trace = state.trace
-    while trace.next < trace.num_arrivals and trace.entry_time[trace.next] <= state.clock:
+    while trace.seen < trace.num_arrivals and trace.entry_time[trace.seen] <= state.clock:
+        state.totals.waiting_seconds += state.clock - trace.arrival_time[trace.seen]
+        trace.seen += 1
+        if not state.limits.in_python and state.limits.scheduler != SGLANG:
+            note_arrival(state)
+    most = state.limits.backlog
+    while trace.next < trace.seen and (most == 0 or state.waiting.length < most):
         if state.num_free_requests == 0:
             return False
         state.num_free_requests -= 1
@@ -79,7 +89,6 @@ def see_arrivals(state: Replica) -> bool:
             python_add(state, k)
         else:
             add_request(state, k)
-        state.totals.waiting_seconds += state.clock - state.requests[k].arrival_time
         trace.next += 1
     return True
 
@@ -92,6 +101,10 @@ def add_request(state: Replica, k: int) -> None:
     if state.limits.has_grammars:
         await_grammar(state, state.requests[k])
     enqueue(state, k)
+
+
+def note_arrival(state: Replica) -> None:
+    """Let the next step look at the queue again."""
     state.tried = False
     state.connector.is_idle = False
 
@@ -440,6 +453,10 @@ def close(state: Replica, to: float) -> None:
     for k in range(state.num_requests):
         if state.requests[k].status != FINISHED:
             write_row(state, state.requests[k], IN_FLIGHT)
+    while state.trace.next < state.trace.seen:
+        make_request(state, state.probe, NONE)
+        write_row(state, state.probe, IN_FLIGHT)
+        state.trace.next += 1
 
 
 def peek(state: Replica, row: int) -> None:

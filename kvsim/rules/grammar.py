@@ -54,8 +54,8 @@ def first_ready_in(state: Replica, queue: Queue) -> float:
 def time_to_wake(state: Replica) -> float:
     """Return when a replica that has nothing to schedule may have: at a time, or an arrival."""
     time = state.wake_time
-    if state.trace.next < state.trace.num_arrivals:
-        time = min(time, state.trace.entry_time[state.trace.next])
+    if state.trace.seen < state.trace.num_arrivals:
+        time = min(time, state.trace.entry_time[state.trace.seen])
     return max(time, state.clock)
 
 

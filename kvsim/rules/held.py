@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 def num_queued(state: Replica) -> int:
-    """Requests in either queue."""
+    """Requests in either queue, and behind them."""
+    num_behind = state.trace.seen - state.trace.next
     if state.connector.kind == NO_CONNECTOR:
-        return state.waiting.length
-    return state.waiting.length + state.connector.held.length
+        return state.waiting.length + num_behind
+    return state.waiting.length + state.connector.held.length + num_behind
 
 
 def next_in_line(state: Replica) -> int:

@@ -249,8 +249,8 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
     running, tries = state.num_running, int(is_trying(state))
     trace, ahead, batch = state.trace, state.limits.asynchronous, batch_at(state, 0)
     arrival = math.inf
-    if trace.next < trace.num_arrivals:
-        arrival = trace.entry_time[trace.next]
+    if trace.seen < trace.num_arrivals:
+        arrival = trace.entry_time[trace.seen]
     begin_run(state, sort_by_phase(state))
     under_way = batch.end  # end of the step in flight, if asynchronous
     step, flushed = 0, 0
