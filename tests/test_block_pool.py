@@ -13,6 +13,7 @@ from strategies import examples
 from kvsim.kv.address_space import AddressSpace
 from kvsim.kv.block_pool import NULL_BLOCK, BlockPool
 from kvsim.records.paged import BlockTable
+from kvsim.records.record import NONE
 from kvsim.rules.pool import free_blocks
 
 
@@ -94,6 +95,8 @@ def test_the_null_block_never_gets_into_the_free_queue() -> None:
         ("part", "wrong part of the free queue"),
         ("free twice", "a block is in the free queue twice"),
         ("sharing", "1 shared blocks counted, 0 found"),
+        ("cards", "1 records for further keys, 0 found"),
+        ("owner", "block 1 has keys beside none, or another one's"),
     ],
 )
 def test_check_integrity_finds_a_broken_pool(corrupt: str, message: str) -> None:
@@ -118,6 +121,10 @@ def test_check_integrity_finds_a_broken_pool(corrupt: str, message: str) -> None
         state.unhashed[0] = state.unhashed[1]
     elif corrupt == "sharing":
         state.num_shared += 1
+    elif corrupt == "cards":
+        state.num_cards, state.first_cards = 1, [NONE] * 6
+    elif corrupt == "owner":
+        state.num_cards, state.first_cards = 1, [NONE, 5, *[NONE] * 4]
     else:
         state.blocks[5].hashed = True
     with pytest.raises(RuntimeError, match=message):

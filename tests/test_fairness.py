@@ -17,6 +17,7 @@ from kvsim.config import Config
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
 from kvsim.fleet.simulate import serve
+from kvsim.records.request import Request
 from kvsim.results.result import Result
 from kvsim.rules import runs
 from kvsim.testing import equal_tables
@@ -289,3 +290,13 @@ def test_other_schedulers_refuse(
     with pytest.raises(SystemExit, match="2"):
         main(["run", *flags, "--scheduler", scheduler, "--scheduling-policy", policy])
     assert "does not count what tenants are served" in capsys.readouterr().err
+
+
+def test_the_queue_is_listed_by_whose_turn_it_is() -> None:
+    setup = resolve(
+        Config.build(model="llama-3-8b", gpu="l40s", scheduling_policy="vtc", max_num_seqs=1)
+    )
+    scheduler = setup.make_scheduler()
+    for number in range(3):
+        scheduler.add(Request(number, 0.0, 10, 5))
+    assert [one.request_id for one in scheduler.waiting] == [0, 1, 2]

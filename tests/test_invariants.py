@@ -7,7 +7,7 @@ the tables (1, 5, 9, 10); the rest is checked here.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -24,6 +24,9 @@ from strategies import (
 )
 
 import kvsim
+from kvsim.config import Config
+from kvsim.fleet.serve_fleet import resolve_fleet
+from kvsim.fleet.simulate import serve
 from kvsim.kv.manager import ALLOCATORS as ALLOCATOR_REGISTRY
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import Request
@@ -31,6 +34,11 @@ from kvsim.results.tables import FinishReason
 from kvsim.sched.scheduler import SCHEDULERS as SCHEDULER_REGISTRY
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.engine.replica import Replica
 
 
 def checked(trace: Trace, options: dict[str, Any]) -> kvsim.Result:
@@ -172,3 +180,63 @@ def test_requests_left_at_the_horizon_are_in_flight() -> None:
     assert math.isnan(result.requests["first_scheduled_time"][2])
     assert result.summary["num_in_flight"] == 1
     assert result.summary["num_unsent"] == 1
+
+
+def spoil(name: str, by: int = 1) -> Callable[[Replica], None]:
+    """Return what counts a number of a replica's memory wrong."""
+
+    def change(replica: Replica) -> None:
+        *path, field = name.split(".")
+        record: Any = replica.state.kv
+        for part in path:
+            record = record[0] if part == "0" else getattr(record, part)
+        setattr(record, field, getattr(record, field) + by)
+
+    return change
+
+
+def lengthen(replica: Replica) -> None:
+    """Fill more slots of a request than it has."""
+    state = replica.state
+    state.requests[state.running[0]].num_filled += 1000
+    state.kv.num_filled += 1000
+
+
+APART = {"num_prefill_workers": 1, "num_decode_workers": 1}
+GEMMA = {"model": "gemma-3-27b", "gpu": "h100-sxm"}
+#: Options, what is done to a replica's memory, and what the recount says of it.
+SPOILED: dict[str, tuple[dict[str, Any], Callable[[Replica], None], str]] = {
+    "slots": ({}, spoil("num_filled"), "filled slots counted"),
+    "entries": ({}, spoil("groups.0.num_table_blocks"), "table entries"),
+    "a request": ({}, lengthen, "more tokens than slots"),
+    "windows": (GEMMA, spoil("dead_bytes"), "bytes out of windows counted"),
+    "kept": (APART, spoil("groups.0.num_kept"), "blocks kept counted"),
+}
+
+
+class Spoiler:
+    """An observer that spoils a replica's memory after some steps, and recounts it."""
+
+    def __init__(self, change: Callable[[Replica], None]) -> None:
+        self.change, self.num_steps = change, 0
+
+    def scheduled(self, replica: Replica) -> None:
+        """Count steps; the sixth one is spoiled."""
+        self.num_steps += replica.state.num_running > 0
+        if self.num_steps == 6:
+            replica.check_integrity()
+            self.change(replica)
+            replica.check_integrity()
+
+    def completed(self, replica: Replica) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_what_is_miscounted_is_found_and_named(name: str) -> None:
+    options, change, message = SPOILED[name]
+    trace = Trace.from_arrays(np.arange(6) * 0.01, [1500] * 6, [40] * 6)
+    given = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 4096, "backend": "python"}
+    setup = resolve_fleet(Config.build(**{**given, **options}))
+    with pytest.raises(RuntimeError, match=message):
+        serve(setup, trace, observer=Spoiler(change))

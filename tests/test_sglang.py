@@ -19,6 +19,9 @@ from kvsim.cases.replay import refuses
 from kvsim.cases.sglang import SglangCase
 from kvsim.cases.sglang_tokens import TOKENS, pieces, token
 from kvsim.cli import main
+from kvsim.config import Config
+from kvsim.engine.setup import resolve
+from kvsim.sched.sglang import SglangScheduler
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
 
@@ -383,3 +386,13 @@ def test_runs_under_sglang_are_not_recorded() -> None:
     trace = workloads.fixed(prompt=20, output=3, num_requests=2, request_rate=1.0)
     with pytest.raises(ValueError, match="record: schedules under sglang"):
         kvsim.record(trace, **SMALL, engine="sglang")
+
+
+def test_the_scheduler_wants_a_tree_and_says_who_runs() -> None:
+    given = {"model": "llama-3-8b", "gpu": "l40s"}
+    setup = resolve(Config.build(**given, engine="sglang"))
+    scheduler = setup.make_scheduler()
+    assert scheduler.running == []
+    paged = resolve(Config.build(**given)).make_kv()
+    with pytest.raises(ValueError, match="which only allocator radix has"):
+        SglangScheduler(paged, setup.scheduler_config)

@@ -14,6 +14,7 @@ import workloads
 from kvsim.cli.main import cli
 from kvsim.sched.acceptance import acceptance_rates
 from kvsim.speculation import SpeculativeConfig
+from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
 SMALL: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "max_model_len": 4096}
@@ -208,3 +209,25 @@ def test_a_grammar_is_awaited_while_others_pass() -> None:
     asked = Trace.from_arrays([0.0, 0.0, 9.0], [64] * 3, [5] * 3, grammar_time=[2.0, -1, 0.5])
     rows = kvsim.simulate(asked, **SMALL, backend="python").requests
     assert rows["first_scheduled_time"].tolist() == [2.0, 0.0, 9.5]
+
+
+@pytest.mark.parametrize("budget", [8, 10, 14])
+def test_drafts_of_a_prompt_that_is_nearly_all_hit_may_not_fit(budget: int) -> None:
+    """One token to compute, and three drafts to make the batch of one shape: it waits for room."""
+    at, prompts = np.arange(40) * 0.03, np.full(40, 33)
+    trace = kvsim.Trace.from_arrays(at, prompts, np.full(40, 30), segments=[[(1, 0, 33)]] * 40)
+    options: dict[str, Any] = {
+        "model": "llama-3-8b",
+        "gpu": "l4",
+        "max_model_len": 512,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": budget,
+        "speculative_config": {"method": "eagle3", "num_speculative_tokens": 3},
+        "async_scheduling": False,
+        "record_steps": True,
+    }
+    python, compiled = (kvsim.simulate(trace, **options, backend=b) for b in ("python", "compiled"))
+    assert equal_tables(python.steps, compiled.steps)
+    assert python.summary == compiled.summary
+    assert python.steps["num_scheduled_tokens"].max() <= budget
+    assert python.summary["completed"] == 40
