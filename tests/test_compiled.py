@@ -654,7 +654,7 @@ def test_the_tail_of_a_long_queue_needs_no_records(
     options = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 1024, "max_num_seqs": 8, **own}
     found = []
     for longest in (0, 10**6):
-        monkeypatch.setattr("kvsim.engine.replica.LONGEST_QUEUE", longest)
+        monkeypatch.setattr("kvsim.sched.backlog.LONGEST_QUEUE", longest)
         found.append(kvsim.simulate(trace, **options, backend=backend))
     short, whole = found
     assert short.summary == whole.summary

@@ -23,11 +23,6 @@ class Backend(Protocol):
     def clock(self) -> float:
         """Time of the last event it has processed."""
 
-    def serve_alone(
-        self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
-    ) -> None:
-        """Serve requests to their end, while nothing outside reaches the replica. Mutates."""
-
     def submit(self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]) -> None:
         """Hand over requests in order of arrival, none earlier than any before. Mutates."""
 

@@ -16,7 +16,7 @@ from kvsim.kv.events import EventRows, take_events
 from kvsim.kv.radix_check import holders
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
-from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
+from kvsim.records.connector import OFFLOADING
 from kvsim.records.growth import more_requests
 from kvsim.records.memory import Flat, Numbers, Objects, Views, head, untouched
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
@@ -50,8 +50,6 @@ MEMORY_MAP_BINS = 1024
 STEPS_PER_CALL = 200_000
 #: Records of requests at first; they double as more are alive.
 FIRST_REQUESTS = 64
-#: Requests in a queue whose tail nobody looks at, beside two full batches.
-LONGEST_QUEUE = 1024
 #: Rows of the steps table that are kept in the replica's memory.
 STEP_ROWS = 4096
 #: Bins of the gaps between tokens; see :func:`kvsim.results.totals.gap_bin`.
@@ -253,19 +251,6 @@ class Replica:
         self._entries[stop : stop + count] = self._tokenised(request_ids, arrival_times)
         trace.num_arrivals = stop + count
         self.state.num_outstanding += count
-
-    def serve_alone(
-        self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
-    ) -> None:
-        """Serve requests to their end; nobody looks at a queue's tail, so it needs no records."""
-        limits = self.state.limits
-        in_order = limits.scheduler not in (records.SCHEDULED_IN_PYTHON, records.SGLANG)
-        in_order = in_order and not (limits.in_python or limits.by_priority or limits.fairness)
-        looks_further = limits.max_loras > 0 or limits.has_grammars or limits.has_encoder
-        if in_order and not looks_further and self.state.connector.kind == NO_CONNECTOR:
-            limits.backlog = 0 if self.state.watched else 2 * limits.max_num_seqs + LONGEST_QUEUE
-        self.submit(request_ids, arrival_times)
-        self.advance(math.inf)
 
     def _tokenised(
         self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]

@@ -15,12 +15,14 @@ from kvsim.fleet.pool import num_descriptors, transfer_bytes
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.transfers import Transfers
 from kvsim.results.tables import FinishReason
+from kvsim.sched.backlog import backlog_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from kvsim.engine.replica import Replica
     from kvsim.fleet.admission import Admission
     from kvsim.fleet.clients import Clients
     from kvsim.fleet.disaggregation import Disaggregation
@@ -124,7 +126,7 @@ class Fleet:
         """Serve requests that nothing outside a replica can reach, without an event per request."""
         ids, gateways, times = np.flatnonzero(self._admissible), self._main_gateways, self._planned
         if len(self._main.members) == 1:
-            self._main.members[0].replica.serve_alone(ids, times[ids])
+            serve_alone(self._main.members[0].replica, ids, times[ids])
             return
         planned = times[ids].tolist()
         chosen = [gateways.choose(i, t) for i, t in zip(ids.tolist(), planned, strict=True)]
@@ -132,7 +134,7 @@ class Fleet:
         self.turned_away[ids[choices == REJECT]] = True
         for place, member in enumerate(self._main.members):
             mine = ids[choices == place]
-            member.replica.serve_alone(mine, times[mine])
+            serve_alone(member.replica, mine, times[mine])
 
     # -- requests come ---------------------------------------------------------------------------
 
@@ -319,3 +321,12 @@ class Fleet:
     def _prefill_table(self) -> NDArray[np.void]:
         assert self._prefill is not None
         return self._prefill.table
+
+
+def serve_alone(
+    replica: Replica, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
+) -> None:
+    """Serve requests to their end while nothing outside reaches the replica. Mutates."""
+    replica.state.limits.backlog = backlog_of(replica.state)
+    replica.submit(request_ids, arrival_times)
+    replica.advance(math.inf)

@@ -77,7 +77,7 @@ def see_arrivals(state: Replica) -> bool:
         state.totals.waiting_seconds += state.clock - trace.arrival_time[trace.seen]
         trace.seen += 1
         if not state.limits.in_python and state.limits.scheduler != SGLANG:
-            note_arrival(state)
+            look_again(state)
     most = state.limits.backlog
     while trace.next < trace.seen and (most == 0 or state.waiting.length < most):
         if state.num_free_requests == 0:
@@ -103,7 +103,7 @@ def add_request(state: Replica, k: int) -> None:
     enqueue(state, k)
 
 
-def note_arrival(state: Replica) -> None:
+def look_again(state: Replica) -> None:
     """Let the next step look at the queue again."""
     state.tried = False
     state.connector.is_idle = False

@@ -349,8 +349,8 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
         """Queue a new arrival. Mutates."""
         self.place(request)
         engine.add_request(self.state, request.place)
-        engine.note_arrival(self.state)
-        engine.note_arrival(self.state)
+        engine.look_again(self.state)
+        engine.look_again(self.state)
 
     def place(self, request: Request) -> None:
         """Give a request a place among the replica's, if it has none."""
