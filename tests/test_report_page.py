@@ -68,6 +68,20 @@ def test_a_page_of_engines_names_them_and_what_checks_each(
     assert text.count(sglang) == text.count("scheduler vllm: recorded schedules of vLLM 0.33") == 1
 
 
+def test_a_run_that_was_saved_before_pages_said_as_much_has_one(tmp_path: Path) -> None:
+    trace = workloads.fixed(prompt=20, output=4, num_requests=3, request_rate=1.0)
+    kvsim.simulate(trace, **OPTIONS).save(tmp_path / "run")
+    for name in ("summary.json", "provenance.json"):
+        told = json.loads((tmp_path / "run" / name).read_text())
+        told.pop("rules", None)
+        told.get("kv_cache", {}).pop("num_usable_blocks", None)
+        (tmp_path / "run" / name).write_text(json.dumps(told))
+    main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "old.html")])
+    text = (tmp_path / "old.html").read_text()
+    assert '"numBlocks":80,' in text
+    assert "Rules:" not in text
+
+
 def test_what_nothing_checks_claims_nothing() -> None:
     trace = workloads.fixed(prompt=20, output=4, num_requests=3, request_rate=1.0)
     own = {"allocator": "contiguous-max", "scheduler": "orca"}

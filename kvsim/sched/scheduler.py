@@ -350,7 +350,6 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
         self.place(request)
         engine.add_request(self.state, request.place)
         engine.look_again(self.state)
-        engine.look_again(self.state)
 
     def place(self, request: Request) -> None:
         """Give a request a place among the replica's, if it has none."""

@@ -115,8 +115,10 @@ def _num_blocks(result: Result, replica: int) -> int:
     """Return one more than the largest number of a replica's blocks; nobody gets block 0."""
     summary = result.summary
     (role,) = (one["role"] for one in summary["replicas"] if one["replica"] == replica)
-    by_role = {pool["role"]: pool["num_usable_blocks"] for pool in summary["pools"] or ()}
-    return 1 + int(by_role.get(role, summary["kv_cache"]["num_usable_blocks"]))
+    caches = {pool["role"]: pool for pool in summary["pools"] or ()}
+    cache = caches.get(role, summary["kv_cache"])
+    # Runs that were saved before they told it had pools with a null block.
+    return 1 + int(cache.get("num_usable_blocks", cache["num_gpu_blocks"] - 1))
 
 
 def _packed_events(mine: NDArray[Any], every: NDArray[Any], origin: float) -> dict[str, Any]:

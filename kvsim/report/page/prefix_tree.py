@@ -42,7 +42,7 @@ def parents_of(events: NDArray[Any]) -> dict[int, int]:
         elif kind == BlockEvent.STORE:
             keys[replica, block] = key
             if key not in parents and place >= 0:
-                parents[key] = keys[replica, place]
+                parents[key] = keys.get((replica, place), 0)
             elif key not in parents and (replica, block) in holder:
                 owner, at = holder[replica, block]
                 before = tables.get((replica, owner), {}).get(at - 1, -1)

@@ -74,7 +74,7 @@ def of_run(summary: Mapping[str, Any]) -> str:
 def trust(results: Sequence[Result]) -> list[str]:
     """Say what the numbers rest on."""
     said = [
-        *(f"Rules: {one}." for one in unique(r.provenance["rules"] for r in results)),
+        *(f"Rules: {one}." for one in unique(r.provenance.get("rules") for r in results) if one),
         *(f"Step times: {one}." for one in unique(r.provenance["step_time"] for r in results)),
         *(f"{one}." for r in results for one in r.provenance["notes"] if "no blocks" not in one),
     ]
