@@ -54,14 +54,15 @@ def check_columns(setup: Setup, trace: Trace) -> None:
 
 def new_requests(trace: Trace) -> NDArray[Any]:
     """Return the requests table before anything has happened."""
-    table = np.zeros(len(trace), dtype=REQUESTS)
+    row = np.zeros(1, dtype=REQUESTS)
+    for name in ("first_scheduled_time", "first_token_time", "finish_time"):
+        row[name] = math.nan
+    row["prefill_replica"] = NONE
+    row["finish_reason"] = FinishReason.IN_FLIGHT
+    table = np.repeat(row, len(trace))  # in one pass over memory that is touched for the first time
     table["request_id"] = np.arange(len(trace))
     table["arrival_time"] = trace.arrival_time
-    for name in ("first_scheduled_time", "first_token_time", "finish_time"):
-        table[name] = math.nan
-    table["prefill_replica"] = NONE
     table["num_prompt_tokens"] = trace.num_prompt_tokens
-    table["finish_reason"] = FinishReason.IN_FLIGHT
     return table
 
 

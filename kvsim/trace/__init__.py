@@ -178,7 +178,8 @@ class Trace:
 
         def column(name: str, values: ArrayLike | None, default: int) -> Ints:
             if values is None:
-                return np.full(n, default, dtype=np.int64)
+                # Zeros take no room until somebody writes there.
+                return np.full(n, default, np.int64) if default else np.zeros(n, np.int64)
             return read_ints(name, values, n)
 
         prompt = column("num_prompt_tokens", num_prompt_tokens, 0)
