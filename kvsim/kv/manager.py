@@ -165,7 +165,8 @@ class KVCacheManager(ABC):
     and keyword parameters of its own. The settings in it are the manager's to honour: nobody else
     keeps the watermark, adds lookahead slots or takes the whole output where ``reserve_output``
     says so. A manager may be made of others and hand each request to one of them.
-    :func:`kvsim.testing.check_allocator` says whether it keeps its promises.
+    :func:`kvsim.testing.check_allocator` says whether it keeps its promises; those settings it does
+    not judge.
 
     Attributes
     ----------
