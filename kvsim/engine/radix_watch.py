@@ -16,7 +16,7 @@ from kvsim.engine.block_watch import (
     STORE,
     Watch,
 )
-from kvsim.records.memory import Views
+from kvsim.records.memory import Views, column
 from kvsim.records.record import NONE
 from kvsim.rules.keys import FIRST_KEY, mix
 
@@ -43,14 +43,6 @@ def reader(rows: Any, name: str) -> Callable[[int], int]:
         read: Callable[[int], int] = rows.array[name].item
         return read
     return lambda k: getattr(rows[k], name)
-
-
-def head_of(rows: Any, name: str, count: int) -> list[int]:
-    """Return one field of the first records of a list."""
-    if isinstance(rows, Views):
-        values: list[int] = rows.array[name][:count].tolist()
-        return values
-    return [getattr(rows[k], name) for k in range(count)]
 
 
 def chain(following: Callable[[int], int], page: int, count: int, size: int) -> list[int]:
@@ -116,7 +108,7 @@ class TreeWatch:
     def _live_nodes(self) -> dict[int, tuple[int, int, int, int]]:
         """Return start, end, first page and parent of all nodes but the root, parents first."""
         count = self._tree.num_nodes
-        columns = [head_of(self._tree.nodes, name, count) for name in NODE_FIELDS]
+        columns = [column(self._tree.nodes, name, count) for name in NODE_FIELDS]
         start, end, page, parent, child, sibling = columns
         found = {}
         places = [child[0]]
@@ -191,8 +183,8 @@ class RadixWatch(Watch):
     def _read(self) -> NDArray[np.int64]:
         """Return a column for every request's record."""
         state, count = self.state, self.state.num_requests
-        rows = [head_of(state.requests, "request_id", count)]
-        rows += [head_of(state.sglang.progress, name, count) for name in FIELDS]
+        rows = [column(state.requests, "request_id", count)]
+        rows += [column(state.sglang.progress, name, count) for name in FIELDS]
         return np.array(rows, np.int64)
 
     def _see_requests(

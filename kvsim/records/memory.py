@@ -287,12 +287,14 @@ class View:
         self._array[name][0] = (address, len(value))
 
 
-def column(rows: Any, name: str) -> list[Any]:
-    """Return one field of all records of a list."""
+def column(rows: Any, name: str, count: int | None = None) -> list[Any]:
+    """Return one field of all records of a list, or of the first ones."""
     if isinstance(rows, Views):
-        values: list[Any] = rows.array[name].tolist()
+        values: list[Any] = rows.array[name][:count].tolist()
         return values
-    return [getattr(row, name) for row in rows]
+    if count is None:
+        return [getattr(row, name) for row in rows]
+    return [getattr(rows[k], name) for k in range(count)]
 
 
 def head(numbers: Any, count: int) -> list[Any]:
