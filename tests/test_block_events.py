@@ -282,3 +282,18 @@ def test_residency_of_a_block_by_hand() -> None:
     ]
     found = residency(np.array(rows, dtype=BLOCK_EVENTS))
     assert [one.tolist() for one in found] == [[9.0], [8.0], [4.0], [2.0], [9.0]]
+
+
+def test_who_computes_what_another_one_has_named_lets_go_of_its_own_pages() -> None:
+    """Prompts of one batch that begin alike, too short to wait for each other."""
+    segments = [[(1, 0, 20), (100 + k, 0, 30)] for k in range(8)]
+    trace = kvsim.Trace.from_arrays(np.zeros(8), np.full(8, 50), np.full(8, 20), segments=segments)
+    options = {**SMALL, "engine": "sglang", "num_gpu_blocks_override": 2000}
+    result = kvsim.simulate(trace, **options)
+    events = result.block_events
+    check_replica(events, result.memory, result, waits=True)
+    named = events[events["kind"] == BlockEvent.STORE]
+    first = named["key"][:20]
+    assert len(np.unique(named["key"])) == len(named)  # every content once
+    again = events[(events["kind"] == BlockEvent.REF_ADD) & (events["place"] < 20)]
+    assert len(again) == 7 * len(first)  # the seven others hold the first one's pages

@@ -8,6 +8,7 @@ import math
 import re
 import shlex
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -305,3 +306,13 @@ def test_what_cannot_be_written_is_refused_first(
     monkeypatch.chdir(tmp_path)
     assert said in refused(capsys, shlex.join([*RUN, *options]))
     assert not list(tmp_path.iterdir())
+
+
+def test_steps_that_overlap_by_nanoseconds_follow_each_other(runs: dict[str, kvsim.Result]) -> None:
+    result = runs["short of blocks"]
+    steps = result.steps[:3].copy()
+    steps["start_time"], steps["duration"] = [0.0, 1.0, 2.0], [1.000000003, 1.0, 1.0]
+    found = [e for e in events_of(replace(result, steps=steps), Window()) if e["ph"] == "X"]
+    assert {event["tid"] for event in found} == {0}
+    ends = [round(1e3 * (event["ts"] + event["dur"])) for event in found]
+    assert [round(1e3 * event["ts"]) for event in found[1:]] == ends[:-1]
