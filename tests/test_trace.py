@@ -2,10 +2,12 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import workloads
 from kvsim.trace import MAX_TOKENS, Segment, Trace
 from kvsim.trace.columns import RowError
 
@@ -172,3 +174,15 @@ def test_tenants_are_numbers_or_names():
 
 def test_repr_tells_the_size():
     assert repr(make()) == "<Trace of 3 requests over 3.0 s, mean prompt 20, mean output 2>"
+
+
+def test_columns_that_nobody_gave_take_no_room_and_name_the_same_content():
+    trace = workloads.sharegpt(num_requests=70_000)
+    assert {getattr(trace, name).strides for name in ("session_id", "num_samples", "tenant")} == {
+        (0,)
+    }
+    said = {
+        name: np.full(len(trace), value) for name, value in (("session_id", -1), ("num_samples", 1))
+    }
+    assert replace(trace, **said).digest == trace.digest
+    assert replace(trace, session_id=np.arange(len(trace)) // 69_999 - 1).digest != trace.digest

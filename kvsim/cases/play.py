@@ -86,7 +86,6 @@ def contents_of_case(workload: Workload) -> Contents:
         "output_content_id": outputs,
         "priority": [request.priority for request in given],
         "cache_salt": [_salt(request, salts) for request in given],
-        "num_samples": np.ones(len(given)),
         "id_rank": text_ranks(str(request.id) for request in given),
         "lora": [_lora(request, loras) for request in given],
         "ready_time": [_ready_step(request) for request in given],

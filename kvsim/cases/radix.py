@@ -109,7 +109,6 @@ def keys_of(case: RadixCase) -> Contents:
         "output_content_id": np.full(len(given), 2),
         "priority": [(op[3] or 0) if len(op) > 3 else 0 for op in given],
         "cache_salt": numbers(op[2] for op in given),
-        "num_samples": np.ones(len(given)),
     }
     return Contents({name: np.array(rows) for name, rows in lists.items()}, segments)
 

@@ -169,7 +169,6 @@ def contents_of(requests: list[SglangCaseRequest]) -> Contents:
         "output_content_id": [2 + row for row in range(len(requests))],
         "priority": [r.priority for r in requests],
         "cache_salt": numbers(r.extra_key for r in requests),
-        "num_samples": np.ones(len(requests)),
         "id_rank": text_ranks(r.id for r in requests),
         "stop_at": [r.stop_at or 0 for r in requests],
         "ignores_eos": [int(r.ignore_eos) for r in requests],

@@ -32,10 +32,10 @@ class Contents:
 
     Parameters
     ----------
-    lists : num_prompt_tokens, max_tokens, output_content_id, priority, cache_salt and num_samples,
-        int64, one per request, and segment_offsets, one more; with priorities id_rank, with
-        adapters lora, with tenants their numbers, with grammars ready_time or grammar_time, with
-        recorded acceptance accepts
+    lists : num_prompt_tokens, max_tokens, output_content_id, priority and cache_salt, int64, one
+        per request, and segment_offsets, one more; with several samples num_samples, with
+        priorities id_rank, with adapters lora, with tenants their numbers, with grammars
+        ready_time or grammar_time, with recorded acceptance accepts
     segments : the prompts' segments, shape (segments,)
     items : parts of prompts that an encoder computes, with item_offsets in the lists
     """
@@ -72,8 +72,9 @@ class Contents:
                 "output_content_id": trace.output_content_id,
                 "priority": trace.priority,
                 "cache_salt": trace.cache_salt,
-                "num_samples": trace.num_samples,
             }
+            if (trace.num_samples > 1).any():
+                lists["num_samples"] = trace.num_samples
             if trace.priority.any():
                 lists["id_rank"] = text_ranks(map(str, range(len(trace))))
             lists |= _seldom(trace)
@@ -89,7 +90,7 @@ class Contents:
         record.has_ranks, record.has_drafts = "id_rank" in lists, "drafts" in lists
         record.has_rates, record.has_accepts = "accept_rate" in lists, "accepts" in lists
         record.has_loras, record.has_tenants = "lora" in lists, "tenant" in lists
-        record.has_stops = "stop_at" in lists
+        record.has_stops, record.has_samples = "stop_at" in lists, "num_samples" in lists
         for name, numbers in (("next_accept", "accepts"), ("next_draft", "drafts")):
             if numbers in lists:  # a replica's own
                 setattr(record, name, memory.ints(len(self)))
@@ -164,5 +165,5 @@ def request_of(
         int(lists["output_content_id"][index]),
         int(lists["priority"][index]),
         int(lists["cache_salt"][index]),
-        int(lists["num_samples"][index]),
+        int(lists["num_samples"][index]) if "num_samples" in lists else 1,
     )

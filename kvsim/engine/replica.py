@@ -233,7 +233,9 @@ class Replica:
         first, stop = trace.next, trace.num_arrivals
         if stop + count > len(self._ids):
             room = 2 * (stop - first + count) if stop else count
-            ids, times, entries = np.zeros(room, np.int64), np.zeros(room), np.zeros(room)
+            ids, times = np.zeros(room, np.int64), np.zeros(room)
+            # Without a front end requests are seen when they arrive: one list.
+            entries = np.zeros(room) if self.setup.front_end_latency_per_token else times
             ids[: stop - first] = self._ids[first:stop]
             times[: stop - first] = self._times[first:stop]
             entries[: stop - first] = self._entries[first:stop]

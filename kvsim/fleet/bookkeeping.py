@@ -28,7 +28,8 @@ class Decisions:
 
     Parameters
     ----------
-    num_requests, num_replicas : of the run
+    num_requests : among which replicas are chosen, 0 where there is one
+    num_replicas : of the run
     compares : note the best prefix that any replica holds, too
     """
 

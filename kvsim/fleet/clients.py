@@ -50,9 +50,10 @@ class Clients:
         self._send = send
         self._places = math.inf if max_concurrency is None else max_concurrency
         self._think_time = think_time
-        self._before, self._after = turns(trace.session_id)
+        if self.waits:
+            self._before, self._after = turns(trace.session_id)
+            self._answered = np.full(len(trace), math.nan)
         self._line: deque[int] = deque()  # sent as soon as there is a place
-        self._answered = np.full(len(trace), math.nan)
         self._parked: set[int] = set()  # planned before the turn before it was answered
         self._num_sent = 0
         self.sent_time = np.full(len(trace), math.nan)
@@ -69,7 +70,7 @@ class Clients:
 
     def send_all(self) -> None:
         """Note that every request is sent as planned. Mutates."""
-        self.sent_time[:] = self._planned
+        self.sent_time = self._planned
         self._num_sent = len(self._planned)
 
     def process(self) -> Process:

@@ -61,7 +61,8 @@ class Fleet:
     lifecycle, scaling : of the main pool's replicas, if their number changes
     unplaced : requests that wait until a replica is ready
     turned_away : the requests that a gateway would not have served, bool, shape (requests,)
-    prefill_place : number of the replica that computed each prompt apart, -1 for none
+    prefill_place : number of the replica that computed each prompt apart, -1 for none; empty
+        where none is
     transfer_time : seconds from the start of each transfer to its end, 0 without one
     """
 
@@ -98,7 +99,8 @@ class Fleet:
         self.scaling: Scaling | None = None
         self.unplaced: list[int] = []
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
-        self.prefill_place = np.full(len(trace), -1, dtype=np.int32)
+        apart = 0 if prefill is None else len(trace)
+        self.prefill_place = np.full(apart, -1, dtype=np.int32)
         self.transfer_time = np.zeros(len(trace))
         for pool in self.pools:
             for member in pool.members:

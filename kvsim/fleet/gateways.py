@@ -70,7 +70,8 @@ class Gateways:
         self._shown = list(range(len(replicas)))
         self.looks = self._choosing and any(router.looks for router in routers)
         caches = setup.kv_config.enable_prefix_caching
-        self.decisions = Decisions(len(trace), len(replicas), compares=self.looks and caches)
+        num_choices = len(trace) if self._choosing else 0
+        self.decisions = Decisions(num_choices, len(replicas), compares=self.looks and caches)
         shares = len(routers) > 1 or counts_sent
         self._views = [
             [ReplicaView(i, one, shares=shares) for i, one in enumerate(everyone)] for _ in routers

@@ -59,7 +59,7 @@ def new_requests(trace: Trace) -> NDArray[Any]:
         row[name] = math.nan
     row["prefill_replica"] = NONE
     row["finish_reason"] = FinishReason.IN_FLIGHT
-    table = np.repeat(row, len(trace))  # in one pass over memory that is touched for the first time
+    table = np.full(len(trace), row[0])
     table["request_id"] = np.arange(len(trace))
     table["arrival_time"] = trace.arrival_time
     table["num_prompt_tokens"] = trace.num_prompt_tokens

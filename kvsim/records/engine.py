@@ -236,7 +236,7 @@ class RequestRow(Record):
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
-    num_preemptions: int = 0
+    num_preemptions: Short = 0
     finish_reason: Tiny = 0
     prefill_replica: Short = NONE
     transfer_time: float = 0.0
@@ -253,7 +253,8 @@ class Trace(Record):
     output_content_id: list[int] = field(default_factory=list)
     priority: list[int] = field(default_factory=list)
     cache_salt: list[int] = field(default_factory=list)
-    num_samples: list[int] = field(default_factory=list)
+    has_samples: bool = False
+    num_samples: list[int] = field(default_factory=list)  # if any request has several
     has_ranks: bool = False
     id_rank: list[int] = field(default_factory=list)  # of ids as text, if requests have priorities
     has_loras: bool = False

@@ -162,7 +162,7 @@ class Flat:
             old = getattr(record, name)
             setattr(record, name, new)
             if len(old):
-                del self.lists[old.array.ctypes.data]
+                self.lists.pop(old.array.ctypes.data, None)  # two names may share a list
 
     def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:  # noqa: D102
         total = len(rows) * count

@@ -89,8 +89,8 @@ class Record:
 
 
 def _rank(kind: Any) -> int:
-    """Order in memory: short fields, hot floats, the rest, rare and tiny fields."""
-    return {Short: 0, Hot: 1, Rare: 3, Tiny: 4}.get(kind, 2)
+    """Order in memory: short and tiny fields, hot floats, the rest, rare fields."""
+    return {Short: 0, Tiny: 1, Hot: 2, Rare: 4}.get(kind, 3)
 
 
 @cache

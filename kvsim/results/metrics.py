@@ -48,10 +48,10 @@ def latencies(
     done = rows_where(requests, requests["finish_reason"] == FinishReason.FINISHED)
     ttft = done["first_token_time"] - done["arrival_time"] + front_end_latency
     e2el = done["finish_time"] - done["arrival_time"] + front_end_latency
-    gaps = done["num_output_tokens"] - 1
-    tpot = np.full(len(done), math.nan)
-    several = gaps > 0
-    tpot[several] = (done["finish_time"] - done["first_token_time"])[several] / gaps[several]
+    several = done["num_output_tokens"] > 1
+    tpot = done["finish_time"] - done["first_token_time"]
+    np.divide(tpot, done["num_output_tokens"] - 1, out=tpot, where=several)
+    tpot[~several] = math.nan
     return {"ttft": ttft, "tpot": tpot, "e2el": e2el}
 
 
@@ -132,8 +132,8 @@ def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tu
     -------
     Turns that could not be asked yet, and turns that are not the first of their session.
     """
-    order = np.argsort(session_id, kind="stable")
-    order = order[session_id[order] >= 0]
+    order = np.flatnonzero(session_id >= 0)
+    order = order[np.argsort(session_id[order], kind="stable")]
     is_later = session_id[order][1:] == session_id[order][:-1]
     later, before = order[1:][is_later], order[:-1][is_later]
     answered = requests["finish_time"][before] <= requests["arrival_time"][later]
@@ -215,7 +215,7 @@ def _statistics(name: str, seconds: NDArray[np.float64]) -> Summary:
     if not len(known):
         return {f"{kind}_{name}_ms": None for kind in ("mean", *PERCENTILES)}
     stats = {f"mean_{name}_ms": _ms(known.mean())}
-    found = np.percentile(known, list(PERCENTILES.values()))
+    found = np.percentile(known, list(PERCENTILES.values()), overwrite_input=True)
     return stats | {f"{k}_{name}_ms": _ms(v) for k, v in zip(PERCENTILES, found, strict=True)}
 
 

@@ -58,7 +58,7 @@ def describe(state: Replica, request: Request, row: int) -> None:
     request.output_content_id = trace.output_content_id[row]
     request.priority = trace.priority[row]
     request.cache_salt = trace.cache_salt[row]
-    request.num_samples = trace.num_samples[row]
+    request.num_samples = trace.num_samples[row] if trace.has_samples else 1
     request.id_rank = trace.id_rank[row] if trace.has_ranks else row
     if trace.has_loras:
         request.lora = trace.lora[row]

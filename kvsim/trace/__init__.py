@@ -14,6 +14,7 @@ from kvsim.trace.columns import (
     NOT_GIVEN,
     RowError,
     check_rows,
+    everywhere,
     read_accepted,
     read_codes,
     read_floats,
@@ -38,6 +39,8 @@ MAX_TOKENS = 2**24
 MIN_DURATION = 1e-9
 #: Most sequences of one request.
 MAX_SAMPLES = 64
+#: Rows that are hashed at once, since a column that says one thing everywhere is made for it.
+HASHED_AT_ONCE = 1 << 16
 #: Columns that count for the digest only where some request has them.
 SELDOM = (
     *("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts"),
@@ -178,8 +181,7 @@ class Trace:
 
         def column(name: str, values: ArrayLike | None, default: int) -> Ints:
             if values is None:
-                # Zeros take no room until somebody writes there.
-                return np.full(n, default, np.int64) if default else np.zeros(n, np.int64)
+                return everywhere(default, n)
             return read_ints(name, values, n)
 
         prompt = column("num_prompt_tokens", num_prompt_tokens, 0)
@@ -320,7 +322,9 @@ class Trace:
             if f.name in SELDOM and not self.has(f.name):
                 continue
             h.update(f.name.encode())
-            h.update(getattr(self, f.name).tobytes())
+            values = getattr(self, f.name)
+            for first in range(0, len(values), HASHED_AT_ONCE):
+                h.update(values[first : first + HASHED_AT_ONCE].tobytes())
         return h.hexdigest()[:16]
 
     # -- changing: each returns a new trace --------------------------------------------------
@@ -354,13 +358,13 @@ class Trace:
 
     def with_num_samples(self, num_samples: int) -> Trace:
         """Return the trace with that many sequences per request."""
-        samples = np.full(len(self), num_samples, dtype=np.int64)
+        samples = everywhere(num_samples, len(self))
         check_rows("num_samples", samples, (samples >= 1) & (samples <= MAX_SAMPLES), "1 to 64")
         return replace(self, num_samples=samples)._freeze()
 
     def with_single_outputs(self) -> Trace:
         """Return the trace with one output token per request: prompts, and no more."""
-        return replace(self, num_output_tokens=np.ones(len(self), dtype=np.int64))._freeze()
+        return replace(self, num_output_tokens=everywhere(1, len(self)))._freeze()
 
     def with_request_rate(self, request_rate: float) -> Trace:
         """Return the trace squeezed or stretched to a mean rate, starting at 0.

@@ -38,6 +38,14 @@ class RowError(ValueError):
         return f"row {self.row}: {self.name} {self.reason}"
 
 
+def everywhere(value: float, n: int) -> NDArray[Any]:
+    """Return a column that says one thing of every request; it takes no room.
+
+    Nor do zeros until somebody writes there, and compiled code can read those as they are.
+    """
+    return np.broadcast_to(np.asarray(value), n) if value else np.zeros(n, np.int64)
+
+
 def read_floats(name: str, values: ArrayLike) -> Floats:
     """Return numbers of one dimension.
 
@@ -110,7 +118,7 @@ def check_length(name: str, values: object, n: int, what: str) -> None:
 def read_codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | None, n: int) -> Ints:
     """Integers stay; texts become small distinct integers, in order of first appearance."""
     if given is None:
-        return np.zeros(n, dtype=np.int64)
+        return everywhere(0, n)
     check_length(name, given, n, "entry")
     if any(isinstance(s, str) for s in given):
         codes: dict[str, int] = {}
@@ -130,7 +138,7 @@ def read_tenants(
     """
     nobody = np.array([], dtype=np.str_)
     if given is None:
-        return np.full(n, NO_TENANT, dtype=np.int64), nobody
+        return everywhere(NO_TENANT, n), nobody
     check_length("tenant", given, n, "entry")
     if isinstance(given, np.ndarray):
         given = given.tolist()
@@ -150,7 +158,7 @@ def read_tenants(
 def read_shares(name: str, given: ArrayLike | None, n: int) -> Floats:
     """Return numbers, one per request, that most requests do not have."""
     if given is None:
-        return np.full(n, NOT_GIVEN)
+        return everywhere(NOT_GIVEN, n)
     array = read_floats(name, given)
     if len(array) != n:
         raise ValueError(f"{name} must have one entry per request ({n}), got {len(array)}")
@@ -159,9 +167,9 @@ def read_shares(name: str, given: ArrayLike | None, n: int) -> Floats:
 
 def read_accepted(given: Sequence[Sequence[int]] | None, n: int) -> tuple[Ints, Ints]:
     """Return offsets and counts of accepted drafts."""
-    offsets = np.zeros(n + 1, dtype=np.int64)
     if given is None:
-        return offsets, np.zeros(0, dtype=np.int64)
+        return everywhere(0, n + 1), np.zeros(0, dtype=np.int64)
+    offsets = np.zeros(n + 1, dtype=np.int64)
     check_length("accepted_drafts", given, n, "list")
     for row, counts in enumerate(given):
         whole = isinstance(counts, list | tuple) and all(type(c) is int and c >= 0 for c in counts)
