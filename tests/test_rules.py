@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from driving import in_turn as request
 from driving import kv_config
+from driving import request as urgent
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples, traces
@@ -19,6 +20,7 @@ from kvsim.kv.paged import PagedManager
 from kvsim.records.paged import CHUNKED, FULL, SLIDING
 from kvsim.records.request import Request
 from kvsim.rules.attention import admission_cap
+from kvsim.rules.batch import victim_place
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.sched.vllm import VllmScheduler
 
@@ -45,6 +47,17 @@ def test_a_dropped_victim_gives_its_tokens_back_to_the_budget():
     # 0 had one of two tokens; 1 needs a block, 0 goes, and its token serves 2.
     assert [r.request_id for r in plan.preempted] == [0]
     assert [r.request_id for r in plan.requests] == [1, 2]
+
+
+@pytest.mark.parametrize(("clock_ties", "place"), [(True, 0), (False, 2)])
+def test_of_equally_urgent_requests_the_first_goes_where_records_tie(clock_ties: bool, place: int):
+    """Python's max takes the first of equals; a trace's ids go on, lest two preempt for ever."""
+    sched = scheduler(20, policy="priority")
+    for index in range(3):
+        sched.add(urgent(index, 4, 8, priority=1))
+    sched.schedule(0.0)
+    sched.state.limits.clock_ties = clock_ties
+    assert victim_place(sched.state) == place
 
 
 class ThreeInFlight:
