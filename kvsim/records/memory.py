@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import mmap
 import os
+from bisect import bisect, insort
 from copy import deepcopy
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -136,6 +138,18 @@ class Flat:
 
     def __init__(self) -> None:
         self.lists: dict[int, Numbers | Views] = {}  # by address
+        self._shared: list[tuple[int, int, Numbers | Views]] = []  # address, items of each, whole
+
+    def list_at(self, address: int) -> Any:
+        """Return the list that lies at an address; () for none.
+
+        Shares of one list are made when they are asked for: there may be a million.
+        """
+        if address in self.lists or not address:
+            return self.lists.get(address, ())
+        first, count, whole = self._shared[bisect(self._shared, address, key=itemgetter(0)) - 1]
+        place = (address - first) // whole.array.strides[0]
+        return whole[place : place + count]
 
     def one(self, record: type[R]) -> R:  # noqa: D102
         return View(filled(record, 1), record, self)  # type: ignore[return-value]
@@ -168,11 +182,11 @@ class Flat:
         total = len(rows) * count
         whole: Any = self.ints(total) if item is int else self.records(item, total)
         size = whole.array.strides[0] * count
-        addresses = whole.array.ctypes.data + size * np.arange(len(rows))
-        rows.array[name]["address"] = addresses if count else 0
+        first = whole.array.ctypes.data
+        rows.array[name]["address"] = first + size * np.arange(len(rows)) if count else 0
         rows.array[name]["length"] = count
-        shares = (whole[first : first + count] for first in range(0, total, count or 1))
-        self.lists.update(zip(addresses.tolist(), shares, strict=bool(count)))
+        if total:
+            insort(self._shared, (first, count, whole), key=itemgetter(0))
         return whole
 
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
@@ -272,7 +286,7 @@ class View:
         if is_record(kind):
             return View(value, kind, self._memory)
         if item_of(kind) is not None:
-            return self._memory.lists.get(int(value["address"][0]), ())
+            return self._memory.list_at(int(value["address"][0]))
         return bool(value[0]) if kind is bool else value[0].item()
 
     def __setattr__(self, name: str, value: Any) -> None:
