@@ -203,6 +203,7 @@ class Config(Validated, SglangOptions):
     encoder_cache_size: Annotated[int, Field(ge=0)] = Field(
         0, description="tokens of image or audio encoder outputs kept on the GPU"
     )
+    disable_chunked_mm_input: bool = Field(False, description="no chunk ends inside an image")
     enforce_eager: bool = Field(False, description="no CUDA graphs: their memory is free")
     max_cudagraph_capture_size: Annotated[int, Field(ge=0)] | None = Field(
         None, description="most tokens of a step in a CUDA graph; 2 x max_num_seqs, at most 512"

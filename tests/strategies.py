@@ -19,6 +19,7 @@ from kvsim.fleet.router import ROUTERS
 from kvsim.kv.manager import ALLOCATORS as ALLOCATOR_REGISTRY
 from kvsim.sched.scheduler import SCHEDULERS as SCHEDULER_REGISTRY
 from kvsim.trace import Trace
+from kvsim.trace.items import read_items
 
 #: Allocators with the parameters that small pools want, or that change what they do.
 VARIANTS = (
@@ -138,6 +139,20 @@ def with_seldom(trace: Trace, *, adapters: bool) -> Trace:
         accept_offsets=np.cumsum([0, *map(len, recorded)]),
         accepted_drafts=np.array([c for counts in recorded for c in counts], np.int64),
     )
+
+
+def with_items(trace: Trace) -> Trace:
+    """Give prompts parts that an encoder computes: the middle of most of their segments."""
+    items = []
+    for row in range(len(trace)):
+        first, own = 0, []
+        for _, _, length in trace.segments_of(row):
+            if (row + length) % 4:
+                own.append((first + length // 4, -(-length // 2)))
+            first += length
+        items.append(own)
+    offsets, start, length = read_items(items, len(trace))
+    return replace(trace, item_offsets=offsets, item_start=start, item_num_tokens=length)
 
 
 def policies_of(scheduler: str) -> list[str]:

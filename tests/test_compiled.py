@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import examples, traces, with_seldom
+from strategies import examples, traces, with_items, with_seldom
 
 import kvsim
 import workloads
@@ -180,9 +180,25 @@ FAMILIES = {
         prefill_schedule_interval=[0, 3],
         max_num_scheduled_tokens=[None, 5],
     ),
+    "images": family(
+        model=[
+            like("llama-3-8b", num_tower_params=10**8),
+            *(like("gemma-3-4b", window=w) for w in WINDOWS),
+        ],
+        encoder_cache_size=[0, 8, 40],
+        speculative_config=[None, None, {"method": "eagle3", "num_speculative_tokens": 2}],
+        num_lookahead_tokens=[0],
+    ),
 }
 #: Families whose requests have adapters, grammars and an acceptance of their own.
 SELDOM = ("speculation", "adapters")
+
+
+def of_family(trace: Trace, name: str) -> Trace:
+    """Give requests what only those of a family have."""
+    if name == "images":
+        return with_items(trace)
+    return with_seldom(trace, adapters=name == "adapters") if name in SELDOM else trace
 
 
 @st.composite
@@ -231,7 +247,7 @@ def configured(draw: st.DrawFn, name: str) -> dict[str, Any]:
             options["enable_chunked_prefill"] = False
             options["max_num_batched_tokens"] = max(budget, options["max_model_len"])
     options |= given
-    if "speculative_config" in given:
+    if given.get("speculative_config"):
         if given["speculative_config"]["method"] == "ngram":
             options["async_scheduling"] = False
         options["max_num_batched_tokens"] = max(options["max_num_batched_tokens"], 8)
@@ -268,8 +284,7 @@ def test_both_engines_agree_to_the_bit(name: str) -> None:
     @examples(40)
     @given(trace=traces(max_requests=30), options=configured(name))
     def agree(trace: Trace, options: dict[str, Any]) -> None:
-        if name in SELDOM:
-            trace = with_seldom(trace, adapters=name == "adapters")
+        trace = of_family(trace, name)
         python, compiled = both(trace, **options)
         assert_equal(python, compiled)
         seen["runs"] += 1
@@ -323,8 +338,7 @@ def test_both_engines_agree_when_memory_is_short(name: str) -> None:
     @given(case=short_of_memory(name))
     def agree(case: tuple[Trace, dict[str, Any]]) -> None:
         trace, options = case
-        if name in SELDOM:
-            trace = with_seldom(trace, adapters=name == "adapters")
+        trace = of_family(trace, name)
         python, compiled = both(trace, **options)
         assert_equal(python, compiled)
         check_result(compiled)

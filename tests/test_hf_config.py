@@ -34,7 +34,11 @@ def write(tmp_path: Path) -> Write:
 
 def shape(spec: ModelSpec) -> dict[str, Any]:
     origin = {"name", "hf_id", "source", "aliases"}
-    origin |= {"quantized_parts", "num_tower_params"}  # the catalogue knows of several formats
+    origin |= {
+        "quantized_parts",
+        "num_tower_params",
+        "patches_per_token",
+    }  # the catalogue knows of several formats
     names = {field.name for field in dataclasses.fields(spec)} - origin
     return {name: getattr(spec, name) for name in names}
 
@@ -421,3 +425,14 @@ def test_hybrids_that_cannot_be_read_say_why(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         read_hf_config(write(base, **changes))
+
+
+def test_patches_of_a_token_follow_from_merger_or_image_size(tmp_path: Path) -> None:
+    gemma = {"image_size": 896, "patch_size": 14, "hidden_size": 1152, "num_hidden_layers": 27}
+    text = json.loads((CONFIGS / "gemma-3-4b.json").read_text(encoding="utf-8"))
+    whole = text | {"vision_config": gemma}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(whole | {"mm_tokens_per_image": 256}), encoding="utf-8")
+    read = read_hf_config(file)
+    assert read.patches_per_token == get_model("gemma-3-4b").patches_per_token == 16
+    assert read_hf_config(CONFIGS / "kimi-k2.5.json").patches_per_token == 2 * 2

@@ -21,6 +21,7 @@ from workloads.generators import (
     sharegpt,
     uniform,
 )
+from workloads.images import random_mm
 from workloads.prefixes import shared_prefix
 from workloads.readers import Loaded, formats, load, read
 from workloads.registry import WORKLOADS, generate
@@ -39,6 +40,7 @@ __all__ = [
     "load",
     "multi_turn",
     "random",
+    "random_mm",
     "read",
     "save",
     "shared_prefix",

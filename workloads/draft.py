@@ -89,6 +89,7 @@ class Draft:
     grammar_time: Sequence[float] | None = None
     acceptance_rate: Sequence[float] | None = None
     accepted_drafts: Sequence[Sequence[int]] | None = None
+    encoder_items: Sequence[Sequence[tuple[int, int]]] | None = None
     tenant: Sequence[int | str | None] | None = None
     places: Sequence[int] | None = None
     pace: Pace = field(default_factory=Pace)

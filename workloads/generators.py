@@ -200,11 +200,13 @@ def random(
     if not 0 <= ratio <= 1:
         raise ValueError(f"range_ratio must be 0 to 1, got {ratio}")
     low, high = (1 - ratio, 1 + ratio) if symmetric else (ratio, 1.0)
-    of_prompts, of_outputs = (
-        Uniform(max(math.floor(low * length), 1), math.ceil(high * length))
-        for length in (input_len, output_len)
-    )
-    return _independent((of_prompts, of_outputs), num_requests, request_rate, seed, arrival)
+    lengths = between(low, high, input_len), between(low, high, output_len)
+    return _independent(lengths, num_requests, request_rate, seed, arrival)
+
+
+def between(low: float, high: float, length: int) -> Uniform:
+    """Return lengths from one share of a length to another, at least 1."""
+    return Uniform(max(math.floor(low * length), 1), math.ceil(high * length))
 
 
 @WORKLOADS.register("fixed")

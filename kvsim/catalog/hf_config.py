@@ -15,7 +15,7 @@ from kvsim.catalog.hf_experts import EXPERTS
 from kvsim.catalog.hf_families import FAMILIES, Config
 from kvsim.catalog.hf_hybrids import HYBRIDS
 from kvsim.catalog.hf_quantization import quantization_of
-from kvsim.catalog.hf_towers import num_tower_params
+from kvsim.catalog.hf_towers import num_tower_params, patches_per_token
 from kvsim.catalog.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
         **quantization_of(config),
     }
     fields["num_tower_params"] = num_tower_params(whole, fields["hidden_size"])
+    if fields["num_tower_params"]:
+        fields["patches_per_token"] = patches_per_token(whole)
     try:
         return ModelSpec(source=str(file), **_names(config, file), **fields)
     except ValueError as error:

@@ -67,6 +67,15 @@ def _projector(tower: Mapping[str, Any], kind: str, hidden: int, text_hidden: in
     return 3 * hidden + hidden * text_hidden
 
 
+def patches_per_token(config: Config) -> int:
+    """Return how many patches of a file's vision tower make one token of a prompt."""
+    tower, tokens = config.get("vision_config"), config.get("mm_tokens_per_image")
+    if not isinstance(tower, dict):
+        return 4
+    side = _first(tower, "image_size") // _first(tower, "patch_size", default=14)
+    return side * side // tokens if isinstance(tokens, int) and side else _merged_patches(tower)
+
+
 def _merged_patches(tower: Mapping[str, Any]) -> int:
     kernel = tower.get("merge_kernel_size")
     if isinstance(kernel, list) and len(kernel) == 2:

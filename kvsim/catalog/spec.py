@@ -113,6 +113,8 @@ class ModelSpec:
         Parameters of the text backbone that no other field gives: embeddings per layer, scales.
     num_tower_params
         Those of vision and audio towers and their projectors, loaded beside the text backbone.
+    patches_per_token
+        Patches of the vision tower that make one token of a prompt; 2 x 2 in most mergers.
     aliases
         Other names the catalogue answers to, in lower case.
 
@@ -184,6 +186,7 @@ class ModelSpec:
     kv_cache_dtype: str | None = None
     num_other_params: int = 0
     num_tower_params: int = 0
+    patches_per_token: int = 4
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

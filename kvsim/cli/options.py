@@ -65,6 +65,7 @@ SECTIONS = {
         "prefill_schedule_interval",
         "enable_chunked_prefill",
         "async_scheduling",
+        "disable_chunked_mm_input",
     ),
     "Speculation and adapters": (
         "speculative_config",

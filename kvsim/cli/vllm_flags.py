@@ -64,7 +64,6 @@ NOT_MODELLED = {
     "--prefill-context-parallel-size": "context parallelism",
     "--enable-dbo": "dual batch overlap",
     "--enable-sleep-mode": "sleep mode",
-    "--disable-chunked-mm-input": "multimodal inputs",
 }
 
 

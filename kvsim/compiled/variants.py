@@ -27,6 +27,7 @@ PLAIN = {
     "Limits.has_encoder": 0,
     "Trace.has_ranks": 0,
     "Trace.has_loras": 0,
+    "Trace.has_samples": 0,
     "KV.manager": PAGED,
     "KV.num_groups": 1,
     "KV.num_specs": 1,

@@ -43,6 +43,9 @@ Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 #: SGMV, arXiv 2310.18547, which vLLM's kernels follow).
 ADAPTER_KERNELS = 2 * NUM_GEMMS
 
+#: Layers of a vision tower: SigLIP so400m, MoonViT and Qwen3-VL's have 27 (their config.json).
+TOWER_LAYERS = 27
+
 #: What a subclass may price in another way, at the price of the compiled engine.
 PARTS = (
     *("step", "times", "gemms", "lm_head", "decode_attention", "prefill_attention"),
@@ -62,6 +65,7 @@ class StepTimes(NamedTuple):
     gemms: float
     lm_head: float
     adapters: float
+    encoder: float
     swap: float
     decode_attention: float
     prefill_attention: float
@@ -147,6 +151,7 @@ class RooflineCost:
         record.uncaptured_time += routed_layers(config) * rate.uncaptured_experts
         record.step_time += layers * (rate.layer_launch + self.gemm_launches)
         record.step_time += _other_launches(config, rate)
+        lay_out_encoder(record, config, rate)
         if config.adapter is not None:
             record.adapter_bytes = float(config.adapter.num_bytes)
             record.adapter_flops = config.adapter.token_flops
@@ -188,6 +193,7 @@ class RooflineCost:
             self.gemms(work),
             self.lm_head(work) if work.num_sampled else 0.0,
             rules.adapter_time(self.record, work),
+            rules.encoder_time(self.record, work),
             rules.swap_time(self.record, work.swapped_bytes),
             self.decode_attention(work) if work.num_decodes else 0.0,
             self.prefill_attention(work) if work.num_prefill_tokens else 0.0,
@@ -217,6 +223,18 @@ class RooflineCost:
     def all_reduces(self, work: Work) -> float:
         """Seconds of adding up what the GPUs of a tensor-parallel group have."""
         return rules.all_reduce_time(self.record, work)
+
+
+def lay_out_encoder(record: Cost, config: CostConfig, rate: Efficiency) -> None:
+    """Write what a pass of the model's encoder costs: all weights once, all patches through them.
+
+    Towers stay in 16 bits and are cut over tensor-parallel ranks (vLLM's ``mm_encoder_tp_mode``).
+    Attention among patches is left out, and no measured run checks the rest.
+    """
+    params = config.encoder_params / config.tensor_parallel_size
+    record.encoder_bytes = params * DTYPE_BYTES[config.dtype]
+    record.encoder_token_flops = 2.0 * params * config.model.patches_per_token
+    record.encoder_launch = TOWER_LAYERS * rate.uncaptured_layer
 
 
 def copy_numbers(given: Record, to: Record) -> None:

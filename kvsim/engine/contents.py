@@ -10,6 +10,7 @@ import numpy as np
 from kvsim.records.encoder import Item
 from kvsim.records.memory import Flat, Views
 from kvsim.records.request import Request, Segment
+from kvsim.trace.items import contents_of_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,7 +80,10 @@ class Contents:
                 lists["id_rank"] = text_ranks(map(str, range(len(trace))))
             lists |= _seldom(trace)
             columns = (trace.segment_content_id, trace.segment_start, trace.segment_num_tokens)
-            _contents[trace] = cls(lists, segment_rows(*columns))
+            items = None
+            if trace.has("item_start"):
+                items, lists["item_offsets"] = item_rows(trace), trace.item_offsets
+            _contents[trace] = cls(lists, segment_rows(*columns), items)
         return _contents[trace]
 
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
@@ -139,6 +143,14 @@ def segment_rows(content_id: Any, start: Any, num_tokens: Any) -> NDArray[Any]:
     """Return segments given by columns."""
     rows = np.zeros(len(content_id), dtype=Segment.dtype())
     rows["content_id"], rows["start"], rows["num_tokens"] = content_id, start, num_tokens
+    return rows
+
+
+def item_rows(trace: Trace) -> NDArray[Any]:
+    """Return the parts of prompts that an encoder computes."""
+    rows = np.zeros(len(trace.item_start), dtype=Item.dtype())
+    rows["content"] = contents_of_items(trace)
+    rows["offset"], rows["num_tokens"] = trace.item_start, trace.item_num_tokens
     return rows
 
 

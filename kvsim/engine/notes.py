@@ -66,6 +66,11 @@ def _not_priced(setup: Setup) -> list[str]:
         said.append("sparse attention: not fitted on its kernels; choosing keys takes no time")
     if model.num_state_layers and model.state_form != "gdn":
         said.append(f"{model.state_form} layers: priced with the kernels of gated delta nets")
+    if setup.scheduler_config.encoder_inputs is not None:
+        said.append(
+            "image encoder: its GEMMs at the card's rates, without attention among patches; no "
+            "measured run checks it"
+        )
     if model.moe_latent_size:
         said.append("latent experts: the kernels between their widths are not priced")
     return said

@@ -31,7 +31,9 @@ from kvsim.engine.sglang import check_layers, check_pair, of_engine, settings_of
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import SGLANG, VLLM
+from kvsim.records.kv import PAGED
 from kvsim.registry import parse_spec
+from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.fairness import fairness_of
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, scheduler_type
 
@@ -110,6 +112,42 @@ class Setup(Parts):
                 f"num_samples {self.config.num_samples}: more than max_num_seqs {smallest}"
             )
         return replace(self, kv_config=kv_config, kv=kv)
+
+    def for_items(self, longest: int) -> Setup:
+        """Return the same for prompts with parts that an encoder computes, of so many tokens.
+
+        As vLLM, a step may encode max_num_batched_tokens, and as many stay in the cache unless
+        encoder_cache_size says more; the longest part fits in any case.
+
+        Raises
+        ------
+        ValueError
+            If the scheduler knows no encoder, or could never compute the longest part.
+        """
+        given, config = self.scheduler_config, self.config
+        if self.scheduler_type.rules_of != VLLM or getattr(self.kv, "rules_of", None) != PAGED:
+            raise ValueError(
+                f"trace: requests have items for an encoder, and {config.allocator} under "
+                f"scheduler {self.scheduler!r} knows none; paged under vllm does"
+            )
+        most = given.max_num_batched_tokens
+        chunk = min(
+            most,
+            given.long_prefill_token_threshold or most,
+            given.max_num_scheduled_tokens or most,
+        )
+        if config.disable_chunked_mm_input and longest > chunk:
+            raise ValueError(
+                f"disable_chunked_mm_input: the trace has an item of {longest} tokens, and no "
+                f"chunk is longer than {chunk}; it would never be computed"
+            )
+        encoder = EncoderConfig(
+            budget=max(most, longest),
+            cache_size=max(config.encoder_cache_size or most, longest),
+            disable_chunked_mm_input=config.disable_chunked_mm_input,
+            names_blocks=False,
+        )
+        return replace(self, scheduler_config=replace(given, encoder_inputs=encoder))
 
 
 def with_events(setup: Setup) -> Setup:
@@ -407,6 +445,7 @@ def _cost_config(
         captured_tokens=_captured_tokens(config, memory.limits.max_num_seqs),
         host_waits=host_waits,
         host_counts=version_of(config.vllm_version) <= LAST_COUNTING,
+        encoder_params=0 if config.language_model_only else memory.model.num_tower_params,
         adapter=_adapter(config, memory),
         speculation=config.speculative_config,
     )

@@ -96,6 +96,8 @@ def serve(
     elif setup.config.use_beam_search:
         raise ValueError("use_beam_search: every request has one sequence; give num_samples")
     check_columns(setup, trace)
+    if trace.has("item_start"):
+        setup = setup.for_items(int(trace.item_num_tokens.max()))
     watch = _watcher(on_progress)
     if setup.config.check_invariants and observer is None:
         observer = Checker()

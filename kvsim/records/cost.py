@@ -92,6 +92,7 @@ class Work(Record):
     num_drafts: int = 0  # of the tokens, those that are only proposed
     num_drafted: int = 0  # tokens to propose after it, per request
     touched: float = 0.0  # experts of a layer
+    num_encoded: int = 0  # tokens that an encoder computes
     num_adapters: int = 0  # LoRA adapters of the requests that run
     draft_pairs: int = 0  # query-key pairs of drafts, beside those of the tokens before them
     draft_keys: int = 0  # tokens whose KV the drafter reads
@@ -151,6 +152,9 @@ class Cost(Record):
     one_shot_token: float = 0.0
     two_shot: float = 0.0
     two_shot_token: float = 0.0
+    encoder_launch: float = 0.0  # least time of a pass of an image or audio encoder
+    encoder_bytes: float = 0.0  # of its weights
+    encoder_token_flops: float = 0.0
     adapter_launch: float = 0.0  # of a step with any LoRA adapter
     adapter_bytes: float = 0.0  # of one
     adapter_flops: float = 0.0  # per token

@@ -47,5 +47,7 @@ class Encoder(Record):
     encoded: list[int] = field(default_factory=list)  # items of the step
     owners: list[int] = field(default_factory=list)  # and whose they are
     num_encoded: int = 0
+    num_step_tokens: int = 0  # that the step encodes
+    is_met: list[int] = field(default_factory=list)  # by item: some step has looked for it
     evicted: list[int] = field(default_factory=list)  # contents, since the last step
     num_evicted: int = 0

@@ -190,6 +190,10 @@ class Totals(Record):
     num_external_tokens: int = 0  # that a connector had, of admitted requests
     num_loads: int = 0  # that requests waited for
     loading_seconds: float = 0.0  # requests that waited for loads, over time
+    num_encoder_items: int = 0  # of prompts, when they were first scheduled
+    num_found_items: int = 0  # of those, the ones whose contents were encoded already
+    num_encoded_items: int = 0
+    num_encoded_tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -252,6 +252,12 @@ def run_table(
             wait = number(s["mean_kv_load_ms"], 1)
             line += f"; {number(s['num_kv_loads'])} loads, awaited for {wait} ms on average"
         lines.append(line)
+    if s["num_encoded_items"] is not None:
+        lines.append(
+            f"encoder: {number(s['num_encoded_items'])} items of "
+            f"{number(s['num_encoded_tokens'])} tokens; "
+            f"{percent(s['encoder_cache_hit_rate'])} % of all items were in its cache"
+        )
     lines += fleet_lines(s)
     if s["acceptance_rate"] is not None:
         lines.append(

@@ -154,6 +154,7 @@ def _counts(requests: NDArray[Any], total: Totals) -> Summary:
         ),
         **_acceptance(total),
         **_transfers(requests, total),
+        **_encoder(total),
     }
 
 
@@ -165,6 +166,16 @@ def _transfers(requests: NDArray[Any], total: Totals) -> Summary:
         "external_prefix_cache_hit_rate": _ratio(external, prompt) if external else None,
         "num_kv_loads": total.num_loads if external else None,
         "mean_kv_load_ms": None if wait is None else _ms(wait),
+    }
+
+
+def _encoder(total: Totals) -> Summary:
+    """Say what an encoder computed, and what was in its cache; None where there was nothing."""
+    items = total.num_encoder_items
+    return {
+        "num_encoded_items": total.num_encoded_items if items else None,
+        "num_encoded_tokens": total.num_encoded_tokens if items else None,
+        "encoder_cache_hit_rate": _ratio(total.num_found_items, items),
     }
 
 

@@ -89,6 +89,7 @@ def keep_item(state: Replica, place: int) -> None:
     if encoder.is_needed[place] > 0:
         return
     encoder.is_needed[place] = 1
+    meet_item(state, place, True)
     content = state.trace.items[place].content
     encoded = encoder.contents[content]
     encoded.num_references += 1
@@ -108,6 +109,7 @@ def encode_items(state: Replica, k: int) -> None:
         encoded.num_tokens = item.num_tokens
         encoded.num_references = 1
         encoder.is_needed[place] = 1
+        meet_item(state, place, False)
         encoder.num_free_tokens -= item.num_tokens
         encoder.num_reclaimable_tokens -= item.num_tokens
         forget_eviction(state, item.content)
@@ -118,6 +120,24 @@ def encode_items(state: Replica, k: int) -> None:
         keep_item(state, encoder.duplicates[n])
     if encoder.num_chosen > 0:  # what victims have given back since is lost, as in vLLM
         encoder.budget = encoder.budget_before - encoder.num_chosen_tokens
+
+
+def meet_item(state: Replica, place: int, is_found: bool) -> None:
+    """Count an item that is looked for the first time, and whether its content was there."""
+    if state.encoder.is_met[place] == 0:
+        state.encoder.is_met[place] = 1
+        state.totals.num_encoder_items += 1
+        state.totals.num_found_items += int(is_found)
+
+
+def count_encoded(state: Replica) -> None:
+    """Sum up what a step encodes, once it is decided."""
+    encoder, num_tokens = state.encoder, 0
+    for n in range(encoder.num_encoded):
+        num_tokens += state.trace.items[encoder.encoded[n]].num_tokens
+    encoder.num_step_tokens = num_tokens
+    state.totals.num_encoded_items += encoder.num_encoded
+    state.totals.num_encoded_tokens += num_tokens
 
 
 def forget_eviction(state: Replica, content: int) -> None:

@@ -73,6 +73,18 @@ def adapter_time(cost: Cost, work: Work) -> float:
     return cost.adapter_launch + gemm_time(cost.wide, moved, flops, work.num_tokens)
 
 
+def encoder_time(cost: Cost, work: Work) -> float:
+    """Seconds of an image or audio encoder's GEMMs: all items of a step in one pass.
+
+    No CUDA graph covers it, so it takes at least as long as its launches.
+    """
+    if work.num_encoded == 0:
+        return 0.0
+    flops = work.num_encoded * cost.encoder_token_flops
+    computing = gemm_time(cost.wide, cost.encoder_bytes, flops, work.num_encoded)
+    return max(computing, cost.encoder_launch)
+
+
 def head_time(cost: Cost, work: Work) -> float:
     """Seconds of the logits."""
     if work.num_sampled == 0:
@@ -129,6 +141,7 @@ def work_time(cost: Cost, work: Work) -> float:
     time += gemms_time(cost, work)
     time += head_time(cost, work)
     time += adapter_time(cost, work)
+    time += encoder_time(cost, work)
     time += swap_time(cost, work.swapped_bytes)
     time += decode_time(cost, work)
     time += prefill_time(cost, work)
@@ -206,6 +219,8 @@ def price(state: Replica, batch: Batch) -> float:
     cost.work.swapped_bytes = state.swapped_bytes
     if state.limits.max_loras > 0:
         cost.work.num_adapters = state.num_loras
+    if state.limits.has_encoder:
+        cost.work.num_encoded = state.encoder.num_step_tokens
     time = with_transfers(cost, work_time(cost, cost.work), state.kv.moved)
     if state.record_steps:
         cost.flops = total_flops(cost.work) / cost.num_stages

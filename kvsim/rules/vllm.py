@@ -23,7 +23,13 @@ from kvsim.rules.connector import (
     start_load,
 )
 from kvsim.rules.dlpm import match_prefixes, may_admit
-from kvsim.rules.encoder import begin_encoding, choose_items, encode_items, release_all
+from kvsim.rules.encoder import (
+    begin_encoding,
+    choose_items,
+    count_encoded,
+    encode_items,
+    release_all,
+)
 from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
 from kvsim.rules.kept import is_in_use
@@ -61,6 +67,8 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
     if state.num_preempted == 0:
         state.has_scheduled_running = batch.size > 0
         schedule_waiting(state, batch, threshold, held)
+    if limits.has_encoder:
+        count_encoded(state)
     if limits.prefill_schedule_interval > 1:
         note_cadence(state, batch, held)
     if limits.num_drafts > 0:

@@ -21,11 +21,14 @@ class EncoderConfig:
     budget : most tokens of a step (vLLM's max_num_encoder_input_tokens)
     cache_size : tokens of the cache (vLLM's encoder_cache_size)
     disable_chunked_mm_input : no chunk ends inside an item
+    names_blocks : items are in the names of the blocks they lie in, since the tokens in their place
+        are all alike; not where segments say what is in them
     """
 
     budget: int
     cache_size: int
     disable_chunked_mm_input: bool = False
+    names_blocks: bool = True
 
 
 def check_encoder(state: Replica) -> None:
@@ -63,7 +66,8 @@ def lay_out_encoder(state: Replica, memory: Memory, config: EncoderConfig | None
     """Show the items of the trace to the rules that read them; fill an empty encoder cache."""
     trace = state.trace
     num_items = len(trace.items)
-    for h in range(state.kv.num_holdings if num_items else 0):
+    names_blocks = num_items > 0 and (config is None or config.names_blocks)
+    for h in range(state.kv.num_holdings if names_blocks else 0):
         holding = state.kv.holdings[h]
         holding.has_items = True
         holding.items, holding.item_offsets = trace.items, trace.item_offsets
@@ -78,5 +82,5 @@ def lay_out_encoder(state: Replica, memory: Memory, config: EncoderConfig | None
     num_contents = 1 + max((trace.items[place].content for place in range(num_items)), default=0)
     encoder.contents = memory.records(Encoded, num_contents)
     encoder.evicted = memory.ints(num_contents)
-    for name in ("is_needed", "chosen", "duplicates", "encoded", "owners"):
+    for name in ("is_needed", "chosen", "duplicates", "encoded", "owners", "is_met"):
         setattr(encoder, name, memory.ints(num_items))

@@ -23,6 +23,7 @@ from kvsim.trace.columns import (
     read_shares,
     read_tenants,
 )
+from kvsim.trace.items import check_items, read_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +45,7 @@ HASHED_AT_ONCE = 1 << 16
 #: Columns that count for the digest only where some request has them.
 SELDOM = (
     *("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts"),
-    *("tenant", "tenant_names"),
+    *("item_offsets", "item_start", "item_num_tokens", "tenant", "tenant_names"),
 )
 
 
@@ -95,6 +96,11 @@ class Trace:
         Rows of ``accepted_drafts`` that belong to each request.
     accepted_drafts : int64
         Drafts accepted, verification by verification, over and over; they win over a rate.
+    item_offsets : int64, len(trace) + 1
+        Rows of the two item arrays that belong to each request.
+    item_start, item_num_tokens : int64
+        Parts of prompts that an encoder computes, such as images, by first token and length. Each
+        lies within one segment, which says what is in it; two of the same content are encoded once.
     tenant : int64
         Whom the request is served for, as fair schedulers count; -1 is nobody. Where tenants have
         names, their places in ``tenant_names``.
@@ -118,6 +124,9 @@ class Trace:
     acceptance_rate: Floats
     accept_offsets: Ints
     accepted_drafts: Ints
+    item_offsets: Ints
+    item_start: Ints
+    item_num_tokens: Ints
     tenant: Ints
     tenant_names: NDArray[np.str_]
 
@@ -140,6 +149,7 @@ class Trace:
         grammar_time: ArrayLike | None = None,
         acceptance_rate: ArrayLike | None = None,
         accepted_drafts: Sequence[Sequence[int]] | None = None,
+        encoder_items: Sequence[Iterable[tuple[int, int]]] | None = None,
         tenant: Sequence[int | str | None] | NDArray[Any] | None = None,
         sample_output_tokens: Sequence[Sequence[int]] | None = None,
     ) -> Trace:
@@ -160,6 +170,8 @@ class Trace:
             At least 0, the rate at most 1; -1 where there is none.
         accepted_drafts : n lists of whole numbers, optional
             Empty where nothing is recorded.
+        encoder_items : n lists of (start, num_tokens), optional
+            In order, without overlap; empty where a prompt is all text.
         tenant : shape (n,), optional
             Integers from 0 on, or texts; None, -1 and "" are no tenant.
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
@@ -191,6 +203,7 @@ class Trace:
             output_content = column("output_content_id", output_content_id, 0)
             check_rows("output_content_id", output_content, output_content >= 0, "at least 0")
         accept_offsets, accepted = read_accepted(accepted_drafts, n)
+        item_offsets, item_start, item_length = read_items(encoder_items, n)
         tenants, tenant_names = read_tenants(tenant, n)
         trace = cls(
             arrival_time=arrival,
@@ -210,6 +223,9 @@ class Trace:
             acceptance_rate=read_shares("acceptance_rate", acceptance_rate, n),
             accept_offsets=accept_offsets,
             accepted_drafts=accepted,
+            item_offsets=item_offsets,
+            item_start=item_start,
+            item_num_tokens=item_length,
             tenant=tenants,
             tenant_names=tenant_names,
         )
@@ -234,6 +250,7 @@ class Trace:
             ok = (values == NOT_GIVEN) | ((values >= 0) & (values <= most) & np.isfinite(values))
             allowed = "at least 0" if most > 1 else "0 to 1"
             check_rows(name, values, ok, f"{allowed}, or -1 for none")
+        check_items(self)
         if not self.has_segments:
             return
         content, start, length = (
@@ -278,7 +295,7 @@ class Trace:
     def has(self, name: str) -> bool:
         """Whether some request has what a column that is seldom used says."""
         values = getattr(self, name)
-        if name in ("accepted_drafts", "tenant_names"):
+        if name in ("accepted_drafts", "item_start", "item_num_tokens", "tenant_names"):
             return len(values) > 0
         none = NO_TENANT if name == "tenant" else NOT_GIVEN if values.dtype.kind == "f" else 0
         return bool((values != none).any())
@@ -338,7 +355,7 @@ class Trace:
             raise ValueError(f"a slice of a trace needs step 1 and at least one row, got {rows}")
         changed: dict[str, NDArray[Any]] = {}
         for f in fields(self):
-            if not f.name.startswith(("segment_", "accept_off", "accepted", "tenant_")):
+            if not f.name.startswith(("segment_", "accept_off", "accepted", "item_", "tenant_")):
                 changed[f.name] = getattr(self, f.name)[start:stop].copy()
         fresh = changed["output_content_id"] < 0
         changed["output_content_id"][fresh] += 2 * start
@@ -351,6 +368,10 @@ class Trace:
         first, last = self.accept_offsets[start], self.accept_offsets[stop]
         changed["accept_offsets"] = self.accept_offsets[start : stop + 1] - first
         changed["accepted_drafts"] = self.accepted_drafts[first:last].copy()
+        first, last = self.item_offsets[start], self.item_offsets[stop]
+        changed["item_offsets"] = self.item_offsets[start : stop + 1] - first
+        for name in ("item_start", "item_num_tokens"):
+            changed[name] = getattr(self, name)[first:last].copy()
         if self.has("tenant_names"):  # those that are there, as if the slice were read from a file
             rest = [self.tenant_of(row) for row in range(start, stop)]
             changed["tenant"], changed["tenant_names"] = read_tenants(rest, stop - start)

@@ -3,9 +3,9 @@
 ``arrival_time``, ``num_prompt_tokens`` and ``num_output_tokens`` are always there, the others only
 where they differ from the default. ``segments`` holds one list of
 ``[content_id, start, num_tokens]`` per request, as JSON text inside a CSV file, ``accepted_drafts``
-one list of counts. ``tenant`` holds numbers or names. Writing and reading
-back gives the same digest: floats are written with all their digits. Reading is the business of
-``workloads.load``, which knows the public formats too.
+one list of counts, ``encoder_items`` lists of ``[start, num_tokens]``. ``tenant`` holds numbers or
+names. Writing and reading back gives the same digest: floats are written with all their digits.
+Reading is the business of ``workloads.load``, which knows the public formats too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kvsim.files import write_whole
+from kvsim.trace.items import item_lists
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ DEFAULTS = {"priority": 0, "cache_salt": 0, "session_id": -1, "num_samples": 1, 
 #: And columns of floats that are -1 where a request has no such thing.
 FLOATS = ("grammar_time", "acceptance_rate")
 #: Columns of lists, JSON text inside a CSV file.
-LISTS = ("segments", "accepted_drafts")
+LISTS = ("segments", "accepted_drafts", "encoder_items")
 OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", "tenant", *LISTS)
 
 
@@ -57,6 +58,8 @@ def columns_of(trace: Trace) -> Columns:
     if trace.has("accepted_drafts"):
         accepted, offsets = trace.accepted_drafts.tolist(), trace.accept_offsets.tolist()
         columns["accepted_drafts"] = [accepted[a:b] for a, b in pairwise(offsets)]
+    if trace.has("item_start"):
+        columns["encoder_items"] = item_lists(trace)
     return columns
 
 

@@ -44,6 +44,8 @@ def read_own(table: Table) -> Draft:
     if "accepted_drafts" in table:
         allowed = "a list of whole numbers of at least 0"
         optional["accepted_drafts"] = table.convert("accepted_drafts", _counts, allowed)
+    if "encoder_items" in table:
+        optional["encoder_items"] = table.convert("encoder_items", _items, "a list of [start, n]")
     prompt, output = table.tokens("num_prompt_tokens"), table.tokens("num_output_tokens")
     return Draft(prompt, output, arrival_time=table.floats("arrival_time"), **optional)
 
@@ -73,6 +75,14 @@ def _counts(cell: Any) -> list[int]:
     if not all(type(count) is int and count >= 0 for count in counts):
         raise ValueError
     return list(counts)
+
+
+def _items(cell: Any) -> list[tuple[int, int]]:
+    pairs = json.loads(cell) if isinstance(cell, str) and cell else cell
+    items = [(start, length) for start, length in pairs or ()]
+    if not all(type(number) is int and 0 <= number < 2**63 for item in items for number in item):
+        raise ValueError
+    return items
 
 
 def _segments(cell: Any) -> list[Piece]:
