@@ -33,6 +33,7 @@ TESTS = (
     "mamba",
     "connector",
     "encoder",
+    "images",
     "kv_events",
 )
 
@@ -260,6 +261,10 @@ MUTANTS = [
     Mutant("28 not those under way", ENCODER, "request.num_computed_tokens - request.num_placeholders", "request.num_computed_tokens"),
     Mutant("28 ended: all are let go", ENGINE, "        release_all(state, request)\n    if request.status != RUNNING", "        pass\n    if request.status != RUNNING"),
     Mutant("28 preempted: all are let go", ENCODER, "    release_all(state, state.requests[k])\n", ""),
+    Mutant("28 an item is met once", ENCODER, "    if state.encoder.is_met[place] == 0:\n", "    if True:\n"),
+    Mutant("28 a content that is there is found", ENCODER, "    meet_item(state, place, True)\n", "    meet_item(state, place, False)\n"),
+    Mutant("28 tokens that a step encodes", ENCODER, "    encoder.num_step_tokens = num_tokens\n", ""),
+    Mutant("28 no graph covers an encoder", "rules/price.py", "    return max(computing, cost.encoder_launch)\n", "    return computing\n"),
     Mutant("28 let go, but findable", ENCODER, "            if encoded.num_references == 0:\n                append", "            if encoded.num_references == 0:\n                encoded.is_cached = False\n                append"),
     Mutant("28 names cover items", KEYS, "            key = add_items(key, holding, request.request_id, k * block_size, stop)\n", "            pass\n"),
     Mutant("28 where items begin", KEYS, "item.offset - start)\n    return key", "0)\n    return key"),
