@@ -215,6 +215,7 @@ def test_random_mm_is_text_and_then_images():
 def test_an_item_that_is_computed_again_counts_once_in_the_hit_rate():
     """The second request is preempted; its image is still in the cache when it comes back."""
     trace = Trace.from_arrays([0, 0], [64, 64], [120, 120], encoder_items=[[(0, 32)], [(0, 32)]])
-    found = served(trace, num_gpu_blocks_override=6 * 20, block_size=16, max_num_seqs=2).summary
+    options = {"num_gpu_blocks_override": 120, "max_num_seqs": 2, "enable_prefix_caching": False}
+    found = served(trace, **options).summary
     assert found["num_preemptions"] > 0
     assert (found["num_encoded_items"], found["encoder_cache_hit_rate"]) == (2, 0.0)
