@@ -194,6 +194,7 @@ class Totals(Record):
     num_found_items: int = 0  # of those, the ones whose contents were encoded already
     num_encoded_items: int = 0
     num_encoded_tokens: int = 0
+    num_adapter_switches: int = 0  # that joined a batch
 
 
 @dataclass(slots=True)

@@ -31,6 +31,8 @@ def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
             runs.save(temporary)
             for name, draw in plot.FIGURES.items():
                 draw(runs).savefig(temporary / f"{name}.png", dpi=130)
+            if plot.has_features(runs):
+                plot.features(runs).savefig(temporary / "features.png", dpi=130)
             if isinstance(runs, Result) and is_fleet(runs):
                 plot.fleet(runs).savefig(temporary / "fleet.png", dpi=130)
     except OSError as error:

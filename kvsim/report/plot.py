@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvsim.kv.usage import HELD, WHOLE, Cause
-from kvsim.report import plot_budget, plot_fleet, plot_roofline
+from kvsim.report import plot_budget, plot_features, plot_fleet, plot_roofline
 from kvsim.report.colours import CAUSES, DARK, LINES, STYLES
 from kvsim.report.title import deployment, served
 from kvsim.results.comparison import Comparison
@@ -232,6 +232,16 @@ def latency(runs: Runs) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure
+
+
+def features(runs: Runs) -> Figure:
+    """Draw what is switched on beside the cache: drafts, connectors, host copies, images."""
+    return plot_features.features(_named(runs))
+
+
+def has_features(runs: Runs) -> bool:
+    """Whether any of it is on."""
+    return bool(plot_features.shown(_named(runs)))
 
 
 def _log_seconds(axes: Axes) -> None:

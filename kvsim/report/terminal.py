@@ -264,6 +264,8 @@ def run_table(
             f"drafts: {percent(s['acceptance_rate'])} % accepted, "
             f"{number(s['mean_acceptance_length'], 2)} tokens per verification"
         )
+    if s["num_adapter_switches"] is not None:
+        lines.append(f"adapters: {number(s['num_adapter_switches'])} times one joined the batch")
     if s["request_goodput"] is not None:
         lines.append(
             f"goodput {number(s['request_goodput'], 2)} requests/s over the whole run; "

@@ -155,6 +155,7 @@ def _counts(requests: NDArray[Any], total: Totals) -> Summary:
         **_acceptance(total),
         **_transfers(requests, total),
         **_encoder(total),
+        "num_adapter_switches": total.num_adapter_switches or None,
     }
 
 

@@ -37,7 +37,7 @@ LEGENDS = {
 OWNED = (
     *(f"{name}.parquet" for name in TABLES),
     *("memory_map.npy", "tenant.npy", "config.toml", "provenance.json", "summary.json"),
-    *("waste.png", "memory.png", "memory_map.png", "latency.png", "fleet.png"),
+    *("waste.png", "memory.png", "memory_map.png", "latency.png", "fleet.png", "features.png"),
 )
 
 

@@ -23,6 +23,12 @@ def add_lora(state: Replica, request: Request) -> None:
         state.num_loras += 1
 
 
+def note_switch(state: Replica, request: Request) -> None:
+    """Count an adapter that nobody in the batch had before an admitted request."""
+    if request.lora > 0 and not has_lora(state, request.lora):
+        state.totals.num_adapter_switches += 1
+
+
 def has_lora(state: Replica, lora: int) -> bool:
     """Whether the batch holds an adapter already."""
     found = False

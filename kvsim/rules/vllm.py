@@ -34,7 +34,7 @@ from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
 from kvsim.rules.kept import is_in_use
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
-from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras
+from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras, note_switch
 from kvsim.rules.queue import defer
 from kvsim.rules.replay import num_replayed, worth_replaying
 from kvsim.rules.speculation import add_drafts, expect_drafts, is_padded, without_lookahead
@@ -260,6 +260,7 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         budget -= num_tokens
         inputs -= num_tokens + limits.num_draft_slots
         if limits.max_loras > 0:
+            note_switch(state, request)
             add_lora(state, request)
     for place in range(num_aside - 1, -1, -1):
         put_back(state, state.aside[place])

@@ -1,0 +1,101 @@
+"""What is switched on beside the cache: drafts, connectors, host copies, images, adapters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from kvsim.report.title import deployment, served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from matplotlib.axes import Axes
+
+    from kvsim.results.result import Result
+
+    Summary = Mapping[str, Any]
+
+#: Of the two bars that a panel may have.
+COLOURS = ("#0072B2", "#E69F00")
+GIB = 2**30
+
+
+def percent(key: str) -> Callable[[Summary], float | None]:
+    """Return a share of the summary in per cent."""
+    return lambda s: None if s.get(key) is None else 100.0 * s[key]
+
+
+def moved(*ways: str) -> Callable[[Summary], float | None]:
+    """Return what was copied in some directions, in GiB; None for nothing at all."""
+
+    def value(s: Summary) -> float | None:
+        copied = {name: number for name, number in s["kv_cache"].items() if name.endswith("_bytes")}
+        return sum(copied[f"{way}_bytes"] for way in ways) / GIB if any(copied.values()) else None
+
+    return value
+
+
+class Panel(NamedTuple):
+    """One unit, and the bars in it by label."""
+
+    unit: str
+    bars: Mapping[str, Callable[[Summary], float | None]]
+
+
+PANELS = (
+    Panel("tokens per verification", {"drafts": lambda s: s.get("mean_acceptance_length")}),
+    Panel("% of drafts", {"accepted": percent("acceptance_rate")}),
+    Panel(
+        "% of prompt tokens",
+        {"external hits": percent("external_prefix_cache_hit_rate")},
+    ),
+    Panel(
+        "GiB over the host's link",
+        {"to the GPU": moved("fetched", "paged_in"), "to the host": moved("stored", "paged_out")},
+    ),
+    Panel("ms a load is awaited", {"loads": lambda s: s.get("mean_kv_load_ms")}),
+    Panel("% of images", {"in the encoder cache": percent("encoder_cache_hit_rate")}),
+    Panel("adapters that join a batch", {"adapters": lambda s: s.get("num_adapter_switches")}),
+)
+
+
+def shown(named: Mapping[str, Result]) -> list[Panel]:
+    """Return the panels that some run has anything for."""
+    summaries = [result.summary for result in named.values()]
+    return [
+        panel
+        for panel in PANELS
+        if any(value(s) is not None for value in panel.bars.values() for s in summaries)
+    ]
+
+
+def features(named: Mapping[str, Result]) -> Figure:
+    """Draw what was switched on, a panel each, a bar for every run."""
+    panels = shown(named)
+    width = max(3.0 * len(panels), 6.0)
+    figure = Figure(figsize=(width, 1.6 + 0.4 * len(named) + 0.6), layout="constrained")
+    drawn = figure.subplots(1, max(len(panels), 1), sharey=True, squeeze=False)[0]
+    for axes, panel in zip(drawn, panels, strict=False):
+        _bars(axes, panel, named)
+    first = next(iter(named.values()))
+    lines = ["What is switched on", deployment(first), served(first)]
+    figure.suptitle("\n".join(lines), fontsize=9)
+    return figure
+
+
+def _bars(axes: Axes, panel: Panel, named: Mapping[str, Result]) -> None:
+    thick = 0.8 / len(panel.bars)
+    for index, (label, value) in enumerate(panel.bars.items()):
+        places = [row + (index - (len(panel.bars) - 1) / 2) * thick for row in range(len(named))]
+        values = [value(result.summary) for result in named.values()]
+        lengths = [number or 0.0 for number in values]
+        bars = axes.barh(places, lengths, thick, color=COLOURS[index], label=label)
+        texts = ["" if number is None else f" {number:.3g}" for number in values]
+        axes.bar_label(bars, texts, fontsize=7)
+    axes.set_yticks(range(len(named)), list(named), fontsize=8)
+    axes.set_ylim(len(named) - 0.5, -0.5)
+    axes.set_xlabel(panel.unit, fontsize=8)
+    axes.margins(x=0.2)
+    axes.legend(frameon=False, fontsize=7, loc="lower right")
