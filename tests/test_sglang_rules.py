@@ -238,6 +238,8 @@ def test_a_split_keeps_when_a_node_was_made() -> None:
     ops = insert(1, 40), insert(2, 30), match(1, 32), ["e", 8], ["e", 1]
     assert evicted("fifo", *ops) == [8, 32]
     assert evicted("filo", *ops[:3], ["e", 1], ["e", 1]) == [30, 8]
+    # Made after the others, what is left is still the last one made.
+    assert evicted("filo", ops[1], ops[0], match(1, 32), ["e", 1], ["e", 1]) == [8, 32]
 
 
 def test_a_split_keeps_how_far_inserts_went() -> None:
