@@ -242,6 +242,9 @@ class Config(Validated, SglangOptions):
     kv_recompute_threshold: Annotated[int, Field(ge=0)] = Field(
         0, description="fewer missing tokens than that a replica computes itself, never fetches"
     )
+    first_token_from: Literal["decode", "prefill"] = Field(
+        "decode", description="whose first token the client gets of a prompt computed apart"
+    )
     proxy_latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0, description="seconds of the proxy between a prompt's end and its decode replica"
     )

@@ -62,6 +62,30 @@ def test_steps_show_in_a_ttft_to_the_second() -> None:
     assert row["finish_time"] - start == pytest.approx(4.0, abs=1e-3)
 
 
+def test_a_first_token_may_come_from_the_prefill_replica() -> None:
+    """The same run; its prompt is computed at 1, and what follows counts in TPOT."""
+    usual = kvsim.simulate(one(100, 3), **ONE_EACH, **SECONDS)
+    for backend in ("python", "compiled"):
+        options = {**ONE_EACH, **SECONDS, "backend": backend}
+        result = kvsim.simulate(one(100, 3), first_token_from="prefill", **options)
+        row = result.requests[0]
+        assert row["first_token_time"] - row["arrival_time"] == pytest.approx(1.0, abs=1e-3)
+        assert row["finish_time"] == usual.requests[0]["finish_time"]
+        assert result.summary["mean_ttft_ms"] == pytest.approx(1000, abs=1)
+        assert result.summary["mean_tpot_ms"] == pytest.approx(1500, abs=1)
+
+
+def test_only_of_prompts_that_are_computed_apart() -> None:
+    with pytest.raises(ValueError, match="first_token_from: no prompts are computed apart"):
+        kvsim.simulate(one(), first_token_from="prefill", **H100)
+    near = {"first_token_from": "prefill", "disaggregation": "llm-d+tokens=1000"}
+    trace = Trace.from_arrays([0.0, 5.0], [2000, 100], [3, 3])
+    usual = kvsim.simulate(trace, **ONE_EACH, **SECONDS, disaggregation="llm-d+tokens=1000")
+    early = kvsim.simulate(trace, **ONE_EACH, **SECONDS, **near)
+    sooner = usual.requests["first_token_time"] - early.requests["first_token_time"]
+    assert sooner == pytest.approx([1.0, 0.0], abs=0.2)
+
+
 def test_a_busy_decode_replica_asks_and_takes_in_between_its_steps() -> None:
     """The second prompt is computed from 1 to 2; its KV, 6.5 MB, takes 12 ms.
 

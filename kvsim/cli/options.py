@@ -100,6 +100,7 @@ SECTIONS = {
         "kv_store",
         "flow_control",
         "kv_recompute_threshold",
+        "first_token_from",
         "proxy_latency",
         "session_think_time",
         "autoscaler",

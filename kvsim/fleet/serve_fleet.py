@@ -48,6 +48,7 @@ OF_THE_FLEET = frozenset(
     (
         *("pool", "num_prefill_workers", "num_decode_workers", "prefill_router", "router"),
         *("disaggregation", "kv_transfer_protocol", "kv_transfer_fabric", "proxy_latency"),
+        "first_token_from",
         *("autoscaler", "cold_start", "failures", "flow_control"),
         *("kv_store", "kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
         *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
@@ -220,6 +221,11 @@ def serve_fleet(
     writes_events = config.kv_events_config is not None and config.kv_events_config.writes
     if apart and writes_events:
         raise ValueError("kv_events_config: not written where prompts are computed apart")
+    if config.first_token_from == "prefill" and not apart:
+        raise ValueError(
+            "first_token_from: no prompts are computed apart; give num_prefill_workers and "
+            "num_decode_workers"
+        )
     make = Assembly(config, trace, on_end, observer, on_start, choose_backend)
     admissible = admissible_requests(main_setup, trace)
     store = None if config.kv_store is None else make_store(config.kv_store)
@@ -370,6 +376,8 @@ def _settle_table(
         table["prefill_replica"] = fleet.prefill_place
         for name in ("first_scheduled_time", "num_cached_tokens"):
             table[name][apart] = prefill.table[name][apart]
+        if config.first_token_from == "prefill":
+            table["first_token_time"][apart] = prefill.table["first_token_time"][apart]
         table["num_preemptions"] += np.where(apart, prefill.table["num_preemptions"], 0)
     rejected = ~admissible | fleet.turned_away
     table["finish_reason"][rejected] = FinishReason.REJECTED
