@@ -14,6 +14,7 @@ from kvsim.cli import main, vllm_flags
 from kvsim.cli.options import join_pairs
 from kvsim.config import Config
 from kvsim.study import choose as chooser
+from kvsim.study import workers
 from kvsim.study.choose import choose, enough_replicas
 from kvsim.study.command import FLAGS, NOT_SERVING, vllm_line
 from kvsim.study.objective import Point, Wish, dominated, read_objective, read_prices
@@ -282,6 +283,35 @@ def test_the_best_and_its_runner_up_are_told(call) -> None:  # type: ignore[no-u
     _, out, _ = call(*over)
     assert "runner-up" in out
     assert "left out   2: takes 8 GPUs of 4" in out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "objective",
+    [
+        ("rate",),
+        pytest.param(("pareto",), marks=pytest.mark.slow),
+        pytest.param(("gpus", "--request-rate", "20", "--max-gpus", "4"), marks=pytest.mark.slow),
+    ],
+)
+def test_any_number_of_workers_gives_the_same_answer(  # type: ignore[no-untyped-def]
+    call, objective: tuple[str, ...]
+) -> None:
+    pytest.importorskip("joblib")
+    over = ("--over", "max-num-seqs=1,2,4,8", "block-size=16,32,64", "--objective", *objective)
+    answers = [call(*over, "--workers", number, "--json", "-") for number in ("1", "2", "8")]
+    assert answers[0][0] == 0, answers[0][2]
+    assert answers[1] == answers[2] == answers[0]
+    assert len(json.loads(answers[0][1])["evaluated"]) == 12
+
+
+def test_several_workers_need_joblib(call, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(workers, "find_spec", lambda name: None)
+    over = ("--over", "max-num-seqs=1,4", "--objective", "rate")
+    code, _, err = call(*over, "--workers", "2")
+    assert code == 2
+    assert "--workers 2 needs joblib" in err
+    assert call(*over)[0] == 0
 
 
 @pytest.mark.long

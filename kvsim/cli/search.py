@@ -50,6 +50,11 @@ GUESS = 1.0
     help="seeds of the interval",
     show_default=True,
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="processes [one per core, for more than 8 configurations]",
+)
 @REPORT
 @JSON
 def search(
@@ -62,6 +67,7 @@ def search(
     objective: str,
     gpu_price: tuple[str, ...],
     replications: int,
+    workers: int | None,
     report_file: str | None,
     json_file: str | None,
     **options: Any,
@@ -91,6 +97,7 @@ def search(
             *(given, space, requests, target, wish),
             guess=guess,
             max_gpus=max_gpus,
+            workers=workers,
             on_progress=lambda done, total: tick(int(done == total)),
         )
         seeds = replications if config.trace is None else 1

@@ -15,9 +15,10 @@ from kvsim.study.objective import Outcome, dominated, points_of
 from kvsim.study.search import TOLERANCE, fewest, highest_rate
 from kvsim.study.space import candidate, combinations, size_of, without_rejecting
 from kvsim.study.trial import Trials
+from kvsim.study.workers import in_order, num_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kvsim.study.objective import Wish
     from kvsim.study.slo import Slo
@@ -80,11 +81,13 @@ def choose(
     *,
     guess: float,
     max_gpus: int | None = None,
+    workers: int | None = 1,
     on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[list[Candidate], list[Outcome]]:
     """Search configurations; returns all of them, and the outcomes of those served the whole trace.
 
-    Outcomes come best first.
+    Outcomes come best first, and are the same whatever the number of ``workers``: processes among
+    which configurations are shared out, one per core if None and there are more than a few.
 
     Raises
     ------
@@ -103,24 +106,38 @@ def choose(
                 break
             short = shortened(requests, len(trace), share)
             rough = []
-            for number, one in enumerate(kept):
-                rough.append(outcome_of(one, short, slo, guess, ROUGH))
-                on_progress(number + 1, len(kept))
+            for found in _answered(outcome_of, kept, (short, slo, guess, ROUGH), workers):
+                rough.append(found)
+                on_progress(len(rough), len(kept))
             kept = [o.candidate for o in best_of(rough, wish)]
     if not [one for one in candidates if not one.reason]:
         reasons = dict.fromkeys(one.reason for one in candidates)
         raise ValueError(f"no configuration can run: {'; '.join(reasons)}")
-    outcomes = []
-    for one in kept:
-        if wish.objective == "gpus":
-            assert wish.asked_rate is not None
-            found = enough_replicas(one, requests, slo, wish.asked_rate, max_gpus)
-        else:
-            found = outcome_of(one, requests, slo, guess)
-        if found is not None:
-            found.points = points_of(found)
-            outcomes.append(found)
+    if wish.objective == "gpus":
+        rest: tuple[Any, ...] = (requests, slo, wish.asked_rate, max_gpus)
+        outcomes = list(_answered(enough_replicas, kept, rest, workers))
+    else:
+        outcomes = list(_answered(outcome_of, kept, (requests, slo, guess), workers))
+    for found in outcomes:
+        found.points = points_of(found)
     return candidates, sorted(outcomes, key=lambda o: (-wish.score(o), o.num_gpus, -o.bracket.low))
+
+
+def _answered(
+    search: Callable[..., Outcome | None],
+    asked: Sequence[Candidate],
+    rest: tuple[Any, ...],
+    workers: int | None,
+) -> Iterator[Outcome]:
+    """Search configurations in so many processes; yields what was found, in their order."""
+    # A few are done before other processes have started.
+    few = workers is None and len(asked) <= FEW
+    number = 1 if few else num_workers(workers, len(asked))
+    arguments = [(one, *rest) for one in asked]
+    for one, found in zip(asked, in_order(search, arguments, number), strict=True):
+        if found is not None:
+            found.candidate = one  # another process gives back a copy
+            yield found
 
 
 def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:

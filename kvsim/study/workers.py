@@ -2,6 +2,7 @@
 
 Each yields the digest of every cell that has ended, in the order of their ends, and None for one
 whose worker died. A worker stores its cell itself, so that what was finished stays whoever dies.
+A search's configurations are answered in the order in which they are asked: see :func:`in_order`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import os
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvsim.study.run_cell import Cell, run_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+T = TypeVar("T")
 
 #: How to get what neither a run nor a sweep of one process needs.
 INSTALL = "pip install 'kvsim[study]'"
@@ -61,17 +64,40 @@ def in_processes(cells: Path, todo: Sequence[Cell], workers: int) -> Iterator[st
     ValueError
         If one of them dies, as it does for want of memory.
     """
-    joblib: Any = import_module("joblib")
-    loky: Any = import_module("joblib.externals.loky.process_executor")
-
     if not _is_compiled():  # else every process would compile the same rules
         yield run_cell(cells, todo[-1])
         todo = todo[:-1]
+    yield from _pooled(run_cell, [(cells, cell) for cell in todo], workers, "generator_unordered")
+
+
+def in_order(
+    function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], workers: int
+) -> Iterator[T]:
+    """Call a function with each of several arguments, and yield what it returns in their order.
+
+    Raises
+    ------
+    ValueError
+        If a process dies, as it does for want of memory.
+    """
+    first = len(arguments) if workers == 1 else int(not _is_compiled())
+    for one in arguments[:first]:
+        yield function(*one)
+    if arguments[first:]:
+        yield from _pooled(function, arguments[first:], workers, "generator")
+
+
+def _pooled(
+    function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], workers: int, return_as: str
+) -> Iterator[T]:
+    joblib: Any = import_module("joblib")
+    loky: Any = import_module("joblib.externals.loky.process_executor")
+
     # Loky takes loaded rules for a leak, and replaces the worker.
     warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
-    pool = joblib.Parallel(n_jobs=workers, batch_size=1, return_as="generator_unordered")
+    pool = joblib.Parallel(n_jobs=workers, batch_size=1, return_as=return_as)
     try:
-        yield from pool(joblib.delayed(run_cell)(cells, cell) for cell in todo)
+        yield from pool(joblib.delayed(function)(*one) for one in arguments)
     except loky.TerminatedWorkerError:
         raise ValueError(
             "a worker died, perhaps for want of memory; the same command goes on, with --workers 1 "
