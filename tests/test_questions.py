@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from kvsim.cli import main
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "questions.md"
+#: Each command, and the lines that the guide shows of what it prints.
+BLOCKS = re.findall(r"^\$ kvsim (.+)\n((?:.*\n)*?)```", PAGE.read_text("utf-8"), re.MULTILINE)
 COMMANDS = re.findall(r"^\$ kvsim (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -33,3 +37,20 @@ def test_each_command_answers(command: str, capsys: pytest.CaptureFixture[str]) 
     else:
         assert printed.startswith("SLO ")
         assert "\nbest " in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "shown"), BLOCKS)
+def test_the_guide_shows_what_is_printed(command: str, shown: str) -> None:
+    """In full, as a shell would: every line shown is printed, in that order."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kvsim", *shlex.split(command)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    printed = iter([line.rstrip() for line in done.stdout.splitlines()])
+    for line in filter(None, shown.splitlines()):
+        assert line in printed, line
+    assert done.stderr.count("were asked for") <= 1

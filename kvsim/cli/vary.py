@@ -56,7 +56,7 @@ def compare_options(
         for one in seeded(configs[0], number):
             requests, said = requests_of(one)
             described.append(describe(requests))
-            notes += said
+            notes = notes or list(said)  # seeds differ in a digit of it
             for place, config in enumerate(configs):
                 again = config.model_copy(update={"seed": one.seed})
                 is_shown = report_file is not None and len(described) == 1
@@ -86,7 +86,6 @@ def compare_options(
             for options, gaps in zip(space[1:], found, strict=True)
         ],
     }
-    notes = list(dict.fromkeys(notes))
     if not has_seeds:
         notes.append("a trace has no seed: one run each, and no interval")
     notes += write_varied_report(answer, shown, report_file)

@@ -69,4 +69,5 @@ def _left_out(answer: Mapping[str, Any]) -> list[str]:
         if "reason" in one:
             reasons[one["reason"]] = reasons.get(one["reason"], 0) + 1
     shown = list(reasons.items())[:MOST_ROWS]
-    return [f"left out   {number}: {reason}" for reason, number in shown]
+    total = len(answer["evaluated"])
+    return [f"left out   {number} of {total}: {reason}" for reason, number in shown]
