@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kvsim.cli import main
-from kvsim.study import run_cell, workers
+from kvsim.study import digest, run_cell, workers
 
 #: Requests that plain Python serves in milliseconds; four cells.
 QUICK = (
@@ -158,6 +158,22 @@ def test_a_finished_sweep_runs_nothing_and_a_larger_one_only_what_is_new(
     assert table(Path("out")) == before
     call(*FOUR[:-1], "16,32,64", "--out", "out", "--workers", "1")
     assert len(runs) == len(set(runs)) == 6
+
+
+@pytest.mark.parametrize("name", ["kvsim_version", "physics_revision"])
+def test_cells_of_another_version_are_run_again_and_leave_the_table(
+    call: Call, runs: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with monkeypatch.context() as before:
+        for module in (digest, run_cell):  # who runs a cell sees to it that the code is the same
+            before.setattr(module, name, lambda: "an older one", raising=False)
+        call(*FOUR, "--out", "out", "--workers", "1")
+    old = {row["cell"] for row in rows()}
+    _, _, err = call(*FOUR, "--out", "out", "--workers", "1")
+    assert err.startswith("0 done, 4 to do")
+    assert len(runs) == len(set(runs)) == 8
+    assert old == set(runs[:4])
+    assert {row["cell"] for row in rows()} == set(runs[4:])
 
 
 def test_the_longest_are_expected_first(call: Call, runs: list[str]) -> None:

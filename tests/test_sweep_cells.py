@@ -10,6 +10,7 @@ import pytest
 
 import workloads
 from kvsim.config import RunConfig
+from kvsim.study import cell as cell_module
 from kvsim.study import digest
 from kvsim.study.cell import CorruptError, Stored, read_cell, store_cell
 from kvsim.study.digest import REQUESTS, digest_of, ingredients_of, physics_revision
@@ -105,6 +106,27 @@ def test_who_comes_second_discards(tmp_path: Path) -> None:
     cell = store(tmp_path, completed=1)
     store(tmp_path, completed=2)
     store(tmp_path, error="no")
+    assert read_cell(cell) == Stored({"completed": 1}, None)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_who_is_overtaken_while_it_looks_discards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process puts the same cell there between the look and the rename."""
+    looks: list[Stored | None] = []
+
+    def overtaken(folder: Path) -> Stored | None:
+        looks.append(read_cell(folder))
+        if len(looks) == 1:
+            with monkeypatch.context() as unpatched:
+                unpatched.setattr(cell_module, "read_cell", read_cell)
+                store(tmp_path, completed=1)
+        return looks[-1]
+
+    monkeypatch.setattr(cell_module, "read_cell", overtaken)
+    cell = store(tmp_path, completed=2)
+    assert looks == [None, Stored({"completed": 1}, None)]
     assert read_cell(cell) == Stored({"completed": 1}, None)
     assert len(list(tmp_path.iterdir())) == 1
 
