@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import workloads
 from experiments._points import Rows
 from experiments._points_flags import evaluated, flag, whole
 from kvsim.catalog import get_gpu, get_model
-from kvsim.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kvsim.trace import Trace
 
 #: How the table's ``weights`` begin: kvsim's quantization. Which parts of a model a format leaves
 #: in 16 bits is the catalogue's business.
@@ -51,10 +50,10 @@ CORRECTED = (
 #: Prompts per client where a row names no number of them.
 ROUNDS = 10
 SEED = 0
-#: Seconds between the first requests of clients that nobody described: that which fits the times to
-#: first token of the fitted half best, of 10, 12, 14, 16 and 18 ms. All at once, the clients of
-#: equal lengths would move in step for ever.
-RAMP = 0.016
+#: Most tokens of a step where nobody knows the flags: that which fits the times to first token of
+#: the fitted half best, of 2,048, 4,096 and 8,192. All clients of equal lengths begin at once and
+#: move in step; the longer a step may be, the more of them get their first tokens together.
+UNKNOWN = {"max_num_batched_tokens": 4096}
 
 
 def options_of(row: Mapping[str, str]) -> dict[str, Any]:
@@ -99,20 +98,16 @@ def trace_of(row: Mapping[str, str]) -> Trace:
     """Return what the client sent: all at once, that is as soon as its limit allows.
 
     Lengths are uniform between a share of the columns' and those (``--random-range-ratio``); exact
-    where the row names no share, whose clients start one after another.
+    where the row names no share.
     """
     ratio = row["random_range_ratio"]
-    trace = workloads.random(
+    return workloads.random(
         num_requests=whole(row["num_prompts"], ROUNDS * whole(row["concurrency"])),
         seed=SEED,
         input_len=whole(row["isl"]),
         output_len=whole(row["osl"]),
         range_ratio=float(ratio) if ratio else None,
     )
-    if of_text(row):
-        return trace
-    begins = RAMP * np.minimum(np.arange(len(trace)), whole(row["concurrency"]))
-    return Trace.from_arrays(begins, trace.num_prompt_tokens, trace.num_output_tokens)
 
 
 def of_text(row: Mapping[str, str]) -> bool:
@@ -191,4 +186,6 @@ def asynchronous(told: str, version: tuple[int, int] | None) -> bool:
 def setting(row: Mapping[str, str], name: str) -> int:
     """Return a whole number that was set in a column or a flag, or the default."""
     told = row.get(name) or flag(row["flags"], name.replace("_", "-"))
-    return evaluated(told, row) if told else DEFAULTS[name]
+    if told:
+        return evaluated(told, row)
+    return (DEFAULTS if of_text(row) else DEFAULTS | UNKNOWN)[name]

@@ -189,6 +189,19 @@ def test_a_step_that_no_graph_covers_waits_for_its_launches() -> None:
     assert times(eager, (9, 1)).total == pytest.approx(least)
 
 
+def test_launches_of_experts_take_longer_in_a_format_whose_kernels_do() -> None:
+    rate = efficiency_of("b200")
+    own = rate.experts["nvfp4"].uncaptured
+    assert own > 0 == rate.experts["fp8-block"].uncaptured
+    for quantization, more in (("fp8-block", 0.0), ("nvfp4", own)):
+        config = config_of(
+            "minimax-m2.5", gpu="b200", tp=8, captured_tokens=512, quantization=quantization
+        )
+        least = 62 * (rate.uncaptured_layer + rate.uncaptured_experts + more)
+        longer = times(config, (0, 513))
+        assert longer.total == pytest.approx(least + rate.step + rate.request)
+
+
 @pytest.mark.parametrize(
     ("options", "tokens"),
     [

@@ -25,7 +25,14 @@ from experiments._points_errors import (
 )
 from experiments._points_flags import evaluated, flag, whole
 from experiments._points_run import Found, Pair, little, parallel_of, point_of, simulate
-from experiments._points_server import RAMP, gpu_of, of_text, options_of, quantization_of, trace_of
+from experiments._points_server import (
+    UNKNOWN,
+    gpu_of,
+    of_text,
+    options_of,
+    quantization_of,
+    trace_of,
+)
 from experiments._points_tables import markdown
 from kvsim.catalog import get_model
 from kvsim.config import Config
@@ -236,15 +243,18 @@ def test_throughput_is_by_the_law_that_the_table_has_it_by(rows) -> None:
 
 
 def test_only_clients_that_are_known_send_text(rows) -> None:
-    """InferenceX's prompts are tokenised; the others' clients start one after another."""
+    """InferenceX's prompts are tokenised; of the others' servers nobody knows the flags."""
     text = next(row for row in rows if "gpt-oss-120b" in row["model"])
     other = next(row for row in rows if "Qwen3-32B" in row["model"])
     assert of_text(text)
     assert not of_text(other)
-    assert not trace_of(text).arrival_time.any()
-    begins, clients = trace_of(other).arrival_time, int(float(other["concurrency"]))
-    assert begins[:3] == pytest.approx([0, RAMP, 2 * RAMP])
-    assert begins.max() == pytest.approx(RAMP * clients)
+    for row, tokens in ((text, 8192), (other, UNKNOWN["max_num_batched_tokens"])):
+        assert not trace_of(row).arrival_time.any()
+        given = {**row, "max_num_batched_tokens": "", "flags": ""}
+        assert options_of(given)["max_num_batched_tokens"] == tokens
+        assert (
+            options_of({**given, "max_num_batched_tokens": "512"})["max_num_batched_tokens"] == 512
+        )
 
 
 def test_errors_are_a_median_a_mean_and_a_bias() -> None:

@@ -56,6 +56,8 @@ class ExpertShares:
     power : of the soft maximum of the two
     block : rows to which those of each touched expert are padded, about
     activations : share of HBM bandwidth, moving rows
+    uncaptured : least time of a layer beyond ``uncaptured_experts``, in steps that no CUDA graph
+        covers
     """
 
     launch: float
@@ -64,6 +66,7 @@ class ExpertShares:
     power: float
     block: float
     activations: float
+    uncaptured: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,9 @@ class RooflineCost:
         price_states(record, config, rate)
         record.captured_tokens = config.captured_tokens
         record.uncaptured_time = record.step_time + layers * rate.uncaptured_layer
-        record.uncaptured_time += routed_layers(config) * rate.uncaptured_experts
+        if routed_layers(config):
+            own = rate.uncaptured_experts + shares_of(config, rate).uncaptured
+            record.uncaptured_time += routed_layers(config) * own
         record.step_time += layers * (rate.layer_launch + self.gemm_launches)
         record.step_time += _other_launches(config, rate)
         lay_out_encoder(record, config, rate)
