@@ -28,6 +28,9 @@ class SglangOptions(BaseModel):
         None, description="sglang: share of GPU memory for weights and KV [SGLang's for the GPU]"
     )
     max_total_tokens: Count | None = Field(None, description="sglang: most tokens of the KV pool")
+    swa_full_tokens_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.8, description="sglang: tokens in layers with a sliding window per token in the others"
+    )
     max_running_requests: Count | None = Field(
         None, description="sglang: most requests at once [max-num-seqs if given, else SGLang's]"
     )

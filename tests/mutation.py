@@ -19,6 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = (
     "sglang_rules",
+    "sglang_pools",
     "fairness",
     "planner",
     "budget_parts",
@@ -527,7 +528,7 @@ MUTANTS = [
     Mutant("dlpm who has something is not refilled", LOCAL, "        if tenant.deficit <= 0:\n", "        if tenant.deficit <= state.shares.quantum:\n"),
     Mutant("dlpm a step that admitted refills nobody", LOCAL, "    if state.num_admitted > 0:\n", "    if False:\n"),
     Mutant("sglang pages single slots go behind", "rules/sglang/pages.py", "    if pages.page_size > 1:\n        pages.first -= count", "    if pages.page_size > 0:\n        pages.first -= count"),
-    Mutant("sglang pages one block per batch", "rules/sglang/loop.py", "    open_group(state.kv.radix.pages)\n", ""),
+    Mutant("sglang pages one block per batch", "rules/sglang/loop.py", "    open_groups(state.kv.radix)\n", ""),
     Mutant("sglang leaves slru threshold", "rules/sglang/leaves.py", "int(node.num_hits >= tree.protected_threshold)", "int(node.num_hits > tree.protected_threshold)"),
     Mutant("sglang leaves tlru tail begins", "rules/sglang/leaves.py", "return -1 if node.start >= needed else 0", "return -1 if node.end >= needed else 0"),
     Mutant("sglang leaves ties by last access", "rules/sglang/leaves.py", "return tree.nodes[a].last_access < tree.nodes[b].last_access", "return tree.nodes[a].last_access > tree.nodes[b].last_access"),
@@ -549,6 +550,45 @@ MUTANTS = [
     Mutant("sglang queue dfs-weight own requests last", "rules/sglang/weight.py", "        return child_a != a\n", "        return child_b != b\n"),
     Mutant("sglang budget ignore_eos counts all", "rules/sglang/budget.py", "    return left * (1.0 if mine.ignores_eos else state.sglang.ratio)", "    return left * state.sglang.ratio"),
     Mutant("sglang budget a page beside each prompt", "rules/sglang/budget.py", "    scheduler.budget += num_tokens + size + max_new\n", "    scheduler.budget += num_tokens + max_new\n"),
+    Mutant("sglang windows match wants a whole window", "rules/sglang/walk.py", "run = 0 if tree.nodes[child].is_tombstone else run + same\n        if run >=", "run = 0 if tree.nodes[child].is_tombstone else run + same\n        if run + 1 >="),
+    Mutant("sglang windows a match refreshes the list", "rules/sglang/walk.py", "    touch_path(tree, tree.node)\n    if tree.window > 0:\n        refresh_recent(tree, tree.node)\n", "    touch_path(tree, tree.node)\n"),
+    Mutant("sglang windows an insert refreshes the list", "rules/sglang/walk.py", "    if tree.window > 0:\n        refresh_recent(tree, tree.node)\n\n\ndef add_leaf", "\n\ndef add_leaf"),
+    Mutant("sglang windows a window and a page are refreshed", "rules/sglang/recent.py", "tree.window + tree.pages.page_size:", "tree.window:"),
+    Mutant("sglang windows the end node first", "rules/sglang/recent.py", "            newer = k\n", "            newer = 0\n"),
+    Mutant("sglang windows hits of a shorter leaf", "rules/sglang/walk.py", "node.num_hits = int(start + node.span > inserted)", "node.num_hits = int(node.end > inserted)"),
+    Mutant("sglang windows the parent of a split stands behind", "rules/sglang/window_slots.py", "        join_recent(tree, new, k)\n", "        join_recent(tree, new, 0)\n"),
+    Mutant("sglang windows a split keeps locks", "rules/sglang/window_slots.py", "    parent.num_window_locks = child.num_window_locks\n", "    parent.num_window_locks = 0\n"),
+    Mutant("sglang windows a split takes the mark", "rules/sglang/window_slots.py", "    parent.edge = child.edge\n    child.edge = 0\n", ""),
+    Mutant("sglang windows locks hold a window", "rules/sglang/window_slots.py", "        if passed >= tree.window:", "        if passed > tree.window:"),
+    Mutant("sglang windows an unlock ends at the mark", "rules/sglang/window_slots.py", "k = 0 if edge != 0 and node.edge == edge else node.parent", "k = node.parent"),
+    Mutant("sglang windows who is not held is taken over", "rules/sglang/repair.py", "    if node.num_locks == 0:\n", "    if node.num_locks < 0:\n"),
+    Mutant("sglang windows a repair before its own duplicates", "rules/sglang/repair.py", "    tree.page = revive(tree, k, page_behind(tree, first, (live - start) // size))\n    free_parts(tree, first, start, live, live)\n", "    behind = page_behind(tree, first, (live - start) // size)\n    free_parts(tree, first, start, live, live)\n    tree.page = revive(tree, k, behind)\n"),
+    Mutant("sglang windows dead duplicates go first", "rules/sglang/pages.py", "    dead = min(max(dead, start), end)\n", "    dead = end if tree.windows[page] == 0 else start\n"),
+    Mutant("sglang windows one window as a leaf", "rules/sglang/repair.py", "    if node.span > longest:\n        gain_windows(tree, split_node(tree, k, node.span - longest))\n", ""),
+    Mutant("sglang windows a window of whole pages", "rules/sglang/repair.py", "ceil_page(tree.window, tree.pages.page_size)", "tree.window // tree.pages.page_size * tree.pages.page_size"),
+    Mutant("sglang windows leaves go whole", "rules/sglang/nodes.py", "        if node.place > 0:\n            evict_leaf(tree, at)\n        else:\n            bury(tree, at)\n", "        bury(tree, at)\n"),
+    Mutant("sglang windows used longest ago first", "rules/sglang/nodes.py", "        k = node.newer\n        if node.num_window_locks > 0:\n            continue\n", "        k = node.newer\n        if node.num_window_locks > 0 or k == 0:\n            continue\n"),
+    Mutant("sglang windows what is held stays", "rules/sglang/nodes.py", "        if node.num_window_locks > 0:\n            continue\n", "        if node.num_locks > 0:\n            continue\n"),
+    Mutant("sglang windows 128 tokens between slides", "rules/sglang/slide.py", "DECODE_GAP = 128", "DECODE_GAP = 127"),
+    Mutant("sglang windows a slide keeps whole pages", "rules/sglang/slide.py", "ceil_page(max(tree.window, size), size) if tree.enabled", "tree.window if tree.enabled"),
+    Mutant("sglang windows no slide at the first decode", "rules/sglang/slide.py", "if mine.has_decoded and last", "if last"),
+    Mutant("sglang windows two chunks stay under way", "rules/sglang/slide.py", "            if mine.num_extends < 3:\n                continue\n            behind = scheduler.chunk_size\n", "            if mine.num_extends < 2:\n                continue\n            behind = scheduler.chunk_size\n"),
+    Mutant("sglang windows the chunk under way stays", "rules/sglang/slide.py", "            behind = scheduler.chunk_size\n", "            behind = 0\n"),
+    Mutant("sglang windows a checkpoint slides", "rules/sglang/held.py", "    if goes_on and tree.window > 0:\n        slide_window(tree, mine, num_tokens - 1, 1)\n", ""),
+    Mutant("sglang windows who ends does not slide", "rules/sglang/held.py", "    if goes_on and tree.window > 0:\n", "    if tree.window > 0:\n"),
+    Mutant("sglang windows up to the branching point", "rules/sglang/held.py", "    num_tokens = min(known, mine.branch) if branches else known\n", "    num_tokens = known\n"),
+    Mutant("sglang windows a slide behind the branching point", "rules/sglang/held.py", "            slide_window(tree, mine, known - 1, 1)\n", "            pass\n"),
+    Mutant("sglang windows no cut at the prompt", "rules/sglang/held.py", "    if tree.window == 0 and 0 < prompt < num_tokens:\n", "    if 0 < prompt < num_tokens:\n"),
+    Mutant("sglang windows decodes want both pools", "rules/sglang/retraction.py", "    return num_free_slots(tree) >= needed\n", "    return tree.pages.num_unused_slots >= needed\n"),
+    Mutant("sglang windows every pass tries again", "rules/sglang/prefill.py", "scheduler.num_running == 0 or state.kv.radix.window > 0:", "scheduler.num_running == 0:"),
+    Mutant("sglang windows a chunk leaves a page", "rules/sglang/prefill.py", "rem_window(state) - scheduler.page_size)", "rem_window(state))"),
+    Mutant("sglang windows a chunk waits", "rules/sglang/prefill.py", "        if limit <= 0:\n            return  # it waits for window slots, with what it has\n", ""),
+    Mutant("sglang windows less than what is left", "rules/sglang/prefill.py", "    if needed < left:\n        return num_tokens\n", "    if needed <= left:\n        return num_tokens\n"),
+    Mutant("sglang windows what never fits is cut", "rules/sglang/prefill.py", "    return floor_page(left - window_need(state, 0, to_come), tree.pages.page_size)\n", "    return 0\n"),
+    Mutant("sglang windows need beyond a window", "rules/sglang/budget.py", "    return max(chunk - window, 0) + min(num_tokens + max_new, window) + scheduler.page_size\n", "    return max(chunk - window, 0) + window + scheduler.page_size\n"),
+    Mutant("sglang windows need counts a chunk", "rules/sglang/budget.py", "    chunk = min(num_tokens, scheduler.rem_chunk) if scheduler.chunk_size > 0 else num_tokens\n", "    chunk = num_tokens\n"),
+    Mutant("sglang windows no token without windows", "rules/sglang/budget.py", "    if state.kv.radix.window > 0 and rem_window(state) <= 0:\n        return NO_TOKEN\n", ""),
+    Mutant("sglang windows who is cut gets no token", "rules/sglang/loop.py", "        if at < batch.num_extends and mine.num_middle > 0:\n            mine.num_middle -= 1\n            continue\n", "        if entry.unfinished > 0:\n            continue\n"),
 ]  # fmt: skip
 
 #: Those that ``--compiled`` also runs through the compiled engine: each is a minute of compiling.
@@ -570,6 +610,9 @@ COMPILED = (
 
 def cases_for(mutant: Mutant, data: Path) -> list[str]:
     """Return the recorded schedules that may notice a mutant: those of its engine."""
+    if mutant.rule.startswith("sglang windows"):
+        found = sorted(data.glob("sglang_cases/s[0-9]*.json.gz"), key=lambda p: p.stat().st_size)
+        return [str(p) for p in found]
     if mutant.rule.startswith("sglang"):  # with full attention; the shortest of each number first
         found = [p for p in data.glob("sglang_cases/*.json.gz") if p.name[0].isdigit()]
         found += data.glob("sglang_cases/radix_*.json.gz")

@@ -64,7 +64,7 @@ def test_a_page_of_engines_names_them_and_what_checks_each(
     assert [row[0] for row in tables["comparison"]] == ["engine", "vllm", "sglang"]
     assert "2 engines on llama-3-8b" in text
     assert ("was not recorded" in text) == from_folder
-    sglang = "scheduler sglang: recorded schedules of SGLang 0.5.23 with full attention come out"
+    sglang = "scheduler sglang: recorded schedules of SGLang 0.5.23 come out"
     assert text.count(sglang) == text.count("scheduler vllm: recorded schedules of vLLM 0.33") == 1
 
 

@@ -25,6 +25,8 @@ LARGEST_GRAPH = 512
 LEAST_RESERVED = 10240
 #: MiB for prefill graphs of a model with a latent KV.
 LATENT_GRAPHS = 1536
+#: Tokens of layers with a sliding window for each of those that see all (swa_full_tokens_ratio).
+WINDOW_RATIO = 0.8
 #: Most requests that run, unless told.
 FEWEST_RUNNING, MOST_RUNNING = 2048, 4096
 
@@ -75,6 +77,37 @@ def pool_bytes(gpu: GpuSpec, *, weights: int, overhead: int, fraction: float) ->
     """
     before = gpu.memory_bytes - overhead
     return int(before - weights - before * (1 - fraction))
+
+
+def split_pool(
+    num_bytes: int,
+    *,
+    token_bytes: int,
+    window_bytes: int,
+    ratio: float,
+    page_size: int,
+    max_tokens: int | None = None,
+) -> tuple[int, int]:
+    """Share KV memory out over the layers that see all and those with a sliding window.
+
+    "SGLang 0.5.23", section 12 of its rules: so many tokens, and ``ratio`` times as many of the
+    layers with a window, that their bytes fill the memory.
+
+    Parameters
+    ----------
+    token_bytes, window_bytes : bytes of a token in the layers of either kind
+    ratio : swa_full_tokens_ratio
+    max_tokens : most tokens of the layers that see all
+
+    Returns
+    -------
+    tokens, tokens
+        Of the layers that see all, and of the others, in whole pages.
+    """
+    tokens = int(num_bytes // (token_bytes + ratio * window_bytes))
+    if max_tokens is not None:
+        tokens = min(tokens, max_tokens)
+    return tokens // page_size * page_size, int(tokens * ratio) // page_size * page_size
 
 
 def most_running(pool_tokens: int, context_length: int, asked: int | None) -> int:

@@ -32,6 +32,13 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class WindowPool(_Part):
+    """The pool of layers with a sliding window; both in tokens."""
+
+    window: Count
+    size: Count
+
+
 class SglangCaseConfig(_Part):
     """What a schedule depends on; names are SGLang's. ``chunked_prefill_size`` None is off."""
 
@@ -53,7 +60,7 @@ class SglangCaseConfig(_Part):
     retraction_policy: Literal["length", "priority"]
     prefill_max_requests: Count | None = None
     context_length: Count
-    swa: dict[str, int] | None = None
+    swa: WindowPool | None = None
     hicache: dict[str, Any] | None = None
     eviction_config: dict[str, int] = {}
 
@@ -99,9 +106,10 @@ class SglangCase(_Part):
     totals: dict[str, Any] = {}
 
 
-def tokens_layout() -> KVLayout:
-    """Return a layout of one byte per token."""
-    return KVLayout((LayerKV("full", None, 1),), kv_dtype("bf16"), 0)
+def tokens_layout(window: int | None = None) -> KVLayout:
+    """Return a layout of one byte per token, and one more in a layer with a sliding window."""
+    windowed = () if window is None else (LayerKV("sliding", window, 1),)
+    return KVLayout((LayerKV("full", None, 1), *windowed), kv_dtype("bf16"), 0)
 
 
 def parts_of(config: SglangCaseConfig) -> Parts:
@@ -112,14 +120,13 @@ def parts_of(config: SglangCaseConfig) -> Parts:
     ValueError
         For parts of SGLang that kvsim has no rules for.
     """
-    if config.swa is not None:
-        raise ValueError("config.swa: SGLang's pools of sliding windows are not modelled")
     if config.hicache is not None:
         raise ValueError("config.hicache: SGLang's host tier is not modelled")
-    settings = config.settings
+    settings, swa = config.settings, config.swa
     kv_config = KVCacheConfig(
-        layout=tokens_layout(),
-        num_bytes=config.max_total_num_tokens,
+        layout=tokens_layout(swa.window if swa else None),
+        num_bytes=config.max_total_num_tokens + (swa.size if swa else 0),
+        window_slots=swa.size if swa else None,
         block_size=config.page_size,
         max_model_len=config.context_length,
         enable_prefix_caching=not config.disable_radix_cache,

@@ -39,9 +39,40 @@ def tree_rows(seen: TreeView) -> tuple[int, int]:
     return row_sum(every), row_sum(unlocked)
 
 
-def row_sum(rows: Iterable[tuple[int, int, int]]) -> int:
+def row_sum(rows: Iterable[tuple[int, ...]]) -> int:
     """Return the checksum of sorted rows."""
     return checksum((":".join(map(str, row)) for row in sorted(rows)), ";")
+
+
+def window_rows(seen: TreeView) -> tuple[int, int]:
+    """Return the checksums of the tree's slots that have window slots, and of those nobody holds.
+
+    Each slot stands with its position.
+    """
+    every, unlocked = [], []
+    for node in seen.nodes():
+        if not node.is_tombstone:
+            slots = seen.slots(node.page, node.num_tokens)
+            rows = list(zip(slots, range(node.start, node.end), strict=True))
+            every += rows
+            unlocked += rows if node.num_window_locks == 0 else []
+    return row_sum(every), row_sum(unlocked)
+
+
+def window_map(seen: TreeView, state: Replica) -> list[int]:
+    """Return the window slot of every slot from 0 on, of the page behind the pool, too; 0 if none.
+
+    A page is mapped whole, but only its slots that are in use.
+    """
+    tree = state.kv.radix
+    used = [slot for node in seen.nodes() for slot in seen.slots(node.page, node.num_tokens)]
+    used += [slot for k in holders(state) for slot in own_slots(seen, state, k)]
+    found = [0] * ((tree.pages.num_pages + 1) * seen.size)
+    for slot in used:
+        page, place = divmod(slot, seen.size)
+        if tree.windows[page]:
+            found[slot] = tree.windows[page] * seen.size + place
+    return found
 
 
 class PassLog:
@@ -124,6 +155,18 @@ class PassLog:
         entry["rs"] = checksum(head(scheduler.rows, scheduler.num_rows))
         if tree.enabled:
             entry["th"], entry["tu"] = tree_rows(seen)
+        if tree.window:
+            self._windows(entry, seen)
+
+    def _windows(self, entry: dict[str, Any], seen: TreeView) -> None:
+        """Add the pool of sliding windows, and who has slots of it. Mutates the entry."""
+        tree = self._state.kv.radix
+        entry["av2"] = tree.window_pages.num_unused_slots
+        entry["ev2"], entry["pr2"] = tree.window_evictable, tree.window_protected
+        entry["sq"] = checksum(free_pages(tree.window_pages))
+        entry["mp"] = checksum(window_map(seen, self._state))
+        if tree.enabled:
+            entry["ts"], entry["tsu"] = window_rows(seen)
 
     def _rows(self, seen: TreeView) -> list[str]:
         """Return who holds which slots, in order of arrival."""

@@ -11,7 +11,7 @@ from kvsim.cases.sglang_log import PassLog
 from kvsim.engine.refusal import check_compiled
 from kvsim.engine.replica import Replica
 from kvsim.records.engine import COMPLETED, DONE, SCHEDULED
-from kvsim.results.tables import REQUESTS
+from kvsim.results.tables import REQUESTS, FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 #: A case counts passes, not seconds: its clock stands after every arrival.
 AFTER_ALL_ARRIVALS = 1e12
+#: Passes without a batch after which nothing will come any more.
+MOST_EMPTY = 1000
+REJECTED = int(FinishReason.REJECTED)
 STOPS = (DONE, SCHEDULED, COMPLETED)
 
 
@@ -35,7 +38,7 @@ def play_sglang(
     ValueError
         If the compiled engine is asked for and cannot run the case.
     RuntimeError
-        If ``check`` finds an invariant broken.
+        If ``check`` finds an invariant broken, or the scheduler stands still.
     """
     requests, parts = case.workload.requests, parts_of(case.config)
     if compiled:
@@ -54,7 +57,7 @@ def play_sglang(
     state.patient = True
     order = sorted(range(len(requests)), key=lambda row: requests[row].arrival)
     log, stops = PassLog(state, [r.id for r in requests], order), iter(replica.stops())
-    arriving, alive = list(order), set[int]()
+    arriving, alive, num_empty = list(order), set[int](), 0
     while arriving or alive or state.num_batches or not state.sglang.is_idle:
         due = [row for row in arriving if requests[row].arrival <= number]
         arriving = arriving[len(due) :]
@@ -66,6 +69,10 @@ def play_sglang(
         if stop == DONE:
             stops = iter(replica.stops())
             stop = _next(stops)
+        alive.difference_update([row for row in alive if table["finish_reason"][row] == REJECTED])
+        num_empty = 0 if arriving or state.num_batches else num_empty + 1
+        if num_empty > MOST_EMPTY:
+            raise RuntimeError(f"SGLang's scheduler stands still after pass {number}")
         if stop == DONE:
             continue
         has_batch = log.scheduled(entry)

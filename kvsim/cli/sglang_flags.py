@@ -23,6 +23,7 @@ RENAMED = {
     "--context-length": "--max-model-len",
     "--random-seed": "--seed",
     "--disable-cuda-graph": "--enforce-eager",
+    "--disable-hybrid-swa-memory": "--disable-hybrid-kv-cache-manager",
     "--cuda-graph-max-bs": "--max-cudagraph-capture-size",
 }
 #: Values that are called otherwise.

@@ -173,7 +173,7 @@ def _draw_parent(request_id, end, beam, num_beams, beam_switch):
 
 register_rules()
 _plain, _general = record_at(Replica, "plain"), record_at(Replica, "")
-_sglang = record_at(Replica, "sglang")
+_sglang, _pools = record_at(Replica, "sglang"), record_at(Replica, "sglang-pools")
 _serve = engine.serve
 
 
@@ -195,8 +195,19 @@ def serve_sglang(address, command, max_steps):
     return _serve(_sglang(address), command, max_steps)
 
 
+@njit(cache=True, error_model="numpy")
+def serve_pools(address, command, max_steps):
+    """Do what the host asks of one with more than one pool of slots under that scheduler."""
+    return _serve(_pools(address), command, max_steps)
+
+
 #: The entry of every variant.
-ENTRIES = {"plain": serve_plain, "sglang": serve_sglang, "": serve_general}
+ENTRIES = {
+    "plain": serve_plain,
+    "sglang": serve_sglang,
+    "sglang-pools": serve_pools,
+    "": serve_general,
+}
 
 
 def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:

@@ -76,8 +76,8 @@ PLAIN = {
     "Moved.num_faults": 0,
 }
 
-#: Radix cache under sglang, likewise: what neither of them has.
-SGLANG_KIND = {
+#: Radix cache under sglang, with pools and tiers of all kinds: what neither of them has.
+RADIX_KIND = {
     **{name: PLAIN[name] for name in PLAIN if name.partition(".")[0] in ("Limits", "Moved")},
     "Limits.scheduler": SGLANG,
     "Connector.kind": 0,
@@ -90,6 +90,9 @@ SGLANG_KIND = {
     "Replica.num_swapped": 0,
     "Replica.swapped_bytes": 0,
 }
+
+#: The same with one pool, as most models have it.
+SGLANG_KIND = {**RADIX_KIND, "Radix.window": 0}
 
 #: Modules of rules that the plain kind never calls.
 OTHER_KINDS = frozenset(
@@ -114,14 +117,19 @@ OF_SGLANG = frozenset(
     )
 )
 
+#: Modules of SGLang's rules that only a replica with more than one pool calls.
+OF_POOLS = frozenset(f"sglang.{name}" for name in ("recent", "repair", "slide", "window_slots"))
+
 #: Values that a variant knows, by variant and "Record.field".
-CONSTANTS = {"plain": PLAIN, "sglang": SGLANG_KIND, "": {}}
+CONSTANTS = {"plain": PLAIN, "sglang": SGLANG_KIND, "sglang-pools": RADIX_KIND, "": {}}
 
 
 def has_rule(variant: str | None, module: str) -> bool:
     """Whether a variant is compiled with the rules of a module, by its name below ``rules``."""
     is_sglang = module.startswith("sglang.")
-    if variant == "sglang":
+    if variant == "sglang" and module in OF_POOLS:
+        return False
+    if variant in ("sglang", "sglang-pools"):
         return is_sglang or module in OF_SGLANG
     return not is_sglang and (variant != "plain" or module not in OTHER_KINDS)
 
@@ -129,7 +137,7 @@ def has_rule(variant: str | None, module: str) -> bool:
 def variant_of(state: Any) -> str:
     """Return the variant that runs a replica."""
     if state.limits.scheduler == SGLANG:
-        return "sglang"
+        return "sglang-pools" if state.kv.radix.window else "sglang"
     records = _records(state)
     return "plain" if all(_known(records, name, value) for name, value in PLAIN.items()) else ""
 

@@ -64,7 +64,7 @@ class TreeWatch:
 
     def __init__(self, tree: Radix) -> None:
         self._tree = tree
-        self._seen = (0, 0, 0)
+        self._seen = (0, 0, 0, 0)
         self._nodes: dict[int, tuple[int, int, int, int]] = {}  # place: start, end, page, parent
         self.pages: dict[int, list[int]] = {}  # of each node
         self.parents: dict[int, int] = {}  # node above each node
@@ -76,7 +76,8 @@ class TreeWatch:
         """Return what has gone, page and key, and what has come: page, page before it, key."""
         tree = self._tree
         # A leaf that comes counts a child, one that only goes takes tokens away, a split is a node.
-        now = tree.num_children, tree.num_evictable + tree.num_protected, tree.num_live_nodes
+        counts = tree.num_children, tree.num_live_nodes, tree.num_taken_over
+        now = *counts, tree.num_evictable + tree.num_protected
         if now == self._seen:
             return [], []
         self._seen = now

@@ -27,7 +27,7 @@ from kvsim.engine.checks import (
     tells_events,
 )
 from kvsim.engine.connector import make_connector
-from kvsim.engine.sglang import check_layers, check_pair, of_engine, settings_of
+from kvsim.engine.sglang import check_layers, check_pair, of_engine, pools_of, settings_of
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import SGLANG, VLLM
@@ -221,12 +221,14 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     )
     if kind.rules_of == SGLANG:
         check_layers(config, memory, layout)
-        settings = settings_of(config, memory, layout, overlap=asynchronous)
+        pools = pools_of(config, memory, layout)
+        settings = settings_of(config, memory, pools.tokens, overlap=asynchronous)
         allocator.params.setdefault("eviction", config.radix_eviction_policy)
         kv_config = replace(
             kv_config,
             block_size=settings.page_size,
-            num_bytes=settings.max_total_num_tokens * layout.bytes_per_token,
+            num_bytes=pools.num_bytes,
+            window_slots=pools.windows or None,
             enable_prefix_caching=not settings.disable_radix_cache,
         )
         scheduler_config = replace(

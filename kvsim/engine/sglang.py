@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.budget import GIB, engine_of
-from kvsim.budget.sglang import default_chunk, mem_fraction_static, most_running, pool_bytes
+from kvsim.budget.sglang import (
+    default_chunk,
+    mem_fraction_static,
+    most_running,
+    pool_bytes,
+    split_pool,
+)
 from kvsim.kv.manager import ALLOCATORS
+from kvsim.kv.radix import pool_bytes_of
 from kvsim.records.engine import SGLANG
+from kvsim.rules.sglang.slide import DECODE_GAP
 from kvsim.sched.scheduler import SCHEDULERS
 from kvsim.sched.sglang_settings import SglangSettings
 from kvsim.sglang_options import SGLANG_FIELDS
@@ -72,19 +80,29 @@ def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], 
 
 
 def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
-    """Refuse a model whose layers keep different tokens.
+    """Refuse a model whose layers keep what SGLang's two pools do not hold.
 
     Raises
     ------
     ValueError
         With the reason.
     """
+    if config.disable_hybrid_kv_cache_manager:
+        return
     kinds = {layer.kind for layer in layout.layers}
-    if kinds - {"full"} and not config.disable_hybrid_kv_cache_manager:
+    windows = {layer.window or 0 for layer in layout.layers if layer.kind == "sliding"}
+    others, remedy = kinds - {"full", "sliding"}, "disable_hybrid_kv_cache_manager"
+    reason = ""
+    if others:
+        reason = f"has {', '.join(sorted(others))} layers, whose pools are not modelled"
+    elif len(windows) > 1:
+        reason = f"has windows of {sorted(windows)} tokens; SGLang's pools are modelled for one"
+    elif kinds == {"sliding"}:
+        reason = "has sliding layers alone, for which SGLang's older tree is not modelled"
+    if reason:
         raise ValueError(
-            f"scheduler 'sglang': {memory.model.name} has {', '.join(sorted(kinds - {'full'}))} "
-            "layers, whose pools are not modelled; with disable_hybrid_kv_cache_manager all layers "
-            "keep all tokens"
+            f"scheduler 'sglang': {memory.model.name} {reason}; with {remedy} all layers keep all "
+            "tokens"
         )
 
 
@@ -103,8 +121,16 @@ def chunk_of(config: Config, memory: Memory) -> int | None:
     return config.chunked_prefill_size if config.chunked_prefill_size > 0 else None
 
 
-def pool_of(config: Config, memory: Memory, layout: KVLayout) -> int:
-    """Return the tokens of the pool, SGLang's max_total_num_tokens.
+class Pools(NamedTuple):
+    """Tokens of the pool, SGLang's max_total_num_tokens, of that of windows, and their bytes."""
+
+    tokens: int
+    windows: int
+    num_bytes: int
+
+
+def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
+    """Return what the memory holds.
 
     With ``engine`` sglang, or a share of its own, SGLang's rule says how much memory is left; else
     it is what the other allocators have.
@@ -115,16 +141,53 @@ def pool_of(config: Config, memory: Memory, layout: KVLayout) -> int:
     if by_rule and not pinned:
         num_bytes = _left_for_kv(config, memory)
     size = page_size_of(config)
-    tokens = num_bytes // layout.bytes_per_token
-    if config.max_total_tokens is not None:
-        tokens = min(tokens, config.max_total_tokens)
+    window, token_bytes, window_bytes = pool_bytes_of(
+        layout, hybrid=not config.disable_hybrid_kv_cache_manager
+    )
+    ratio = config.swa_full_tokens_ratio if window else 0.0
+    tokens, windows = split_pool(
+        num_bytes,
+        token_bytes=token_bytes,
+        window_bytes=window_bytes,
+        ratio=ratio,
+        page_size=size,
+        max_tokens=config.max_total_tokens,
+    )
     if tokens < size:
         raise ValueError(
             f"{memory.model.name} does not fit under SGLang's rules: beside its weights, the share "
             f"of {memory.gpu.name} for both leaves no page; raise mem_fraction_static, or take a "
             "larger tensor_parallel_size"
         )
-    return tokens // size * size
+    if window:
+        check_window_pool(config, memory, window, windows)
+    return Pools(tokens, windows, tokens * token_bytes + windows * window_bytes)
+
+
+def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -> None:
+    """Refuse a pool of windows into which a long request alone would not fit.
+
+    SGLang cuts such prompts at what is left and dies of it sooner or later ("SGLang 0.5.23",
+    section 12 of its rules), or stands still. A request holds a chunk, the window before its last
+    checkpoint and another one, which moves on every 128 tokens; without a tree the chunk before is
+    held while it is under way.
+
+    Raises
+    ------
+    ValueError
+        With the sizes.
+    """
+    longest, size = memory.limits.max_model_len, page_size_of(config)
+    chunk = min(chunk_of(config, memory) or longest, longest)
+    has_tree = not config.disable_radix_cache and config.enable_prefix_caching is not False
+    held = (1 if has_tree else 2) * chunk + 2 * window + DECODE_GAP
+    needed = min(held, longest) + 2 * size
+    if slots < needed:
+        raise ValueError(
+            f"swa_full_tokens_ratio {config.swa_full_tokens_ratio}: the pool of sliding windows "
+            f"has {slots} tokens, and a long request takes {needed}: SGLang would die, or stand "
+            "still; give it more memory, or lower chunked_prefill_size or max_model_len"
+        )
 
 
 def _left_for_kv(config: Config, memory: Memory) -> int:
@@ -146,11 +209,9 @@ def _left_for_kv(config: Config, memory: Memory) -> int:
     )
 
 
-def settings_of(
-    config: Config, memory: Memory, layout: KVLayout, *, overlap: bool
-) -> SglangSettings:
-    """Return what SGLang's scheduler is told."""
-    pool, longest = pool_of(config, memory, layout), memory.limits.max_model_len
+def settings_of(config: Config, memory: Memory, pool: int, *, overlap: bool) -> SglangSettings:
+    """Return what SGLang's scheduler is told over a pool of so many tokens."""
+    longest = memory.limits.max_model_len
     asked = config.max_running_requests or config.max_num_seqs
     as_vllm = config.scheduling_policy == "priority"  # whose smaller values go first
     return SglangSettings(

@@ -94,6 +94,7 @@ class KVCacheConfig:
     hybrid : keep sliding and full layers apart; else all are treated as full attention
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
     events : tell what becomes of cached content (vLLM's KV cache events)
+    window_slots : tokens of SGLang's pool of sliding windows, if not by its share of the memory
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
     specs : their rules, if they do not follow from the plan
     prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks
@@ -124,6 +125,7 @@ class KVCacheConfig:
     hybrid: bool = True
     packed: bool = False
     events: bool = False
+    window_slots: int | None = None
     plan: KVPlan | None = None
     specs: tuple[AttentionSpec, ...] = ()
     prefix_match_unit: int | None = None

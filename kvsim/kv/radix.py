@@ -10,13 +10,16 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, get_args
 
+from kvsim.budget.sglang import WINDOW_RATIO, split_pool
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
-from kvsim.kv.radix_check import check_tree
+from kvsim.kv.radix_check import TreeView, check_tree
 from kvsim.kv.rule_manager import RuleManager
+from kvsim.kv.window_check import check_windows
 from kvsim.records.kv import KV, RADIX
 from kvsim.records.radix import Node, Rank, Slot
 
 if TYPE_CHECKING:
+    from kvsim.budget.layout import KVLayout
     from kvsim.records.memory import Memory
     from kvsim.records.radix import Radix
     from kvsim.records.request import Request
@@ -40,7 +43,7 @@ class RadixManager(RuleManager):
     """
 
     rules_of = RADIX
-    evidence = "slots of recorded runs of SGLang 0.5.23 with full attention come out identical"
+    evidence = "slots of recorded runs of SGLang 0.5.23 come out identical"
     default_scheduler = needs_scheduler = "sglang"
     keeps_untold = True
     ignores = MappingProxyType(
@@ -66,9 +69,24 @@ class RadixManager(RuleManager):
         self.eviction = eviction
         self._numbers = (protected_threshold, tail_threshold, next_prompt_estimate)
         self.block_size = config.block_size
-        self.token_bytes = sum(layer.bytes_per_token for layer in config.layout.layers)
-        self.num_gpu_blocks = config.num_bytes // (self.token_bytes * self.block_size)
-        self.total_bytes = self.num_gpu_blocks * self.block_size * self.token_bytes
+        self.window, self.token_bytes, self.window_bytes = pool_bytes_of(
+            config.layout, hybrid=config.hybrid
+        )
+        slots, self.window_slots = config.num_bytes // self.token_bytes, 0
+        if self.window and config.window_slots is not None:
+            self.window_slots = config.window_slots
+            taken = self.window_slots * self.window_bytes
+            slots = (config.num_bytes - taken) // self.token_bytes
+        elif self.window:
+            slots, self.window_slots = split_pool(
+                config.num_bytes,
+                token_bytes=self.token_bytes,
+                window_bytes=self.window_bytes,
+                ratio=WINDOW_RATIO,
+                page_size=self.block_size,
+            )
+        self.num_gpu_blocks = slots // self.block_size
+        self.total_bytes = self.pool_size * self.token_bytes + self.window_slots * self.window_bytes
         self.piece_bytes = self.block_size * self.token_bytes
 
     @property
@@ -87,6 +105,9 @@ class RadixManager(RuleManager):
         tree.rank = int(Rank[self.eviction.upper()])
         tree.protected_threshold, tree.tail_threshold, tree.next_prompt_estimate = self._numbers
         lay_out_tree(tree, memory, self.num_gpu_blocks, self.block_size)
+        if self.window:
+            tree.window_bytes = self.window_bytes
+            lay_out_windows(tree, memory, self.window, self.window_slots // self.block_size)
 
     def add_holdings(self, kv: KV, memory: Memory, count: int) -> None:  # noqa: D102
         kv.num_holdings += count  # what requests hold is written down beside them
@@ -95,7 +116,7 @@ class RadixManager(RuleManager):
         """Lay out nothing: pages are linked to each other."""
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
-        pages = self.num_gpu_blocks + 1
+        pages = self.num_gpu_blocks + self.window_slots // self.block_size + 1
         kv.dead_ends, kv.live_ends = memory.floats(pages), memory.floats(pages)
         kv.last_ends, kv.unused = memory.floats(pages), memory.ints(pages)
 
@@ -104,8 +125,31 @@ class RadixManager(RuleManager):
         return prompt < longest - SPARE_TOKENS and prompt + self.block_size < self.pool_size
 
     def check_integrity(self) -> None:  # noqa: D102
-        check_tree(self.state)
+        nodes = check_tree(self.state)
+        if self.window:
+            check_windows(self.state, TreeView(self.state.kv.radix), nodes)
         self.usage.check(self.total_bytes)
+
+
+def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
+    """Return the window of layers with a pool of their own, and bytes of a token in both pools.
+
+    Without such layers, or where all keep all tokens, the window is 0. There is one window.
+    """
+    windows = [layer.window or 0 for layer in layout.layers if layer.kind == "sliding"]
+    window = max(windows, default=0) if hybrid else 0
+    windowed = [layer.bytes_per_token for layer in layout.layers if window and layer.window]
+    total = sum(layer.bytes_per_token for layer in layout.layers)
+    return window, total - sum(windowed), sum(windowed)
+
+
+def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) -> None:
+    """Make a free pool for the layers with a sliding window, beside a tree that is laid out."""
+    pages = tree.window_pages
+    pages.page_size, pages.num_pages, pages.num_left = tree.pages.page_size, num_pages, num_pages
+    pages.free = memory.list_of(range(1, num_pages + 1))
+    pages.group = memory.ints(num_pages + 1)
+    tree.window, tree.windows = window, memory.ints(tree.pages.num_pages + 1)
 
 
 def lay_out_tree(tree: Radix, memory: Memory, num_pages: int, page_size: int) -> None:

@@ -26,6 +26,9 @@ class Seen(NamedTuple):
     next: int
     num_locks: int
     heap_place: int
+    is_tombstone: bool
+    num_window_locks: int
+    edge: int
 
     @property
     def num_tokens(self) -> int:
@@ -33,7 +36,10 @@ class Seen(NamedTuple):
         return self.end - self.start
 
 
-FIELDS = ("start", "end", "page", "parent", "first_child", "next", "num_locks", "place")
+FIELDS = (
+    *("start", "end", "page", "parent", "first_child", "next", "num_locks", "place"),
+    *("is_tombstone", "num_window_locks", "edge"),
+)
 
 
 class TreeView:
@@ -113,8 +119,8 @@ def holders(state: Replica) -> list[int]:
     ]
 
 
-def check_tree(state: Replica) -> None:
-    """Recount slots, locks and leaves.
+def check_tree(state: Replica) -> list[Seen]:
+    """Recount slots, locks and leaves; returns the nodes.
 
     Raises
     ------
@@ -143,6 +149,7 @@ def check_tree(state: Replica) -> None:
     rows = [m.row for m in mine.values()] + head(state.sglang.rows, state.sglang.num_rows)
     if sorted(rows) != list(range(1, state.sglang.max_running + 1)):
         raise RuntimeError("rows are lost, or given twice")
+    return nodes
 
 
 def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:

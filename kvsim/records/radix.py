@@ -138,6 +138,15 @@ class Radix(Record):
     clock: int = 0  # every use ticks it
     num_evictable: int = 0  # tokens
     num_protected: int = 0
+    window: int = 0  # tokens that the layers with a sliding window see; 0 without such layers
+    window_pages: Pages = field(default_factory=Pages)  # of those layers, a pool of their own
+    windows: list[int] = field(default_factory=list)  # of each page, its page there; 0 for none
+    newest: int = 0  # of the nodes with window slots
+    oldest: int = 0
+    window_evictable: int = 0  # tokens of these nodes
+    window_protected: int = 0
+    num_edges: int = 0  # marks given so far
+    num_taken_over: int = 0  # nodes that took over a request's pages
     rank: int = LRU
     protected_threshold: int = 2  # slru: hits of a protected node
     tail_threshold: int = 0  # tlru
@@ -148,9 +157,13 @@ class Radix(Record):
     node: int = 0  # that the last match or insert ended at
     num_found: int = 0  # tokens up to there
     num_same: int = 0  # tokens of a child that a step down has found equal
+    num_walked: int = 0  # tokens that the last match passed, found or not
     page: int = 0  # of the request that inserts: its first page that is its own
+    dead: int = 0  # of the same: its first tokens, of which it has no window slots
 
-    token_bytes: int = 0
+    token_bytes: int = 0  # of the layers that see all
+    window_bytes: int = 0  # of a token, of the layers with a window
     num_own_pages: int = 0  # of requests, outside the tree
     num_own_tokens: int = 0
+    num_slid_tokens: int = 0  # of these, without window slots
     num_internal: int = 0  # slots in them that nobody will use

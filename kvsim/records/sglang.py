@@ -68,6 +68,13 @@ class Progress(Record):
     last_page: Short = 0
     num_pages: Short = 0
     num_internal: Short = 0  # slots in its last page that it will not use
+    dead: Short = 0  # its first tokens, of which it has no window slots
+    dead_page: Short = 0  # its own page behind them, if some are its own
+    branch: Short = 0  # tokens that a match passed without a window to go on from; 0 for none
+    edge: int = 0  # mark up to which it holds windows
+    num_middle: Short = 0  # batches to come from which it gets no token
+    num_extends: Short = 0  # prefills since it was admitted
+    has_decoded: bool = False  # since its last prefill
     number: int = 0  # of its last entry into the queue
     seen: int = 0  # tokens processed when it entered
     is_retracted: bool = False
@@ -145,6 +152,7 @@ class Sglang(Record):
     rem_input: int = 0
     rem_chunk: int = 0
     num_mixed: int = 0
+    window_budget: int = 0  # window slots promised so far in the pass
     num_states: int = -1  # of the outlook; -1 until it is made
     states_left: list[float] = field(default_factory=list)
     states_held: list[int] = field(default_factory=list)

@@ -10,7 +10,7 @@ from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, num_skipped
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_paint
-from kvsim.rules.sglang.paint import mark_radix
+from kvsim.rules.sglang.paint import mark_radix, pool_bins
 from kvsim.rules.usage import is_refused
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ def paint(state: Replica, first: int) -> None:
         paint_virtual(state, first)
     elif state.kv.manager == RADIX:
         mark_radix(state, CACHED_FREE, INTERNAL, 1.0)
-        paint_units(state, first, state.kv.radix.pages.num_pages, 1)
+        tree, num_bins = state.kv.radix, pool_bins(state)
+        num_pages, num_windows = tree.pages.num_pages, tree.window_pages.num_pages
+        paint_units(state, first, num_bins, num_pages, 1)
+        paint_units(state, first + num_bins, state.num_bins - num_bins, num_windows, num_pages + 1)
         mark_radix(state, FREE, FREE, 0.0)
     else:
         python_paint(state, first)
@@ -51,18 +54,18 @@ def paint_paged(state: Replica, first: int) -> None:
     for h in range(kv.num_holdings):
         if kv.holdings[h].request != NONE:
             mark_blocks(state, kv, kv.holdings[h])
-    paint_units(state, first, kv.pool.num_usable, 1)  # the null block has no address
+    paint_units(state, first, state.num_bins, kv.pool.num_usable, 1)  # null has no address
 
 
-def paint_units(state: Replica, first: int, num_units: int, first_unit: int) -> None:
+def paint_units(state: Replica, first: int, num_bins: int, num_units: int, first_unit: int) -> None:
     """Paint equal units, blocks or pages, by where their dead, live and reserved slots end."""
     kv = state.kv
     if num_units == 0:
-        for b in range(state.num_bins):
+        for b in range(num_bins):
             state.maps[first + b] = FREE
         return
-    for b in range(state.num_bins):
-        middle = (b + 0.5) * (num_units / state.num_bins)
+    for b in range(num_bins):
+        middle = (b + 0.5) * (num_units / num_bins)
         unit, within = first_unit + int(middle), middle % 1.0
         cause = kv.unused[unit]
         if kv.last_ends[unit] > within:
@@ -137,7 +140,7 @@ def paint_virtual(state: Replica, first: int) -> None:
     for h in range(kv.num_holdings):
         if kv.holdings[h].request != NONE:
             mark_pages(state, kv, h)
-    paint_units(state, first, kv.virtual.num_pages, 0)
+    paint_units(state, first, state.num_bins, kv.virtual.num_pages, 0)
 
 
 def mark_pages(state: Replica, kv: KV, h: int) -> None:

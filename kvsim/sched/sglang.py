@@ -26,7 +26,7 @@ class SglangScheduler(Scheduler):
     """
 
     rules_of = SGLANG
-    evidence = "recorded schedules of SGLang 0.5.23 with full attention come out identical"
+    evidence = "recorded schedules of SGLang 0.5.23 come out identical"
     needs_allocator = "radix"
     supports_async = True
 

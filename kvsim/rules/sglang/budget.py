@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.sglang import CONTINUE, NO_TOKEN, OTHER
-from kvsim.rules.sglang.causes import num_available
+from kvsim.rules.sglang.causes import num_available, num_windows_available
 from kvsim.rules.sglang.pages import ceil_page
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def open_budget(state: Replica) -> None:
     scheduler.budget = float(scheduler.num_mixed)
     for place in range(scheduler.num_running):
         scheduler.budget += promised(state, scheduler.running[place])
+    scheduler.window_budget = 0
     scheduler.num_admitted = 0
     scheduler.num_states = -1
 
@@ -50,10 +51,24 @@ def rem_current(state: Replica) -> int:
     return num_available(state.kv.radix) - state.sglang.current
 
 
+def rem_window(state: Replica) -> int:
+    """Window slots that are neither taken nor promised."""
+    return num_windows_available(state.kv.radix) - state.sglang.window_budget
+
+
+def window_need(state: Replica, num_tokens: int, max_new: int) -> int:
+    """Window slots for a prompt: what a chunk takes beyond a window, and a window at its end."""
+    scheduler, window = state.sglang, state.kv.radix.window
+    chunk = min(num_tokens, scheduler.rem_chunk) if scheduler.chunk_size > 0 else num_tokens
+    return max(chunk - window, 0) + min(num_tokens + max_new, window) + scheduler.page_size
+
+
 def verdict_of(state: Replica) -> int:
     """Say whether the budget leaves room for more."""
     scheduler = state.sglang
     if rem_total(state) <= 0 or rem_current(state) <= 0:
+        return NO_TOKEN
+    if state.kv.radix.window > 0 and rem_window(state) <= 0:
         return NO_TOKEN
     if scheduler.rem_input <= 0 or (scheduler.chunk_size > 0 and scheduler.rem_chunk <= 0):
         return OTHER
@@ -64,6 +79,8 @@ def charge_prefill(state: Replica, num_tokens: int, max_new: int) -> None:
     """Take tokens of a prompt, and promise outputs, out of the budget."""
     scheduler, size = state.sglang, state.sglang.page_size
     num_tokens = ceil_page(num_tokens, size)
+    if state.kv.radix.window > 0:
+        scheduler.window_budget += window_need(state, num_tokens, max_new)
     scheduler.budget += num_tokens + size + max_new
     scheduler.current += num_tokens + size
     scheduler.rem_input -= num_tokens

@@ -19,10 +19,20 @@ def num_available(tree: Radix) -> int:
     return tree.pages.num_unused_slots + tree.num_evictable
 
 
+def num_windows_available(tree: Radix) -> int:
+    """Window slots that are free or may be taken from the tree."""
+    return tree.window_pages.num_unused_slots + tree.window_evictable
+
+
 def radix_usage(tree: Radix) -> float:
-    """Share of the slots that requests hold."""
-    num_slots = tree.pages.num_pages * tree.pages.page_size
-    return (num_slots - num_available(tree)) / num_slots if num_slots > 0 else 0.0
+    """Share of the slots that requests hold, in the fuller pool."""
+    size = tree.pages.page_size
+    num_slots = tree.pages.num_pages * size
+    usage = (num_slots - num_available(tree)) / num_slots if num_slots > 0 else 0.0
+    if tree.window > 0:
+        num_slots = tree.window_pages.num_pages * size
+        usage = max(usage, (num_slots - num_windows_available(tree)) / num_slots)
+    return usage
 
 
 def measure_radix(kv: KV) -> None:
@@ -35,3 +45,17 @@ def measure_radix(kv: KV) -> None:
     usage.external = 0
     usage.unallocated = num_available(tree) * tree.token_bytes
     usage.cached = tree.num_evictable * tree.token_bytes
+    if tree.window > 0:
+        measure_windows(kv)
+
+
+def measure_windows(kv: KV) -> None:
+    """Add the pool of the layers with a sliding window."""
+    tree, usage, each = kv.radix, kv.usage, kv.radix.window_bytes
+    tokens = tree.num_own_tokens - tree.num_slid_tokens
+    own = tree.num_own_pages * tree.pages.page_size - tree.num_slid_tokens
+    usage.token_states += (tree.window_protected + tokens) * each
+    usage.reservation += (own - tokens - tree.num_internal) * each
+    usage.internal += tree.num_internal * each
+    usage.unallocated += num_windows_available(tree) * each
+    usage.cached += tree.window_evictable * each

@@ -8,6 +8,7 @@ from kvsim.records.sglang import DECODE
 from kvsim.rules.sglang.held import extend_slots
 from kvsim.rules.sglang.nodes import evict_for
 from kvsim.rules.sglang.retraction import decodes_fit, retract_decodes
+from kvsim.rules.sglang.slide import slide_decodes
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -59,6 +60,8 @@ def build_decode(state: Replica, batch: Batch) -> None:
 def add_decodes(state: Replica, batch: Batch) -> None:
     """Give every running request a slot; room is made for a page each, needed or not."""
     scheduler, tree = state.sglang, state.kv.radix
+    if tree.window > 0:
+        slide_decodes(state)
     evict_for(tree, scheduler.page_size * scheduler.num_running)
     for place in range(scheduler.num_running):
         k = scheduler.running[place]

@@ -26,7 +26,7 @@ def operate(state: Replica, command: int, argument: int) -> int:
     if command == LOCK:
         lock_path(tree, argument)
     elif command == UNLOCK:
-        unlock_path(tree, argument)
+        unlock_path(tree, argument, 0)
     elif command == EVICT:
         return evict_tokens(tree, argument)
     else:
@@ -44,10 +44,10 @@ def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int
     """Take pages for what is not matched and insert all; 1 if there are not enough."""
     size = tree.pages.page_size
     num_tokens = floor_page(request.num_prompt_tokens, size)
-    lock_path(tree, node)
+    edge = lock_path(tree, node)
     evict_for(tree, num_tokens - matched)
     if tree.pages.num_unused_slots < num_tokens - matched:
-        unlock_path(tree, node)
+        unlock_path(tree, node, edge)
         return 1
     last = 0
     for k in range((num_tokens - matched) // size):
@@ -58,5 +58,5 @@ def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int
             tree.slots[last * size].next = page
         last = page
     insert_key(tree, request, num_tokens, node, matched, request.priority)
-    unlock_path(tree, node)
+    unlock_path(tree, node, edge)
     return 0

@@ -11,7 +11,9 @@ from kvsim.records.sglang import EXTEND, MIXED
 from kvsim.rules.sglang.decode import add_decodes, drop_finishing
 from kvsim.rules.sglang.held import extend_slots, take_rows
 from kvsim.rules.sglang.nodes import evict_for
+from kvsim.rules.sglang.pages import num_free_slots
 from kvsim.rules.sglang.retraction import decodes_fit
+from kvsim.rules.sglang.slide import slide_prefills
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -28,12 +30,16 @@ def build_prefill(state: Replica, batch: Batch) -> None:
     take_rows(state, num_new)
     if scheduler.page_size > 1:
         needed += scheduler.page_size * scheduler.num_admitted
+    if tree.window > 0 and not tree.enabled:
+        slide_prefills(state)
     evict_for(tree, needed)
     scheduler.num_last = 0
     scheduler.last_tokens = 0
     for place in range(scheduler.num_admitted):
         add_prefill(state, batch, scheduler.admitted[place])
     batch.num_extends = batch.size
+    if scheduler.chunked != NONE:
+        scheduler.progress[scheduler.chunked].num_middle += 1
     scheduler.last_mode = EXTEND
     scheduler.last_chunked = scheduler.chunked
     if scheduler.mixes and scheduler.chunk_size > 0 and scheduler.num_running > 0:
@@ -55,9 +61,10 @@ def add_prefill(state: Replica, batch: Batch, k: int) -> None:
     if request.num_tokens + 1 >= mine.most:
         scheduler.may_finish = True
     mine.num_known = request.num_tokens
+    mine.has_decoded = False
     size = scheduler.page_size
     num_pages = -(-mine.end // size) - (mine.num_shared // size + mine.num_pages)
-    if num_pages > tree.pages.num_left:
+    if num_pages * size > num_free_slots(tree):
         scheduler.is_dead = True
         return
     extend_slots(tree, request, mine, mine.end)

@@ -8,7 +8,8 @@ from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.batch import recycle
 from kvsim.rules.sglang.nodes import lock_path, unlock_path
-from kvsim.rules.sglang.pages import floor_page, free_chain, take_page
+from kvsim.rules.sglang.pages import floor_page, free_parts, take_page
+from kvsim.rules.sglang.slide import num_slid, slide_window
 from kvsim.rules.sglang.walk import cut_at_prompt, insert_key
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 def append_page(tree: Radix, mine: Progress) -> None:
     """Give a request another page; there is one."""
     page = take_page(tree.pages)
+    if tree.window > 0:
+        tree.windows[page] = take_page(tree.window_pages)
     if mine.num_pages == 0:
         mine.page = page
     else:
@@ -57,32 +60,47 @@ def own_tokens(request: Request, mine: Progress) -> int:
     return request.num_computed_tokens - mine.num_shared
 
 
-def checkpoint(state: Replica, request: Request, mine: Progress, upto: int) -> None:
-    """Hand a request's first tokens to the tree, and cut the tree at its prompt's end."""
+def checkpoint(state: Replica, request: Request, mine: Progress, upto: int, goes_on: bool) -> None:
+    """Hand a request's first tokens to the tree, and cut the tree at its prompt's end.
+
+    With sliding windows it is not cut there. But who has passed a node from which it could not go
+    on first hands over no more than up to there, so that a window stays before it.
+    """
     tree = state.kv.radix
     if not tree.enabled:
         return
-    size = tree.pages.page_size
-    num_tokens = floor_page(min(upto, mine.num_known), size)
+    size, known = tree.pages.page_size, min(upto, mine.num_known)
+    branches = mine.num_shared < mine.branch <= upto
+    num_tokens = min(known, mine.branch) if branches else known
+    if goes_on and tree.window > 0:
+        slide_window(tree, mine, num_tokens - 1, 1)
+    num_tokens = floor_page(num_tokens, size)
     tree.page = mine.page
+    tree.dead = mine.dead
     insert_key(tree, request, num_tokens, mine.node, mine.num_inserted, request.priority)
     last = tree.node
     mine.num_inserted = max(mine.num_inserted, num_tokens)
     prompt = floor_page(request.num_prompt_tokens, size)
-    if 0 < prompt < num_tokens:
+    if tree.window == 0 and 0 < prompt < num_tokens:
         cut_at_prompt(tree, last, prompt, request.priority + 1)
-    unlock_path(tree, mine.node)
-    lock_path(tree, last)
+    unlock_path(tree, mine.node, mine.edge)
+    mine.edge = lock_path(tree, last)
     shed_pages(tree, mine, num_tokens - mine.num_shared)
     mine.page = tree.page
     mine.node = last
     count_internal(tree, request, mine)
+    if branches and num_tokens >= mine.branch:
+        mine.branch = 0
+        if goes_on:
+            slide_window(tree, mine, known - 1, 1)
 
 
 def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
     """Note that a request's first own pages, so many tokens of them, are the tree's."""
     num_pages = num_tokens // tree.pages.page_size
+    tree.num_slid_tokens -= num_slid(mine)
     mine.num_shared += num_tokens
+    tree.num_slid_tokens += num_slid(mine)
     mine.num_pages -= num_pages
     tree.num_own_pages -= num_pages
     tree.num_own_tokens -= num_tokens
@@ -93,12 +111,15 @@ def release_request(state: Replica, k: int, keeps: bool) -> None:
     request, mine, tree = state.requests[k], state.sglang.progress[k], state.kv.radix
     if keeps:
         mine.num_known = request.num_tokens
-        checkpoint(state, request, mine, min(request.num_computed_tokens, request.num_tokens))
-    free_chain(tree, mine.page, mine.num_pages)
+        owned = min(request.num_computed_tokens, request.num_tokens)
+        checkpoint(state, request, mine, owned, False)
+    slots = mine.num_pages * tree.pages.page_size
+    free_parts(tree, mine.page, 0, slots, mine.dead - mine.num_shared)
+    tree.num_slid_tokens -= num_slid(mine)
     tree.num_own_pages -= mine.num_pages
     tree.num_own_tokens -= own_tokens(request, mine)
     tree.num_internal -= mine.num_internal
-    unlock_path(tree, mine.node)
+    unlock_path(tree, mine.node, mine.edge)
     give_row(state, mine)
     forget_progress(request, mine)
 
@@ -110,6 +131,11 @@ def forget_progress(request: Request, mine: Progress) -> None:
     mine.num_shared = 0
     mine.num_inserted = 0
     mine.node = 0
+    mine.edge = 0
+    mine.dead = 0
+    mine.branch = 0
+    mine.num_middle = 0
+    mine.num_extends = 0
     mine.prefix = 0
     request.num_computed_tokens = 0
 

@@ -15,7 +15,7 @@ from kvsim.rules.recorder import note_gap, record_step, write_step
 from kvsim.rules.sglang.decode import build_decode
 from kvsim.rules.sglang.extend import build_prefill
 from kvsim.rules.sglang.held import checkpoint, release_request, reuse_record
-from kvsim.rules.sglang.pages import close_group, open_group
+from kvsim.rules.sglang.pages import close_groups, open_groups
 from kvsim.rules.sglang.prefill import choose_prefills
 from kvsim.rules.sglang.waiting import leave_waiting
 
@@ -66,7 +66,7 @@ def keep_chunk(state: Replica) -> None:
     k = state.sglang.chunked
     request, mine = state.requests[k], state.sglang.progress[k]
     if mine.end > mine.prefix:
-        checkpoint(state, request, mine, mine.end)
+        checkpoint(state, request, mine, mine.end, True)
         mine.prefix = mine.end
 
 
@@ -143,7 +143,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
     """Give every request of a finished batch its token; its slots go back as one block."""
     scheduler, before, now = state.sglang, state.last_token_time, batch.end
     num_regular, num_sampled = 0, 0
-    open_group(state.kv.radix.pages)
+    open_groups(state.kv.radix)
     for at in range(batch.size):
         entry = batch.entries[at]
         k = entry.request
@@ -152,7 +152,10 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         if request.status == FINISHED:
             reuse_record(state, k)
             continue
-        if mine.is_retracted or entry.unfinished > 0:
+        if mine.is_retracted:
+            continue
+        if at < batch.num_extends and mine.num_middle > 0:
+            mine.num_middle -= 1
             continue
         request.num_tokens += 1
         num_sampled += 1
@@ -172,9 +175,9 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
             end_request(state, k, ENDED)
             reuse_record(state, k)
         elif at < batch.num_extends:
-            checkpoint(state, request, mine, entry.end)
+            checkpoint(state, request, mine, entry.end, True)
             mine.prefix = entry.end
-    close_group(state.kv.radix.pages)
+    close_groups(state.kv.radix)
     if num_regular > 0:
         note_gap(state, now - before, num_regular)
     if num_sampled > 0:

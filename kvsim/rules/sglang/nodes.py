@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from kvsim.rules.keys import FIRST_KEY, mix
 from kvsim.rules.sglang.leaves import leave_heap, settle_leaf
-from kvsim.rules.sglang.pages import free_chain
+from kvsim.rules.sglang.pages import free_chain, page_behind
+from kvsim.rules.sglang.window_slots import (
+    bury,
+    lock_window,
+    lose_windows,
+    split_windows,
+    unlock_window,
+)
 
 if TYPE_CHECKING:
     from kvsim.records.radix import Radix
@@ -76,6 +83,9 @@ def new_node(tree: Radix, parent: int, start: int, end: int, page: int) -> int:
     node.next = 0
     node.previous = 0
     node.num_locks = 0
+    node.is_tombstone = tree.window > 0
+    node.num_window_locks = 0
+    node.edge = 0
     node.num_hits = 0
     node.priority = 0
     node.reach = 0
@@ -135,9 +145,7 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     The node keeps its locks and its identity. Both are used now, the node later.
     """
     child = tree.nodes[k]
-    page = child.page
-    for _ in range(num_tokens // tree.pages.page_size):
-        page = tree.slots[page * tree.pages.page_size].next
+    page = page_behind(tree, child.page, num_tokens // tree.pages.page_size)
     new = new_node(tree, child.parent, child.start, child.start + num_tokens, child.page)
     parent = tree.nodes[new]
     parent.priority = child.priority
@@ -145,6 +153,8 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     parent.created = child.created
     parent.reach = child.reach
     parent.num_locks = child.num_locks
+    if tree.window > 0:
+        split_windows(tree, k, new)
     replace_sibling(tree, k, new)
     leave_bucket(tree, k)
     parent.key = child.key
@@ -168,6 +178,8 @@ def drop_node(tree: Radix, k: int) -> None:
     node = tree.nodes[k]
     if node.place > 0:
         leave_heap(tree, k)
+    if tree.window > 0 and not node.is_tombstone:
+        lose_windows(tree, k)
     leave_bucket(tree, k)
     leave_siblings(tree, k)
     node.chain = tree.free_node
@@ -175,9 +187,8 @@ def drop_node(tree: Radix, k: int) -> None:
     tree.num_live_nodes -= 1
 
 
-def evict_leaf(tree: Radix) -> int:
-    """Drop the leaf that goes first, whole; returns its tokens."""
-    k = tree.heap[1]
+def evict_leaf(tree: Radix, k: int) -> int:
+    """Drop a leaf that may go, whole; returns its tokens."""
     node = tree.nodes[k]
     parent, num_tokens = node.parent, node.span
     free_chain(tree, node.page, num_tokens // tree.pages.page_size)
@@ -191,18 +202,34 @@ def evict_tokens(tree: Radix, num_tokens: int) -> int:
     """Evict leaves until so many tokens have gone, or nothing may go; returns how many went."""
     evicted = 0
     while evicted < num_tokens and tree.num_leaves > 0:
-        evicted += evict_leaf(tree)
+        evicted += evict_leaf(tree, tree.heap[1])
     return evicted
 
 
 def evict_for(tree: Radix, num_tokens: int) -> None:
-    """Evict leaves until so many slots are free, or nothing may go."""
+    """Evict leaves until so many slots are free, or nothing may go; then windows likewise."""
     while tree.pages.num_unused_slots < num_tokens and tree.num_leaves > 0:
-        evict_leaf(tree)
+        evict_leaf(tree, tree.heap[1])
+    if tree.window > 0:
+        evict_windows(tree, num_tokens)
 
 
-def lock_path(tree: Radix, k: int) -> None:
-    """Hold a node and all above it."""
+def evict_windows(tree: Radix, num_tokens: int) -> None:
+    """Free window slots of the nodes used longest ago, until so many are free; leaves go whole."""
+    k = tree.oldest
+    while k != 0 and tree.window_pages.num_unused_slots < num_tokens:
+        node, at = tree.nodes[k], k
+        k = node.newer
+        if node.num_window_locks > 0:
+            continue
+        if node.place > 0:
+            evict_leaf(tree, at)
+        else:
+            bury(tree, at)
+
+
+def lock_path(tree: Radix, k: int) -> int:
+    """Hold a node and all above it; returns the mark where its window begins, if it has one."""
     end = k
     while k != 0:
         node = tree.nodes[k]
@@ -212,11 +239,14 @@ def lock_path(tree: Radix, k: int) -> None:
         node.num_locks += 1
         k = node.parent
     settle_leaf(tree, end)
+    return lock_window(tree, end) if tree.window > 0 else 0
 
 
-def unlock_path(tree: Radix, k: int) -> None:
-    """Let go of a node and all above it."""
+def unlock_path(tree: Radix, k: int, edge: int) -> None:
+    """Let go of a node and all above it, and of the window up to a mark."""
     end = k
+    if tree.window > 0:
+        unlock_window(tree, end, edge)
     while k != 0:
         node = tree.nodes[k]
         node.num_locks -= 1

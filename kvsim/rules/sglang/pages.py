@@ -61,8 +61,37 @@ def queue_page(pages: Pages, k: int, page: int) -> None:
     pages.free[place if place < pages.num_pages else place - pages.num_pages] = page
 
 
+def open_groups(tree: Radix) -> None:
+    """Hold back what is freed from now on."""
+    open_group(tree.pages)
+    if tree.window > 0:
+        open_group(tree.window_pages)
+
+
+def close_groups(tree: Radix) -> None:
+    """Give back as one block what was held."""
+    close_group(tree.pages)
+    if tree.window > 0:
+        close_group(tree.window_pages)
+
+
+def num_free_slots(tree: Radix) -> int:
+    """Slots that any token finds: free in both pools, where there are two."""
+    free = tree.pages.num_unused_slots
+    return min(free, tree.window_pages.num_unused_slots) if tree.window > 0 else free
+
+
+def page_behind(tree: Radix, page: int, count: int) -> int:
+    """Return the page that comes so many after one."""
+    for _ in range(count):
+        page = tree.slots[page * tree.pages.page_size].next
+    return page
+
+
 def free_chain(tree: Radix, page: int, count: int) -> int:
     """Free pages that follow each other as one block; returns what comes after them."""
+    if tree.window > 0:
+        free_windows(tree, page, count)
     pages, slots, size = tree.pages, tree.slots, tree.pages.page_size
     if pages.is_grouping:
         for _ in range(count):
@@ -80,3 +109,33 @@ def free_chain(tree: Radix, page: int, count: int) -> int:
         page = slots[page * size].next
     pages.num_left += count
     return page
+
+
+def free_parts(tree: Radix, page: int, start: int, end: int, dead: int) -> int:
+    """Free pages of the tokens from ``start`` to ``end``, first those without window slots.
+
+    These are those before the token ``dead``. Returns what comes after them.
+    """
+    size = tree.pages.page_size
+    dead = min(max(dead, start), end)
+    page = free_chain(tree, page, (dead - start) // size)
+    return free_chain(tree, page, -(-(end - dead) // size))
+
+
+def free_windows(tree: Radix, page: int, count: int) -> None:
+    """Free the window slots of pages that follow each other: all of them have some, or none."""
+    pages, size = tree.window_pages, tree.pages.page_size
+    if count == 0 or tree.windows[page] == 0:
+        return
+    if not pages.is_grouping:
+        make_way(pages, count)
+    for k in range(count):
+        if pages.is_grouping:
+            pages.group[pages.num_grouped] = tree.windows[page]
+            pages.num_grouped += 1
+        else:
+            queue_page(pages, k, tree.windows[page])
+        tree.windows[page] = 0
+        page = tree.slots[page * size].next
+    if not pages.is_grouping:
+        pages.num_left += count

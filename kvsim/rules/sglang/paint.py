@@ -38,10 +38,24 @@ def mark_radix(state: Replica, cached: int, internal: int, share: float) -> None
             mark_own(state, state.requests[k], mine, internal, share)
 
 
+def pool_bins(state: Replica) -> int:
+    """Bins of the first pool: its share of the bytes, all where there is no other."""
+    tree = state.kv.radix
+    num_bytes = tree.pages.num_pages * tree.token_bytes
+    total = num_bytes + tree.window_pages.num_pages * tree.window_bytes
+    return state.num_bins * num_bytes // total if total > 0 else state.num_bins
+
+
 def mark_node(state: Replica, node: Node, cached: int, share: float) -> None:
-    """Note the pages of a node."""
+    """Note the pages of a node; window pages stand behind all others."""
     kv, tree, page = state.kv, state.kv.radix, node.page
     for _ in range(node.span // tree.pages.page_size):
+        if tree.window > 0 and not node.is_tombstone:
+            at = tree.pages.num_pages + tree.windows[page]
+            if node.num_window_locks > 0:
+                kv.live_ends[at] = share
+            else:
+                kv.unused[at] = cached
         if node.num_locks > 0:
             kv.live_ends[page] = share
         else:
@@ -58,4 +72,8 @@ def mark_own(state: Replica, request: Request, mine: Progress, unused: int, shar
         kv.live_ends[page] = share * min(max(written - k * size, 0), size) / size
         kv.last_ends[page] = share * min(max(last - k * size, 0), size) / size
         kv.unused[page] = unused
+        if tree.window > 0 and tree.windows[page] > 0:
+            at = tree.pages.num_pages + tree.windows[page]
+            kv.live_ends[at], kv.last_ends[at] = kv.live_ends[page], kv.last_ends[page]
+            kv.unused[at] = unused
         page = tree.slots[page * tree.pages.page_size].next

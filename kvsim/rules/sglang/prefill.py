@@ -12,7 +12,9 @@ from kvsim.rules.sglang.budget import (
     open_budget,
     rem_current,
     rem_total,
+    rem_window,
     verdict_of,
+    window_need,
 )
 from kvsim.rules.sglang.nodes import lock_path, unlock_path
 from kvsim.rules.sglang.outlook import foresees_room
@@ -34,7 +36,7 @@ def choose_prefills(state: Replica) -> bool:
     """Fill the list of those admitted; False if there is nobody."""
     scheduler = state.sglang
     scheduler.num_preempted = 0
-    if scheduler.preempts or scheduler.num_running == 0:
+    if scheduler.preempts or scheduler.num_running == 0 or state.kv.radix.window > 0:
         scheduler.is_full = False
     if scheduler.chunked == NONE:
         if scheduler.is_full or state.waiting.length == 0:
@@ -66,7 +68,11 @@ def go_on_with_chunked(state: Replica) -> None:
     request, mine = state.requests[k], state.sglang.progress[k]
     left = request.num_tokens - mine.prefix
     limit = min(scheduler.rem_chunk, int(rem_total(state)))
-    if limit <= 0:
+    if state.kv.radix.window > 0:
+        limit = min(limit, rem_window(state) - scheduler.page_size)
+        if limit <= 0:
+            return  # it waits for window slots, with what it has
+    elif limit <= 0:
         limit = scheduler.rem_chunk
     if scheduler.order == SHORTEST_PREFILL_FIRST:
         limit = spare_for_shorter(state, left, limit)
@@ -126,19 +132,20 @@ def try_prefill(state: Replica, k: int) -> int:
     mine.prefix = tree.num_found
     mine.node = tree.node
     mine.num_shared = mine.prefix
+    mine.branch = tree.num_walked if tree.num_walked > tree.num_found else 0
     mine.tried_known = request.num_tokens
     mine.tried_prefix = mine.prefix
     state.refused = False
     if 0 < scheduler.prefill_max_requests <= scheduler.num_admitted:
         return OTHER
-    lock_path(tree, mine.node)
+    mine.edge = lock_path(tree, mine.node)
     needed = request.num_tokens - mine.prefix
     if not tree.enabled and mine.ignores_eos:
         verdict = fit_without_tree(state, k, needed)
     else:
         verdict = fit_prompt(state, k, needed, size)
     if verdict != CONTINUE:
-        unlock_path(tree, mine.node)
+        unlock_path(tree, mine.node, mine.edge)
         if verdict == NO_TOKEN:
             state.refused = True
             state.tried = True
@@ -155,20 +162,46 @@ def fit_prompt(state: Replica, k: int, needed: int, size: int) -> int:
     to_come = min(max(mine.max_new - request.num_output_tokens, 0), MOST_NEW_TOKENS)
     if needed + to_come + size >= rem_total(state):
         return NO_TOKEN
+    most = window_limit(state, ceil_page(needed, size), to_come)
+    if most <= 0:
+        return NO_TOKEN
     if scheduler.chunk_size == 0:
         if scheduler.num_admitted > 0 and ceil_page(needed, size) >= scheduler.rem_input:
             return OTHER
-    elif ceil_page(needed, size) > scheduler.rem_chunk:
-        return cut_prompt(state, k, floor_page(scheduler.rem_chunk, size))
+        if needed > most:
+            return cut_prompt(state, k, most)
+    elif ceil_page(needed, size) > min(scheduler.rem_chunk, most):
+        return cut_prompt(state, k, floor_page(min(scheduler.rem_chunk, most), size))
     take_prompt(state, k, needed, min(mine.max_new, MOST_NEW_TOKENS))
     return CONTINUE
+
+
+def window_limit(state: Replica, num_tokens: int, to_come: int) -> int:
+    """Most tokens of a prompt that its window slots allow; 0 if they do not suffice now.
+
+    One that would not fit into an empty pool is cut at what is left.
+    """
+    tree = state.kv.radix
+    if tree.window == 0:
+        return num_tokens
+    needed, left = window_need(state, num_tokens, to_come), rem_window(state)
+    if needed < left:
+        return num_tokens
+    if needed < tree.window_pages.num_pages * tree.pages.page_size:
+        return 0
+    return floor_page(left - window_need(state, 0, to_come), tree.pages.page_size)
 
 
 def fit_without_tree(state: Replica, k: int, needed: int) -> int:
     """Do the same where there is no tree and no EOS: look ahead to everybody's end."""
     scheduler, mine, size = state.sglang, state.sglang.progress[k], state.sglang.page_size
     paged = ceil_page(needed, size) + size
-    if paged > min(rem_current(state), rem_total(state)) or not foresees_room(state, k, paged):
+    if paged > min(rem_current(state), rem_total(state)):
+        return NO_TOKEN
+    if state.kv.radix.window > 0:
+        if window_need(state, needed, min(mine.max_new, MOST_NEW_TOKENS)) > rem_window(state):
+            return NO_TOKEN
+    elif not foresees_room(state, k, paged):
         return NO_TOKEN
     if scheduler.chunk_size > 0 and needed > scheduler.rem_chunk:
         return cut_prompt(state, k, scheduler.rem_chunk)

@@ -8,6 +8,7 @@ from kvsim.records.request import PREEMPTED
 from kvsim.rules.abort import FAILED, end_request
 from kvsim.rules.sglang.held import release_request, reuse_record
 from kvsim.rules.sglang.nodes import evict_for
+from kvsim.rules.sglang.pages import num_free_slots
 from kvsim.rules.sglang.waiting import enter_queue, sort_listed
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ RETRACT_STEPS = 20
 def decodes_fit(state: Replica) -> bool:
     """Whether every running request that needs a page finds one; evicts for them."""
     scheduler, tree, num_pages = state.sglang, state.kv.radix, 0
-    if tree.pages.num_unused_slots >= scheduler.page_size * scheduler.num_running:
+    if num_free_slots(tree) >= scheduler.page_size * scheduler.num_running:
         return True  # a page for each
     for place in range(scheduler.num_running):
         computed = state.requests[scheduler.running[place]].num_computed_tokens
         num_pages += computed % scheduler.page_size == 0
     needed = scheduler.page_size * num_pages
     evict_for(tree, needed)
-    return tree.pages.num_unused_slots >= needed
+    return num_free_slots(tree) >= needed
 
 
 def give_up(state: Replica, k: int, num_left: int) -> None:

@@ -14,6 +14,8 @@ from kvsim.rules.sglang.nodes import (
     tick,
 )
 from kvsim.rules.sglang.pages import floor_page, free_chain
+from kvsim.rules.sglang.recent import refresh_recent
+from kvsim.rules.sglang.repair import cut_windows, share_windows
 
 if TYPE_CHECKING:
     from kvsim.records.radix import Radix
@@ -97,37 +99,46 @@ def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
 def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
     """Find the longest prefix of a request's first tokens; ``tree.node``, ``tree.num_found``.
 
-    A node that goes only part of the way is split there, and the whole path is used.
+    A node that goes only part of the way is split there, and the whole path is used. With sliding
+    windows a request can go on only where a whole window lies before it.
     """
     tree.node = 0
     tree.num_found = 0
+    tree.num_walked = 0
     left = floor_page(num_tokens, tree.pages.page_size)
     if not tree.enabled or left == 0:
         return
     start_walk(tree, request, 0)
-    child = step_down(tree, request, 0, left)
+    child, run, part = step_down(tree, request, 0, left), tree.window, False
     while child != 0:
         same = tree.num_same
         left -= same
-        tree.num_found += same
-        tree.node = child
-        if same < tree.nodes[child].span:
-            tree.node = split_node(tree, child, same)
-            break
-        child = step_down(tree, request, child, left)
+        tree.num_walked += same
+        part = same < tree.nodes[child].span
+        if part:
+            child = split_node(tree, child, same)
+        run = 0 if tree.nodes[child].is_tombstone else run + same
+        if run >= tree.window:
+            tree.num_found = tree.num_walked
+            tree.node = child
+        child = 0 if part else step_down(tree, request, child, left)
     touch_path(tree, tree.node)
+    if tree.window > 0:
+        refresh_recent(tree, tree.node)
 
 
 def count_match(tree: Radix, request: Request) -> int:
     """Count the tokens of a prompt that the tree holds; nothing changes."""
-    left, found, k = floor_page(request.num_tokens - 1, tree.pages.page_size), 0, 0
+    left, found, walked = floor_page(request.num_tokens - 1, tree.pages.page_size), 0, 0
     if not tree.enabled or left <= 0:
         return 0
     start_walk(tree, request, 0)
-    child = step_down(tree, request, k, left)
+    child, run = step_down(tree, request, 0, left), tree.window
     while child != 0:
-        found += tree.num_same
+        walked += tree.num_same
         left -= tree.num_same
+        run = 0 if tree.nodes[child].is_tombstone else run + tree.num_same
+        found = walked if run >= tree.window else found
         if tree.num_same < tree.nodes[child].span:
             break
         child = step_down(tree, request, child, left)
@@ -160,7 +171,8 @@ def insert_key(
 
     The path down to the node ``known`` is the request's already. Its own pages begin there, at
     ``tree.page``: those whose tokens the tree has are freed, the rest becomes a leaf. ``tree.page``
-    is left at the first page behind. ``tree.num_found`` are the tokens that the tree had.
+    is left at the first page behind. ``tree.num_found`` are the tokens that the tree had. Of its
+    first ``tree.dead`` tokens the request has no window slots.
     """
     tree.nodes[0].last_access = tick(tree)
     tree.nodes[0].priority = max(tree.nodes[0].priority, priority)
@@ -182,12 +194,17 @@ def insert_key(
             tree.num_same = 0
         pass_node(tree, child, num_tokens, inserted, priority)
         settle_leaf(tree, child)
-        tree.page = free_chain(tree, tree.page, same // size)
+        if tree.window > 0:
+            share_windows(tree, child)
+        else:
+            tree.page = free_chain(tree, tree.page, same // size)
         at += same
         k = child
         child = step_down(tree, request, k, num_tokens - at)
     tree.num_found = at
     tree.node = add_leaf(tree, request, k, num_tokens, inserted, priority) if at < num_tokens else k
+    if tree.window > 0:
+        refresh_recent(tree, tree.node)
 
 
 def add_leaf(
@@ -199,12 +216,15 @@ def add_leaf(
     node = tree.nodes[k]
     node.created = node.last_access = tick(tree)
     node.priority = priority
-    node.num_hits = int(num_tokens > inserted)
+    node.num_hits = 0 if tree.window > 0 else int(num_tokens > inserted)
     node.reach = num_tokens
     tree.page = name_tokens(tree, request, page, num_tokens - start)
     tree.num_evictable += num_tokens - start
     name_node(tree, k, request.cache_salt if parent == 0 else 0)
     join_siblings(tree, k)
+    if tree.window > 0:
+        cut_windows(tree, k)
+        node.num_hits = int(start + node.span > inserted)
     settle_leaf(tree, parent)
     settle_leaf(tree, k)
     return k

@@ -1,0 +1,82 @@
+"""Window slots that an insert gives to the tree: to tombstones on its way, and to its new leaf."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.rules.sglang.nodes import split_node
+from kvsim.rules.sglang.pages import ceil_page, free_chain, free_parts, page_behind
+from kvsim.rules.sglang.window_slots import gain_windows
+
+if TYPE_CHECKING:
+    from kvsim.records.radix import Radix
+
+
+def share_windows(tree: Radix, k: int) -> None:
+    """Free the inserting request's pages whose tokens a node has; a tombstone takes what it lacks.
+
+    The pages begin at ``tree.page``, which is left behind them.
+    """
+    start, end, size = tree.nodes[k].start, tree.nodes[k].end, tree.pages.page_size
+    first, live = tree.page, max(start, tree.dead)
+    if not tree.nodes[k].is_tombstone or live >= end:
+        tree.page = free_parts(tree, first, start, end, tree.dead)
+        return
+    if live > start:
+        split_node(tree, k, live - start)
+    tree.page = revive(tree, k, page_behind(tree, first, (live - start) // size))
+    free_parts(tree, first, start, live, live)
+
+
+def revive(tree: Radix, k: int, page: int) -> int:
+    """Let a tombstone have the window slots of equal pages of a request; returns what is behind.
+
+    If nobody holds it, it takes those pages over whole, and its own are freed; else it keeps its
+    own, since others read them.
+    """
+    node, size = tree.nodes[k], tree.pages.page_size
+    mine, num_pages = node.page, node.span // size
+    behind = page_behind(tree, page, num_pages)
+    if node.num_locks == 0:
+        copy_names(tree, mine, page, num_pages)
+        node.page = page
+        tree.num_taken_over += 1
+        free_chain(tree, mine, num_pages)
+    else:
+        theirs = page
+        for _ in range(num_pages):
+            tree.windows[mine] = tree.windows[theirs]
+            tree.windows[theirs] = 0
+            mine = tree.slots[mine * size].next
+            theirs = tree.slots[theirs * size].next
+        free_chain(tree, page, num_pages)
+    gain_windows(tree, k)
+    return behind
+
+
+def copy_names(tree: Radix, source: int, target: int, num_pages: int) -> None:
+    """Write down of pages that they hold the same tokens as others."""
+    size = tree.pages.page_size
+    for _ in range(num_pages):
+        for k in range(size):
+            named = tree.slots[source * size + k]
+            tree.slots[target * size + k].content = named.content
+            tree.slots[target * size + k].index = named.index
+        source = tree.slots[source * size].next
+        target = tree.slots[target * size].next
+
+
+def cut_windows(tree: Radix, k: int) -> None:
+    """Part a new leaf: a tombstone as far as its request has no window slots, then one window.
+
+    What lies between them is a node of its own, which can lose its slots before the window does.
+    """
+    node, longest = tree.nodes[k], ceil_page(tree.window, tree.pages.page_size)
+    live = max(node.start, tree.dead)
+    if live >= node.end:
+        return
+    if live > node.start:
+        split_node(tree, k, live - node.start)
+    if node.span > longest:
+        gain_windows(tree, split_node(tree, k, node.span - longest))
+    gain_windows(tree, k)

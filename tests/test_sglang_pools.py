@@ -1,0 +1,174 @@
+"""SGLang's pools of sliding windows: random schedules, both engines alike, and runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples
+
+import kvsim
+import workloads
+from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.budget.sglang import split_pool
+from kvsim.cases.sglang import SglangCase
+from kvsim.cases.sglang_play import play_sglang
+from kvsim.config import Config
+from kvsim.engine.setup import resolve
+from kvsim.engine.sglang import check_layers
+from kvsim.trace import Trace
+
+
+@st.composite
+def schedules(draw: st.DrawFn, page_sizes: tuple[int, ...] = (1, 1, 4, 16)) -> dict[str, Any]:
+    """A schedule under memory pressure, with full attention: configuration and requests.
+
+    Prompts begin alike and name earlier outputs, some outputs are several windows long.
+    """
+    size = draw(st.sampled_from(page_sizes))
+    pool = draw(st.integers(18, 60)) * max(size, 8)
+    config: dict[str, Any] = {
+        "page_size": size,
+        "max_total_num_tokens": pool // size * size,
+        "max_running_requests": draw(st.integers(1, 6)),
+        "chunked_prefill_size": draw(st.sampled_from([None, 2, 4])),
+        "max_prefill_tokens": draw(st.sampled_from([64, 16384])),
+        "schedule_policy": draw(st.sampled_from(["fcfs", "fcfs", "lpm", "dfs-weight", "hrrn"])),
+        "schedule_conservativeness": draw(st.sampled_from([0.05, 0.3, 1.0])),
+        "enable_mixed_chunk": draw(st.booleans()),
+        "overlap": draw(st.booleans()),
+        "radix_eviction_policy": draw(st.sampled_from(["lru", "lru", "lfu", "fifo", "slru"])),
+        "disable_radix_cache": draw(st.sampled_from([False, False, False, True])),
+        "enable_priority_scheduling": draw(st.booleans()),
+        "schedule_low_priority_values_first": False,
+        "priority_scheduling_preemption_threshold": draw(st.sampled_from([0, 2])),
+        "disable_priority_preemption": False,
+        "retraction_policy": "length",
+        "context_length": 4096,
+    }
+    if config["chunked_prefill_size"]:
+        config["chunked_prefill_size"] *= 16
+    requests = []
+    for row in range(draw(st.integers(2, 8))):
+        first = draw(st.integers(0, 2))
+        segments = [[first, 0, draw(st.integers(1, 60))]]
+        if draw(st.booleans()):
+            segments.append([20 + row, 0, draw(st.integers(1, 30))])
+        if row and draw(st.booleans()):
+            segments = [*requests[-1]["segments"], [16000 + row - 1, 0, draw(st.integers(1, 20))]]
+        longest = pool - sum(segment[2] for segment in segments) - 40
+        if longest < 8:
+            segments = [[first, 0, 30]]
+        request = {
+            "id": f"r{row:02d}",
+            "arrival": draw(st.integers(0, 40)),
+            "segments": segments,
+            "max_new": draw(st.sampled_from([1, 5, 20, 60, 200])),
+            "priority": draw(st.integers(0, 3)),
+            "ignore_eos": draw(st.sampled_from([False, False, True])),
+        }
+        if draw(st.booleans()):
+            request["stop_at"] = draw(st.integers(1, 20))
+        requests.append(request)
+    return {"config": config, "workload": {"requests": requests}}
+
+
+@st.composite
+def windowed(draw: st.DrawFn) -> SglangCase:
+    """The same with a pool of sliding windows that holds a chunk, and little more."""
+    drawn = draw(schedules())
+    config, size = drawn["config"], drawn["config"]["page_size"]
+    window = draw(st.integers(1, 40))
+    chunk = config["chunked_prefill_size"] or 160
+    # Without a tree two chunks lie before the window while they are under way.
+    least = (1 + config["disable_radix_cache"]) * chunk + 2 * window + 3 * size
+    config["swa"] = {
+        "window": window,
+        "size": -(-(least + draw(st.integers(0, 120))) // size) * size,
+    }
+    return SglangCase(sglang="", steps=[{}], **drawn)
+
+
+def played(case: SglangCase, *, compiled: bool) -> list[dict[str, Any]]:
+    """Play a case, checking every pass in Python; a scheduler that dies says so."""
+    found: list[dict[str, Any]] = []
+    try:
+        found.extend(play_sglang(case, check=not compiled, compiled=compiled))
+    except RuntimeError as error:
+        if "runs out of memory" not in str(error):
+            raise
+        found.append({"died": str(error)})
+    return found
+
+
+@pytest.mark.long
+@examples(40)
+@given(windowed())
+def test_slots_and_locks_of_both_pools_add_up_after_every_pass(case: SglangCase) -> None:
+    """And the compiled engine leaves the same in the log."""
+    assert played(case, compiled=False) == played(case, compiled=True)
+
+
+OSS: dict[str, Any] = {
+    "model": "gpt-oss-20b",
+    "gpu": "h100-sxm",
+    "engine": "sglang",
+    "max_model_len": 2048,
+    "chunked_prefill_size": 256,
+}
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_model_with_sliding_windows_runs_alike_in_both_engines(page_size: int) -> None:
+    """Under pressure in both pools, with prompts that are used again; the maps, too."""
+    segments = [[(k % 3, 0, 200 + 10 * k), (50 + k, 0, 30)] for k in range(24)]
+    trace = Trace.from_arrays(
+        [0.05 * k for k in range(24)],
+        [sum(n for _, _, n in one) for one in segments],
+        [40 + 17 * k for k in range(24)],
+        segments=segments,
+    )
+    options = OSS | {"page_size": page_size, "max_total_tokens": 3200}
+    compiled, python = (
+        kvsim.simulate(
+            trace, backend=backend, record_memory_map=True, check_invariants=True, **options
+        )
+        for backend in ("compiled", "python")
+    )
+    assert compiled.summary == python.summary
+    assert (compiled.memory_map == python.memory_map).all()
+    assert (compiled.requests == python.requests).all()
+    assert python.summary["completed"] == 24
+    assert python.requests["num_cached_tokens"].max() >= 192
+    shown = (python.memory_map == 5).mean(axis=1)
+    total = python.summary["kv_cache"]["bytes"]
+    assert shown == pytest.approx(python.memory["cached"] / total, abs=0.03)
+
+
+def test_windows_leave_room_for_more_tokens() -> None:
+    """Of 24 layers half see 128 tokens: 1 / (1 + 0.8) of the bytes against 1 / 2."""
+    trace = workloads.fixed(prompt=100, output=10, num_requests=2, request_rate=1.0)
+    pools = [
+        kvsim.simulate(trace, **OSS, **more).summary["kv_cache"]["num_gpu_blocks"]
+        for more in ({}, {"disable_hybrid_kv_cache_manager": True}, {"swa_full_tokens_ratio": 0.1})
+    ]
+    assert pools[0] / pools[1] == pytest.approx(2 / 1.8, rel=1e-4)
+    assert pools[2] / pools[1] == pytest.approx(2 / 1.1, rel=1e-4)
+
+
+def test_memory_is_shared_out_in_whole_pages() -> None:
+    shared = split_pool(10_000, token_bytes=10, window_bytes=5, ratio=0.5, page_size=16)
+    assert shared == (800, 400)
+    assert split_pool(
+        10_000, token_bytes=10, window_bytes=5, ratio=0.5, page_size=16, max_tokens=100
+    ) == (96, 48)
+
+
+def test_windows_of_several_lengths_are_refused() -> None:
+    memory = resolve(Config.build(model="llama-3-8b", gpu="h100-sxm")).memory
+    layers = LayerKV("full", None, 8), LayerKV("sliding", 64, 8), LayerKV("sliding", 128, 8)
+    layout = KVLayout(layers, kv_dtype("bf16"), 0)
+    with pytest.raises(ValueError, match=r"windows of \[64, 128\] tokens"):
+        check_layers(Config.build(model="llama-3-8b", gpu="h100-sxm"), memory, layout)
