@@ -110,6 +110,14 @@ def split_pool(
     return tokens // page_size * page_size, int(tokens * ratio) // page_size * page_size
 
 
+def host_tokens(num_tokens: int, page_size: int) -> int:
+    """Return the tokens of a host tier that shall hold so many: in whole pages, and one more.
+
+    "SGLang 0.5.23", section 13 of its rules.
+    """
+    return (num_tokens // page_size + 1) * page_size
+
+
 def most_running(pool_tokens: int, context_length: int, asked: int | None) -> int:
     """Return max_running_requests."""
     most = asked

@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvsim.cases.sglang import SglangCaseConfig, parts_of
-from kvsim.cases.sglang_log import checksum, tree_rows
+from kvsim.cases.sglang import HostTier, SglangCaseConfig, parts_of
+from kvsim.cases.sglang_log import checksum, host_slots, tree_rows
 from kvsim.cases.sglang_tokens import numbers, pieces, rows_of, spans
 from kvsim.engine.contents import Contents
 from kvsim.engine.replica import Replica
 from kvsim.kv.radix_check import TreeView, free_pages
-from kvsim.records.engine import EVICT, INSERT, INSERT_ALL, LOCK, MATCH, UNLOCK
+from kvsim.records.engine import (
+    EVICT,
+    INSERT,
+    INSERT_ALL,
+    LOAD,
+    LOCK,
+    MATCH,
+    SEE_COPIES,
+    UNLOCK,
+)
 from kvsim.results.tables import REQUESTS
 
 if TYPE_CHECKING:
@@ -33,8 +42,15 @@ class RadixCaseConfig(BaseModel):
     size: Count
     policy: str
     policy_config: dict[str, int] | None = None
-    write_policy: str | None = None
+    write_policy: Any = None
     host_size: int | None = None
+
+    @property
+    def tier(self) -> HostTier | None:
+        """The memory of the host, if there is some."""
+        if self.write_policy is None:
+            return None
+        return HostTier(write_policy=self.write_policy, size=self.host_size)
 
     @property
     def schedule(self) -> SglangCaseConfig:
@@ -58,7 +74,7 @@ class RadixCaseConfig(BaseModel):
             retraction_policy="length",
             context_length=1 << 30,
             eviction_config=self.policy_config or {},
-            hicache=None if self.write_policy is None else {"write_policy": self.write_policy},
+            hicache=self.tier,
         )
 
 
@@ -120,7 +136,9 @@ def play_radix(case: RadixCase, *, compiled: bool = False) -> Iterator[dict[str,
         0, parts_of(case.config.schedule), keys_of(case), table, start_time=0.0, compiled=compiled
     )
     tree, size = replica.state.kv.radix, case.config.page_size
-    replica.log_frees(4 * case.config.size)
+    has_host = case.config.tier is not None
+    if not has_host:
+        replica.log_frees(4 * case.config.size)
     ended: dict[int, Handle] = {}  # the node that an operation ended on
     for row, op in enumerate(case.ops):
         kind = op[0]
@@ -129,6 +147,17 @@ def play_radix(case: RadixCase, *, compiled: bool = False) -> Iterator[dict[str,
             replica.operate(MATCH, row)
             entry["hit"], entry["ix"] = tree.num_found, checksum(TreeView(tree).path(tree.node))
             ended[row] = Handle.of(tree, tree.node)
+            if has_host:
+                entry["hh"] = tree.num_walked - tree.num_found
+        elif kind == "b":
+            replica.operate(MATCH, row)
+            entry["hit"], entry["hh"] = tree.num_found, tree.num_walked - tree.num_found
+            place = tree.node
+            if entry["hh"]:
+                loads = replica.operate(LOAD, tree.best) > 0
+                entry["ok"] = int(loads)
+                place = tree.best if loads else place
+            ended[row] = Handle.of(tree, place)
         elif kind in ("i", "I"):
             if replica.operate(INSERT if kind == "i" else INSERT_ALL, row):
                 entry["oom"] = 1
@@ -144,6 +173,8 @@ def play_radix(case: RadixCase, *, compiled: bool = False) -> Iterator[dict[str,
             replica.operate(UNLOCK, ended.pop(op[1]).place)
         else:
             entry["n"] = replica.operate(EVICT, op[1])
+        if has_host:
+            replica.operate(SEE_COPIES, 0)
         pages = tree.pages
         log = [pages.log[k] for k in range(pages.num_logged)]
         pages.num_logged = 0
@@ -154,4 +185,7 @@ def play_radix(case: RadixCase, *, compiled: bool = False) -> Iterator[dict[str,
         entry["av"], entry["ev"] = pages.num_unused_slots, tree.num_evictable
         entry["pr"], entry["fq"] = tree.num_protected, checksum(free_pages(pages))
         entry["th"], entry["tu"] = tree_rows(TreeView(tree))
+        if has_host:
+            del entry["tu"]
+            entry["ha"], entry["hq"] = host_slots(tree)
         yield entry

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
+from kvsim.budget.sglang import host_tokens
 from kvsim.cases.sglang_tokens import END_OF_SEQUENCE, numbers, pieces, rows_of, spans
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, text_ranks
@@ -39,6 +40,18 @@ class WindowPool(_Part):
     size: Count
 
 
+class HostTier(_Part):
+    """Memory of the host: a share of the pool's tokens, or a size, and what is copied there."""
+
+    write_policy: Literal["write_through", "write_through_selective", "write_back"]
+    ratio: float = 2.0
+    size: Count | None = None
+
+    def slots(self, pool: int, page_size: int) -> int:
+        """Return its tokens."""
+        return self.size or host_tokens(int(pool * self.ratio), page_size)
+
+
 class SglangCaseConfig(_Part):
     """What a schedule depends on; names are SGLang's. ``chunked_prefill_size`` None is off."""
 
@@ -61,7 +74,7 @@ class SglangCaseConfig(_Part):
     prefill_max_requests: Count | None = None
     context_length: Count
     swa: WindowPool | None = None
-    hicache: dict[str, Any] | None = None
+    hicache: HostTier | None = None
     eviction_config: dict[str, int] = {}
 
     @property
@@ -120,13 +133,15 @@ def parts_of(config: SglangCaseConfig) -> Parts:
     ValueError
         For parts of SGLang that kvsim has no rules for.
     """
-    if config.hicache is not None:
-        raise ValueError("config.hicache: SGLang's host tier is not modelled")
-    settings, swa = config.settings, config.swa
+    settings, swa, tier = config.settings, config.swa, config.hicache
+    if swa and tier:
+        raise ValueError("config: the host tier is not modelled with sliding windows")
     kv_config = KVCacheConfig(
         layout=tokens_layout(swa.window if swa else None),
         num_bytes=config.max_total_num_tokens + (swa.size if swa else 0),
         window_slots=swa.size if swa else None,
+        host_slots=tier.slots(config.max_total_num_tokens, config.page_size) if tier else 0,
+        write_policy=tier.write_policy if tier else "write_through",
         block_size=config.page_size,
         max_model_len=config.context_length,
         enable_prefix_caching=not config.disable_radix_cache,

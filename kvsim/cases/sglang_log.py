@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvsim.records.engine import Replica
+    from kvsim.records.radix import Radix
 
 #: Longest lists that are written out, and longest queue whose ids are.
 MOST_SLOTS, MOST_WAITING = 40, 64
@@ -29,6 +30,8 @@ def tree_rows(seen: TreeView) -> tuple[int, int]:
     """Return the checksums of all slots of the tree with what is before each, and of those free."""
     every, unlocked, last = [], [], {0: -1}
     for node in seen.nodes():
+        if node.on_host_only:
+            continue
         slots = seen.slots(node.page, node.num_tokens)
         before = [last[node.parent], *slots]
         last[node.place] = slots[-1]
@@ -42,6 +45,13 @@ def tree_rows(seen: TreeView) -> tuple[int, int]:
 def row_sum(rows: Iterable[tuple[int, ...]]) -> int:
     """Return the checksum of sorted rows."""
     return checksum((":".join(map(str, row)) for row in sorted(rows)), ";")
+
+
+def host_slots(tree: Radix) -> tuple[int, int]:
+    """Return the number of free slots of the host, and their checksum, the next one out first."""
+    size = tree.pages.page_size
+    slots = [page * size + k for page in free_pages(tree.host_pages) for k in range(size)]
+    return len(slots), checksum(slots)
 
 
 def window_rows(seen: TreeView) -> tuple[int, int]:
@@ -104,6 +114,13 @@ class PassLog:
                 entry["ext"] = [
                     [self._name(e.request), e.end - e.num_tokens, e.num_tokens] for e in extends
                 ]
+                loaded = [
+                    [self._name(e.request), state.sglang.progress[e.request].num_loaded]
+                    for e in extends
+                    if self._is_first(e) and state.sglang.progress[e.request].num_loaded
+                ]
+                if loaded:
+                    entry["ld"] = loaded
             if decodes:
                 entry["dec"] = [self._name(e.request) for e in decodes]
             seen = TreeView(state.kv.radix)
@@ -119,6 +136,10 @@ class PassLog:
         if retracted:
             entry["ret"] = retracted
         return "m" in entry
+
+    def _is_first(self, e: Any) -> bool:
+        """Whether a prefill is a request's first since it was admitted."""
+        return bool(self._state.sglang.progress[e.request].num_extends == 1)
 
     def _new_slots(self, seen: TreeView, e: Any) -> list[int]:
         mine = self._state.sglang.progress[e.request]
@@ -157,6 +178,8 @@ class PassLog:
             entry["th"], entry["tu"] = tree_rows(seen)
         if tree.window:
             self._windows(entry, seen)
+        if tree.write_policy:
+            entry["ha"], entry["hq"] = host_slots(tree)
 
     def _windows(self, entry: dict[str, Any], seen: TreeView) -> None:
         """Add the pool of sliding windows, and who has slots of it. Mutates the entry."""

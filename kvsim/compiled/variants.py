@@ -91,8 +91,8 @@ RADIX_KIND = {
     "Replica.swapped_bytes": 0,
 }
 
-#: The same with one pool, as most models have it.
-SGLANG_KIND = {**RADIX_KIND, "Radix.window": 0}
+#: The same with one pool and no host tier, as most have it.
+SGLANG_KIND = {**RADIX_KIND, "Radix.window": 0, "Radix.write_policy": 0, "Node.on_host_only": 0}
 
 #: Modules of rules that the plain kind never calls.
 OTHER_KINDS = frozenset(
@@ -117,8 +117,11 @@ OF_SGLANG = frozenset(
     )
 )
 
-#: Modules of SGLang's rules that only a replica with more than one pool calls.
-OF_POOLS = frozenset(f"sglang.{name}" for name in ("recent", "repair", "slide", "window_slots"))
+#: Modules of SGLang's rules that only a replica with more than one pool, or tier, calls.
+OF_POOLS = frozenset(
+    f"sglang.{name}"
+    for name in ("backup", "host", "load", "recent", "repair", "slide", "window_slots")
+)
 
 #: Values that a variant knows, by variant and "Record.field".
 CONSTANTS = {"plain": PLAIN, "sglang": SGLANG_KIND, "sglang-pools": RADIX_KIND, "": {}}
@@ -137,7 +140,8 @@ def has_rule(variant: str | None, module: str) -> bool:
 def variant_of(state: Any) -> str:
     """Return the variant that runs a replica."""
     if state.limits.scheduler == SGLANG:
-        return "sglang-pools" if state.kv.radix.window else "sglang"
+        has_pools = state.kv.radix.window or state.kv.radix.write_policy
+        return "sglang-pools" if has_pools else "sglang"
     records = _records(state)
     return "plain" if all(_known(records, name, value) for name, value in PLAIN.items()) else ""
 

@@ -76,7 +76,7 @@ class TreeWatch:
         """Return what has gone, page and key, and what has come: page, page before it, key."""
         tree = self._tree
         # A leaf that comes counts a child, one that only goes takes tokens away, a split is a node.
-        counts = tree.num_children, tree.num_live_nodes, tree.num_taken_over
+        counts = tree.num_children, tree.num_live_nodes, tree.num_moved
         now = *counts, tree.num_evictable + tree.num_protected
         if now == self._seen:
             return [], []

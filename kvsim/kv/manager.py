@@ -95,6 +95,7 @@ class KVCacheConfig:
     packed : group layers of different sizes by bytes (the block outermost in the KV tensors)
     events : tell what becomes of cached content (vLLM's KV cache events)
     window_slots : tokens of SGLang's pool of sliding windows, if not by its share of the memory
+    host_slots, write_policy : tokens of SGLang's host memory, and when nodes are copied to it
     plan : the groups, if they do not follow from the layout (recorded cases, tests)
     specs : their rules, if they do not follow from the plan
     prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks
@@ -126,6 +127,8 @@ class KVCacheConfig:
     packed: bool = False
     events: bool = False
     window_slots: int | None = None
+    host_slots: int = 0
+    write_policy: str = "write_through"
     plan: KVPlan | None = None
     specs: tuple[AttentionSpec, ...] = ()
     prefix_match_unit: int | None = None

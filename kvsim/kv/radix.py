@@ -11,12 +11,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, get_args
 
 from kvsim.budget.sglang import WINDOW_RATIO, split_pool
+from kvsim.kv.host_check import check_host
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
 from kvsim.kv.radix_check import TreeView, check_tree
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.kv.window_check import check_windows
 from kvsim.records.kv import KV, RADIX
-from kvsim.records.radix import Node, Rank, Slot
+from kvsim.records.radix import Copy, Node, Rank, Slot, WritePolicy
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
@@ -108,6 +109,9 @@ class RadixManager(RuleManager):
         if self.window:
             tree.window_bytes = self.window_bytes
             lay_out_windows(tree, memory, self.window, self.window_slots // self.block_size)
+        if self.config.host_slots:
+            policy = int(WritePolicy[self.config.write_policy.upper()])
+            lay_out_host(tree, memory, policy, self.config.host_slots // self.block_size)
 
     def add_holdings(self, kv: KV, memory: Memory, count: int) -> None:  # noqa: D102
         kv.num_holdings += count  # what requests hold is written down beside them
@@ -128,6 +132,8 @@ class RadixManager(RuleManager):
         nodes = check_tree(self.state)
         if self.window:
             check_windows(self.state, TreeView(self.state.kv.radix), nodes)
+        if self.config.host_slots:
+            check_host(self.state, TreeView(self.state.kv.radix), nodes)
         self.usage.check(self.total_bytes)
 
 
@@ -152,6 +158,20 @@ def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) ->
     tree.window, tree.windows = window, memory.ints(tree.pages.num_pages + 1)
 
 
+def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> None:
+    """Make free memory of the host, pages from 0 on, behind a tree that is laid out."""
+    pages, most = tree.host_pages, tree.pages.num_pages + num_pages
+    pages.num_pages = pages.num_left = num_pages
+    pages.free = memory.list_of(range(num_pages))
+    tree.write_policy = policy
+    tree.host_slots = memory.room(Slot, num_pages * tree.pages.page_size)
+    tree.nodes = memory.room(Node, most + 2)
+    tree.host_leaves.heap = memory.ints(most + 3)
+    tree.most_copies = tree.pages.num_pages + 1
+    tree.backups = memory.room(Copy, tree.most_copies)
+    tree.loads = memory.room(Copy, tree.most_copies)
+
+
 def lay_out_tree(tree: Radix, memory: Memory, num_pages: int, page_size: int) -> None:
     """Make an empty tree over free pages, numbered from 1 on as SGLang's are."""
     pages = tree.pages
@@ -160,6 +180,6 @@ def lay_out_tree(tree: Radix, memory: Memory, num_pages: int, page_size: int) ->
     pages.group = memory.ints(num_pages + 1)
     tree.slots = memory.room(Slot, (num_pages + 1) * page_size)
     tree.nodes = memory.room(Node, num_pages + 2)
-    tree.heap = memory.ints(num_pages + 3)
+    tree.leaves.heap = memory.ints(num_pages + 3)
     num_buckets = 1 << max(num_pages // 4, 16).bit_length()
     tree.buckets, tree.bucket_mask = memory.ints(num_buckets), num_buckets - 1

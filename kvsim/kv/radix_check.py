@@ -29,6 +29,7 @@ class Seen(NamedTuple):
     is_tombstone: bool
     num_window_locks: int
     edge: int
+    on_host_only: bool
 
     @property
     def num_tokens(self) -> int:
@@ -38,7 +39,7 @@ class Seen(NamedTuple):
 
 FIELDS = (
     *("start", "end", "page", "parent", "first_child", "next", "num_locks", "place"),
-    *("is_tombstone", "num_window_locks", "edge"),
+    *("is_tombstone", "num_window_locks", "edge", "on_host_only"),
 )
 
 
@@ -71,7 +72,7 @@ class TreeView:
         return [p * size + k for p in pages for k in range(size)][:num_tokens]
 
     def nodes(self) -> Iterator[Seen]:
-        """Yield all nodes but the root, parents first."""
+        """Yield all nodes but the root, parents first; those that the host alone has among them."""
         places = [self.rows[0].first_child]
         while places:
             k = places.pop()
@@ -84,7 +85,8 @@ class TreeView:
         """Return the slots of a node and all above it, in the order of tokens."""
         found: list[list[int]] = []
         while k:
-            found.append(self.slots(self.rows[k].page, self.rows[k].num_tokens))
+            if not self.rows[k].on_host_only:
+                found.append(self.slots(self.rows[k].page, self.rows[k].num_tokens))
             k = self.rows[k].parent
         return [slot for slots in reversed(found) for slot in slots]
 
@@ -132,7 +134,8 @@ def check_tree(state: Replica) -> list[Seen]:
     nodes = list(seen.nodes())
     pages = free_pages(tree.pages)
     for node in nodes:
-        pages += seen.chain(node.page, node.num_tokens // seen.size)
+        if not node.on_host_only:
+            pages += seen.chain(node.page, node.num_tokens // seen.size)
     for progress in mine.values():
         pages += seen.chain(progress.page, progress.num_pages)
     if sorted(pages) != list(range(1, tree.pages.num_pages + 1)):
@@ -152,6 +155,14 @@ def check_tree(state: Replica) -> list[Seen]:
     return nodes
 
 
+def nodes_of_copies(tree: Radix) -> list[int]:
+    """Return the nodes that copies under way hold."""
+    size = tree.most_copies
+    found = [tree.backups[(tree.first_backup + k) % size].node for k in range(tree.num_backups)]
+    found += [tree.loads[(tree.first_load + k) % size].node for k in range(tree.num_loads)]
+    return found
+
+
 def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
     """Recount who holds which node, and what may be evicted."""
     tree, locks = state.kv.radix, dict.fromkeys([node.place for node in nodes], 0)
@@ -162,18 +173,27 @@ def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         while at:
             locks[at] += 1
             at = seen.rows[at].parent
+    for k in nodes_of_copies(tree):
+        at = k
+        while at:
+            locks[at] += 1
+            at = seen.rows[at].parent
+    here = {node.parent for node in nodes if not node.on_host_only}
     for node in nodes:
         if node.num_locks != locks[node.place]:
             raise RuntimeError(
                 f"invariant 3: a node has {node.num_locks} locks, {locks[node.place]} hold it"
             )
-        may_go = node.num_locks == 0 and not node.first_child
+        has_more = node.first_child if node.on_host_only else node.place in here
+        may_go = node.num_locks == 0 and not has_more
+        heap = tree.host_leaves.heap if node.on_host_only else tree.leaves.heap
         at = node.heap_place
-        if may_go != (at > 0) or (may_go and tree.heap[at] != node.place):
+        if may_go != (at > 0) or (may_go and heap[at] != node.place):
             raise RuntimeError("the heap of leaves that may go is wrong")
         if node.start != seen.rows[node.parent].end or not node.num_tokens:
             raise RuntimeError("a node does not begin where its parent ends")
-    protected = sum(node.num_tokens for node in nodes if locks[node.place])
-    evictable = sum(node.num_tokens for node in nodes) - protected
+    held = [node for node in nodes if not node.on_host_only]
+    protected = sum(node.num_tokens for node in held if locks[node.place])
+    evictable = sum(node.num_tokens for node in held) - protected
     if (protected, evictable) != (tree.num_protected, tree.num_evictable):
         raise RuntimeError("protected or evictable tokens are miscounted")

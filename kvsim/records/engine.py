@@ -71,9 +71,10 @@ class Operation(IntEnum):
     UNLOCK = 20
     EVICT = 21
     LOAD = 22
+    SEE_COPIES = 23
 
 
-MATCH, INSERT, INSERT_ALL, LOCK, UNLOCK, EVICT, LOAD = map(int, Operation)
+MATCH, INSERT, INSERT_ALL, LOCK, UNLOCK, EVICT, LOAD, SEE_COPIES = map(int, Operation)
 
 
 @dataclass(slots=True)

@@ -95,7 +95,7 @@ class Node(Record):
     num_hits: int = 0
     priority: int = 0
     reach: int = 0  # most tokens of an insert through it
-    place: int = 0  # in the heap of leaves that may go, from 1 on
+    place: int = 0  # in a heap of leaves that may go, from 1 on
     number: int = 0  # among its siblings
     weight: int = 0  # requests that wait for it, or below it
     is_tombstone: bool = False  # its sliding-window slots are gone
@@ -103,12 +103,12 @@ class Node(Record):
     edge: int = 0  # mark of locks whose window ends here
     newer: int = 0  # in the list of nodes with window slots
     older: int = 0
+    num_here: int = 0  # children with slots on the GPU, where there is a host tier
     on_host_only: bool = False
-    host_page: int = 0  # its first, if it has a copy
     has_copy: bool = False
+    host_page: int = 0  # the first of its copy
     num_host_locks: int = 0
     is_pending: bool = False  # its copy is on the way
-    host_place: int = 0  # in the heap of host leaves, from 1 on
     is_queued: bool = False  # may lose its copy under write_back
     queue_next: int = 0
     queue_previous: int = 0
@@ -117,6 +117,24 @@ class Node(Record):
     def span(self) -> int:
         """Tokens of it."""
         return self.end - self.start
+
+
+@dataclass(slots=True)
+class Leaves(Record):
+    """A heap of leaves that may go, from place 1 on."""
+
+    heap: list[int] = field(default_factory=list)
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Copy(Record):
+    """A copy between GPU and host that is under way, and what it holds until it is done."""
+
+    node: int = 0
+    start: int = 0  # of the node when it was locked; splits make more of it
+    top: int = 0  # first token that is loaded
+    time: float = 0.0  # when it is done
 
 
 @dataclass(slots=True)
@@ -133,8 +151,7 @@ class Radix(Record):
     num_children: int = 0  # added to any node so far
     buckets: list[int] = field(default_factory=list)
     bucket_mask: int = 0
-    heap: list[int] = field(default_factory=list)  # leaves that may go, from place 1 on
-    num_leaves: int = 0
+    leaves: Leaves = field(default_factory=Leaves)
     clock: int = 0  # every use ticks it
     num_evictable: int = 0  # tokens
     num_protected: int = 0
@@ -146,7 +163,27 @@ class Radix(Record):
     window_evictable: int = 0  # tokens of these nodes
     window_protected: int = 0
     num_edges: int = 0  # marks given so far
-    num_taken_over: int = 0  # nodes that took over a request's pages
+    num_moved: int = 0  # nodes that got other slots, or lost theirs and stayed
+    write_policy: int = NO_HOST
+    host_pages: Pages = field(default_factory=Pages)
+    host_slots: list[Slot] = field(default_factory=list)
+    host_leaves: Leaves = field(default_factory=Leaves)
+    queue_first: int = 0  # of nodes whose copies go first under write_back
+    queue_last: int = 0
+    most_copies: int = 0  # room in these rings
+    backups: list[Copy] = field(default_factory=list)  # under way, in their order
+    first_backup: int = 0
+    num_backups: int = 0
+    loads: list[Copy] = field(default_factory=list)
+    first_load: int = 0
+    num_loads: int = 0
+    now: float = 0.0
+    copy_time: float = 0.0  # s per copy
+    token_time: float = 0.0  # s per token of it
+    out_free: float = 0.0  # when the link to the host is free, and the one back
+    in_free: float = 0.0
+    held_until: float = 0.0  # the next batch begins no earlier
+    loaded_at: float = 0.0  # and ends no earlier
     rank: int = LRU
     protected_threshold: int = 2  # slru: hits of a protected node
     tail_threshold: int = 0  # tlru
@@ -154,7 +191,8 @@ class Radix(Record):
 
     segment: int = 0  # of the request that walks: the piece, and how far in it
     offset: int = 0
-    node: int = 0  # that the last match or insert ended at
+    node: int = 0  # that the last match or insert ended at, on the GPU
+    best: int = 0  # that the last match ended at, on the GPU or the host
     num_found: int = 0  # tokens up to there
     num_same: int = 0  # tokens of a child that a step down has found equal
     num_walked: int = 0  # tokens that the last match passed, found or not

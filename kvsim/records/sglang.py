@@ -74,6 +74,7 @@ class Progress(Record):
     edge: int = 0  # mark up to which it holds windows
     num_middle: Short = 0  # batches to come from which it gets no token
     num_extends: Short = 0  # prefills since it was admitted
+    num_loaded: Short = 0  # tokens that its last load brought from the host
     has_decoded: bool = False  # since its last prefill
     number: int = 0  # of its last entry into the queue
     seen: int = 0  # tokens processed when it entered

@@ -42,6 +42,7 @@ def add_sglang(state: Replica, k: int) -> None:
     mine.tried_prefix = 0
     mine.num_match = 0
     mine.end = 0
+    mine.num_loaded = 0
     forget_progress(request, mine)
     scheduler.is_idle = False
     enter_queue(state, k)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.engine import EVICT, INSERT, LOCK, MATCH, UNLOCK
+from kvsim.records.engine import EVICT, INSERT, LOAD, LOCK, MATCH, SEE_COPIES, UNLOCK
 from kvsim.rules.arrival import describe
-from kvsim.rules.sglang.nodes import evict_for, evict_tokens, lock_path, unlock_path
+from kvsim.rules.sglang.evict import evict_for, evict_tokens
+from kvsim.rules.sglang.load import load_path, see_copies_done
+from kvsim.rules.sglang.locks import lock_path, unlock_path
 from kvsim.rules.sglang.pages import floor_page, take_page
 from kvsim.rules.sglang.walk import insert_key, match_prefix
 
@@ -29,6 +31,10 @@ def operate(state: Replica, command: int, argument: int) -> int:
         unlock_path(tree, argument, 0)
     elif command == EVICT:
         return evict_tokens(tree, argument)
+    elif command == LOAD:
+        return load_path(tree, argument)
+    elif command == SEE_COPIES:
+        see_copies_done(tree, state.clock)
     else:
         describe(state, request, argument)
         tree.node = 0

@@ -9,8 +9,8 @@ from kvsim.records.record import NONE
 from kvsim.records.request import RUNNING
 from kvsim.records.sglang import EXTEND, MIXED
 from kvsim.rules.sglang.decode import add_decodes, drop_finishing
+from kvsim.rules.sglang.evict import evict_for
 from kvsim.rules.sglang.held import extend_slots, take_rows
-from kvsim.rules.sglang.nodes import evict_for
 from kvsim.rules.sglang.pages import num_free_slots
 from kvsim.rules.sglang.retraction import decodes_fit
 from kvsim.rules.sglang.slide import slide_prefills
@@ -62,6 +62,7 @@ def add_prefill(state: Replica, batch: Batch, k: int) -> None:
         scheduler.may_finish = True
     mine.num_known = request.num_tokens
     mine.has_decoded = False
+    mine.num_extends += 1
     size = scheduler.page_size
     num_pages = -(-mine.end // size) - (mine.num_shared // size + mine.num_pages)
     if num_pages * size > num_free_slots(tree):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.batch import recycle
-from kvsim.rules.sglang.nodes import lock_path, unlock_path
+from kvsim.rules.sglang.locks import lock_path, unlock_path
 from kvsim.rules.sglang.pages import floor_page, free_parts, take_page
 from kvsim.rules.sglang.slide import num_slid, slide_window
 from kvsim.rules.sglang.walk import cut_at_prompt, insert_key

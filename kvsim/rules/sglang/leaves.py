@@ -1,13 +1,16 @@
-"""The leaves that may go, in a heap by rank: who is evicted next stands first."""
+"""The leaves that may go, in a heap by rank: who is evicted next stands first.
+
+Those of the GPU stand in one heap, those that the host alone has in another.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.radix import FIFO, FILO, LFU, LRU, MRU, PRIORITY, SLRU, TLRU
+from kvsim.records.radix import FIFO, FILO, LFU, LRU, MRU, NO_HOST, PRIORITY, SLRU, TLRU
 
 if TYPE_CHECKING:
-    from kvsim.records.radix import Radix
+    from kvsim.records.radix import Leaves, Radix
 
 
 def rank_of(tree: Radix, k: int) -> int:
@@ -41,9 +44,14 @@ def goes_before(tree: Radix, a: int, b: int) -> bool:
     return tree.nodes[a].last_access < tree.nodes[b].last_access
 
 
-def raise_leaf(tree: Radix, place: int) -> int:
+def leaves_of(tree: Radix, k: int) -> Leaves:
+    """Return the heap that a node may stand in."""
+    return tree.host_leaves if tree.nodes[k].on_host_only else tree.leaves
+
+
+def raise_leaf(tree: Radix, leaves: Leaves, place: int) -> int:
     """Move a leaf towards the front of the heap, to where it belongs; returns where that is."""
-    heap = tree.heap
+    heap = leaves.heap
     k = heap[place]
     while place > 1 and goes_before(tree, k, heap[place // 2]):
         heap[place] = heap[place // 2]
@@ -54,13 +62,13 @@ def raise_leaf(tree: Radix, place: int) -> int:
     return place
 
 
-def sink_leaf(tree: Radix, place: int) -> None:
+def sink_leaf(tree: Radix, leaves: Leaves, place: int) -> None:
     """Move a leaf away from the front of the heap, to where it belongs."""
-    heap = tree.heap
+    heap = leaves.heap
     k = heap[place]
-    while 2 * place <= tree.num_leaves:
+    while 2 * place <= leaves.count:
         child = 2 * place
-        if child < tree.num_leaves and goes_before(tree, heap[child + 1], heap[child]):
+        if child < leaves.count and goes_before(tree, heap[child + 1], heap[child]):
             child += 1
         if not goes_before(tree, heap[child], k):
             break
@@ -72,29 +80,37 @@ def sink_leaf(tree: Radix, place: int) -> None:
 
 
 def may_go(tree: Radix, k: int) -> bool:
-    """Whether a node is a leaf that nobody holds."""
+    """Whether a node is a leaf that nobody holds: on the GPU, or below that on the host."""
     node = tree.nodes[k]
-    return k != 0 and node.num_locks == 0 and node.first_child == 0
+    if k == 0 or node.num_locks > 0:
+        return False
+    if tree.write_policy == NO_HOST:
+        return node.first_child == 0
+    if node.on_host_only:
+        return node.first_child == 0 and node.num_host_locks == 0
+    return node.num_here == 0
 
 
 def settle_leaf(tree: Radix, k: int) -> None:
     """Bring the heap up to date with what has become of a node."""
     node = tree.nodes[k]
     if may_go(tree, k):
+        leaves = leaves_of(tree, k)
         if node.place == 0:
-            tree.num_leaves += 1
-            node.place = tree.num_leaves
-            tree.heap[node.place] = k
-        sink_leaf(tree, raise_leaf(tree, node.place))
+            leaves.count += 1
+            node.place = leaves.count
+            leaves.heap[node.place] = k
+        sink_leaf(tree, leaves, raise_leaf(tree, leaves, node.place))
     elif node.place > 0:
         leave_heap(tree, k)
 
 
 def leave_heap(tree: Radix, k: int) -> None:
     """Take a leaf out of the heap."""
-    place, last = tree.nodes[k].place, tree.heap[tree.num_leaves]
+    leaves = leaves_of(tree, k)
+    place, last = tree.nodes[k].place, leaves.heap[leaves.count]
     tree.nodes[k].place = 0
-    tree.num_leaves -= 1
+    leaves.count -= 1
     if last != k:
-        tree.heap[place] = last
-        sink_leaf(tree, raise_leaf(tree, place))
+        leaves.heap[place] = last
+        sink_leaf(tree, leaves, raise_leaf(tree, leaves, place))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvsim.records.radix import NO_HOST
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.records.sglang import NO_BATCH
@@ -15,6 +16,7 @@ from kvsim.rules.recorder import note_gap, record_step, write_step
 from kvsim.rules.sglang.decode import build_decode
 from kvsim.rules.sglang.extend import build_prefill
 from kvsim.rules.sglang.held import checkpoint, release_request, reuse_record
+from kvsim.rules.sglang.load import see_copies_done
 from kvsim.rules.sglang.pages import close_groups, open_groups
 from kvsim.rules.sglang.prefill import choose_prefills
 from kvsim.rules.sglang.waiting import leave_waiting
@@ -29,8 +31,8 @@ def pass_sglang(state: Replica) -> bool:
     schedule_sglang(state, batch)
     if batch.size > 0:
         time = price(state, batch)
-        start = max(state.clock, state.stage_free_time)
-        batch.end = state.stage_free_time = start + time
+        start = max(state.clock, state.stage_free_time, state.kv.radix.held_until)
+        batch.end = state.stage_free_time = max(start + time, state.kv.radix.loaded_at)
         if state.record_steps:
             write_step(state, batch, start, time)
         record_step(state)
@@ -46,7 +48,9 @@ def pass_sglang(state: Replica) -> bool:
 
 def schedule_sglang(state: Replica, batch: Batch) -> None:
     """Decide the next batch: a prefill if anybody can be admitted, else a decode."""
-    scheduler = state.sglang
+    scheduler, tree = state.sglang, state.kv.radix
+    if tree.write_policy != NO_HOST:
+        see_copies_done(tree, state.clock)
     keep_chunk(state)
     merge_last(state)
     drop_finished(state)
@@ -121,8 +125,11 @@ def rest(state: Replica) -> None:
     A head that not even an idle replica admits never will be. SGLang stands still; here it is
     rejected.
     """
-    scheduler = state.sglang
-    if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
+    scheduler, tree = state.sglang, state.kv.radix
+    if tree.num_backups + tree.num_loads > 0:  # they hold what the head may need
+        tree.held_until = max(tree.held_until, tree.out_free, tree.in_free)
+        see_copies_done(tree, tree.held_until)
+    elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
         k = state.waiting.head
         leave_waiting(state, k)
         # It was never one of those who wait to be served.

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.radix import NO_HOST
 from kvsim.rules.keys import FIRST_KEY, mix
+from kvsim.rules.sglang.host import split_copy
 from kvsim.rules.sglang.leaves import leave_heap, settle_leaf
-from kvsim.rules.sglang.pages import free_chain, page_behind
-from kvsim.rules.sglang.window_slots import (
-    bury,
-    lock_window,
-    lose_windows,
-    split_windows,
-    unlock_window,
-)
+from kvsim.rules.sglang.pages import page_behind
+from kvsim.rules.sglang.window_slots import lose_windows, split_windows
 
 if TYPE_CHECKING:
-    from kvsim.records.radix import Radix
+    from kvsim.records.radix import Radix, Slot
 
 
-def node_key(tree: Radix, parent: int, salt: int, first: int, last: int) -> int:
+def node_key(slots: list[Slot], parent: int, salt: int, first: int, last: int) -> int:
     """Name the child of a node that begins with a page, by the slots of its first and last token.
 
     Names need not tell all pages apart: whoever looks one up compares the page.
     """
     key = mix(mix(FIRST_KEY, parent), salt)
-    key = mix(mix(key, tree.slots[first].content), tree.slots[first].index)
-    return mix(mix(key, tree.slots[last].content), tree.slots[last].index)
+    key = mix(mix(key, slots[first].content), slots[first].index)
+    return mix(mix(key, slots[last].content), slots[last].index)
 
 
 def name_node(tree: Radix, k: int, salt: int) -> None:
     """Enter a node into the buckets."""
     node, size = tree.nodes[k], tree.pages.page_size
-    first = node.page * size
-    node.key = node_key(tree, node.parent, salt, first, first + size - 1)
+    if node.on_host_only:
+        first = node.host_page * size
+        node.key = node_key(tree.host_slots, node.parent, salt, first, first + size - 1)
+    else:
+        first = node.page * size
+        node.key = node_key(tree.slots, node.parent, salt, first, first + size - 1)
     enter_bucket(tree, k)
 
 
@@ -90,6 +90,13 @@ def new_node(tree: Radix, parent: int, start: int, end: int, page: int) -> int:
     node.priority = 0
     node.reach = 0
     node.weight = 0
+    if tree.write_policy != NO_HOST:
+        node.num_here = 0
+        node.on_host_only = False
+        node.has_copy = False
+        node.num_host_locks = 0
+        node.is_pending = False
+        node.is_queued = False
     node.place = 0
     return k
 
@@ -99,6 +106,7 @@ def join_siblings(tree: Radix, k: int) -> None:
     node = tree.nodes[k]
     parent = tree.nodes[node.parent]
     tree.num_children += 1
+    parent.num_here += 1
     node.number = tree.num_children
     node.previous = parent.last_child
     if parent.last_child == 0:
@@ -145,7 +153,9 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     The node keeps its locks and its identity. Both are used now, the node later.
     """
     child = tree.nodes[k]
-    page = page_behind(tree, child.page, num_tokens // tree.pages.page_size)
+    num_pages, page = num_tokens // tree.pages.page_size, 0
+    if not child.on_host_only:
+        page = page_behind(tree, child.page, num_pages)
     new = new_node(tree, child.parent, child.start, child.start + num_tokens, child.page)
     parent = tree.nodes[new]
     parent.priority = child.priority
@@ -155,6 +165,8 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     parent.num_locks = child.num_locks
     if tree.window > 0:
         split_windows(tree, k, new)
+    if tree.write_policy != NO_HOST:
+        split_copy(tree, k, new, num_pages)
     replace_sibling(tree, k, new)
     leave_bucket(tree, k)
     parent.key = child.key
@@ -182,76 +194,8 @@ def drop_node(tree: Radix, k: int) -> None:
         lose_windows(tree, k)
     leave_bucket(tree, k)
     leave_siblings(tree, k)
+    if not node.on_host_only:
+        tree.nodes[node.parent].num_here -= 1
     node.chain = tree.free_node
     tree.free_node = k
     tree.num_live_nodes -= 1
-
-
-def evict_leaf(tree: Radix, k: int) -> int:
-    """Drop a leaf that may go, whole; returns its tokens."""
-    node = tree.nodes[k]
-    parent, num_tokens = node.parent, node.span
-    free_chain(tree, node.page, num_tokens // tree.pages.page_size)
-    tree.num_evictable -= num_tokens
-    drop_node(tree, k)
-    settle_leaf(tree, parent)
-    return num_tokens
-
-
-def evict_tokens(tree: Radix, num_tokens: int) -> int:
-    """Evict leaves until so many tokens have gone, or nothing may go; returns how many went."""
-    evicted = 0
-    while evicted < num_tokens and tree.num_leaves > 0:
-        evicted += evict_leaf(tree, tree.heap[1])
-    return evicted
-
-
-def evict_for(tree: Radix, num_tokens: int) -> None:
-    """Evict leaves until so many slots are free, or nothing may go; then windows likewise."""
-    while tree.pages.num_unused_slots < num_tokens and tree.num_leaves > 0:
-        evict_leaf(tree, tree.heap[1])
-    if tree.window > 0:
-        evict_windows(tree, num_tokens)
-
-
-def evict_windows(tree: Radix, num_tokens: int) -> None:
-    """Free window slots of the nodes used longest ago, until so many are free; leaves go whole."""
-    k = tree.oldest
-    while k != 0 and tree.window_pages.num_unused_slots < num_tokens:
-        node, at = tree.nodes[k], k
-        k = node.newer
-        if node.num_window_locks > 0:
-            continue
-        if node.place > 0:
-            evict_leaf(tree, at)
-        else:
-            bury(tree, at)
-
-
-def lock_path(tree: Radix, k: int) -> int:
-    """Hold a node and all above it; returns the mark where its window begins, if it has one."""
-    end = k
-    while k != 0:
-        node = tree.nodes[k]
-        if node.num_locks == 0:
-            tree.num_evictable -= node.span
-            tree.num_protected += node.span
-        node.num_locks += 1
-        k = node.parent
-    settle_leaf(tree, end)
-    return lock_window(tree, end) if tree.window > 0 else 0
-
-
-def unlock_path(tree: Radix, k: int, edge: int) -> None:
-    """Let go of a node and all above it, and of the window up to a mark."""
-    end = k
-    if tree.window > 0:
-        unlock_window(tree, end, edge)
-    while k != 0:
-        node = tree.nodes[k]
-        node.num_locks -= 1
-        if node.num_locks == 0:
-            tree.num_protected -= node.span
-            tree.num_evictable += node.span
-        k = node.parent
-    settle_leaf(tree, end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvsim.records.radix import Pages, Radix
+    from kvsim.records.radix import Pages, Radix, Slot
 
 
 def floor_page(num_tokens: int, page_size: int) -> int:
@@ -139,3 +139,15 @@ def free_windows(tree: Radix, page: int, count: int) -> None:
         page = tree.slots[page * size].next
     if not pages.is_grouping:
         pages.num_left += count
+
+
+def copy_names(
+    source: list[Slot], a: int, target: list[Slot], b: int, num_pages: int, size: int
+) -> None:
+    """Write down of pages that they hold the same tokens as others."""
+    for _ in range(num_pages):
+        for k in range(size):
+            target[b * size + k].content = source[a * size + k].content
+            target[b * size + k].index = source[a * size + k].index
+        a = source[a * size].next
+        b = target[b * size].next

@@ -16,7 +16,8 @@ from kvsim.rules.sglang.budget import (
     verdict_of,
     window_need,
 )
-from kvsim.rules.sglang.nodes import lock_path, unlock_path
+from kvsim.rules.sglang.load import load_path
+from kvsim.rules.sglang.locks import lock_path, unlock_path
 from kvsim.rules.sglang.outlook import foresees_room
 from kvsim.rules.sglang.pages import ceil_page, floor_page
 from kvsim.rules.sglang.preemption import preempt_for
@@ -26,10 +27,14 @@ from kvsim.rules.sglang.waiting import (
     missing_tokens,
     order_waiting,
 )
-from kvsim.rules.sglang.walk import match_prefix
+from kvsim.rules.sglang.walk import match_prefix, num_host_found
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
+
+
+#: Of a plan: the prompt does not fit.
+NO_ROOM = -1
 
 
 def choose_prefills(state: Replica) -> bool:
@@ -132,7 +137,9 @@ def try_prefill(state: Replica, k: int) -> int:
     mine.prefix = tree.num_found
     mine.node = tree.node
     mine.num_shared = mine.prefix
-    mine.branch = tree.num_walked if tree.num_walked > tree.num_found else 0
+    mine.branch = 0
+    if tree.window > 0 and tree.num_walked > tree.num_found:
+        mine.branch = tree.num_walked
     mine.tried_known = request.num_tokens
     mine.tried_prefix = mine.prefix
     state.refused = False
@@ -143,7 +150,7 @@ def try_prefill(state: Replica, k: int) -> int:
     if not tree.enabled and mine.ignores_eos:
         verdict = fit_without_tree(state, k, needed)
     else:
-        verdict = fit_prompt(state, k, needed, size)
+        verdict = fit_prompt(state, k, needed, num_host_found(tree), size)
     if verdict != CONTINUE:
         unlock_path(tree, mine.node, mine.edge)
         if verdict == NO_TOKEN:
@@ -156,24 +163,55 @@ def try_prefill(state: Replica, k: int) -> int:
     return verdict_of(state)
 
 
-def fit_prompt(state: Replica, k: int, needed: int, size: int) -> int:
-    """Find how much of a prompt is computed in this pass, and charge it."""
+def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> int:
+    """Find how much of a prompt is computed in this pass, and charge it.
+
+    What the host alone has of it is loaded; if it cannot be, all is decided again without it.
+    """
+    scheduler, tree, mine = state.sglang, state.kv.radix, state.sglang.progress[k]
+    best, left = tree.best, needed - on_host
+    num_tokens = plan_prompt(state, k, needed, left, size)
+    if on_host > 0 and num_tokens > 0:
+        if load_path(tree, best) > 0:
+            mine.num_loaded = on_host
+            unlock_path(tree, mine.node, mine.edge)
+            mine.edge = lock_path(tree, best)
+            mine.node = best
+            mine.prefix += on_host
+            mine.num_shared = mine.prefix
+        else:
+            left = needed
+            num_tokens = plan_prompt(state, k, needed, left, size)
+    if num_tokens <= 0:
+        return OTHER if num_tokens == 0 else NO_TOKEN
+    if num_tokens < left:
+        scheduler.chunked = k
+        take_prompt(state, k, num_tokens, 0)
+    else:
+        take_prompt(state, k, num_tokens, min(mine.max_new, MOST_NEW_TOKENS))
+    return CONTINUE
+
+
+def plan_prompt(state: Replica, k: int, needed: int, left: int, size: int) -> int:
+    """Return how many tokens of a prompt are computed, of ``left`` that neither tier has.
+
+    0 if the budget of the step is spent, NO_ROOM if the prompt does not fit beside the others.
+    ``needed`` are those that the GPU does not have.
+    """
     scheduler, request, mine = state.sglang, state.requests[k], state.sglang.progress[k]
     to_come = min(max(mine.max_new - request.num_output_tokens, 0), MOST_NEW_TOKENS)
     if needed + to_come + size >= rem_total(state):
-        return NO_TOKEN
+        return NO_ROOM
     most = window_limit(state, ceil_page(needed, size), to_come)
     if most <= 0:
-        return NO_TOKEN
+        return NO_ROOM
+    paged = ceil_page(left, size)
     if scheduler.chunk_size == 0:
-        if scheduler.num_admitted > 0 and ceil_page(needed, size) >= scheduler.rem_input:
-            return OTHER
-        if needed > most:
-            return cut_prompt(state, k, most)
-    elif ceil_page(needed, size) > min(scheduler.rem_chunk, most):
-        return cut_prompt(state, k, floor_page(min(scheduler.rem_chunk, most), size))
-    take_prompt(state, k, needed, min(mine.max_new, MOST_NEW_TOKENS))
-    return CONTINUE
+        if scheduler.num_admitted > 0 and paged >= scheduler.rem_input:
+            return 0
+        return min(left, most)
+    most = min(scheduler.rem_chunk, most)
+    return left if paged <= most else max(floor_page(most, size), 0)
 
 
 def window_limit(state: Replica, num_tokens: int, to_come: int) -> int:

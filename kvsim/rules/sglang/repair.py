@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.rules.sglang.nodes import split_node
-from kvsim.rules.sglang.pages import ceil_page, free_chain, free_parts, page_behind
+from kvsim.rules.sglang.pages import ceil_page, copy_names, free_chain, free_parts, page_behind
 from kvsim.rules.sglang.window_slots import gain_windows
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def revive(tree: Radix, k: int, page: int) -> int:
     mine, num_pages = node.page, node.span // size
     behind = page_behind(tree, page, num_pages)
     if node.num_locks == 0:
-        copy_names(tree, mine, page, num_pages)
+        copy_names(tree.slots, mine, tree.slots, page, num_pages, size)
         node.page = page
-        tree.num_taken_over += 1
+        tree.num_moved += 1
         free_chain(tree, mine, num_pages)
     else:
         theirs = page
@@ -52,18 +52,6 @@ def revive(tree: Radix, k: int, page: int) -> int:
         free_chain(tree, page, num_pages)
     gain_windows(tree, k)
     return behind
-
-
-def copy_names(tree: Radix, source: int, target: int, num_pages: int) -> None:
-    """Write down of pages that they hold the same tokens as others."""
-    size = tree.pages.page_size
-    for _ in range(num_pages):
-        for k in range(size):
-            named = tree.slots[source * size + k]
-            tree.slots[target * size + k].content = named.content
-            tree.slots[target * size + k].index = named.index
-        source = tree.slots[source * size].next
-        target = tree.slots[target * size].next
 
 
 def cut_windows(tree: Radix, k: int) -> None:

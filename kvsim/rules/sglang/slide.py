@@ -67,9 +67,6 @@ def slide_prefills(state: Replica) -> None:
     scheduler, tree = state.sglang, state.kv.radix
     for place in range(scheduler.num_admitted):
         mine, behind = scheduler.progress[scheduler.admitted[place]], 0
-        mine.num_extends += 1
         if state.limits.depth > 1:
-            if mine.num_extends < 3:
-                continue
             behind = scheduler.chunk_size
         slide_window(tree, mine, mine.prefix - behind, 1)

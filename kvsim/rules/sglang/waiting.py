@@ -18,7 +18,7 @@ from kvsim.records.sglang import (
 from kvsim.rules.keys import mix, piece_of
 from kvsim.rules.links import append, remove
 from kvsim.rules.python import python_shuffle
-from kvsim.rules.sglang.walk import match_prefix
+from kvsim.rules.sglang.walk import match_prefix, num_host_found
 from kvsim.rules.sglang.weight import is_visited_before, weigh_waiting
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def match_waiting(state: Replica) -> None:
         request, mine, tree = state.requests[k], state.sglang.progress[k], state.kv.radix
         match_prefix(tree, request, request.num_tokens)
         mine.matched = tree.node
-        mine.num_match = min(tree.num_found, request.num_tokens - 1)
+        mine.num_match = min(tree.num_found + num_host_found(tree), request.num_tokens - 1)
         mine.is_late = False
         mine.group = NONE
         if tree.num_found <= EQUAL_TOKENS and request.num_tokens >= EQUAL_TOKENS:

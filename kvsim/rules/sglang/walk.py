@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.radix import NO_HOST, WRITE_BACK
 from kvsim.rules.keys import FIRST_KEY, mix, piece_of
+from kvsim.rules.sglang.backup import write_through
+from kvsim.rules.sglang.host import enter_device, join_copies
 from kvsim.rules.sglang.leaves import settle_leaf
-from kvsim.rules.sglang.nodes import (
-    join_siblings,
-    name_node,
-    new_node,
-    split_node,
-    tick,
-)
-from kvsim.rules.sglang.pages import floor_page, free_chain
+from kvsim.rules.sglang.nodes import join_siblings, name_node, new_node, split_node, tick
+from kvsim.rules.sglang.pages import floor_page, free_chain, page_behind
 from kvsim.rules.sglang.recent import refresh_recent
 from kvsim.rules.sglang.repair import cut_windows, share_windows
 
 if TYPE_CHECKING:
-    from kvsim.records.radix import Radix
+    from kvsim.records.radix import Radix, Slot
     from kvsim.records.request import Request
 
 
@@ -47,10 +44,10 @@ def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
     return mix(mix(key, content), start + last)
 
 
-def num_common(tree: Radix, request: Request, page: int, most: int) -> int:
+def num_common(tree: Radix, slots: list[Slot], request: Request, page: int, most: int) -> int:
     """Count the tokens, of whole pages, that a request's next ones share with a chain of pages.
 
-    The walk passes them.
+    The walk passes them. ``slots`` are those of the GPU or of the host.
     """
     size, same = tree.pages.page_size, 0
     segment, offset = tree.segment, tree.offset
@@ -59,7 +56,7 @@ def num_common(tree: Radix, request: Request, page: int, most: int) -> int:
         slot = page * size
         stop = slot + size
         while slot < stop:
-            held = tree.slots[slot]
+            held = slots[slot]
             if held.content != content or held.index != start + offset:
                 return same
             slot += 1
@@ -71,7 +68,7 @@ def num_common(tree: Radix, request: Request, page: int, most: int) -> int:
         same += size
         tree.segment = segment
         tree.offset = offset
-        page = tree.slots[page * tree.pages.page_size].next
+        page = slots[page * tree.pages.page_size].next
     return same
 
 
@@ -89,7 +86,11 @@ def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
     while k != 0:
         node = tree.nodes[k]
         if node.key == key and node.parent == parent:
-            tree.num_same = num_common(tree, request, node.page, min(left, node.span))
+            most = min(left, node.span)
+            if node.on_host_only:
+                tree.num_same = num_common(tree, tree.host_slots, request, node.host_page, most)
+            else:
+                tree.num_same = num_common(tree, tree.slots, request, node.page, most)
             if tree.num_same > 0:
                 return k
         k = node.chain
@@ -100,9 +101,11 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
     """Find the longest prefix of a request's first tokens; ``tree.node``, ``tree.num_found``.
 
     A node that goes only part of the way is split there, and the whole path is used. With sliding
-    windows a request can go on only where a whole window lies before it.
+    windows a request can go on only where a whole window lies before it. What the host alone has
+    of the prefix goes on to ``tree.best``, and ``tree.num_walked`` counts it.
     """
     tree.node = 0
+    tree.best = 0
     tree.num_found = 0
     tree.num_walked = 0
     left = floor_page(num_tokens, tree.pages.page_size)
@@ -119,10 +122,12 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
             child = split_node(tree, child, same)
         run = 0 if tree.nodes[child].is_tombstone else run + same
         if run >= tree.window:
-            tree.num_found = tree.num_walked
-            tree.node = child
+            tree.best = child
+            if not tree.nodes[child].on_host_only:
+                tree.num_found = tree.num_walked
+                tree.node = child
         child = 0 if part else step_down(tree, request, child, left)
-    touch_path(tree, tree.node)
+    touch_path(tree, tree.best)
     if tree.window > 0:
         refresh_recent(tree, tree.node)
 
@@ -138,7 +143,8 @@ def count_match(tree: Radix, request: Request) -> int:
         walked += tree.num_same
         left -= tree.num_same
         run = 0 if tree.nodes[child].is_tombstone else run + tree.num_same
-        found = walked if run >= tree.window else found
+        if run >= tree.window and not tree.nodes[child].on_host_only:
+            found = walked
         if tree.num_same < tree.nodes[child].span:
             break
         child = step_down(tree, request, child, left)
@@ -150,18 +156,25 @@ def touch_path(tree: Radix, k: int) -> None:
     now, end = tick(tree), k
     while k != 0:
         tree.nodes[k].last_access = now
+        if tree.nodes[k].place > 0:
+            settle_leaf(tree, k)
         k = tree.nodes[k].parent
     tree.nodes[0].last_access = now
     settle_leaf(tree, end)
 
 
 def pass_node(tree: Radix, k: int, num_tokens: int, inserted: int, priority: int) -> None:
-    """Note that an insert of so many tokens goes through a node."""
+    """Note that an insert of so many tokens goes through a node; the host may get it now.
+
+    The number of a write policy is that of the hits from which on it copies.
+    """
     node = tree.nodes[k]
     node.priority = max(node.priority, priority)
     node.reach = max(node.reach, num_tokens)
-    if node.end > inserted:
+    if node.end > inserted and tree.write_policy != WRITE_BACK:
         node.num_hits += 1
+        if tree.write_policy != NO_HOST and node.num_hits >= tree.write_policy:
+            write_through(tree, k)
 
 
 def insert_key(
@@ -192,12 +205,14 @@ def insert_key(
         if same < tree.nodes[child].span:
             child = split_node(tree, child, same)
             tree.num_same = 0
-        pass_node(tree, child, num_tokens, inserted, priority)
-        settle_leaf(tree, child)
-        if tree.window > 0:
+        if tree.nodes[child].on_host_only:
+            tree.page = take_over(tree, child, tree.page)
+        elif tree.window > 0:
             share_windows(tree, child)
         else:
             tree.page = free_chain(tree, tree.page, same // size)
+        pass_node(tree, child, num_tokens, inserted, priority)
+        settle_leaf(tree, child)
         at += same
         k = child
         child = step_down(tree, request, k, num_tokens - at)
@@ -205,6 +220,14 @@ def insert_key(
     tree.node = add_leaf(tree, request, k, num_tokens, inserted, priority) if at < num_tokens else k
     if tree.window > 0:
         refresh_recent(tree, tree.node)
+
+
+def take_over(tree: Radix, k: int, page: int) -> int:
+    """Let a node that the host alone has take a request's pages; returns what is behind them."""
+    behind = page_behind(tree, page, tree.nodes[k].span // tree.pages.page_size)
+    enter_device(tree, k, page)
+    join_copies(tree, k)
+    return behind
 
 
 def add_leaf(
@@ -216,7 +239,9 @@ def add_leaf(
     node = tree.nodes[k]
     node.created = node.last_access = tick(tree)
     node.priority = priority
-    node.num_hits = 0 if tree.window > 0 else int(num_tokens > inserted)
+    node.num_hits = 0
+    if tree.window == 0 and tree.write_policy != WRITE_BACK:
+        node.num_hits = int(num_tokens > inserted)
     node.reach = num_tokens
     tree.page = name_tokens(tree, request, page, num_tokens - start)
     tree.num_evictable += num_tokens - start
@@ -227,7 +252,14 @@ def add_leaf(
         node.num_hits = int(start + node.span > inserted)
     settle_leaf(tree, parent)
     settle_leaf(tree, k)
+    if tree.write_policy != NO_HOST and node.num_hits >= tree.write_policy:
+        write_through(tree, k)
     return k
+
+
+def num_host_found(tree: Radix) -> int:
+    """Tokens of the last match that the host alone has."""
+    return tree.num_walked - tree.num_found if tree.write_policy != NO_HOST else 0
 
 
 def name_tokens(tree: Radix, request: Request, page: int, num_tokens: int) -> int:

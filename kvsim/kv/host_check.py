@@ -1,0 +1,87 @@
+"""A recount of a radix cache's host tier: pages, copies, and who is where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.kv.radix_check import free_pages
+from kvsim.records.radix import WRITE_BACK
+
+if TYPE_CHECKING:
+    from kvsim.kv.radix_check import Seen, TreeView
+    from kvsim.records.engine import Replica
+
+
+def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
+    """Recount pages of the host, marks of copies under way, and the queue of write_back.
+
+    Raises
+    ------
+    RuntimeError
+        Naming what does not add up.
+    """
+    tree = state.kv.radix
+    pages = free_pages(tree.host_pages)
+    here = dict.fromkeys([0, *(node.place for node in nodes)], 0)
+    for node in nodes:
+        record = tree.nodes[node.place]
+        if node.on_host_only and not record.has_copy:
+            raise RuntimeError("a node has slots on neither tier")
+        if not node.on_host_only:
+            here[node.parent] += 1
+            if seen.rows[node.parent].on_host_only:
+                raise RuntimeError("a node is on the GPU and the one above it is not")
+        page = record.host_page
+        for _ in range(node.num_tokens // seen.size if record.has_copy else 0):
+            pages.append(page)
+            page = tree.host_slots[page * seen.size].next
+    if sorted(pages) != list(range(tree.host_pages.num_pages)):
+        raise RuntimeError(
+            f"invariants 2 and 4: {len(pages)} host pages free and used, {len(set(pages))} of "
+            f"them different, of {tree.host_pages.num_pages}"
+        )
+    for place, count in here.items():
+        if tree.nodes[place].num_here != count:
+            raise RuntimeError("children on the GPU are miscounted")
+    check_copies(state, seen, nodes)
+
+
+def check_copies(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
+    """Recount what copies under way hold, and look at the queue of those that may go."""
+    tree, size = state.kv.radix, state.kv.radix.most_copies
+    pending, held = set(), dict.fromkeys([node.place for node in nodes], 0)
+    for rows, first, count in (
+        (tree.backups, tree.first_backup, tree.num_backups),
+        (tree.loads, tree.first_load, tree.num_loads),
+    ):
+        for k in range(count):
+            copy = rows[(first + k) % size]
+            at = copy.node
+            while at and seen.rows[at].start >= copy.start:
+                if rows is tree.backups:
+                    pending.add(at)
+                else:
+                    held[at] += 1
+                at = seen.rows[at].parent
+    for node in nodes:
+        record = tree.nodes[node.place]
+        if (
+            record.is_pending != (node.place in pending)
+            or record.num_host_locks != held[node.place]
+        ):
+            raise RuntimeError("invariant 3: a copy under way is miscounted")
+    queued: list[int] = []
+    k, before = tree.queue_first, 0
+    while k and len(queued) <= len(nodes):
+        if tree.nodes[k].queue_previous != before:
+            raise RuntimeError("the queue of copies is wrong")
+        queued.append(k)
+        before, k = k, tree.nodes[k].queue_next
+    marked = [node.place for node in nodes if tree.nodes[node.place].is_queued]
+    on_both = {
+        node.place for node in nodes if tree.nodes[node.place].has_copy and not node.on_host_only
+    }
+    # What is being loaded joins when it is there.
+    in_place = tree.write_policy == WRITE_BACK and tree.num_loads == 0
+    if sorted(queued) != sorted(marked) or (in_place and not on_both <= set(queued)):
+        raise RuntimeError("a node with a copy is not in the queue")

@@ -1,0 +1,127 @@
+"""What nodes have in host memory: copies, the order in which they go, and moves between the tiers.
+
+A node has slots on the GPU, a copy on the host, or both; those without slots on the GPU lie below
+all that have some.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.radix import WRITE_BACK
+from kvsim.rules.sglang.leaves import leave_heap, settle_leaf
+from kvsim.rules.sglang.pages import copy_names, free_chain, queue_page, take_page
+
+if TYPE_CHECKING:
+    from kvsim.records.radix import Radix
+
+
+def take_copy(tree: Radix, k: int) -> None:
+    """Give a node pages on the host; there are enough."""
+    node, size, last = tree.nodes[k], tree.pages.page_size, 0
+    num_pages = node.span // size
+    for place in range(num_pages):
+        page = take_page(tree.host_pages)
+        if place == 0:
+            node.host_page = page
+        else:
+            tree.host_slots[last * size].next = page
+        last = page
+    copy_names(tree.slots, node.page, tree.host_slots, node.host_page, num_pages, size)
+    node.has_copy = True
+    join_copies(tree, k)
+
+
+def drop_copy(tree: Radix, k: int) -> int:
+    """Free a node's pages on the host; returns its tokens."""
+    node, size = tree.nodes[k], tree.pages.page_size
+    page, num_pages = node.host_page, node.span // size
+    for place in range(num_pages):
+        queue_page(tree.host_pages, place, page)
+        page = tree.host_slots[page * size].next
+    tree.host_pages.num_left += num_pages
+    node.has_copy = False
+    leave_copies(tree, k)
+    return node.span
+
+
+def join_copies(tree: Radix, k: int) -> None:
+    """Put a node on both tiers at the end of the queue that loses copies under write_back.
+
+    Who is in it keeps its place.
+    """
+    node = tree.nodes[k]
+    if tree.write_policy != WRITE_BACK or node.is_queued:
+        return
+    node.is_queued = True
+    node.queue_next = 0
+    node.queue_previous = tree.queue_last
+    if tree.queue_last == 0:
+        tree.queue_first = k
+    else:
+        tree.nodes[tree.queue_last].queue_next = k
+    tree.queue_last = k
+
+
+def leave_copies(tree: Radix, k: int) -> None:
+    """Take a node out of the queue, if it is in it."""
+    node = tree.nodes[k]
+    if not node.is_queued:
+        return
+    node.is_queued = False
+    if node.queue_previous == 0:
+        tree.queue_first = node.queue_next
+    else:
+        tree.nodes[node.queue_previous].queue_next = node.queue_next
+    if node.queue_next == 0:
+        tree.queue_last = node.queue_previous
+    else:
+        tree.nodes[node.queue_next].queue_previous = node.queue_previous
+
+
+def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:
+    """Give the new parent of a node its part of the copy, and what the node is on the host."""
+    child, parent = tree.nodes[k], tree.nodes[new]
+    parent.on_host_only = child.on_host_only
+    parent.has_copy = child.has_copy
+    parent.host_page = child.host_page
+    parent.num_here = 0 if child.on_host_only else 1
+    parent.is_pending = child.is_pending
+    parent.num_host_locks = child.num_host_locks
+    if child.has_copy:
+        for _ in range(num_pages):
+            child.host_page = tree.host_slots[child.host_page * tree.pages.page_size].next
+    if child.is_queued and not child.on_host_only:
+        join_copies(tree, new)
+
+
+def leave_device(tree: Radix, k: int) -> None:
+    """Free the slots of a leaf of the GPU that has a copy; the host alone has it then."""
+    node = tree.nodes[k]
+    free_chain(tree, node.page, node.span // tree.pages.page_size)
+    tree.num_evictable -= node.span
+    tree.num_moved += 1
+    if node.place > 0:
+        leave_heap(tree, k)
+    node.on_host_only = True
+    tree.nodes[node.parent].num_here -= 1
+    settle_leaf(tree, k)
+    settle_leaf(tree, node.parent)
+
+
+def enter_device(tree: Radix, k: int, page: int) -> None:
+    """Give a node that the host alone has slots, a chain of pages; its copy stays."""
+    node, size = tree.nodes[k], tree.pages.page_size
+    if node.place > 0:
+        leave_heap(tree, k)
+    node.on_host_only = False
+    node.page = page
+    copy_names(tree.host_slots, node.host_page, tree.slots, page, node.span // size, size)
+    if node.num_locks > 0:
+        tree.num_protected += node.span
+    else:
+        tree.num_evictable += node.span
+    tree.num_moved += 1
+    tree.nodes[node.parent].num_here += 1
+    settle_leaf(tree, k)
+    settle_leaf(tree, node.parent)

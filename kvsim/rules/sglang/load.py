@@ -1,0 +1,97 @@
+"""Copies from the host: a prompt finds there what the GPU has lost. And the end of copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.rules.sglang.evict import evict_for
+from kvsim.rules.sglang.host import enter_device, join_copies
+from kvsim.rules.sglang.leaves import settle_leaf
+from kvsim.rules.sglang.locks import lock_path, unlock_path
+from kvsim.rules.sglang.pages import take_page
+
+if TYPE_CHECKING:
+    from kvsim.records.radix import Radix
+
+#: Fewer tokens are computed again.
+LEAST_LOADED = 10
+
+
+def load_path(tree: Radix, k: int) -> int:
+    """Bring what the host alone has of a path to the GPU; returns its tokens, 0 if it cannot be.
+
+    The node is held until the copy is there.
+    """
+    num_tokens = num_host_tokens(tree, k)
+    lock_path(tree, k)
+    tree.nodes[k].num_host_locks += 1
+    fits = num_tokens >= LEAST_LOADED
+    if fits:
+        evict_for(tree, num_tokens)
+        fits = tree.pages.num_unused_slots >= num_tokens
+    if not fits:
+        tree.nodes[k].num_host_locks -= 1
+        unlock_path(tree, k, 0)
+        return 0
+    copy = tree.loads[(tree.first_load + tree.num_loads) % tree.most_copies]
+    tree.num_loads += 1
+    copy.node = k
+    copy.start = tree.nodes[k].start
+    copy.top = tree.nodes[k].end - num_tokens
+    while tree.nodes[k].on_host_only:
+        top = k
+        while tree.nodes[tree.nodes[top].parent].on_host_only:
+            top = tree.nodes[top].parent
+        enter_device(tree, top, take_chain(tree, tree.nodes[top].span))
+    begins = max(tree.now, tree.in_free)
+    tree.in_free = begins + tree.copy_time + num_tokens * tree.token_time
+    tree.loaded_at = copy.time = tree.in_free
+    return num_tokens
+
+
+def num_host_tokens(tree: Radix, k: int) -> int:
+    """Tokens of a path that the host alone has."""
+    count = 0
+    while tree.nodes[k].on_host_only:
+        count += tree.nodes[k].span
+        k = tree.nodes[k].parent
+    return count
+
+
+def take_chain(tree: Radix, num_tokens: int) -> int:
+    """Take pages for so many tokens; returns the first. There are enough."""
+    first, last, size = 0, 0, tree.pages.page_size
+    for place in range(num_tokens // size):
+        page = take_page(tree.pages)
+        if place == 0:
+            first = page
+        else:
+            tree.slots[last * size].next = page
+        last = page
+    return first
+
+
+def see_copies_done(tree: Radix, now: float) -> None:
+    """Let go of what copies held that are done by now, all to the host before those from it."""
+    tree.now = now
+    while tree.num_backups > 0 and tree.backups[tree.first_backup].time <= now:
+        copy = tree.backups[tree.first_backup]
+        tree.first_backup = (tree.first_backup + 1) % tree.most_copies
+        tree.num_backups -= 1
+        at = copy.node
+        while at != 0 and tree.nodes[at].start >= copy.start:
+            tree.nodes[at].is_pending = False
+            at = tree.nodes[at].parent
+        unlock_path(tree, copy.node, 0)
+    while tree.num_loads > 0 and tree.loads[tree.first_load].time <= now:
+        copy = tree.loads[tree.first_load]
+        tree.first_load = (tree.first_load + 1) % tree.most_copies
+        tree.num_loads -= 1
+        at = copy.node
+        while at != 0 and tree.nodes[at].start >= copy.top:
+            join_copies(tree, at)
+            if tree.nodes[at].start >= copy.start:
+                tree.nodes[at].num_host_locks -= 1
+            at = tree.nodes[at].parent
+        unlock_path(tree, copy.node, 0)
+        settle_leaf(tree, copy.node)
