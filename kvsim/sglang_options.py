@@ -31,6 +31,18 @@ class SglangOptions(BaseModel):
     swa_full_tokens_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
         0.8, description="sglang: tokens in layers with a sliding window per token in the others"
     )
+    enable_hierarchical_cache: bool = Field(
+        False, description="sglang: keep evicted prefixes in host memory (HiCache)"
+    )
+    hicache_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        2.0, description="sglang: tokens in host memory per token of the KV pool"
+    )
+    hicache_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="sglang: GB of host memory per GPU [by hicache-ratio]"
+    )
+    hicache_write_policy: Literal["write_through", "write_through_selective", "write_back"] = Field(
+        "write_through", description="sglang: when prefixes are copied to host memory"
+    )
     max_running_requests: Count | None = Field(
         None, description="sglang: most requests at once [max-num-seqs if given, else SGLang's]"
     )

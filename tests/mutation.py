@@ -537,7 +537,7 @@ MUTANTS = [
     Mutant("sglang tree a split keeps the reach", "rules/sglang/nodes.py", "    parent.reach = child.reach\n", ""),
     Mutant("sglang tree a split keeps when it was made", "rules/sglang/nodes.py", "    parent.created = child.created\n", ""),
     Mutant("sglang tree a split keeps the priority", "rules/sglang/nodes.py", "    parent.priority = child.priority\n", ""),
-    Mutant("sglang tree hits beyond what was inserted", "rules/sglang/walk.py", "    if node.end > inserted:\n        node.num_hits += 1", "    if node.end >= inserted:\n        node.num_hits += 1"),
+    Mutant("sglang tree hits beyond what was inserted", "rules/sglang/walk.py", "    if node.end > inserted and tree", "    if node.end >= inserted and tree"),
     Mutant("sglang checkpoint cuts at the prompt", "rules/sglang/held.py", "        cut_at_prompt(tree, last, prompt, request.priority + 1)\n", "        pass\n"),
     Mutant("sglang checkpoint raises the prompt", "rules/sglang/held.py", "prompt, request.priority + 1)", "prompt, request.priority)"),
     Mutant("sglang queue 128 matched", "rules/sglang/waiting.py", "MOST_MATCHED = 128", "MOST_MATCHED = 16"),
@@ -588,6 +588,25 @@ MUTANTS = [
     Mutant("sglang windows need counts a chunk", "rules/sglang/budget.py", "    chunk = min(num_tokens, scheduler.rem_chunk) if scheduler.chunk_size > 0 else num_tokens\n", "    chunk = num_tokens\n"),
     Mutant("sglang windows no token without windows", "rules/sglang/budget.py", "    if state.kv.radix.window > 0 and rem_window(state) <= 0:\n        return NO_TOKEN\n", ""),
     Mutant("sglang windows who is cut gets no token", "rules/sglang/loop.py", "        if at < batch.num_extends and mine.num_middle > 0:\n            mine.num_middle -= 1\n            continue\n", "        if entry.unfinished > 0:\n            continue\n"),
+    Mutant("sglang host ten tokens are worth a load", "rules/sglang/load.py", "LEAST_LOADED = 10", "LEAST_LOADED = 11"),
+    Mutant("sglang host copies stay after a load", "rules/sglang/load.py", "            join_copies(tree, at)\n", "            pass\n"),
+    Mutant("sglang host leaves are spared at first", "rules/sglang/backup.py", "        freed = drop_queued(tree, num_tokens, True)\n", ""),
+    Mutant("sglang host stale entries keep their place", "rules/sglang/host.py", "    node.on_host_only = True\n    tree.nodes[node.parent]", "    node.on_host_only = True\n    leave_copies(tree, k)\n    tree.nodes[node.parent]"),
+    Mutant("sglang host a split joins the queue", "rules/sglang/host.py", "    if child.is_queued and not child.on_host_only:\n        join_copies(tree, new)\n", ""),
+    Mutant("sglang host what is inserted joins the queue", "rules/sglang/walk.py", "    enter_device(tree, k, page)\n    join_copies(tree, k)\n", "    enter_device(tree, k, page)\n"),
+    Mutant("sglang host ancestors are copied first", "rules/sglang/backup.py", "        while tree.nodes[top].parent != 0 and not tree.nodes[tree.nodes[top].parent].has_copy:\n            top = tree.nodes[top].parent\n", ""),
+    Mutant("sglang host hits of a write policy", "rules/sglang/walk.py", "        if tree.write_policy != NO_HOST and node.num_hits >= tree.write_policy:\n            write_through(tree, k)\n", "        if tree.write_policy != NO_HOST and node.num_hits > tree.write_policy:\n            write_through(tree, k)\n"),
+    Mutant("sglang host a new leaf is copied", "rules/sglang/walk.py", "    if tree.write_policy != NO_HOST and node.num_hits >= tree.write_policy:\n        write_through(tree, k)\n    return k\n", "    return k\n"),
+    Mutant("sglang host write_back counts no hits", "rules/sglang/walk.py", "    if node.end > inserted and tree.write_policy != WRITE_BACK:\n", "    if node.end > inserted:\n"),
+    Mutant("sglang host write_back copies what is evicted", "rules/sglang/evict.py", "    if tree.write_policy == WRITE_BACK and not node.has_copy and back_up(tree, k):\n", "    if False and back_up(tree, k):\n"),
+    Mutant("sglang host what has a copy stays in the tree", "rules/sglang/evict.py", "    if node.has_copy:\n        leave_device(tree, k)\n        return num_tokens\n", "    if node.has_copy and tree.write_policy == WRITE_BACK:\n        leave_device(tree, k)\n        return num_tokens\n"),
+    Mutant("sglang host the host is first in first out", "rules/sglang/host.py", "        queue_page(tree.host_pages, place, page)\n", "        queue_page(tree.host_pages, num_pages - 1 - place, page)\n"),
+    Mutant("sglang host a match uses the end of its path", "rules/sglang/walk.py", "    touch_path(tree, tree.best)\n", "    touch_path(tree, tree.node)\n"),
+    Mutant("sglang host the chunk counts what is on the host", "rules/sglang/prefill.py", "    best, left = tree.best, needed - on_host\n", "    best, left = tree.best, needed\n"),
+    Mutant("sglang host the fit test does not", "rules/sglang/prefill.py", "    if needed + to_come + size >= rem_total(state):\n        return NO_ROOM\n", "    if left + to_come + size >= rem_total(state):\n        return NO_ROOM\n"),
+    Mutant("sglang host a refused load is computed", "rules/sglang/prefill.py", "            left = needed\n            num_tokens = plan_prompt(state, k, needed, left, size)\n", "            return OTHER\n"),
+    Mutant("sglang host a copy under way holds its node", "rules/sglang/backup.py", "        lock_path(tree, top)\n        copy =", "        copy ="),
+    Mutant("sglang host a dropped leaf's parent may be next", "rules/sglang/backup.py", "    drop_node(tree, k)\n    settle_leaf(tree, parent)\n    return num_tokens\n", "    drop_node(tree, k)\n    return num_tokens\n"),
 ]  # fmt: skip
 
 #: Those that ``--compiled`` also runs through the compiled engine: each is a minute of compiling.
@@ -609,6 +628,9 @@ COMPILED = (
 
 def cases_for(mutant: Mutant, data: Path) -> list[str]:
     """Return the recorded schedules that may notice a mutant: those of its engine."""
+    if mutant.rule.startswith("sglang host"):
+        found = [*data.glob("sglang_cases/hicache*.gz"), *data.glob("sglang_cases/c[0-9]*.gz")]
+        return [str(p) for p in sorted(found, key=lambda p: p.stat().st_size)]
     if mutant.rule.startswith("sglang windows"):
         found = sorted(data.glob("sglang_cases/s[0-9]*.json.gz"), key=lambda p: p.stat().st_size)
         return [str(p) for p in found]

@@ -1,4 +1,4 @@
-"""SGLang's pools of sliding windows: random schedules, both engines alike, and runs."""
+"""SGLang's pools of sliding windows and its host tier: random schedules, both engines, runs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.budget.sglang import split_pool
 from kvsim.cases.sglang import SglangCase
 from kvsim.cases.sglang_play import play_sglang
+from kvsim.cli import main
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
 from kvsim.engine.sglang import check_layers
@@ -172,3 +173,86 @@ def test_windows_of_several_lengths_are_refused() -> None:
     layout = KVLayout(layers, kv_dtype("bf16"), 0)
     with pytest.raises(ValueError, match=r"windows of \[64, 128\] tokens"):
         check_layers(Config.build(model="llama-3-8b", gpu="h100-sxm"), memory, layout)
+
+
+@st.composite
+def tiered(draw: st.DrawFn) -> SglangCase:
+    """A schedule with a host tier, some of them smaller than the pool."""
+    drawn = draw(schedules())
+    drawn["config"] |= {
+        "disable_radix_cache": False,
+        "hicache": {
+            "write_policy": draw(
+                st.sampled_from(["write_through", "write_through_selective", "write_back"])
+            ),
+            "ratio": draw(st.sampled_from([0.3, 0.8, 2.0])),
+        },
+    }
+    return SglangCase(sglang="", steps=[{}], **drawn)
+
+
+@pytest.mark.long
+@examples(40)
+@given(tiered())
+def test_slots_and_locks_of_both_tiers_add_up_after_every_pass(case: SglangCase) -> None:
+    """And the compiled engine leaves the same in the log."""
+    assert played(case, compiled=False) == played(case, compiled=True)
+
+
+def reused() -> Trace:
+    """Six prompts in turns, each again after the pool has lost it."""
+    segments = [[(k % 6, 0, 300 + 20 * (k % 3)), (50 + k, 0, 30)] for k in range(30)]
+    lengths = [sum(n for _, _, n in one) for one in segments]
+    times = [0.2 * k for k in range(30)]
+    return Trace.from_arrays(times, lengths, [40] * 30, segments=segments)
+
+
+TIERED: dict[str, Any] = {
+    "model": "llama-3-8b",
+    "gpu": "h100-sxm",
+    "engine": "sglang",
+    "max_total_tokens": 1600,
+    "max_model_len": 1024,
+    "check_invariants": True,
+}
+
+
+@pytest.mark.parametrize("policy", ["write_through", "write_through_selective", "write_back"])
+def test_prefixes_come_back_from_the_host(policy: str) -> None:
+    """With copies that take the link's time, in both engines; none without the host."""
+    options = TIERED | {"enable_hierarchical_cache": True, "hicache_write_policy": policy}
+    python, compiled = (
+        kvsim.simulate(reused(), backend=backend, **options) for backend in ("python", "compiled")
+    )
+    assert python.summary == compiled.summary
+    assert (python.requests == compiled.requests).all()
+    alone = kvsim.simulate(reused(), backend="python", **TIERED)
+    assert alone.requests["num_cached_tokens"].sum() == 0
+    assert (python.requests["num_cached_tokens"].sum() > 0) == (policy != "write_through_selective")
+
+
+def test_all_but_the_last_token_of_a_prompt_is_loaded() -> None:
+    """The second prompt takes its room; the third finds it on the host."""
+    segments = [[(k % 2, 0, 900)] for k in range(3)]
+    trace = Trace.from_arrays([0.0, 5.0, 10.0], [900] * 3, [2] * 3, segments=segments)
+    result = kvsim.simulate(trace, **TIERED, enable_hierarchical_cache=True, backend="python")
+    assert result.requests["num_cached_tokens"].tolist() == [0, 0, 899]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"disable_radix_cache": True}, "and that is disabled"),
+        ({"model": "gpt-oss-20b", "max_total_tokens": 60000}, "not modelled with pools"),
+    ],
+)
+def test_a_host_tier_is_refused_where_it_does_not_go(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        kvsim.simulate(reused(), **TIERED | {"enable_hierarchical_cache": True} | options)
+
+
+def test_a_pasted_line_with_a_host_tier_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "python -m sglang.launch_server --model-path meta-llama/Meta-Llama-3-8B"
+    tier = "--enable-hierarchical-cache --hicache-size 20 --hicache-write-policy write_back"
+    main(["run", *line.split(), *tier.split(), "--num-requests", "3", "--backend", "python"])
+    assert "completed 3" in capsys.readouterr().out

@@ -37,7 +37,8 @@ host port api-key served-model-name tokenizer-path tokenizer-mode load-format re
 log-level-http chat-template reasoning-parser tool-call-parser attention-backend sampling-backend
 grammar-backend stream-interval watchdog-timeout download-dir base-gpu-id nccl-port dist-init-addr
 nnodes node-rank device fp8-gemm-backend moe-runner-backend decode-attention-backend
-prefill-attention-backend completion-template file-storage-path sleep-on-idle
+prefill-attention-backend completion-template file-storage-path sleep-on-idle hicache-io-backend
+hicache-mem-layout
 """
 _ALONE = """
 trust-remote-code enable-metrics log-requests skip-server-warmup disable-custom-all-reduce
@@ -49,7 +50,7 @@ ALONE = frozenset(f"--{name}" for name in _ALONE.split())
 
 #: What would change the numbers and is not modelled under this engine.
 NOT_MODELLED = {
-    "--enable-hierarchical-cache": "the host tier (HiCache)",
+    "--hicache-storage-backend": "storage behind the host tier",
     "--speculative-algorithm": "speculative decoding under sglang",
     "--enable-dp-attention": "data-parallel attention",
     "--disaggregation-mode": "disaggregation of SGLang's servers",

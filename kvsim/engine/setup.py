@@ -27,7 +27,14 @@ from kvsim.engine.checks import (
     tells_events,
 )
 from kvsim.engine.connector import make_connector
-from kvsim.engine.sglang import check_layers, check_pair, of_engine, pools_of, settings_of
+from kvsim.engine.sglang import (
+    check_layers,
+    check_pair,
+    host_slots_of,
+    of_engine,
+    pools_of,
+    settings_of,
+)
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import SGLANG, VLLM
@@ -229,6 +236,8 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
             block_size=settings.page_size,
             num_bytes=pools.num_bytes,
             window_slots=pools.windows or None,
+            host_slots=host_slots_of(config, pools),
+            write_policy=config.hicache_write_policy,
             enable_prefix_caching=not settings.disable_radix_cache,
         )
         scheduler_config = replace(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvsim.budget.budget import GIB, engine_of
 from kvsim.budget.sglang import (
     default_chunk,
+    host_tokens,
     mem_fraction_static,
     most_running,
     pool_bytes,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kvsim.kv.allocator_spec import AllocatorSpec
     from kvsim.sched.scheduler import Scheduler
 
+#: SGLang's unit of host memory, bytes.
+GB = 10**9
 #: Settings that are the flags of the same names.
 SAME_NAMES = (
     *("prefill_max_requests", "schedule_policy", "schedule_conservativeness"),
@@ -162,6 +165,27 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
     if window:
         check_window_pool(config, memory, window, windows)
     return Pools(tokens, windows, tokens * token_bytes + windows * window_bytes)
+
+
+def host_slots_of(config: Config, pools: Pools) -> int:
+    """Return the tokens of the host tier, 0 without one.
+
+    Raises
+    ------
+    ValueError
+        For what it does not go with.
+    """
+    if not config.enable_hierarchical_cache:
+        return 0
+    flag = "enable_hierarchical_cache"
+    if config.disable_radix_cache or config.enable_prefix_caching is False:
+        raise ValueError(f"{flag} keeps prefixes of the radix cache, and that is disabled")
+    if pools.windows:
+        raise ValueError(f"{flag}: the host tier is not modelled with pools of sliding windows")
+    num_tokens = int(pools.tokens * config.hicache_ratio)
+    if config.hicache_size > 0:
+        num_tokens = int(config.hicache_size * GB) * pools.tokens // pools.num_bytes
+    return host_tokens(num_tokens, page_size_of(config))
 
 
 def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.kv.radix_check import nodes_of_copies
+
 if TYPE_CHECKING:
     from kvsim.engine.replica import Replica
 
@@ -32,10 +34,15 @@ def check_no_leak(replica: Replica) -> None:
     state, usage = replica.state, replica.kv.usage
     live = replica.held_requests()
     num_tokens = sum(request.num_computed_tokens * request.num_samples for request in live)
+    tree = state.kv.radix
+    copies = nodes_of_copies(tree)  # what is on its way to the host, or from it, is held
+    num_tokens += sum(tree.nodes[k].end for k in copies)
     config = replica.setup.kv_config
     most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
     held = usage.token_states + usage.reservation + usage.internal
-    waits = state.connector.held.length + state.connector.num_kept  # for transfers of KV
+    waits = (
+        state.connector.held.length + state.connector.num_kept + len(copies)
+    )  # for transfers of KV
     if held and not (live or state.num_swapped or state.num_retired or waits):
         raise RuntimeError(f"{held} bytes are held, and no request is alive")
     if usage.token_states > most:
