@@ -163,9 +163,8 @@ class Replica:
     def _lay_out_seldom(self, state: records.Replica) -> None:
         """Lay out what few traces have, and how long copies of SGLang's host tier take."""
         trace, tree = state.trace, state.kv.radix
-        if tree.write_policy:
-            tree.copy_time = state.cost.copy_round
-            tree.token_time = tree.token_bytes / state.cost.link_bytes_per_s
+        tree.copy_time = state.cost.copy_round
+        tree.token_time = tree.token_bytes / state.cost.link_bytes_per_s
         state.limits.has_grammars = trace.has_grammar_times
         spec = self.setup.scheduler_config.speculation
         if trace.has_rates and spec is not None:
