@@ -256,3 +256,29 @@ def test_a_pasted_line_with_a_host_tier_runs(capsys: pytest.CaptureFixture[str])
     tier = "--enable-hierarchical-cache --hicache-size 20 --hicache-write-policy write_back"
     main(["run", *line.split(), *tier.split(), "--num-requests", "3", "--backend", "python"])
     assert "completed 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("shared", "hit"), [(20, 20), (19, 0)])
+def test_a_prompt_goes_on_only_behind_a_whole_window(shared: int, hit: int) -> None:
+    """Of 20 tokens the last 4, a window, keep their slots when 24 others need room.
+
+    Who shares all 20 goes on there; who shares 19 has 3 tokens of a window, and begins anew.
+    """
+    config = {
+        **{"page_size": 1, "max_total_num_tokens": 200, "max_running_requests": 4},
+        **{"chunked_prefill_size": None, "max_prefill_tokens": 16384, "context_length": 4096},
+        **{"schedule_policy": "fcfs", "schedule_conservativeness": 1.0, "overlap": False},
+        **{"enable_mixed_chunk": False, "radix_eviction_policy": "lru"},
+        **{"disable_radix_cache": False, "enable_priority_scheduling": False},
+        **{"schedule_low_priority_values_first": False, "disable_priority_preemption": False},
+        **{"priority_scheduling_preemption_threshold": 10, "retraction_policy": "length"},
+        "swa": {"window": 4, "size": 36},
+    }
+    prompts = [[0, 0, 20]], [[1, 0, 24]], [[0, 0, shared], [2, 0, 5]]
+    requests = [
+        {"id": f"r{k}", "arrival": 4 * k, "segments": list(one), "max_new": 1}
+        for k, one in enumerate(prompts)
+    ]
+    given = {"config": config, "workload": {"requests": requests}}
+    log = played(SglangCase(sglang="", steps=[{}], **given), compiled=False)
+    assert [entry["ext"] for entry in log if "ext" in entry][-1] == [["r2", hit, shared + 5 - hit]]
