@@ -202,11 +202,16 @@ def test_launches_of_experts_take_longer_in_a_format_whose_kernels_do() -> None:
         assert longer.total == pytest.approx(least + rate.step + rate.request)
 
 
+EAGLE3 = {"method": "eagle3", "num_speculative_tokens": 3}
+
+
 @pytest.mark.parametrize(
     ("options", "tokens"),
     [
         ({}, 512),
         ({"max_num_seqs": 16}, 32),
+        ({"max_num_seqs": 16, "speculative_config": EAGLE3}, 128),
+        ({"max_num_seqs": 128, "speculative_config": EAGLE3}, 512),
         ({"max_cudagraph_capture_size": 2048}, 2048),
         ({"enforce_eager": True, "max_cudagraph_capture_size": 2048}, 0),
     ],

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import kvsim
 import workloads
+from experiments import speculation
 from kvsim.cli.main import cli
 from kvsim.sched.acceptance import acceptance_rates
 from kvsim.speculation import SpeculativeConfig
@@ -23,6 +24,14 @@ ONE = Trace.from_arrays([0.0], [100], [41])
 
 def ngram(k: int, **more: Any) -> dict[str, Any]:
     return {"method": "ngram", "num_speculative_tokens": k, **more}
+
+
+@pytest.mark.long
+def test_drafts_gain_what_they_did_on_measured_servers() -> None:
+    """The bands of the experiment, none of which anybody looks at unless it is run."""
+    checks = speculation.measure(quick=True).checks
+    assert sum(check.holds is not None for check in checks) == len(speculation.BATCHES) + 1
+    assert not [check for check in checks if check.holds is False]
 
 
 def serve(trace: Trace = ONE, **options: Any) -> dict[str, Any]:

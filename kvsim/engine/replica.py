@@ -242,13 +242,9 @@ class Replica:
             times[: stop - first] = self._times[first:stop]
             entries[: stop - first] = self._entries[first:stop]
             self._ids, self._times, self._entries = ids, times, entries
+            lists = {"ids": ids, "arrival_time": times, "entry_time": entries}
             list_of = self._memory.list_of
-            self._memory.replace(
-                trace,
-                ids=list_of(ids),
-                arrival_time=list_of(times),
-                entry_time=list_of(entries),
-            )
+            self._memory.replace(trace, **{name: list_of(one) for name, one in lists.items()})
             trace.next, trace.seen, stop = 0, trace.seen - first, stop - first
         self._ids[stop : stop + count] = request_ids
         self._times[stop : stop + count] = arrival_times

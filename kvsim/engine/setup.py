@@ -6,19 +6,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvsim.budget.budget import GIB, version_of
+from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import (
     Memory,
-    expert_parallel_size,
     kv_cache_dtype_of,
     resolve_memory,
     state_settings,
 )
 from kvsim.budget.drafter import with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
-from kvsim.budget.lora import lora_bytes
-from kvsim.budget.weights import DTYPE_BYTES
-from kvsim.cost.model import COST_MODELS, Adapter, CostConfig, CostModel
 from kvsim.engine.checks import (
     check_events,
     check_speculation,
@@ -27,6 +23,7 @@ from kvsim.engine.checks import (
     tells_events,
 )
 from kvsim.engine.connector import make_connector
+from kvsim.engine.pricing import cost_config_of, make_cost_model
 from kvsim.engine.sglang import (
     check_layers,
     check_pair,
@@ -39,19 +36,13 @@ from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import SGLANG, VLLM
 from kvsim.records.kv import PAGED
-from kvsim.registry import parse_spec
 from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.fairness import fairness_of
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, scheduler_type
 
-#: vLLM's longest step in a CUDA graph, unless ``max_cudagraph_capture_size`` says another.
-MOST_CAPTURED = 512
-#: The last vLLM whose host works for every request between steps, asynchronous or not: 31 to 37 us
-#: each from measured TPOT of 0.10 to 0.12, 4 or 5 us later.
-LAST_COUNTING = (0, 12)
-
 if TYPE_CHECKING:
     from kvsim.config import Config
+    from kvsim.cost.model import CostConfig, CostModel
 
 
 @dataclass(frozen=True)
@@ -262,7 +253,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
             "data_parallel_size must be 1"
         )
     host_waits = kind.supports_async and num_steps_in_flight == 1
-    cost_config = _cost_config(config, memory, layout, kv, host_waits=host_waits)
+    cost_config = cost_config_of(config, memory, layout, kv, host_waits=host_waits)
     return Setup(
         config=asked,
         memory=memory,
@@ -279,7 +270,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         record_memory_map=config.record_memory_map,
         front_end_latency_per_token=config.front_end_latency_per_token,
         kv=kv,
-        cost=_make_cost_model(config, cost_config),
+        cost=make_cost_model(config, cost_config),
     )
 
 
@@ -431,57 +422,6 @@ def _own(
     if value != default and kind.rules_of != VLLM:
         raise ValueError(f"{field}: scheduler {scheduler!r} has no such limit; vllm has")
     return value
-
-
-def _make_cost_model(config: Config, cost_config: CostConfig) -> CostModel:
-    name, params = parse_spec(config.cost_model)
-    return COST_MODELS.create(name, cost_config, **params)
-
-
-def _cost_config(
-    config: Config, memory: Memory, layout: KVLayout, kv: KVCacheManager, *, host_waits: bool
-) -> CostConfig:
-    return CostConfig(
-        model=memory.model,
-        gpu=memory.gpu,
-        layout=layout,
-        dtype=memory.dtype,
-        quantization=memory.quantization,
-        tensor_parallel_size=config.tensor_parallel_size,
-        max_num_batched_tokens=memory.limits.max_num_batched_tokens,
-        block_size=kv.block_size if kv.has_block_table else None,
-        piece_bytes=kv.piece_bytes,
-        expert_parallel_size=expert_parallel_size(config) or 1,
-        num_attention_ranks=config.data_parallel_size if config.enable_expert_parallel else 1,
-        captured_tokens=_captured_tokens(config, memory.limits.max_num_seqs),
-        host_waits=host_waits,
-        host_counts=version_of(config.vllm_version) <= LAST_COUNTING,
-        encoder_params=0 if config.language_model_only else memory.model.num_tower_params,
-        adapter=_adapter(config, memory),
-        speculation=config.speculative_config,
-    )
-
-
-def _adapter(config: Config, memory: Memory) -> Adapter | None:
-    """Return one adapter of the largest rank, all pipeline stages together."""
-    if not config.enable_lora:
-        return None
-    num_bytes = lora_bytes(
-        memory.model,
-        max_loras=1,
-        max_lora_rank=config.max_lora_rank,
-        dtype=memory.dtype,
-        tensor_parallel_size=config.tensor_parallel_size,
-    )
-    return Adapter(num_bytes, 2.0 * num_bytes / DTYPE_BYTES[memory.dtype])
-
-
-def _captured_tokens(config: Config, max_num_seqs: int) -> int:
-    """Return the most tokens of a step that a CUDA graph covers, vLLM's default unless told."""
-    if config.enforce_eager:
-        return 0
-    given = config.max_cudagraph_capture_size
-    return min(2 * max_num_seqs, MOST_CAPTURED) if given is None else given
 
 
 def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> bool:
