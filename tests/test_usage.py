@@ -80,7 +80,7 @@ def test_a_map_shows_the_middle_of_each_range() -> None:
 
     def painted(num_bins: int, num_units: int) -> list[int]:
         state.num_bins, state.maps = num_bins, [255] * num_bins
-        paint_units(state, 0, num_units, 0)
+        paint_units(state, 0, num_bins, num_units, 0)
         return state.maps
 
     assert painted(8, 2) == [*first, *[Cause.CACHED] * 4]
