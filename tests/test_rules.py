@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import examples, traces
 
 import kvsim
-from kvsim.kv.attention import AttentionSpec, FullAttention, SlidingWindow
+from kvsim.kv.attention import MLA, AttentionSpec, FullAttention, SlidingWindow
 from kvsim.kv.block_hash import block_keys
 from kvsim.kv.manager import NO_HIT, Hit, KVCacheConfig
 from kvsim.kv.paged import PagedManager
@@ -58,6 +58,15 @@ def test_of_equally_urgent_requests_the_first_goes_where_records_tie(clock_ties:
     sched.schedule(0.0)
     sched.state.limits.clock_ties = clock_ties
     assert victim_place(sched.state) == place
+
+
+def test_layers_of_latents_drop_a_drafters_block_without_the_others():
+    """They are looked up by themselves, though they see as much as full attention."""
+    options = {"drops_last_block": True, "draft_groups": (1,)}
+    kv = PagedManager(kv_config(20, FullAttention(4), MLA(4), **options)).state.kv
+    assert [kv.groups[g].drops_last_block for g in range(2)] == [False, True]
+    alike = PagedManager(kv_config(20, MLA(4), MLA(4), **options)).state.kv
+    assert [alike.groups[g].drops_last_block for g in range(2)] == [True, True]
 
 
 class ThreeInFlight:
