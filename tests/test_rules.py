@@ -62,11 +62,13 @@ def test_of_equally_urgent_requests_the_first_goes_where_records_tie(clock_ties:
 
 def test_layers_of_latents_drop_a_drafters_block_without_the_others():
     """They are looked up by themselves, though they see as much as full attention."""
-    options = {"drops_last_block": True, "draft_groups": (1,)}
-    kv = PagedManager(kv_config(20, FullAttention(4), MLA(4), **options)).state.kv
-    assert [kv.groups[g].drops_last_block for g in range(2)] == [False, True]
-    alike = PagedManager(kv_config(20, MLA(4), MLA(4), **options)).state.kv
-    assert [alike.groups[g].drops_last_block for g in range(2)] == [True, True]
+    for specs, drops in (
+        ((FullAttention(4), MLA(4)), [False, True]),
+        ((MLA(4), MLA(4)), [True, True]),
+    ):
+        config = kv_config(20, *specs, specs=specs, drops_last_block=True, draft_groups=(1,))
+        kv = PagedManager(config).state.kv
+        assert [kv.groups[g].drops_last_block for g in range(2)] == drops
 
 
 class ThreeInFlight:
