@@ -206,7 +206,7 @@ MUTANTS = [
     Mutant("29 a ring needs one block", PAGED, "        return 1\n    blocks = cdiv", "        return 2\n    blocks = cdiv"),
     Mutant("29 what is never cached sets no unit", LAYOUT, "units = [spec.block_size for spec in self.groups if is_cached(spec)]", "units = [spec.block_size for spec in self.groups]"),
     Mutant("29 what is never cached is not looked up", LAYOUT, "            if is_cached(spec):\n                members", "            if True:\n                members"),
-    Mutant("29 MLA hits by itself", "kv/attention.py", "class MLA(FullAttention):", "class MLA(FullAttention):\n    def __eq__(self, other): return isinstance(other, FullAttention) and other.block_size == self.block_size\n    def __hash__(self): return hash(self.block_size)\n"),
+    Mutant("29 MLA hits by itself", "kv/attention.py", "class MLA(FullAttention):", "class MLA(FullAttention):\n    def __eq__(self, other): return isinstance(other, FullAttention) and other.block_size == self.block_size\n    def __hash__(self): return hash((self.block_size,))\n"),
     Mutant("29 R-SWA keeps a window", WINDOW, "max(prompt, num_processed - group.reference_window)", "max(prompt, num_processed - group.reference_window + 1)"),
     Mutant("29 R-SWA keeps the prompt", WINDOW, "first > cdiv(prompt, group.block_size)", "first > prompt // group.block_size"),
     Mutant("29 retained tokens", LAYOUT, "found.window, found.block_size = num_kept(spec), spec.block_size", "found.window, found.block_size = spec.window, spec.block_size"),
