@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import kvsim
 import workloads
+from kvsim.records import engine as records
 from kvsim.records.engine import Replica
-from kvsim.records.memory import Zeros
+from kvsim.records.memory import Flat, Zeros
 from kvsim.results.metrics import Pool, latencies, summarize
 from kvsim.results.replications import average
 from kvsim.results.result import TABLES
@@ -234,3 +235,14 @@ def test_replicas_sum_up() -> None:
     assert two.summary["mean_running"] == pytest.approx(one.summary["mean_running"], rel=0.35)
     usage = [r.summary["kv_cache"]["mean_usage"] for r in (one, two)]
     assert usage[1] == pytest.approx(usage[0] / 2, rel=0.35)
+
+
+def test_two_names_of_one_list_are_replaced_together() -> None:
+    """Nothing else lies in this memory that could stand for what was let go."""
+    memory = Flat()
+    record = memory.one(records.Trace)
+    for size in (3, 5, 9):
+        shared = memory.list_of(np.arange(size))
+        memory.replace(record, ids=shared, arrival_time=shared)
+        assert list(record.ids) == list(record.arrival_time) == list(range(size))
+    assert len(memory.lists) == 1

@@ -173,10 +173,10 @@ class Flat:
 
     def replace(self, record: Any, **lists: Any) -> None:  # noqa: D102
         for name, new in lists.items():
-            old = getattr(record, name)
+            old = int(record._array[name]["address"][0])
             setattr(record, name, new)
-            if len(old):
-                self.lists.pop(old.array.ctypes.data, None)  # two names may share a list
+            if old:
+                self.lists.pop(old, None)  # two names may share a list
 
     def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:  # noqa: D102
         total = len(rows) * count
