@@ -664,7 +664,7 @@ def test_the_tail_of_a_long_queue_needs_no_records(
     own: dict[str, Any], backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits behind a queue's first ones is served, counted and cut off like everybody."""
-    trace = workloads.sharegpt(num_requests=300, request_rate=100.0, seed=2)
+    trace = workloads.sharegpt(num_requests=120, request_rate=100.0, seed=2)
     options = {"model": "llama-3-8b", "gpu": "l4", "max_model_len": 1024, "max_num_seqs": 8, **own}
     found = []
     for longest in (0, 10**6):

@@ -14,7 +14,12 @@ from kvsim.engine.setup import resolve
 from kvsim.rules.price import encoder_time
 from kvsim.trace import Trace
 
-GEMMA = {"model": "gemma-3-4b", "gpu": "h100-sxm", "max_model_len": 8192}
+GEMMA = {
+    "model": "gemma-3-4b",
+    "gpu": "h100-sxm",
+    "max_model_len": 8192,
+    "num_gpu_blocks_override": 4096,  # few enough to be recounted after every step
+}
 
 
 def with_images(*prompts, gap=100.0):

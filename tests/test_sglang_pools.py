@@ -121,6 +121,7 @@ OSS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_a_model_with_sliding_windows_runs_alike_in_both_engines(page_size: int) -> None:
     """Under pressure in both pools, with prompts that are used again; the maps, too."""
@@ -217,6 +218,7 @@ TIERED: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["write_through", "write_through_selective", "write_back"])
 def test_prefixes_come_back_from_the_host(policy: str) -> None:
     """With copies that take the link's time, in both engines; none without the host."""
