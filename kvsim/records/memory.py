@@ -10,6 +10,7 @@ import mmap
 import os
 from bisect import bisect, insort
 from copy import deepcopy
+from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 R = TypeVar("R", bound=Record)
+
+#: How a field lies in flat memory; ABSENT: it exists in Python only.
+ABSENT, NUMBER, FLAG, LIST, RECORD = range(5)
 
 #: Bytes from which on memory is asked of the system itself.
 MAPPED = 1 << 20
@@ -277,28 +281,41 @@ class View:
         return int(self._array.ctypes.data)
 
     def __getattr__(self, name: str) -> Any:
-        kind = self._record.kinds().get(name)
-        if kind is None:
-            if name in self._record.__slots__:  # a field that exists in Python only
-                return None
-            return self._record.derived()[name](self)
-        kind, value = plain(kind), self._array[name]
-        if is_record(kind):
-            return View(value, kind, self._memory)
-        if item_of(kind) is not None:
-            return self._memory.list_at(int(value["address"][0]))
-        return bool(value[0]) if kind is bool else value[0].item()
+        form = _form_of(self._record, name)
+        if form == NUMBER:
+            return self._array[name].item()
+        if form == LIST:
+            return self._memory.list_at(int(self._array[name]["address"][0]))
+        if form == RECORD:
+            return View(self._array[name], plain(self._record.kinds()[name]), self._memory)
+        if form == FLAG:
+            return bool(self._array[name][0])
+        if name in self._record.__slots__:  # a field that exists in Python only
+            return None
+        return self._record.derived()[name](self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        kind = self._record.kinds().get(name)
-        if kind is None:  # a field that exists in Python only
+        form = _form_of(self._record, name)
+        if form == ABSENT:  # a field that exists in Python only
             return
-        if item_of(kind) is None:
+        if form != LIST:
             self._array[name] = value
             return
         address = value.array.ctypes.data if len(value) else 0
         self._memory.lists[address] = value
         self._array[name][0] = (address, len(value))
+
+
+@cache
+def _form_of(record: type[Record], name: str) -> int:
+    """Return how a field lies in flat memory; hosts read them by the million."""
+    kind = record.kinds().get(name)
+    if kind is None:
+        return ABSENT
+    kind = plain(kind)
+    if item_of(kind) is not None:
+        return LIST
+    return RECORD if is_record(kind) else FLAG if kind is bool else NUMBER
 
 
 def column(rows: Any, name: str, count: int | None = None) -> list[Any]:
