@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: cache directory.
 ENTRY = "kvsim.compiled.entry"
 TABLES = "kvsim.compiled.key_table"
+RACK = "kvsim.compiled.rack"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -83,6 +84,11 @@ def load_entry() -> ModuleType:
 def load_tables() -> ModuleType:
     """Import the compiled tables of keys with their own cache."""
     return sys.modules.get(TABLES) or _load(TABLES, cache_folder())
+
+
+def load_rack() -> ModuleType:
+    """Import the compiled loops over replicas with their own cache."""
+    return sys.modules.get(RACK) or _load(RACK, cache_folder())
 
 
 def _load(name: str, folder: Path) -> ModuleType:

@@ -16,7 +16,7 @@ from numba.extending import overload, register_jitable
 
 from kvsim import records, rules
 from kvsim.compiled.linking import linked_at
-from kvsim.compiled.types import Ref, Rows, record_at, register_properties
+from kvsim.compiled.types import CHECKED, Ref, Rows, record_at, register_properties
 from kvsim.compiled.variants import has_rule, variant_of
 from kvsim.records.engine import Replica
 from kvsim.records.record import Record
@@ -233,8 +233,27 @@ def _say_that_it_compiles() -> None:
 
 def serve(state: Any) -> Callable[[int, int], int]:
     """Return what calls the compiled rules over a replica in flat memory."""
-    variant = variant_of(state)
-    entry, address = ENTRIES[variant], state.address
+    entry, address = _loaded(variant_of(state)), state.address
+
+    def call(command: int, max_steps: int) -> int:
+        return int(entry(address, command, max_steps))
+
+    return call
+
+
+def address_of(state: Any) -> int:
+    """Return where the machine code of a replica's rules lies; 0 if errors come out of it."""
+    entry = _loaded(variant_of(state))
+    if CHECKED or not hasattr(entry, "overloads"):
+        return 0
+    (compiled,) = entry.overloads.values()
+    name = compiled.fndesc.llvm_cfunc_wrapper_name
+    return int(compiled.library.get_pointer_to_function(name))
+
+
+def _loaded(variant: str) -> Any:
+    """Return the entry of a variant, compiled."""
+    entry = ENTRIES[variant]
     # A plain function under NUMBA_DISABLE_JIT compiles nothing.
     if hasattr(entry, "compile") and not entry.signatures:
         name, folder = entry.py_func.__name__, Path(entry.stats.cache_path)
@@ -243,8 +262,4 @@ def serve(state: Any) -> Callable[[int, int], int]:
         # Processes that start at once compile once: the others wait, then load.
         with FileLock(folder / f"{variant or 'general'}.lock"), linked_at(name):
             compile_or_load(entry, (types.int64, types.int64, types.int64))
-
-    def call(command: int, max_steps: int) -> int:
-        return int(entry(address, command, max_steps))
-
-    return call
+    return entry

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kvsim.cost.model import lay_out_cost
+from kvsim.engine.submissions import Submissions
 from kvsim.kv.events import EventRows, take_events
 from kvsim.kv.radix_check import holders
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.connector import OFFLOADING
 from kvsim.records.growth import more_requests
-from kvsim.records.memory import Flat, Numbers, Objects, Views, head, untouched
+from kvsim.records.memory import Flat, Numbers, Objects, View, Views, head, untouched
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
@@ -110,10 +111,12 @@ class Replica:
         state.clock = state.stage_free_time = start_time
         state.watched = watched or observer is not None
         self._steps: list[NDArray[Any]] = []
-        self._events: list[EventRows] = []
+        #: KV cache events that found no room in the log before anybody read it.
+        self.spilled: list[EventRows] = []
         self._serve: Callable[[int, int], int] | None = None
-        self._ids, self._times = np.zeros(0, np.int64), np.zeros(0)
-        self._entries, self._front_end_free = np.zeros(0), -math.inf
+        self._submissions = Submissions(
+            state.trace, self._memory, contents, setup.front_end_latency_per_token
+        )
         if setup.kv.foresees:
             self._foresee()
 
@@ -231,40 +234,8 @@ class Replica:
     def submit(  # noqa: D102 - see Backend
         self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
     ) -> None:
-        trace, count = self.state.trace, len(request_ids)
-        first, stop = trace.next, trace.num_arrivals
-        if stop + count > len(self._ids):
-            room = 2 * (stop - first + count) if stop else count
-            ids, times = np.zeros(room, np.int64), np.zeros(room)
-            # Without a front end requests are seen when they arrive: one list.
-            entries = np.zeros(room) if self.setup.front_end_latency_per_token else times
-            ids[: stop - first] = self._ids[first:stop]
-            times[: stop - first] = self._times[first:stop]
-            entries[: stop - first] = self._entries[first:stop]
-            self._ids, self._times, self._entries = ids, times, entries
-            lists = {"ids": ids, "arrival_time": times, "entry_time": entries}
-            list_of = self._memory.list_of
-            self._memory.replace(trace, **{name: list_of(one) for name, one in lists.items()})
-            trace.next, trace.seen, stop = 0, trace.seen - first, stop - first
-        self._ids[stop : stop + count] = request_ids
-        self._times[stop : stop + count] = arrival_times
-        self._entries[stop : stop + count] = self._tokenised(request_ids, arrival_times)
-        trace.num_arrivals = stop + count
-        self.state.num_outstanding += count
-
-    def _tokenised(
-        self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return when the engine sees requests: prompts are tokenised one after another."""
-        per_token = self.setup.front_end_latency_per_token
-        if per_token == 0:
-            return arrival_times
-        prompts = self._contents.lists["num_prompt_tokens"]
-        entries = np.empty(len(request_ids))
-        for place, row in enumerate(request_ids):
-            begins = max(self._front_end_free, float(arrival_times[place]))
-            self._front_end_free = entries[place] = begins + per_token * prompts[row]
-        return entries
+        self._submissions.add(request_ids, arrival_times)
+        self.state.num_outstanding += len(request_ids)
 
     def abort(self, request_id: int) -> bool:
         """End a request that has arrived where it stands; False if it is not here any more.
@@ -340,11 +311,33 @@ class Replica:
         return self.state.num_outstanding
 
     def next_event_time(self) -> float:  # noqa: D102
-        return rules.next_event_time(self.state)
+        self._call(rules.NEXT_EVENT, 0)
+        return float(self.state.next_event_time)
 
     def num_cached_tokens(self, request: IncomingRequest) -> int:  # noqa: D102
         self._call(rules.LOOK_UP, request.request_id)
         return self.state.found_tokens
+
+    @property
+    def address(self) -> int:
+        """Where its state lies; 0 where that is Python's."""
+        return int(self.state.address) if isinstance(self.state, View) else 0
+
+    @property
+    def entry_address(self) -> int:
+        """Where compiled callers find its rules; 0 if the host must see every stop."""
+        hidden = self._observer is not None or self.setup.scheduler_config.kv_transfer is not None
+        if not self.compiled or hidden or self.state.watched:
+            return 0
+        from kvsim.compiled.cache import load_entry
+
+        return int(load_entry().address_of(self.state))
+
+    def tell_ends(self, number: int) -> None:
+        """Tell who counts them that so many requests have ended."""
+        if self._on_end is not None:
+            for _ in range(number):
+                self._on_end()
 
     def advance(self, horizon: float, *, until_finish: bool = False) -> int:  # noqa: D102
         state = self.state
@@ -399,7 +392,7 @@ class Replica:
             elif outcome == records.NEEDS_STEPS:
                 self._drain_steps()
             elif outcome == records.NEEDS_EVENTS:
-                self._events.append(take_events(state.kv.pool))
+                self.spilled.append(take_events(state.kv.pool))
             elif outcome == records.NEEDS_STATES:
                 count = max(state.offloading.num_states, FIRST_REQUESTS)
                 add_states(state.offloading, self._memory, state.kv, count)
@@ -457,14 +450,14 @@ class Replica:
 
     def take_events(self) -> list[EventRows]:
         """Return the KV cache events since the last call."""
-        taken = [*self._events, take_events(self.state.kv.pool)]
-        self._events = []
+        taken = [*self.spilled, take_events(self.state.kv.pool)]
+        self.spilled.clear()
         return taken
 
     @property
     def has_events(self) -> bool:
         """Whether there are KV cache events that nobody has taken."""
-        return bool(self._events) or self._event_log.num_events > 0
+        return bool(self.spilled) or self._event_log.num_events > 0
 
     @cached_property
     def _event_log(self) -> EventLog:

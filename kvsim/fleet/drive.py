@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
+from kvsim.engine.rack import Rack
 from kvsim.fleet.world import Phase
 
 if TYPE_CHECKING:
@@ -50,21 +51,22 @@ class Drive:
         self._watcher = watcher
         self._coupled = coupled
         self._members: list[Member] = []
-        self._next: list[float] = []
+        self._rack = Rack()
 
     def add(self, member: Member) -> None:
         """Take a replica in. Mutates."""
         self._members.append(member)
-        self._next.append(member.replica.next_event_time())
+        self._rack.add(member.replica)
 
     def remove(self, member: Member) -> None:
         """Let a replica go. Mutates."""
         place = self._members.index(member)
-        del self._members[place], self._next[place]
+        del self._members[place]
+        self._rack.remove(place)
 
     def touch(self, member: Member) -> None:
         """Learn that something has reached a replica. Mutates."""
-        self._next[self._members.index(member)] = member.replica.next_event_time()
+        self._rack.touch(self._members.index(member))
 
     def process(self) -> Process:
         """Run until nothing happens any more."""
@@ -78,7 +80,7 @@ class Drive:
         """Bring all replicas to the world's next event; returns its time."""
         while True:
             limit = self._world.peek()
-            if limit == math.inf and min(self._next, default=math.inf) == math.inf:
+            if limit == math.inf and self._rack.times.min(initial=math.inf) == math.inf:
                 return math.inf
             look = self._watcher.next_look(self._world.now, limit)
             target = min(limit, look)
@@ -92,8 +94,8 @@ class Drive:
     def _reach(self, target: float) -> bool:
         """Bring all replicas to a time; False if something new in the world comes before."""
         if not self._coupled:
-            for place in range(len(self._next)):
-                self._run_to(place, target)
+            for place in self._rack.bring(target):
+                self._tell_ended(self._members[place])
             return self._world.peek() >= target
         waits: set[int] = set()  # who can only start a step at the target itself
         while True:
@@ -102,22 +104,15 @@ class Drive:
                 return True
             horizon = min(target, max(second, math.nextafter(first, math.inf)))
             self._advance(place, horizon)
-            if self._next[place] == first and first >= horizon:
+            if self._rack.times[place] == first and first >= horizon:
                 waits.add(place)
             if self._world.peek() < target:
                 return False
 
-    def _run_to(self, place: int, target: float) -> None:
-        """Bring one replica to a time."""
-        before = -math.inf
-        while before < self._next[place] <= target and self._next[place] < math.inf:
-            before = self._next[place]
-            self._advance(place, target)
-
     def _earliest(self, waits: set[int]) -> tuple[int, float, float]:
         """Return who is next, when, and when the one after him is."""
         place, first, second = -1, math.inf, math.inf
-        for k, time in enumerate(self._next):
+        for k, time in enumerate(self._rack.times.tolist()):
             if time < first and k not in waits:
                 place, first, second = k, time, first
             elif time < second:
@@ -127,9 +122,12 @@ class Drive:
     def _advance(self, place: int, horizon: float) -> None:
         member = self._members[place]
         replica = member.replica
-        num_ended = replica.advance(horizon, until_finish=self._coupled)
-        self._next[place] = replica.next_after_advance
+        num_ended = replica.advance(horizon, until_finish=True)
+        self._rack.times[place] = replica.next_after_advance
         if num_ended:
-            self._watcher.ended(member, member.take_ended(), replica.clock)
+            self._tell_ended(member)
         for row, num_tokens, time in replica.take_begun():
             self._watcher.begun(member, row, num_tokens, time)
+
+    def _tell_ended(self, member: Member) -> None:
+        self._watcher.ended(member, member.take_ended(), member.replica.clock)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from kvsim.kv.events import EventRows
 
 
 class Vacancy:
@@ -11,6 +15,8 @@ class Vacancy:
     clock = -math.inf
     has_events = False
     compiled = False
+    address = 0
+    spilled: ClassVar[list[EventRows]] = []
 
     def next_event_time(self) -> float:
         """Never."""

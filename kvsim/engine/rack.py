@@ -1,0 +1,85 @@
+"""Replicas in a row, and when each of them does something next."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.engine.replica import STEPS_PER_CALL
+from kvsim.rules.engine import ADVANCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvsim.engine.replica import Replica
+
+
+class Rack:
+    """Replicas that do not wait for each other; compiled ones are brought on in one call.
+
+    Attributes
+    ----------
+    times : when each does something next if nothing reaches it, seconds
+    """
+
+    def __init__(self) -> None:
+        self._replicas: list[Replica] = []
+        self.times = np.zeros(0)
+        self._entries = self._addresses = np.zeros(0, np.int64)
+        self._ended = self._told = np.zeros(0, np.int64)
+        self._is_looked_up = False  # what is never called need not be compiled
+
+    def add(self, replica: Replica) -> None:
+        """Take a replica in. Mutates."""
+        self._replicas.append(replica)
+        self.times = np.append(self.times, replica.next_event_time())
+        self._change()
+
+    def remove(self, place: int) -> None:
+        """Let the replica at a place go. Mutates."""
+        del self._replicas[place]
+        self.times = np.delete(self.times, place)
+        self._change()
+
+    def touch(self, place: int) -> None:
+        """Learn that something has reached a replica. Mutates."""
+        self.times[place] = self._replicas[place].next_event_time()
+
+    def bring(self, target: float) -> list[int]:
+        """Bring all to a time; returns the places where requests have ended. Mutates."""
+        self._ended[:] = self._told[:] = 0
+        for place in self._left_to_host(target):
+            before, replica = -math.inf, self._replicas[place]
+            while before < self.times[place] <= target and self.times[place] < math.inf:
+                before = self.times[place]
+                self._told[place] += replica.advance(target)
+                self.times[place] = replica.next_after_advance
+        for place in np.flatnonzero(self._ended).tolist():
+            self._replicas[place].tell_ends(int(self._ended[place]))
+        found: list[int] = np.flatnonzero(self._ended + self._told).tolist()
+        return found
+
+    def _left_to_host(self, target: float) -> Iterator[int]:
+        """Bring those on that need no host, and say each time who does."""
+        if not self._is_looked_up:
+            self._entries = np.array([one.entry_address for one in self._replicas], np.int64)
+            self._addresses = np.array([one.address for one in self._replicas], np.int64)
+            self._is_looked_up = True
+        if not self._entries.any():
+            yield from range(len(self._replicas))
+            return
+        from kvsim.compiled.cache import load_rack
+
+        advance_due, place = load_rack().advance_due, 0
+        columns = self._entries, self._addresses, self.times, self._ended
+        while place >= 0:
+            place = advance_due(*columns, place, target, ADVANCE, STEPS_PER_CALL)
+            if place >= 0:
+                yield place
+
+    def _change(self) -> None:
+        count = len(self._replicas)
+        self._ended, self._told = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._is_looked_up = False

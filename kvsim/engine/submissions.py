@@ -1,0 +1,79 @@
+"""What was submitted to a replica and has not been seen by it yet, in order of arrival."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.engine.contents import Contents
+    from kvsim.records.engine import Trace
+    from kvsim.records.memory import Memory
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class Submissions:
+    """Fills the list of arrivals that a replica's rules read.
+
+    Parameters
+    ----------
+    trace : the replica's
+    memory : in which it lies
+    contents : the requests by row
+    per_token : seconds of the front end for a prompt's token
+    """
+
+    def __init__(self, trace: Trace, memory: Memory, contents: Contents, per_token: float) -> None:
+        self._trace = trace
+        self._memory = memory
+        self._contents = contents
+        self._per_token = per_token
+        self._ids, self._times = np.zeros(0, np.int64), np.zeros(0)
+        self._entries, self._free_time = np.zeros(0), -math.inf
+
+    def add(self, request_ids: Ints, arrival_times: Floats) -> None:
+        """Append requests, none earlier than any before. Mutates."""
+        trace, count = self._trace, len(request_ids)
+        stop = trace.num_arrivals
+        if stop + count > len(self._ids):
+            stop = self._make_room(count)
+        self._ids[stop : stop + count] = request_ids
+        self._times[stop : stop + count] = arrival_times
+        self._entries[stop : stop + count] = self._tokenised(request_ids, arrival_times)
+        trace.num_arrivals = stop + count
+
+    def _make_room(self, count: int) -> int:
+        """Make room for so many more, and let go of those that were seen; returns who are left."""
+        trace = self._trace
+        first, stop = trace.next, trace.num_arrivals
+        room = 2 * (stop - first + count) if stop else count
+        ids, times = np.zeros(room, np.int64), np.zeros(room)
+        # Without a front end requests are seen when they arrive: one list.
+        entries = np.zeros(room) if self._per_token else times
+        ids[: stop - first] = self._ids[first:stop]
+        times[: stop - first] = self._times[first:stop]
+        entries[: stop - first] = self._entries[first:stop]
+        self._ids, self._times, self._entries = ids, times, entries
+        list_of = self._memory.list_of
+        self._memory.replace(
+            trace, ids=list_of(ids), arrival_time=list_of(times), entry_time=list_of(entries)
+        )
+        trace.next, trace.seen = 0, trace.seen - first
+        return stop - first
+
+    def _tokenised(self, request_ids: Ints, arrival_times: Floats) -> Floats:
+        """Return when the engine sees requests: prompts are tokenised one after another."""
+        if self._per_token == 0:
+            return arrival_times
+        prompts = self._contents.lists["num_prompt_tokens"]
+        entries = np.empty(len(request_ids))
+        for place, row in enumerate(request_ids):
+            begins = max(self._free_time, float(arrival_times[place]))
+            self._free_time = entries[place] = begins + self._per_token * prompts[row]
+        return entries
