@@ -9,9 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kvsim.compiled.types import record_at
+from kvsim.records.engine import Replica
+from kvsim.records.events import REMOVED, STORED, UPDATE
+
 #: A row without a key; keys are not negative.
 EMPTY = -1
-STORED, REMOVED = 0, 1
+
+_replica = record_at(Replica, "")
 
 
 @njit(cache=True)
@@ -80,6 +85,14 @@ def count_all(keys, values, path, change):
 
 
 @njit(cache=True)
+def of_place(key, place):
+    """Return the name of a key at a replica; like keys themselves, two are never taken for one."""
+    z = (np.uint64(key) ^ np.uint64(place + 1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30)) ^ np.uint64(place)) * np.uint64(0xBF58476D1CE4E5B9)
+    return np.int64((z ^ (z >> np.uint64(27))) >> np.uint64(1))
+
+
+@njit(cache=True)
 def store(key, place, keys, holders, more_keys, more, rows):
     """Note a block of a replica; a second one with the same key is counted apart."""
     word, bit = place // 64, np.int64(1) << np.int64(place % 64)
@@ -88,7 +101,9 @@ def store(key, place, keys, holders, more_keys, more, rows):
         keys[row] = key
         rows[0] += 1
     if holders[row, word] & bit:
-        rows[1] += count(more_keys, more, key, 1)
+        name = of_place(key, place)
+        rows[1] += count(more_keys, more, name, 1)
+        more[find(more_keys, name), 1] = place
     else:
         holders[row, word] |= bit
         rows[2] += 1
@@ -101,8 +116,9 @@ def remove(key, place, keys, holders, more_keys, more, rows):
     row = find(keys, key)
     if keys[row] == EMPTY or not holders[row, word] & bit:
         return
-    if more_keys[find(more_keys, key)] != EMPTY:
-        rows[1] += count(more_keys, more, key, -1)
+    name = of_place(key, place)
+    if more_keys[find(more_keys, name)] != EMPTY:
+        rows[1] += count(more_keys, more, name, -1)
         return
     holders[row, word] &= ~bit
     rows[2] -= 1
@@ -113,40 +129,94 @@ def remove(key, place, keys, holders, more_keys, more, rows):
 
 @njit(cache=True)
 def apply_events(events, told, start, stop, group, place, keys, holders, more_keys, more, rows):
-    """Take in a replica's events.
+    """Take in a replica's events, of an array or of its log, and the keys that they name.
 
-    ``events`` are kind, group, key, first of the keys in ``told`` and their number, by row; blocks
-    beyond the first with a key are counted in ``more``. ``rows`` gets by how much the rows of both
-    tables, and what the replica holds, have changed.
+    Blocks beyond the first with a key are counted in ``more``, with the replica beside the number.
+    ``rows`` gets by how much the rows of both tables, and what the replica holds, have changed.
     """
-    kinds, groups, gone, firsts, counts = events
     for at in range(start, stop):
-        if groups[at] != group:
+        event = events[at]
+        if event.group != group:
             continue
-        if kinds[at] == STORED:
-            for k in range(firsts[at], firsts[at] + counts[at]):
+        if event.kind == STORED:
+            for k in range(event.first_key, event.first_key + event.key_count):
                 store(told[k], place, keys, holders, more_keys, more, rows)
-        elif kinds[at] == REMOVED:
-            remove(gone[at], place, keys, holders, more_keys, more, rows)
+        elif event.kind == REMOVED:
+            remove(event.key, place, keys, holders, more_keys, more, rows)
+
+
+@njit(cache=True)
+def find_due(log, taken, until):
+    """Return the place behind the last update up to a time, and how many keys are told by it."""
+    stop, num_keys, told = taken, 0, 0
+    for at in range(taken, log.num_events):
+        event = log.events[at]
+        if event.kind == STORED:
+            told += event.key_count
+        elif event.kind == UPDATE:
+            if event.time > until:
+                break
+            stop, num_keys = at + 1, told
+    return stop, num_keys
+
+
+@njit(cache=True)
+def take_logs(addresses, taken, until, group, keys, holders, more_keys, more, rows, sizes, first):
+    """Take in what the logs of compiled replicas tell up to a time, from one replica on.
+
+    Of a log the first ``taken`` events are known; one that is known to its end is emptied.
+    ``rows`` are the rows of both tables, then scratch. Returns who finds too little room in them
+    for as many keys as ``rows`` then says, -1 for none.
+    """
+    for place in range(first, len(addresses)):
+        if addresses[place] == 0:
+            continue
+        log = _replica(addresses[place]).kv.pool.log
+        if log.num_events == taken[place]:
+            continue
+        stop, num_keys = find_due(log, taken[place], until)
+        rows[2] = num_keys
+        if 2 * (rows[0] + num_keys) > len(keys) or 2 * (rows[1] + num_keys) > len(more_keys):
+            return place
+        rows[2] = 0
+        known = taken[place]
+        apply_events(
+            log.events, log.keys, known, stop, group, place, keys, holders, more_keys, more, rows
+        )
+        sizes[place] += rows[2]
+        taken[place] = stop
+        if stop == log.num_events:
+            log.num_events = log.num_keys = taken[place] = 0
+    return -1
 
 
 @njit(cache=True)
 def match(keys, holders, path, matched):
     """Count how many of the first keys of a path each replica holds."""
-    left = np.full(holders.shape[1], np.int64(-1))
+    left = np.zeros(holders.shape[1], np.int64)
+    for place in range(len(matched)):
+        left[place // 64] |= np.int64(1) << np.int64(place % 64)
     for depth in range(len(path)):
         row = find(keys, path[depth])
-        if keys[row] == EMPTY:
-            return
         some = False
         for word in range(len(left)):
-            left[word] &= holders[row, word]
+            lost = left[word] & ~holders[row, word]  # an empty row has no holders
+            if lost:
+                end_at(matched, word, lost, depth)
+                left[word] &= ~lost
             some |= left[word] != 0
         if not some:
             return
-        for place in range(len(matched)):
-            if left[place // 64] & (np.int64(1) << np.int64(place % 64)):
-                matched[place] = depth + 1
+    for word in range(len(left)):
+        end_at(matched, word, left[word], len(path))
+
+
+@njit(cache=True)
+def end_at(matched, word, lost, depth):
+    """Note a depth for the replicas of a word of bits."""
+    for place in range(64 * word, min(64 * word + 64, len(matched))):
+        if lost & (np.int64(1) << np.int64(place % 64)):
+            matched[place] = depth
 
 
 @njit(cache=True)

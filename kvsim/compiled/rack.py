@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
 from kvsim.compiled.types import WORD, record_at
 from kvsim.records.engine import DONE, Replica
+from kvsim.rules.abort import IN_FLIGHT
 
 _replica = record_at(Replica, "")
 
@@ -52,3 +54,93 @@ def advance_due(entries, addresses, times, ended, first, target, command, most_s
                 return place
             times[place] = state.next_event_time
     return -1
+
+
+@njit(cache=True)
+def collect_news(addresses, seen, table, waits, tokens, lines, counts):
+    """Return first tokens and ends since the last look: times; whether it is an end, who, where.
+
+    ``table`` are reason, first token and finish by request; ``waits`` says at which place somebody
+    waits for a first token, and ``tokens`` is scratch. ``lines`` are the first and the last who
+    live at each place, and behind each request the next; ``counts``, how many live at a place, and
+    how many of them wait.
+    """
+    most = 2 * counts[:, 0].sum()
+    news = np.empty(most), np.empty((most, 3), np.int64)
+    number = 0
+    for place in range(len(addresses)):
+        if addresses[place] == 0 or counts[place, 0] == 0:
+            continue
+        state = _replica(addresses[place])
+        if state.clock == seen[place]:
+            continue
+        seen[place] = state.clock
+        if state.num_outstanding < counts[place, 0]:
+            number = take_ends(place, table, waits, lines, counts, news, number)
+        if counts[place, 1] > 0 and see_tokens(state, place, waits, tokens):
+            number = take_tokens(place, waits, tokens, lines, counts, news, number)
+    return news[0][:number], news[1][:number]
+
+
+@njit(cache=True)
+def write(news, number, time, is_end, request_id, place):
+    """Write a line; returns how many there are."""
+    news[0][number] = time
+    news[1][number, 0] = is_end
+    news[1][number, 1] = request_id
+    news[1][number, 2] = place
+    return number + 1
+
+
+@njit(cache=True)
+def take_ends(place, table, waits, lines, counts, news, number):
+    """Note who has ended at a place, and take them off its line."""
+    reasons, first_tokens, finishes = table
+    firsts, lasts, afters = lines
+    before, at = -1, firsts[place]
+    while at >= 0:
+        after = afters[at]
+        if reasons[at] == IN_FLIGHT:
+            before, at = at, after
+            continue
+        if waits[at] == place:
+            waits[at] = -1
+            counts[place, 1] -= 1
+            number = write(news, number, first_tokens[at], 0, at, place)
+        number = write(news, number, finishes[at], 1, at, place)
+        counts[place, 0] -= 1
+        if before >= 0:
+            afters[before] = after
+        else:
+            firsts[place] = after
+        if after < 0:
+            lasts[place] = before
+        at = after
+    return number
+
+
+@njit(cache=True)
+def see_tokens(state, place, waits, tokens):
+    """Write down the first tokens of those who wait for one; False if nobody has any."""
+    found = False
+    for k in range(state.num_requests):
+        request = state.requests[k]
+        if not math.isnan(request.first_token_time) and waits[request.request_id] == place:
+            tokens[request.request_id] = request.first_token_time
+            found = True
+    return found
+
+
+@njit(cache=True)
+def take_tokens(place, waits, tokens, lines, counts, news, number):
+    """Note the first tokens that were seen, in the order in which the requests were sent."""
+    firsts, _, afters = lines
+    at = firsts[place]
+    while at >= 0:
+        if waits[at] == place and not math.isnan(tokens[at]):
+            waits[at] = -1
+            counts[place, 1] -= 1
+            number = write(news, number, tokens[at], 0, at, place)
+            tokens[at] = math.nan
+        at = afters[at]
+    return number

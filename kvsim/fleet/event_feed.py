@@ -59,7 +59,7 @@ class EventFeed:
     def __init__(
         self, replicas: Sequence[Replica], delay: float, *, group: int = 0, keeps: bool = False
     ) -> None:
-        self.index = make_index(len(replicas), group, compiled=replicas[0].compiled)
+        self.index = self._make_index(len(replicas), group)
         kv = replicas[0].state.kv
         self._unit, self._ahead = kv.hash_block_size, kv.num_hash_lookahead_tokens
         self._per_entry = kv.groups[group].keys_per_block
@@ -72,6 +72,9 @@ class EventFeed:
         self._open: list[list[int]] = [[] for _ in replicas]
         #: Called with the time, the place and the keys of what a replica stored in a step.
         self.listeners: list[Callable[[float, int, list[int]], object]] = []
+
+    def _make_index(self, num_replicas: int, group: int) -> EventIndex:
+        return PlainEventIndex(num_replicas, group)
 
     @property
     def entry_tokens(self) -> int:
@@ -92,15 +95,23 @@ class EventFeed:
 
     def update(self, now: float) -> None:
         """Bring the index to what has arrived by now. Mutates."""
-        for place, replica in enumerate(self._replicas):
-            if replica.has_events:
-                chunks = replica.take_events()
-                self.read[place] += chunks if self._keeps else ()
-                self._coming[place] += map(Chunk.of, chunks)
-                if self.listeners:
-                    self._tell(place, chunks)
-            if self._coming[place]:
-                self._apply(place, now - self._delay)
+        for place in range(len(self._replicas)):
+            self._read(place, now)
+
+    def _read(self, place: int, now: float) -> None:
+        """Take in what a replica has told and what has arrived by now."""
+        if self._replicas[place].has_events:
+            self._fetch(place)
+        if self._coming[place]:
+            self._apply(place, now - self._delay)
+
+    def _fetch(self, place: int) -> None:
+        """Take what a replica has told out of its log."""
+        chunks = self._replicas[place].take_events()
+        self.read[place] += chunks if self._keeps else ()
+        self._coming[place] += map(Chunk.of, chunks)
+        if self.listeners:
+            self._tell(place, chunks)
 
     def _apply(self, place: int, until: float) -> None:
         """Take in all updates up to a time."""
@@ -134,12 +145,3 @@ class EventFeed:
                     for listener in self.listeners:
                         listener(time, place, self._open[place])
                     self._open[place] = []
-
-
-def make_index(num_replicas: int, group: int, *, compiled: bool) -> EventIndex:
-    """Return an empty index; compiled replicas have a compiled one."""
-    if not compiled:
-        return PlainEventIndex(num_replicas, group)
-    from kvsim.fleet.key_tables import CompiledEventIndex
-
-    return CompiledEventIndex(num_replicas, group)

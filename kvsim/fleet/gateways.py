@@ -12,6 +12,7 @@ from kvsim.fleet.bookkeeping import Decisions
 from kvsim.fleet.event_feed import EventFeed
 from kvsim.fleet.facts import Facts, prefill_timer
 from kvsim.fleet.ledger import Ledger
+from kvsim.fleet.news import PlainNews
 from kvsim.fleet.prefix_index import Counts, PrefixIndex
 from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
 from kvsim.fleet.router import REJECT
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
+    from kvsim.fleet.news import News
     from kvsim.fleet.router import Router
     from kvsim.kv.events import EventRows
     from kvsim.trace import Trace
@@ -79,7 +81,9 @@ class Gateways:
         watched = self._choosing and (
             any(router.watches_requests for router in routers) or (self.looks and shares)
         )
-        self._ledger = Ledger(everyone, table, routers, self._views) if watched else None
+        self._ledger: Ledger | None = None
+        if watched:
+            self._ledger = Ledger(make_news(everyone, table), table, routers, self._views)
         self._scrapers: dict[float, Scraper] = {}
         self._feeds: dict[float, EventFeed] = {}
         self._looked = -math.inf
@@ -267,10 +271,24 @@ def no_keys(request: IncomingRequest) -> Sequence[int]:
     return ()
 
 
+def make_news(replicas: Sequence[Replica], table: NDArray[Any]) -> News:
+    """Follow requests on replicas; compiled ones are looked at in one call."""
+    if not replicas[0].compiled:
+        return PlainNews(replicas, table)
+    from kvsim.fleet.compiled_news import CompiledNews
+
+    return CompiledNews(replicas, table)
+
+
 def make_feed(replicas: Sequence[Replica], delay: float, setup: Setup) -> EventFeed:
     """Follow the blocks of full attention, which look-ups begin with; else those of any kind."""
     groups = getattr(setup.kv, "groups", ())
     full = [g for g, spec in enumerate(groups) if spec.kind == FULL]
     events = setup.config.kv_events_config
     keeps = events is not None and events.writes
-    return EventFeed(replicas, delay, group=full[0] if full else 0, keeps=keeps)
+    group = full[0] if full else 0
+    if not replicas[0].compiled:
+        return EventFeed(replicas, delay, group=group, keeps=keeps)
+    from kvsim.fleet.log_feed import LogFeed
+
+    return LogFeed(replicas, delay, group=group, keeps=keeps)

@@ -99,37 +99,39 @@ class CompiledEventIndex:
         self._num_replicas = num_replicas
         self._group = group
         self._held = KeyTable(-(-num_replicas // 64))
-        self._more = [KeyTable() for _ in range(num_replicas)]  # beyond the first with a key
-        self._sizes = [0] * num_replicas
+        self._more = KeyTable(2)  # beyond the first of a replica with a key: number, replica
+        self._sizes = np.zeros(num_replicas, np.int64)
 
     def take(self, place: int, events: NDArray[Any], told: Ints, start: int, stop: int) -> None:
         """Take in events of a replica. Mutates."""
         if start == stop:
             return
-        rows = np.zeros(3, np.int64)
-        columns = tuple(
-            np.ascontiguousarray(events[name], np.int64)
-            for name in ("kind", "group", "key", "first_key", "key_count")
-        )
-        most, more = int(columns[4][start:stop].sum()), self._more[place]
-        self._held.reserve(most)
-        more.reserve(most)
+        held, more, rows = self._held, self._more, np.zeros(3, np.int64)
+        self._reserve(int(events["key_count"][start:stop].sum()))
         self._tables.apply_events(
-            columns,
-            told,
-            start,
-            stop,
-            self._group,
-            place,
-            self._held.keys,
-            self._held.values,
-            more.keys,
-            more.values,
-            rows,
+            *(events, told, start, stop, self._group, place),
+            *(held.keys, held.values, more.keys, more.values, rows),
         )
-        self._held.number += int(rows[0])
+        held.number += int(rows[0])
         more.number += int(rows[1])
-        self._sizes[place] += int(rows[2])
+        self._sizes[place] += rows[2]
+
+    def take_logs(self, addresses: Ints, taken: Ints, until: float) -> None:
+        """Take in what the logs of replicas tell up to a time, beyond what was taken. Mutates."""
+        held, more, place = self._held, self._more, 0
+        while place >= 0:
+            rows = np.array([held.number, more.number, 0], np.int64)
+            place = self._tables.take_logs(
+                *(addresses, taken, until, self._group, held.keys, held.values),
+                *(more.keys, more.values, rows, self._sizes, place),
+            )
+            held.number, more.number, room = rows.tolist()
+            if place >= 0:
+                self._reserve(room)
+
+    def _reserve(self, num_keys: int) -> None:
+        self._held.reserve(num_keys)
+        self._more.reserve(num_keys)
 
     def match(self, keys: Sequence[int], now: float = 0.0) -> list[int]:
         """Return how many of the first keys each replica holds."""
@@ -146,14 +148,15 @@ class CompiledEventIndex:
 
     def size(self, replica: int) -> int:
         """Entries of a replica."""
-        return self._sizes[replica]
+        return int(self._sizes[replica])
 
     def forget(self, replica: int) -> None:
         """Forget what a replica held. Mutates."""
         held, word = self._held, replica // 64
         held.values[:, word] &= ~np.array(1 << replica % 64, np.uint64).view(np.int64)
         held.refill(held.number)
-        self._more[replica] = KeyTable()
+        self._more.values[self._more.values[:, 1] == replica] = 0
+        self._more.refill(self._more.number)
         self._sizes[replica] = 0
 
 

@@ -1,0 +1,70 @@
+"""What has become of requests on compiled replicas, looked up in one call."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.compiled.cache import load_rack
+from kvsim.fleet.news import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.replica import Replica
+
+
+class CompiledNews:
+    """Looks into the replicas' memory; tells what :class:`kvsim.fleet.news.PlainNews` does.
+
+    Parameters
+    ----------
+    replicas : who serves
+    table : the run's requests table, where ended requests have their row
+    """
+
+    def __init__(self, replicas: Sequence[Replica], table: NDArray[Any]) -> None:
+        self._collect = load_rack().collect_news
+        names = ("finish_reason", "first_token_time", "finish_time")
+        self._table = tuple(table[name] for name in names)
+        number, places = len(table), len(replicas)
+        self._addresses = np.array([one.address for one in replicas], np.int64)
+        self._seen = np.full(places, -math.inf)  # clock at the last look
+        self._waits = np.full(number, -1, np.int32)  # for a first token, at a place
+        self._tokens = np.full(number, math.nan)
+        # Who lives at a place, in the order in which they were sent.
+        self._firsts, self._lasts = np.full(places, -1), np.full(places, -1)
+        self._afters = np.full(number, -1)
+        self._counts = np.zeros((places, 2), np.int64)
+
+    def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+        self._addresses[place] = replica.address
+        self._seen[place] = -math.inf
+        self._waits[self._waits == place] = -1
+        self._firsts[place] = self._lasts[place] = -1
+        self._counts[place] = 0
+
+    def lose(self, place: int) -> None:  # noqa: D102
+        self._addresses[place] = 0
+
+    def send(self, request_id: int, place: int) -> None:  # noqa: D102
+        last = self._lasts[place]
+        if last < 0:
+            self._firsts[place] = request_id
+        else:
+            self._afters[last] = request_id
+        self._lasts[place], self._afters[request_id] = request_id, -1
+        self._waits[request_id] = place
+        self._counts[place] += 1
+
+    def collect(self) -> list[Line]:  # noqa: D102
+        lines = self._firsts, self._lasts, self._afters
+        times, facts = self._collect(
+            *(self._addresses, self._seen, self._table),
+            *(self._waits, self._tokens, lines, self._counts),
+        )
+        return [Line(t, *row) for t, row in zip(times.tolist(), facts.tolist(), strict=True)]
