@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvsim.fleet.belief import Belief, Kind
 from kvsim.fleet.choice import queues, uniform_argmin
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
@@ -92,21 +94,22 @@ class Dynamo(Router):
         size = facts.entry_tokens
         self._belief = Belief(facts, kind, entry_tokens=size, ttl=self._ttl)
         self._blocks = [facts.make_counts() for _ in range(facts.num_replicas)]
+        self._num_blocks = [0] * facts.num_replicas
         self._paths: dict[int, Sequence[int]] = {}
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         cached = self._belief.cached_tokens(request)
         size, prompt = self._belief.entry_tokens, request.num_prompt_tokens
-        prefilling = [replica.local.num_uncached_tokens for replica in replicas]
-        least, active = min(prefilling), queues(replicas)
-        costs = []
-        for i, tokens in enumerate(prefilling):
-            place = replicas[i].index
-            ahead = (tokens - least) / max(prompt, size)
-            credit = self._credit / (1 + self._decay * ahead) * cached[place]
-            blocks = max(0.0, tokens + prompt - credit) / size
-            decode = len(self._blocks[place]) + self._active_weight * active[i]
-            costs.append(self._prefill_weight * blocks + decode)
+        places = [replica.index for replica in replicas]
+        # At dozens of replicas a loop over them would be most of a decision.
+        prefilling = np.array([replica.local.num_uncached_tokens for replica in replicas], float)
+        ahead = (prefilling - prefilling.min()) / max(prompt, size)
+        credit = self._credit / (1 + self._decay * ahead) * np.array(cached, float)[places]
+        blocks = np.maximum(0.0, prefilling + prompt - credit) / size
+        decode = np.array(self._num_blocks, float)[places]
+        if self._active_weight:
+            decode += self._active_weight * np.array(queues(replicas))
+        costs: list[float] = (self._prefill_weight * blocks + decode).tolist()
         choice = self._pick(costs)
         chosen = replicas[choice].index
         self._note(request, chosen, cached[chosen])
@@ -127,13 +130,16 @@ class Dynamo(Router):
         )
         self._paths[request.request_id] = path = (*keys, *partial)
         self._blocks[choice].update(path)
+        self._num_blocks[choice] = len(self._blocks[choice])
         self._belief.sent(request, choice)
         self.predicted_tokens = cached
 
     def on_leave(self, replica: int) -> None:  # noqa: D102
         self._belief.forget(replica)
         self._blocks[replica].clear()
+        self._num_blocks[replica] = 0
 
     def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
         del time, num_tokens
         self._blocks[replica].subtract(self._paths.pop(request_id))
+        self._num_blocks[replica] = len(self._blocks[replica])
