@@ -220,19 +220,24 @@ def end_at(matched, word, lost, depth):
 
 
 @njit(cache=True)
-def mix_piece(key, content, start, length):
-    """Mix a piece of content into a key, as :func:`kvsim.rules.keys.mix` does thrice."""
-    for value in (content, start, length):
-        z = key * np.uint64(0x2545F4914F6CDD1D) + np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        key = (z ^ (z >> np.uint64(31))) >> np.uint64(1)
-    return key
+def mix_word(key, value):
+    """Mix a number into a key, as :func:`kvsim.rules.keys.mix` does."""
+    z = key * np.uint64(0x2545F4914F6CDD1D) + np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (z ^ (z >> np.uint64(31))) >> np.uint64(1)
 
 
 @njit(cache=True)
-def name_path(contents, starts, lengths, size, key):
-    """Return the keys of the full blocks of a prompt's segments; ``key`` is their parent."""
+def mix_piece(key, content, start, length):
+    """Mix a piece of content into a key."""
+    return mix_word(mix_word(mix_word(key, content), start), length)
+
+
+@njit(cache=True)
+def name_path(contents, starts, lengths, size, key, salt):
+    """Return the keys of the full blocks of a prompt's segments, behind a first key and a salt."""
+    key = mix_word(np.uint64(key), salt)
     found = np.empty(lengths.sum() // size, np.int64)
     number, filled = 0, 0
     content, start, length = np.int64(0), np.int64(0), np.int64(0)  # of the piece that is open

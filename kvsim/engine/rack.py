@@ -56,9 +56,9 @@ class Rack:
                 before = self.times[place]
                 self._told[place] += replica.advance(target)
                 self.times[place] = replica.next_after_advance
-        for place in np.flatnonzero(self._ended).tolist():
-            self._replicas[place].tell_ends(int(self._ended[place]))
         found: list[int] = np.flatnonzero(self._ended + self._told).tolist()
+        for place in found:
+            self._replicas[place].tell_ends(int(self._ended[place]))
         return found
 
     def _left_to_host(self, target: float) -> Iterator[int]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
+#: Places that are made, where requests come one by one.
+LEAST_ROOM = 256
+
 
 class Submissions:
     """Fills the list of arrivals that a replica's rules read.
@@ -52,7 +55,7 @@ class Submissions:
         """Make room for so many more, and let go of those that were seen; returns who are left."""
         trace = self._trace
         first, stop = trace.next, trace.num_arrivals
-        room = 2 * (stop - first + count) if stop else count
+        room = max(2 * (stop - first + count), LEAST_ROOM) if stop else count
         ids, times = np.zeros(room, np.int64), np.zeros(room)
         # Without a front end requests are seen when they arrive: one list.
         entries = np.zeros(room) if self._per_token else times

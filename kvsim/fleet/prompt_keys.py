@@ -45,16 +45,14 @@ class PromptKeys:
     def __init__(self, trace: Trace, *, compiled: bool = False) -> None:
         self._trace = trace
         self._name = load_tables().name_path if compiled else None
+        self._salts = Contents.of(trace).lists["cache_salt"]  # adapters are in them
         self._ahead: dict[int, dict[int, Words]] = {}  # by block size and request
 
     def of(self, request_id: int, block_size: int) -> list[int]:
         """Return the keys of a prompt's full blocks."""
         if self._name is not None:
-            salts = Contents.of(self._trace).lists["cache_salt"]
-            first = np.full(1, FIRST_KEY, np.uint64)
-            fold_in(first, salts[request_id : request_id + 1].astype(np.uint64))
-            columns = np.array(self._trace.segments_of(request_id), np.int64).T.copy()
-            named: list[int] = self._name(*columns, block_size, first[0]).tolist()
+            columns, salt = self._columns_of(request_id), int(self._salts[request_id])
+            named: list[int] = self._name(*columns, block_size, FIRST_KEY, salt).tolist()
             return named
         known = self._ahead.setdefault(block_size, {})
         if request_id not in known:
@@ -63,6 +61,15 @@ class PromptKeys:
             known.update(zip(rows, keys_of(self._trace, rows, block_size), strict=True))
         keys: list[int] = known[request_id].tolist()
         return keys
+
+    def _columns_of(self, request_id: int) -> Sequence[NDArray[np.int64]]:
+        """Return content, start and length of a prompt's segments."""
+        trace = self._trace
+        if not trace.has_segments:
+            return list(np.array(trace.segments_of(request_id), np.int64).T.copy())
+        rows = slice(*trace.segment_offsets[request_id : request_id + 2].tolist())
+        columns = trace.segment_content_id, trace.segment_start, trace.segment_num_tokens
+        return [np.ascontiguousarray(column[rows], np.int64) for column in columns]
 
     def _next_rows(self, first: int) -> range:
         """Return the requests from one on whose keys take bounded memory."""

@@ -1,0 +1,68 @@
+"""Replicas in a row, and what is read where it lies, change nothing that is simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kvsim
+import workloads
+from kvsim.config import Config
+from kvsim.engine.replica import Replica
+from kvsim.fleet.log_feed import LogFeed
+from kvsim.fleet.simulate import run
+from kvsim.kv import events
+from kvsim.testing import equal_tables
+
+OPTIONS: dict[str, Any] = {
+    "model": "llama-3-8b",
+    "gpu": "a100-80gb",
+    "data_parallel_size": 3,
+    "num_gpu_blocks_override": 800,
+    "max_model_len": 8192,
+}
+
+
+def serve(**options: Any) -> Any:
+    trace = workloads.multi_turn(num_requests=200, request_rate=40.0, seed=1)
+    return kvsim.simulate(trace, **OPTIONS | options)
+
+
+@pytest.mark.parametrize("router", ["dynamo", "least-outstanding"])
+def test_every_end_is_counted_once(router: str) -> None:
+    trace = workloads.multi_turn(num_requests=200, request_rate=40.0, seed=1)
+    told: list[int] = []
+    config = Config.build(**OPTIONS, router=router)
+    run(config, trace, on_progress=told.append)
+    assert told == [64, 128, 192]
+
+
+@pytest.mark.parametrize(("delay", "room"), [(0.0, 2), (0.005, 2), (0.2, 150), (3.0, 300)])
+def test_logs_that_spill_tell_the_same(
+    delay: float, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = f"dynamo+event-delay={delay}"
+    one = serve(router=router)
+    fetched: list[int] = []
+    fetch = LogFeed._fetch
+
+    def noted(feed: LogFeed, place: int) -> None:
+        fetched.append(int(feed._taken[place]))
+        fetch(feed, place)
+
+    monkeypatch.setattr(LogFeed, "_fetch", noted)
+    monkeypatch.setattr(events, "EVENTS_PER_READING", room)
+    other = serve(router=router)
+    assert fetched
+    assert any(fetched) or room == 2  # some were partly known
+    assert equal_tables(one.requests, other.requests)
+    assert one.summary == other.summary
+
+
+def test_a_row_that_the_host_runs_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = serve(router="dynamo")
+    monkeypatch.setattr(Replica, "entry_address", 0)
+    other = serve(router="dynamo")
+    assert equal_tables(one.requests, other.requests)
+    assert one.summary == other.summary
