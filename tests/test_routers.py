@@ -206,6 +206,7 @@ def test_dynamo_example_costs_18_10_11() -> None:
     cache(router, ONE, [2, 5, 8])
     for replica, number in enumerate([10, 5, 9]):
         router._blocks[replica].update(range(1000 * replica, 1000 * replica + number))
+        router._recount(replica)
     costs: list[float] = []
     router._pick = lambda found: costs.extend(found) or 1
     router.choose(ONE, views())
@@ -217,6 +218,7 @@ def test_dynamo_chooses_the_second_of_the_example() -> None:
     cache(router, ONE, [2, 5, 8])
     for replica, number in enumerate([10, 5, 9]):
         router._blocks[replica].update(range(1000 * replica, 1000 * replica + number))
+        router._recount(replica)
     assert router.choose(ONE, views()) == 1
     assert router.predicted_tokens == 80
 

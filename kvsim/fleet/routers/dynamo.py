@@ -130,16 +130,20 @@ class Dynamo(Router):
         )
         self._paths[request.request_id] = path = (*keys, *partial)
         self._blocks[choice].update(path)
-        self._num_blocks[choice] = len(self._blocks[choice])
+        self._recount(choice)
         self._belief.sent(request, choice)
         self.predicted_tokens = cached
 
     def on_leave(self, replica: int) -> None:  # noqa: D102
         self._belief.forget(replica)
         self._blocks[replica].clear()
-        self._num_blocks[replica] = 0
+        self._recount(replica)
 
     def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
         del time, num_tokens
         self._blocks[replica].subtract(self._paths.pop(request_id))
+        self._recount(replica)
+
+    def _recount(self, replica: int) -> None:
+        """Note how many blocks decode at a replica: asking all of them anew costs at every choice."""
         self._num_blocks[replica] = len(self._blocks[replica])
