@@ -145,5 +145,5 @@ class Dynamo(Router):
         self._recount(replica)
 
     def _recount(self, replica: int) -> None:
-        """Note how many blocks decode at a replica: asking all of them anew costs at every choice."""
+        """Note how many blocks decode at a replica; asking all anew at each choice costs more."""
         self._num_blocks[replica] = len(self._blocks[replica])
