@@ -118,7 +118,7 @@ def describe_replicas(
 
 
 def _was_sent(table: NDArray[Any]) -> NDArray[np.bool_]:
-    reason = table["finish_reason"]
+    reason = np.ascontiguousarray(table["finish_reason"])
     sent: NDArray[np.bool_] = (reason != FinishReason.REJECTED) & (reason != FinishReason.UNSENT)
     return sent
 

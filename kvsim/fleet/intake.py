@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
 
 
+#: Rows of a table that are written while they lie in the processor's cache.
+ROWS_AT_ONCE = 1 << 14
+
+
 def check_trace(trace: object) -> None:
     """Refuse what is no trace, with a hint.
 
@@ -66,10 +70,15 @@ def new_requests(trace: Trace) -> NDArray[Any]:
         row[name] = math.nan
     row["prefill_replica"] = NONE
     row["finish_reason"] = FinishReason.IN_FLIGHT
-    table = np.full(len(trace), row[0])
-    table["request_id"] = np.arange(len(trace))
-    table["arrival_time"] = trace.arrival_time
-    table["num_prompt_tokens"] = trace.num_prompt_tokens
+    table = np.empty(len(trace), dtype=REQUESTS)
+    piece = np.repeat(row, min(len(trace), ROWS_AT_ONCE))
+    for start in range(0, len(trace), ROWS_AT_ONCE):
+        rows = slice(start, min(start + ROWS_AT_ONCE, len(trace)))
+        piece = piece[: rows.stop - start]
+        piece["request_id"] = np.arange(start, rows.stop)
+        piece["arrival_time"] = trace.arrival_time[rows]
+        piece["num_prompt_tokens"] = trace.num_prompt_tokens[rows]
+        table[rows] = piece
     return table
 
 

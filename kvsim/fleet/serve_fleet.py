@@ -370,7 +370,8 @@ def _settle_table(
     table, sent = main.table, clients.sent_time
     planned = main.trace.arrival_time
     table["arrival_time"] = np.where(np.isnan(sent), planned, sent)
-    table["transfer_time"] = fleet.transfer_time
+    if fleet.transfer_time.any():
+        table["transfer_time"] = fleet.transfer_time
     if prefill is not None:
         apart = fleet.prefill_place >= 0
         table["prefill_replica"] = fleet.prefill_place

@@ -80,10 +80,11 @@ def summarize(
     total = Totals()
     for one in totals:
         total.add(one)
-    sent = requests["finish_reason"] != FinishReason.UNSENT
+    reasons = np.ascontiguousarray(requests["finish_reason"])
+    sent = reasons != FinishReason.UNSENT
     num_unsent = len(sent) - int(sent.sum())
-    requests = rows_where(requests, sent)
-    done = rows_where(requests, requests["finish_reason"] == FinishReason.FINISHED)
+    requests, reasons = rows_where(requests, sent), rows_where(reasons, sent)
+    done = rows_where(requests, reasons == FinishReason.FINISHED)
     duration = float(end_time - requests["arrival_time"].min())
     values = latencies(requests, front_end_latency)
     summary: Summary = {
@@ -101,11 +102,11 @@ def summarize(
     summary["total_token_throughput"] = _ratio(tokens, duration)
     for name in ("ttft", "tpot"):
         summary |= _statistics(name, values[name])
-    summary |= _gap_statistics(done, total, all_ended=_all_ended(requests))
+    summary |= _gap_statistics(done, total, all_ended=not (reasons == FinishReason.IN_FLIGHT).any())
     summary |= _statistics("e2el", values["e2el"])
     normalized = values["e2el"] / np.maximum(done["num_output_tokens"], 1)
     summary["mean_normalized_latency_ms"] = _ms(normalized.mean()) if len(done) else None
-    summary |= _counts(requests, total) | {"num_unsent": num_unsent}
+    summary |= _counts(requests, reasons, total) | {"num_unsent": num_unsent}
     summary |= {
         "mean_running": _ratio(total.running_seconds, duration),
         "mean_waiting": _ratio(total.waiting_seconds, duration),
@@ -141,11 +142,11 @@ def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tu
     return int((~answered & ~ended).sum()), len(later)
 
 
-def _counts(requests: NDArray[Any], total: Totals) -> Summary:
+def _counts(requests: NDArray[Any], reasons: NDArray[np.int8], total: Totals) -> Summary:
     admitted = rows_where(requests, ~np.isnan(requests["first_scheduled_time"]))
     return {
-        "num_rejected": int((requests["finish_reason"] == FinishReason.REJECTED).sum()),
-        "num_in_flight": int((requests["finish_reason"] == FinishReason.IN_FLIGHT).sum()),
+        "num_rejected": int((reasons == FinishReason.REJECTED).sum()),
+        "num_in_flight": int((reasons == FinishReason.IN_FLIGHT).sum()),
         "num_preemptions": total.num_preemptions,
         "num_recomputed_tokens": total.num_recomputed_tokens,
         "num_steps": total.num_steps,
@@ -229,10 +230,6 @@ def _statistics(name: str, seconds: NDArray[np.float64]) -> Summary:
     stats = {f"mean_{name}_ms": _ms(known.mean())}
     found = np.percentile(known, list(PERCENTILES.values()), overwrite_input=True)
     return stats | {f"{k}_{name}_ms": _ms(v) for k, v in zip(PERCENTILES, found, strict=True)}
-
-
-def _all_ended(requests: NDArray[Any]) -> bool:
-    return not (requests["finish_reason"] == FinishReason.IN_FLIGHT).any()
 
 
 def _gap_statistics(done: NDArray[Any], total: Totals, *, all_ended: bool) -> Summary:
