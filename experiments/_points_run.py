@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 MEASURES = ("TPOT", "TTFT", "throughput")
 
 #: Seconds from the client's sending to the engine and back, and per token of a random prompt, which
-#: the API server tokenises: what fits the times to first token of the fitted half on Hopper.
-FRONT_END, FRONT_END_PER_TOKEN = 11e-3, 4e-6
+#: the API server tokenises: what fits the times to first token of the fitted half, of fewer than 33
+#: clients, by the machines that hold the cards. Hosts of Blackwell tokenise faster.
+HOPPER, BLACKWELL = (11e-3, 4e-6), (16e-3, 2.5e-6)
 
 
 class Point(NamedTuple):
@@ -127,18 +128,24 @@ def little(row: Mapping[str, str], ttft: float, tpot: float) -> float:
     return whole(row["concurrency"]) * tokens / seconds / whole(row["gpus"])
 
 
+def front_end_of(card: str) -> tuple[float, float]:
+    """Return the seconds of the front end before and after a card's server, and per token."""
+    return BLACKWELL if card.startswith(("b2", "b3", "gb")) else HOPPER
+
+
 def simulate(point: Point, **options: Any) -> Found:
     """Replay a point; what kvsim refuses is told, and not raised."""
     started = time.process_time()
     try:
         trace = trace_of(point.row)
-        front = FRONT_END_PER_TOKEN if of_text(point.row) else 0.0
-        options = {"front_end_latency_per_token": front, **options}
+        front_end, per_token = front_end_of(point.card)
+        per_token *= of_text(point.row)
+        options = {"front_end_latency_per_token": per_token, **options}
         result = kvsim.simulate(trace, **point.options, **options)
     except ValueError as error:
         return Found({}, refused=str(error))
     table = result.requests
-    ttft = float((table["first_token_time"] - table["arrival_time"]).mean()) + FRONT_END
+    ttft = float((table["first_token_time"] - table["arrival_time"]).mean()) + front_end
     if unserved := len(table) - result.summary["completed"]:
         return Found({}, refused=f"{unserved} of {len(table)} requests were not served")
     decodes = table["finish_time"] - table["first_token_time"]

@@ -49,16 +49,16 @@ class Served(NamedTuple):
 
 #: As in ``docs/validation/validate_points.json``.
 SERVED = (
-    Served("gpt-oss-120b", "mxfp4", "b200", 3.6, 18.3),
+    Served("gpt-oss-120b", "mxfp4", "b200", 3.5, 14.8),
     Served("gpt-oss-120b", "mxfp4", "h100-sxm", 1.5, 5.9),
-    Served("kimi-k2.5", "int4", "b200", 4.6, 6.9),
-    Served("kimi-k2.5", "nvfp4", "b200", 2.4, 5.9),
-    Served("llama-3.1-70b", "fp8", "b200", 4.2, 8.1),
+    Served("kimi-k2.5", "int4", "b200", 4.6, 7.9),
+    Served("kimi-k2.5", "nvfp4", "b200", 2.4, 4.6),
+    Served("llama-3.1-70b", "fp8", "b200", 4.2, 5.8),
     Served("llama-3.1-70b", "fp8", "h100-sxm", 2.3, 9.9),
-    Served("llama-3.1-70b", "nvfp4", "b200", 1.8, 9.5),
-    Served("minimax-m2.5", "fp8-block", "b200", 5.4, 4.7),
+    Served("llama-3.1-70b", "nvfp4", "b200", 1.9, 12.5),
+    Served("minimax-m2.5", "fp8-block", "b200", 5.4, 4.9),
     Served("minimax-m2.5", "fp8-block", "h200-sxm", 2.8, 6.0),
-    Served("minimax-m2.5", "nvfp4", "b200", 4.3, 14.4),
+    Served("minimax-m2.5", "nvfp4", "b200", 4.6, 14.0),
 )
 
 UNKNOWN = "not compared with any measured run"
