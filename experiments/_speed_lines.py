@@ -18,6 +18,7 @@ MOST = 50_000
 PILOT = 200
 
 LLAMA = {"model": "llama-3-8b", "gpu": "h100-sxm", "max_model_len": 8192, "max_num_seqs": 256}
+SGLANG = LLAMA | {"engine": "sglang", "max_running_requests": 256}
 PLAIN = LLAMA | {"enable_prefix_caching": False}
 
 
@@ -58,6 +59,7 @@ def lines(eviction_policies: list[str]) -> list[Line]:
             Line(f"eviction: {policy}", LLAMA | {"allocator": f"paged+eviction={policy}"})
             for policy in eviction_policies
         ),
+        *(Line(f"sglang, pages of {size}", SGLANG | {"page_size": size}) for size in (1, 16)),
         Line("tiered", LLAMA | {"allocator": "tiered"}),
         Line("static", LLAMA | {"scheduler": "static"}),
         Line("vllm-v0", LLAMA | {"scheduler": "vllm-v0"}),

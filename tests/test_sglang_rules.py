@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples
 
 import kvsim
 from kvsim.cases.radix import RadixCase, RadixCaseConfig, play_radix
@@ -285,6 +288,40 @@ def test_a_page_matches_as_a_whole() -> None:
     trace = Trace.from_arrays([0.0, 20.0, 40.0], [40] * 3, [2] * 3, segments=prompts)
     found = served(trace, 640, page_size=16).requests["num_cached_tokens"]
     assert found.tolist() == [0, 16, 0]
+
+
+def num_equal(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> int:
+    pairs = zip(a, b, strict=False)
+    return next((k for k, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+
+
+@given(
+    st.sampled_from([1, 3, 16]),
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(1, 2), st.integers(0, 3), st.integers(1, 20)),
+            min_size=1,
+            max_size=5,
+        ),
+        min_size=2,
+        max_size=8,
+    ),
+)
+@examples(100)
+def test_a_prompt_hits_what_it_has_in_common_with_an_earlier_one(
+    page_size: int, prompts: list[list[tuple[int, int, int]]]
+) -> None:
+    """Token by token, in whole pages and without its last token, however both were cut."""
+    tokens = [[(c, a + k) for c, a, n in prompt for k in range(n)] for prompt in prompts]
+    expected, lengths = [], [len(prompt) for prompt in tokens]
+    for place, prompt in enumerate(tokens):
+        shared = [num_equal(prompt, other) for other in tokens[:place]]
+        expected.append(min(max(shared, default=0), len(prompt) - 1) // page_size * page_size)
+    arrivals = [20.0 * k for k in range(len(prompts))]
+    trace = Trace.from_arrays(arrivals, lengths, [1] * len(prompts), segments=prompts)
+    for backend in ("python", "compiled"):
+        found = served(trace, 1000, page_size=page_size, backend=backend).requests
+        assert found["num_cached_tokens"].tolist() == expected
 
 
 def outlook(*states: tuple[int, int]) -> Replica:

@@ -44,7 +44,7 @@ SMALL = frozenset(
         "allocate_contiguous rolled measure_contiguous",
         "num_queued next_in_line leave_queue put_back drop_references queue_unhashed",
         "take_holding return_holding",
-        "take_page queue_page make_way append_page extend_slots count_internal tick num_common",
+        "take_page page_after link_page append_page extend_slots count_internal tick num_common",
         "goes_before rank_of may_go has_work_sglang num_available radix_usage measure_radix",
     )
     for name in line.split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from kvsim.records.record import NONE
 from kvsim.rules.keys import FIRST_KEY, mix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     #: Request, page, and place among the request's pages.
     Place = tuple[int, int, int]
 
+PIECE_FIELDS = ("content", "index", "num_tokens", "behind")
 NODE_FIELDS = ("start", "end", "page", "parent", "first_child", "next")
 #: What is read of every request at each look.
 FIELDS = ("row", "num_shared", "node", "page", "last_page", "num_pages", "prefix")
@@ -45,11 +47,11 @@ def reader(rows: Any, name: str) -> Callable[[int], int]:
     return lambda k: getattr(rows[k], name)
 
 
-def chain(following: Callable[[int], int], page: int, count: int, size: int) -> list[int]:
+def chain(jump: Callable[[int], int], page: int, count: int) -> list[int]:
     """Return pages that follow each other."""
     found = [page] if count > 0 else []
     for _ in range(count - 1):
-        page = following(page * size)
+        page += 1 + jump(page)
         found.append(page)
     return found
 
@@ -69,8 +71,8 @@ class TreeWatch:
         self.pages: dict[int, list[int]] = {}  # of each node
         self.parents: dict[int, int] = {}  # node above each node
         self.keys = [0] * (tree.pages.num_pages + 1)  # by page, 0 for none
-        self._size, self._next = tree.pages.page_size, reader(tree.slots, "next")
-        self._content, self._index = reader(tree.slots, "content"), reader(tree.slots, "index")
+        self._size, self._jump = tree.pages.page_size, reader(tree.pages.links, "jump")
+        self._read = [reader(tree.pieces, name) for name in PIECE_FIELDS]
 
     def changes(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
         """Return what has gone, page and key, and what has come: page, page before it, key."""
@@ -89,12 +91,15 @@ class TreeWatch:
         come = []
         for k in changed:  # parents first
             start, end, page, parent = found[k]
-            self.pages[k] = chain(self._next, page, (end - start) // self._size, self._size)
+            self.pages[k] = chain(self._jump, page, (end - start) // self._size)
+            tokens = self._tokens(page * self._size, end - start)
             self.parents[k] = parent
             last = self.pages[parent][-1] if parent else -1
             for one in self.pages[k]:
                 left.discard(one)
-                key = self._key(one, self.keys[last] if last >= 0 else FIRST_KEY)
+                key = self.keys[last] if last >= 0 else FIRST_KEY
+                for content, index in islice(tokens, self._size):
+                    key = mix(mix(key, content), index)
                 if key != before.get(one):
                     come.append((one, last, key))
                 self.keys[one] = key
@@ -121,12 +126,15 @@ class TreeWatch:
                 k = sibling[k]
         return found
 
-    def _key(self, page: int, parent: int) -> int:
-        """Name the content of a page behind what is before it."""
-        key = parent
-        for slot in range(page * self._size, (page + 1) * self._size):
-            key = mix(mix(key, self._content(slot)), self._index(slot))
-        return key
+    def _tokens(self, slot: int, num_tokens: int) -> Iterator[tuple[int, int]]:
+        """Yield content and index of a node's tokens, by its first slot."""
+        content, index, count, behind = self._read
+        while num_tokens > 0:
+            first = index(slot)
+            for place in range(first, first + min(count(slot), num_tokens)):
+                yield content(slot), place
+            num_tokens -= count(slot)
+            slot = behind(slot)
 
     def path(self, node: int) -> list[int]:
         """Return the pages of a node and of all above it, in the order of tokens."""
@@ -158,7 +166,7 @@ class RadixWatch(Watch):
         self.held: dict[int, Held] = {}  # by place of the request's record
         self.refs = [0] * (tree.pages.num_pages + 1)
         self._size = tree.pages.page_size
-        self._next = reader(tree.slots, "next")
+        self._jump = reader(tree.pages.links, "jump")
         self._before = np.zeros((1 + len(FIELDS), 0), np.int64)
 
     def see(self, events: list[Change], admitted: dict[int, int], *, scheduled: bool) -> None:
@@ -211,12 +219,12 @@ class RadixWatch(Watch):
                 held = self.held[k] = Held(request)
                 admitted[request] = hit
             if held.num_shared == num_shared:
-                first = self._next(held.last * self._size) if held.num_own else page
-                new = chain(self._next, first, num_own - held.num_own, self._size)
+                first = held.last + 1 + self._jump(held.last) if held.num_own else page
+                new = chain(self._jump, first, num_own - held.num_own)
                 takes += [(request, one, p) for p, one in enumerate(new, len(held.pages))]
                 held.pages += new
             else:
-                own = chain(self._next, page, num_own, self._size)
+                own = chain(self._jump, page, num_own)
                 pages = self.tree.path(node) + own
                 self._replace(held, pages, drops, takes)
             held.num_shared, held.num_own, held.last = num_shared, num_own, last

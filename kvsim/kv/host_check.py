@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.kv.radix_check import free_pages
+from kvsim.kv.radix_check import free_pages, next_pages
 from kvsim.records.radix import WRITE_BACK
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         Naming what does not add up.
     """
     tree = state.kv.radix
-    pages = free_pages(tree.host_pages)
+    pages, following = free_pages(tree.host_pages), next_pages(tree.host_pages)
     here = dict.fromkeys([0, *(node.place for node in nodes)], 0)
     for node in nodes:
         record = tree.nodes[node.place]
@@ -34,7 +34,7 @@ def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         page = record.host_page
         for _ in range(node.num_tokens // seen.size if record.has_copy else 0):
             pages.append(page)
-            page = tree.host_slots[page * seen.size].next
+            page = following[page]
     if sorted(pages) != list(range(tree.host_pages.num_pages)):
         raise RuntimeError(
             f"invariants 2 and 4: {len(pages)} host pages free and used, {len(set(pages))} of "

@@ -17,12 +17,12 @@ from kvsim.kv.radix_check import TreeView, check_tree
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.kv.window_check import check_windows
 from kvsim.records.kv import KV, RADIX
-from kvsim.records.radix import Copy, Node, Rank, Slot, WritePolicy
+from kvsim.records.radix import Chain, Copy, Link, Node, Piece, Rank, WritePolicy
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
     from kvsim.records.memory import Memory
-    from kvsim.records.radix import Radix
+    from kvsim.records.radix import Pages, Radix
     from kvsim.records.request import Request
 
 #: SGLang's ``--radix-eviction-policy``.
@@ -149,22 +149,28 @@ def pool_bytes_of(layout: KVLayout, *, hybrid: bool) -> tuple[int, int, int]:
     return window, total - sum(windowed), sum(windowed)
 
 
+def lay_out_pages(pages: Pages, memory: Memory, first: int, num_pages: int) -> None:
+    """Make free pages, numbered from the first on: one block, linked as untouched memory is."""
+    pages.num_pages = pages.num_left = pages.front_count = num_pages
+    pages.first, pages.last = first, first + num_pages - 1
+    pages.front_last = pages.last
+    pages.links = memory.room(Link, first + num_pages)
+    pages.chains = memory.room(Chain, first + num_pages)
+
+
 def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) -> None:
     """Make a free pool for the layers with a sliding window, beside a tree that is laid out."""
-    pages = tree.window_pages
-    pages.page_size, pages.num_pages, pages.num_left = tree.pages.page_size, num_pages, num_pages
-    pages.free = memory.list_of(range(1, num_pages + 1))
-    pages.group = memory.ints(num_pages + 1)
+    tree.window_pages.page_size = tree.pages.page_size
+    lay_out_pages(tree.window_pages, memory, 1, num_pages)
     tree.window, tree.windows = window, memory.ints(tree.pages.num_pages + 1)
 
 
 def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> None:
     """Make free memory of the host, pages from 0 on, behind a tree that is laid out."""
-    pages, most = tree.host_pages, tree.pages.num_pages + num_pages
-    pages.num_pages = pages.num_left = num_pages
-    pages.free = memory.list_of(range(num_pages))
+    most = tree.pages.num_pages + num_pages
+    lay_out_pages(tree.host_pages, memory, 0, num_pages)
     tree.write_policy = policy
-    tree.host_slots = memory.room(Slot, num_pages * tree.pages.page_size)
+    tree.host_pieces = memory.room(Piece, num_pages * tree.pages.page_size)
     tree.nodes = memory.room(Node, most + 2)
     tree.host_leaves.heap = memory.ints(most + 3)
     tree.most_copies = tree.pages.num_pages + 1
@@ -174,11 +180,9 @@ def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> No
 
 def lay_out_tree(tree: Radix, memory: Memory, num_pages: int, page_size: int) -> None:
     """Make an empty tree over free pages, numbered from 1 on as SGLang's are."""
-    pages = tree.pages
-    pages.page_size, pages.num_pages, pages.num_left = page_size, num_pages, num_pages
-    pages.free = memory.list_of(range(1, num_pages + 1))
-    pages.group = memory.ints(num_pages + 1)
-    tree.slots = memory.room(Slot, (num_pages + 1) * page_size)
+    tree.pages.page_size = page_size
+    lay_out_pages(tree.pages, memory, 1, num_pages)
+    tree.pieces = memory.room(Piece, (num_pages + 1) * page_size)
     tree.nodes = memory.room(Node, num_pages + 2)
     tree.leaves.heap = memory.ints(num_pages + 3)
     num_buckets = 1 << max(num_pages // 4, 16).bit_length()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from kvsim.records.memory import Views, head
 from kvsim.records.request import FINISHED
 
@@ -21,6 +23,7 @@ class Seen(NamedTuple):
     start: int
     end: int
     page: int
+    last_page: int
     parent: int
     first_child: int
     next: int
@@ -38,7 +41,7 @@ class Seen(NamedTuple):
 
 
 FIELDS = (
-    *("start", "end", "page", "parent", "first_child", "next", "num_locks", "place"),
+    *("start", "end", "page", "last_page", "parent", "first_child", "next", "num_locks", "place"),
     *("is_tombstone", "num_window_locks", "edge", "on_host_only"),
 )
 
@@ -48,7 +51,7 @@ class TreeView:
 
     def __init__(self, tree: Radix) -> None:
         self.size = tree.pages.page_size
-        self.next_page = next_pages(tree)
+        self.next_page = next_pages(tree.pages)
         count, rows = tree.num_nodes, tree.nodes
         columns: list[Any]
         if isinstance(rows, Views):
@@ -91,19 +94,26 @@ class TreeView:
         return [slot for slots in reversed(found) for slot in slots]
 
 
-def next_pages(tree: Radix) -> dict[int, int] | list[int]:
-    """Return what follows each page, of those that were ever used."""
-    size, slots = tree.pages.page_size, tree.slots
-    if isinstance(slots, Views):
-        found: list[int] = slots.array["next"][::size].tolist()
+def next_pages(pages: Pages) -> list[int]:
+    """Return what follows each page; untouched ones stand in their order."""
+    links, count = pages.links, pages.num_pages + 1
+    if isinstance(links, Views):
+        jumps = links.array["jump"]
+        found: list[int] = (np.arange(1, len(jumps) + 1) + jumps).tolist()
         return found
-    return {k // size: slots[k].next for k in list(slots) if k % size == 0}  # type: ignore
+    found = list(range(1, count + 1))
+    for page in list(links):
+        found[page] += links[page].jump  # type: ignore[call-overload]
+    return found
 
 
 def free_pages(pages: Pages) -> list[int]:
     """Return the free pages, the next one out first."""
-    ring = head(pages.free, pages.num_pages)
-    return (ring[pages.first :] + ring[: pages.first])[: pages.num_left]
+    following, found, page = next_pages(pages), [], pages.first
+    for _ in range(pages.num_left):
+        found.append(page)
+        page = following[page]
+    return found
 
 
 def own_slots(seen: TreeView, state: Replica, k: int) -> list[int]:
@@ -121,6 +131,20 @@ def holders(state: Replica) -> list[int]:
     ]
 
 
+def whole_chain(seen: TreeView, first: int, last: int, count: int) -> list[int]:
+    """Return the pages of a chain; it ends where it is said to.
+
+    Raises
+    ------
+    RuntimeError
+        If it does not.
+    """
+    pages = seen.chain(first, count)
+    if pages and pages[-1] != last:
+        raise RuntimeError("a chain of pages ends elsewhere")
+    return pages
+
+
 def check_tree(state: Replica) -> list[Seen]:
     """Recount slots, locks and leaves; returns the nodes.
 
@@ -135,9 +159,9 @@ def check_tree(state: Replica) -> list[Seen]:
     pages = free_pages(tree.pages)
     for node in nodes:
         if not node.on_host_only:
-            pages += seen.chain(node.page, node.num_tokens // seen.size)
-    for progress in mine.values():
-        pages += seen.chain(progress.page, progress.num_pages)
+            pages += whole_chain(seen, node.page, node.last_page, node.num_tokens // seen.size)
+    for one in mine.values():
+        pages += whole_chain(seen, one.page, one.last_page, one.num_pages)
     if sorted(pages) != list(range(1, tree.pages.num_pages + 1)):
         raise RuntimeError(
             f"invariants 2 and 4: {len(pages)} pages free, in the tree and of requests, "

@@ -1,8 +1,10 @@
 """Records of SGLang's prefix cache: pages, who holds them, and the radix tree over them.
 
-A page is followed by the next one of its node, or of its request: nodes and requests know their
-first page and how many there are. So a node is split, and a request's pages become a leaf, without
-moving anything. The root is node 0; 0 stands for no node elsewhere, so untouched memory is empty.
+A page is followed by the next one of its node, of its request, or of the free ones: nodes and
+requests know their first page and their last, and how many there are. So a node is split, a
+request's pages become a leaf, and a leaf is freed, without moving anything; and what the tokens are
+is written down once for those of one content that follow each other. The root is node 0; 0 stands
+for no node elsewhere, so untouched memory is empty.
 """
 
 from __future__ import annotations
@@ -42,16 +44,43 @@ NO_HOST, WRITE_THROUGH, WRITE_THROUGH_SELECTIVE, WRITE_BACK = map(int, WritePoli
 
 
 @dataclass(slots=True)
+class Link(Record):
+    """What follows a page: the page numbered next, or one so many behind it.
+
+    Untouched memory is the pages in their order.
+    """
+
+    jump: Short = 0
+
+
+@dataclass(slots=True)
+class Chain(Record):
+    """Free pages that came back together, noted at the first of them."""
+
+    last: Short = 0
+    count: Short = 0
+
+
+@dataclass(slots=True)
 class Pages(Record):
-    """A page allocator: free pages in order, and those freed while a group is open."""
+    """A page allocator: free pages, chain behind chain, and those held back in a group.
+
+    Who takes pages gets them as they are linked, and gives back a chain: neither looks at what lies
+    between its ends, but for the chain of which only a part is taken.
+    """
 
     page_size: int = 1
     num_pages: int = 0
-    free: list[int] = field(default_factory=list)  # a ring
-    first: int = 0  # place of the next one out
+    links: list[Link] = field(default_factory=list)  # by page, free or not
+    chains: list[Chain] = field(default_factory=list)  # by first page; not of the front one
+    first: int = 0  # the next one out
+    last: int = 0
     num_left: int = 0
+    front_last: int = 0  # of the block at the front
+    front_count: int = 0
     is_grouping: bool = False
-    group: list[int] = field(default_factory=list)
+    group_first: int = 0
+    group_last: int = 0
     num_grouped: int = 0
     logs: bool = False  # what is freed, block by block
     log: list[int] = field(default_factory=list)  # number of pages, and the first of them
@@ -64,15 +93,17 @@ class Pages(Record):
 
 
 @dataclass(slots=True)
-class Slot(Record):
-    """A slot: which token of which content it holds, if the tree's; in 16 bytes.
+class Piece(Record):
+    """Tokens of one content that follow each other, noted at the slot of the first of them.
 
-    The first slot of a page also knows the next page of its node or its request.
+    Who reads on behind so many tokens goes on at the slot ``behind``. The last piece of a node may
+    go beyond it.
     """
 
     content: int = 0
     index: Short = 0
-    next: Short = 0
+    num_tokens: Short = 0
+    behind: Short = 0
 
 
 @dataclass(slots=True)
@@ -82,6 +113,7 @@ class Node(Record):
     start: int = 0
     end: int = 0
     page: int = 0  # its first
+    last_page: int = 0
     parent: int = 0
     first_child: int = 0
     last_child: int = 0
@@ -107,6 +139,7 @@ class Node(Record):
     on_host_only: bool = False
     has_copy: bool = False
     host_page: int = 0  # the first of its copy
+    host_last: int = 0
     num_host_locks: int = 0
     is_pending: bool = False  # its copy is on the way
     is_queued: bool = False  # may lose its copy under write_back
@@ -143,7 +176,7 @@ class Radix(Record):
 
     enabled: bool = True
     pages: Pages = field(default_factory=Pages)
-    slots: list[Slot] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)  # by slot; of the tree's tokens
     nodes: list[Node] = field(default_factory=list)
     num_nodes: int = 1  # made so far, the root among them
     free_node: int = 0  # the first of those given back
@@ -166,7 +199,7 @@ class Radix(Record):
     num_moved: int = 0  # nodes that got other slots, or lost theirs and stayed
     write_policy: int = NO_HOST
     host_pages: Pages = field(default_factory=Pages)
-    host_slots: list[Slot] = field(default_factory=list)
+    host_pieces: list[Piece] = field(default_factory=list)
     host_leaves: Leaves = field(default_factory=Leaves)
     queue_first: int = 0  # of nodes whose copies go first under write_back
     queue_last: int = 0
@@ -197,6 +230,9 @@ class Radix(Record):
     num_same: int = 0  # tokens of a child that a step down has found equal
     num_walked: int = 0  # tokens that the last match passed, found or not
     page: int = 0  # of the request that inserts: its first page that is its own
+    last_page: int = 0  # of the same
+    before_last: int = 0  # the page before that; 0 if nobody remembers it
+    num_pages: int = 0  # from the first to the last
     dead: int = 0  # of the same: its first tokens, of which it has no window slots
 
     token_bytes: int = 0  # of the layers that see all

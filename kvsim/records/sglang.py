@@ -66,6 +66,7 @@ class Progress(Record):
     row: Short = NONE
     page: Short = 0
     last_page: Short = 0
+    before_last: Short = 0  # the page before it; 0 if nobody remembers
     num_pages: Short = 0
     num_internal: Short = 0  # slots in its last page that it will not use
     dead: Short = 0  # its first tokens, of which it has no window slots

@@ -9,7 +9,7 @@ from kvsim.rules.arrival import describe
 from kvsim.rules.sglang.evict import evict_for, evict_tokens
 from kvsim.rules.sglang.load import load_path, see_copies_done
 from kvsim.rules.sglang.locks import lock_path, unlock_path
-from kvsim.rules.sglang.pages import floor_page, take_page
+from kvsim.rules.sglang.pages import floor_page, take_chain
 from kvsim.rules.sglang.walk import insert_key, match_prefix
 
 if TYPE_CHECKING:
@@ -55,14 +55,10 @@ def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int
     if tree.pages.num_unused_slots < num_tokens - matched:
         unlock_path(tree, node, edge)
         return 1
-    last = 0
-    for k in range((num_tokens - matched) // size):
-        page = take_page(tree.pages)
-        if k == 0:
-            tree.page = page
-        else:
-            tree.slots[last * size].next = page
-        last = page
+    tree.page = tree.pages.first
+    tree.num_pages = (num_tokens - matched) // size
+    tree.last_page = take_chain(tree.pages, tree.num_pages)
+    tree.before_last = 0
     insert_key(tree, request, num_tokens, node, matched, request.priority)
     unlock_path(tree, node, edge)
     return 0

@@ -9,7 +9,7 @@ from kvsim.rules.sglang.backup import back_up, drop_descendants, send_out
 from kvsim.rules.sglang.host import leave_device
 from kvsim.rules.sglang.leaves import settle_leaf
 from kvsim.rules.sglang.nodes import drop_node
-from kvsim.rules.sglang.pages import free_chain
+from kvsim.rules.sglang.pages import free_whole
 from kvsim.rules.sglang.window_slots import bury
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def evict_leaf(tree: Radix, k: int) -> int:
         return num_tokens
     if tree.write_policy == WRITE_BACK:
         drop_descendants(tree, k)
-    free_chain(tree, node.page, num_tokens // tree.pages.page_size)
+    free_whole(tree, node.page, node.last_page, num_tokens // tree.pages.page_size)
     tree.num_evictable -= num_tokens
     drop_node(tree, k)
     settle_leaf(tree, parent)

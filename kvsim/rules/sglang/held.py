@@ -8,7 +8,15 @@ from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.batch import recycle
 from kvsim.rules.sglang.locks import lock_path, unlock_path
-from kvsim.rules.sglang.pages import floor_page, free_parts, take_page
+from kvsim.rules.sglang.pages import (
+    floor_page,
+    free_parts,
+    link_page,
+    map_windows,
+    return_chain,
+    take_chain,
+    take_page,
+)
 from kvsim.rules.sglang.slide import num_slid, slide_window
 from kvsim.rules.sglang.walk import cut_at_prompt, insert_key
 
@@ -27,10 +35,27 @@ def append_page(tree: Radix, mine: Progress) -> None:
     if mine.num_pages == 0:
         mine.page = page
     else:
-        tree.slots[mine.last_page * tree.pages.page_size].next = page
+        link_page(tree.pages, mine.last_page, page)
+    mine.before_last = mine.last_page if mine.num_pages > 0 else 0
     mine.last_page = page
     mine.num_pages += 1
     tree.num_own_pages += 1
+
+
+def append_pages(tree: Radix, mine: Progress, count: int) -> None:
+    """Give a request more pages, as they lie in the chain of free ones; there are enough."""
+    first = tree.pages.first
+    last = take_chain(tree.pages, count)
+    if tree.window > 0:
+        map_windows(tree, first, count)
+    if mine.num_pages == 0:
+        mine.page = first
+    else:
+        link_page(tree.pages, mine.last_page, first)
+    mine.before_last = 0
+    mine.last_page = last
+    mine.num_pages += count
+    tree.num_own_pages += count
 
 
 def extend_slots(tree: Radix, request: Request, mine: Progress, end: int) -> None:
@@ -38,9 +63,10 @@ def extend_slots(tree: Radix, request: Request, mine: Progress, end: int) -> Non
     size = tree.pages.page_size
     slots = mine.num_shared + mine.num_pages * size
     recounts = size > 1 and (slots < end or end >= request.end)
-    while slots < end:
+    if end - slots > size:
+        append_pages(tree, mine, -(-(end - slots) // size))
+    elif end > slots:
         append_page(tree, mine)
-        slots += size
     tree.num_own_tokens += end - request.num_computed_tokens
     request.num_computed_tokens = end
     if recounts:
@@ -76,6 +102,9 @@ def checkpoint(state: Replica, request: Request, mine: Progress, upto: int, goes
         slide_window(tree, mine, num_tokens - 1, 1)
     num_tokens = floor_page(num_tokens, size)
     tree.page = mine.page
+    tree.last_page = mine.last_page
+    tree.before_last = mine.before_last
+    tree.num_pages = mine.num_pages
     tree.dead = mine.dead
     insert_key(tree, request, num_tokens, mine.node, mine.num_inserted, request.priority)
     last = tree.node
@@ -113,8 +142,11 @@ def release_request(state: Replica, k: int, keeps: bool) -> None:
         mine.num_known = request.num_tokens
         owned = min(request.num_computed_tokens, request.num_tokens)
         checkpoint(state, request, mine, owned, False)
-    slots = mine.num_pages * tree.pages.page_size
-    free_parts(tree, mine.page, 0, slots, mine.dead - mine.num_shared)
+    if tree.window > 0:
+        slots = mine.num_pages * tree.pages.page_size
+        free_parts(tree, mine.page, 0, slots, mine.dead - mine.num_shared)
+    else:
+        return_chain(tree.pages, mine.page, mine.last_page, mine.num_pages)
     tree.num_slid_tokens -= num_slid(mine)
     tree.num_own_pages -= mine.num_pages
     tree.num_own_tokens -= own_tokens(request, mine)

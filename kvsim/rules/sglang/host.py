@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.radix import WRITE_BACK
 from kvsim.rules.sglang.leaves import leave_heap, settle_leaf
-from kvsim.rules.sglang.pages import copy_names, free_chain, queue_page, take_page
+from kvsim.rules.sglang.pages import free_whole, page_after, page_behind, return_chain, take_chain
+from kvsim.rules.sglang.pieces import copy_pieces, cut_pieces
 
 if TYPE_CHECKING:
     from kvsim.records.radix import Radix
@@ -18,16 +19,11 @@ if TYPE_CHECKING:
 
 def take_copy(tree: Radix, k: int) -> None:
     """Give a node pages on the host; there are enough."""
-    node, size, last = tree.nodes[k], tree.pages.page_size, 0
-    num_pages = node.span // size
-    for place in range(num_pages):
-        page = take_page(tree.host_pages)
-        if place == 0:
-            node.host_page = page
-        else:
-            tree.host_slots[last * size].next = page
-        last = page
-    copy_names(tree.slots, node.page, tree.host_slots, node.host_page, num_pages, size)
+    node, size, pages = tree.nodes[k], tree.pages.page_size, tree.host_pages
+    node.host_page = pages.first
+    node.host_last = take_chain(pages, node.span // size)
+    first, copy = node.page * size, node.host_page
+    copy_pieces(tree.pieces, first, tree.host_pieces, pages, copy, node.span, size)
     node.has_copy = True
     join_copies(tree, k)
 
@@ -35,11 +31,7 @@ def take_copy(tree: Radix, k: int) -> None:
 def drop_copy(tree: Radix, k: int) -> int:
     """Free a node's pages on the host; returns its tokens."""
     node, size = tree.nodes[k], tree.pages.page_size
-    page, num_pages = node.host_page, node.span // size
-    for place in range(num_pages):
-        queue_page(tree.host_pages, place, page)
-        page = tree.host_slots[page * size].next
-    tree.host_pages.num_left += num_pages
+    return_chain(tree.host_pages, node.host_page, node.host_last, node.span // size)
     node.has_copy = False
     leave_copies(tree, k)
     return node.span
@@ -81,7 +73,7 @@ def leave_copies(tree: Radix, k: int) -> None:
 
 def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:
     """Give the new parent of a node its part of the copy, and what the node is on the host."""
-    child, parent = tree.nodes[k], tree.nodes[new]
+    child, parent, pages = tree.nodes[k], tree.nodes[new], tree.host_pages
     parent.on_host_only = child.on_host_only
     parent.has_copy = child.has_copy
     parent.host_page = child.host_page
@@ -89,8 +81,11 @@ def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:
     parent.is_pending = child.is_pending
     parent.num_host_locks = child.num_host_locks
     if child.has_copy:
-        for _ in range(num_pages):
-            child.host_page = tree.host_slots[child.host_page * tree.pages.page_size].next
+        size, last = tree.pages.page_size, page_behind(pages, child.host_page, num_pages - 1)
+        parent.host_last = last
+        child.host_page = page_after(pages, last)
+        slot, behind = parent.host_page * size, child.host_page * size
+        cut_pieces(tree.host_pieces, slot, num_pages * size, behind)
     if child.is_queued and not child.on_host_only:
         join_copies(tree, new)
 
@@ -98,7 +93,7 @@ def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:
 def leave_device(tree: Radix, k: int) -> None:
     """Free the slots of a leaf of the GPU that has a copy; the host alone has it then."""
     node = tree.nodes[k]
-    free_chain(tree, node.page, node.span // tree.pages.page_size)
+    free_whole(tree, node.page, node.last_page, node.span // tree.pages.page_size)
     tree.num_evictable -= node.span
     tree.num_moved += 1
     if node.place > 0:
@@ -109,14 +104,16 @@ def leave_device(tree: Radix, k: int) -> None:
     settle_leaf(tree, node.parent)
 
 
-def enter_device(tree: Radix, k: int, page: int) -> None:
+def enter_device(tree: Radix, k: int, page: int, last_page: int) -> None:
     """Give a node that the host alone has slots, a chain of pages; its copy stays."""
     node, size = tree.nodes[k], tree.pages.page_size
     if node.place > 0:
         leave_heap(tree, k)
     node.on_host_only = False
     node.page = page
-    copy_names(tree.host_slots, node.host_page, tree.slots, page, node.span // size, size)
+    node.last_page = last_page
+    slot = node.host_page * size
+    copy_pieces(tree.host_pieces, slot, tree.pieces, tree.pages, page, node.span, size)
     if node.num_locks > 0:
         tree.num_protected += node.span
     else:

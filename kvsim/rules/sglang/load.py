@@ -8,7 +8,7 @@ from kvsim.rules.sglang.evict import evict_for
 from kvsim.rules.sglang.host import enter_device, join_copies
 from kvsim.rules.sglang.leaves import settle_leaf
 from kvsim.rules.sglang.locks import lock_path, unlock_path
-from kvsim.rules.sglang.pages import take_page
+from kvsim.rules.sglang.pages import take_chain
 
 if TYPE_CHECKING:
     from kvsim.records.radix import Radix
@@ -42,7 +42,9 @@ def load_path(tree: Radix, k: int) -> int:
         top = k
         while tree.nodes[tree.nodes[top].parent].on_host_only:
             top = tree.nodes[top].parent
-        enter_device(tree, top, take_chain(tree, tree.nodes[top].span))
+        first = tree.pages.first
+        last = take_chain(tree.pages, tree.nodes[top].span // tree.pages.page_size)
+        enter_device(tree, top, first, last)
     begins = max(tree.now, tree.in_free)
     tree.in_free = begins + tree.copy_time + num_tokens * tree.token_time
     tree.loaded_at = copy.time = tree.in_free
@@ -56,19 +58,6 @@ def num_host_tokens(tree: Radix, k: int) -> int:
         count += tree.nodes[k].span
         k = tree.nodes[k].parent
     return count
-
-
-def take_chain(tree: Radix, num_tokens: int) -> int:
-    """Take pages for so many tokens; returns the first. There are enough."""
-    first, last, size = 0, 0, tree.pages.page_size
-    for place in range(num_tokens // size):
-        page = take_page(tree.pages)
-        if place == 0:
-            first = page
-        else:
-            tree.slots[last * size].next = page
-        last = page
-    return first
 
 
 def see_copies_done(tree: Radix, now: float) -> None:

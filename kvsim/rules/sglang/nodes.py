@@ -5,35 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.radix import NO_HOST
-from kvsim.rules.keys import FIRST_KEY, mix
 from kvsim.rules.sglang.host import split_copy
 from kvsim.rules.sglang.leaves import leave_heap, settle_leaf
-from kvsim.rules.sglang.pages import page_behind
+from kvsim.rules.sglang.pages import page_after, page_behind
+from kvsim.rules.sglang.pieces import cut_pieces, node_key
 from kvsim.rules.sglang.window_slots import lose_windows, split_windows
 
 if TYPE_CHECKING:
-    from kvsim.records.radix import Radix, Slot
-
-
-def node_key(slots: list[Slot], parent: int, salt: int, first: int, last: int) -> int:
-    """Name the child of a node that begins with a page, by the slots of its first and last token.
-
-    Names need not tell all pages apart: whoever looks one up compares the page.
-    """
-    key = mix(mix(FIRST_KEY, parent), salt)
-    key = mix(mix(key, slots[first].content), slots[first].index)
-    return mix(mix(key, slots[last].content), slots[last].index)
+    from kvsim.records.radix import Radix
 
 
 def name_node(tree: Radix, k: int, salt: int) -> None:
     """Enter a node into the buckets."""
     node, size = tree.nodes[k], tree.pages.page_size
     if node.on_host_only:
-        first = node.host_page * size
-        node.key = node_key(tree.host_slots, node.parent, salt, first, first + size - 1)
+        node.key = node_key(tree.host_pieces, node.parent, salt, node.host_page * size, size)
     else:
-        first = node.page * size
-        node.key = node_key(tree.slots, node.parent, salt, first, first + size - 1)
+        node.key = node_key(tree.pieces, node.parent, salt, node.page * size, size)
     enter_bucket(tree, k)
 
 
@@ -64,7 +52,7 @@ def tick(tree: Radix) -> int:
     return tree.clock
 
 
-def new_node(tree: Radix, parent: int, start: int, end: int, page: int) -> int:
+def new_node(tree: Radix, parent: int, start: int, end: int, page: int, last_page: int) -> int:
     """Make a node that nobody has used and nothing leads to."""
     k = tree.free_node
     if k == 0:
@@ -78,6 +66,7 @@ def new_node(tree: Radix, parent: int, start: int, end: int, page: int) -> int:
     node.start = start
     node.end = end
     node.page = page
+    node.last_page = last_page
     node.first_child = 0
     node.last_child = 0
     node.next = 0
@@ -153,10 +142,11 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     The node keeps its locks and its identity. Both are used now, the node later.
     """
     child = tree.nodes[k]
-    num_pages, page = num_tokens // tree.pages.page_size, 0
+    size, last = tree.pages.page_size, 0
+    num_pages = num_tokens // size
     if not child.on_host_only:
-        page = page_behind(tree, child.page, num_pages)
-    new = new_node(tree, child.parent, child.start, child.start + num_tokens, child.page)
+        last = page_behind(tree.pages, child.page, num_pages - 1)
+    new = new_node(tree, child.parent, child.start, child.start + num_tokens, child.page, last)
     parent = tree.nodes[new]
     parent.priority = child.priority
     parent.num_hits = child.num_hits
@@ -172,7 +162,9 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
     parent.key = child.key
     enter_bucket(tree, new)
     child.start = parent.end
-    child.page = page
+    if not child.on_host_only:
+        child.page = page_after(tree.pages, last)
+        cut_pieces(tree.pieces, parent.page * size, num_tokens, child.page * size)
     child.parent = new
     child.next = 0
     child.previous = 0

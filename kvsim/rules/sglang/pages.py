@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvsim.records.radix import Pages, Radix, Slot
+    from kvsim.records.radix import Pages, Radix
 
 
 def floor_page(num_tokens: int, page_size: int) -> int:
@@ -22,14 +22,102 @@ def ceil_page(num_tokens: int, page_size: int) -> int:
     return -(-num_tokens // page_size) * page_size
 
 
+def page_after(pages: Pages, page: int) -> int:
+    """Return the page that follows another."""
+    return page + 1 + pages.links[page].jump
+
+
+def link_page(pages: Pages, page: int, following: int) -> None:
+    """Let a page follow another."""
+    pages.links[page].jump = following - page - 1
+
+
+def page_behind(pages: Pages, page: int, count: int) -> int:
+    """Return the page that comes so many after one."""
+    for _ in range(count):
+        page = page_after(pages, page)
+    return page
+
+
+def next_chain(pages: Pages) -> None:
+    """Go on to the next chain of free pages; the one at the front has been taken."""
+    pages.first = page_after(pages, pages.front_last)
+    if pages.num_left > 0:
+        front = pages.chains[pages.first]
+        pages.front_last = front.last
+        pages.front_count = front.count
+
+
 def take_page(pages: Pages) -> int:
     """Hand out the first free page; there is one."""
-    page = pages.free[pages.first]
-    pages.first += 1
-    if pages.first == pages.num_pages:
-        pages.first = 0
+    page = pages.first
     pages.num_left -= 1
+    pages.front_count -= 1
+    if pages.front_count == 0:
+        next_chain(pages)
+    else:
+        pages.first = page_after(pages, page)
     return page
+
+
+def take_chain(pages: Pages, count: int) -> int:
+    """Hand out the first free pages, one or more, linked to each other; returns the last.
+
+    There are enough, and they begin with the first free one.
+    """
+    left, last = count, 0
+    while left > 0 and left >= pages.front_count:
+        left -= pages.front_count
+        last = pages.front_last
+        pages.num_left -= pages.front_count
+        next_chain(pages)
+    if left > 0:
+        last = page_behind(pages, pages.first, left - 1)
+        pages.first = page_after(pages, last)
+        pages.front_count -= left
+        pages.num_left -= left
+    return last
+
+
+def return_chain(pages: Pages, first: int, last: int, count: int) -> None:
+    """Free a chain of pages as one block, behind all others or before them; in a group, later."""
+    if count == 0:
+        return
+    chain = pages.chains[first]
+    chain.last = last
+    chain.count = count
+    if pages.is_grouping:
+        if pages.num_grouped == 0:
+            pages.group_first = first
+        else:
+            link_page(pages, pages.group_last, first)
+        pages.group_last = last
+        pages.num_grouped += count
+        return
+    if pages.logs:
+        pages.log[pages.num_logged] = count
+        pages.log[pages.num_logged + 1] = first
+        pages.num_logged += 2
+    queue_pages(pages, first, last, count)
+
+
+def queue_pages(pages: Pages, first: int, last: int, count: int) -> None:
+    """Queue a block, of one or more chains linked to each other, behind all others or before."""
+    if pages.num_left > 0 and pages.page_size == 1:
+        link_page(pages, pages.last, first)
+        pages.last = last
+    else:
+        if pages.num_left == 0:
+            pages.last = last
+        else:
+            front = pages.chains[pages.first]
+            front.last = pages.front_last
+            front.count = pages.front_count
+            link_page(pages, last, pages.first)
+        pages.first = first
+        pages.front_last = pages.chains[first].last
+        pages.front_count = pages.chains[first].count
+    pages.num_left += count
 
 
 def open_group(pages: Pages) -> None:
@@ -40,25 +128,9 @@ def open_group(pages: Pages) -> None:
 def close_group(pages: Pages) -> None:
     """Give back as one block what was held."""
     pages.is_grouping = False
-    make_way(pages, pages.num_grouped)
-    for k in range(pages.num_grouped):
-        queue_page(pages, k, pages.group[k])
-    pages.num_left += pages.num_grouped
-    pages.num_grouped = 0
-
-
-def make_way(pages: Pages, count: int) -> None:
-    """Move the front of the queue for a block of so many pages that comes back there."""
-    if pages.page_size > 1:
-        pages.first -= count
-        if pages.first < 0:
-            pages.first += pages.num_pages
-
-
-def queue_page(pages: Pages, k: int, page: int) -> None:
-    """Put the k-th page of a block into the queue; they count once all are there."""
-    place = pages.first + k if pages.page_size > 1 else pages.first + pages.num_left + k
-    pages.free[place if place < pages.num_pages else place - pages.num_pages] = page
+    if pages.num_grouped > 0:
+        queue_pages(pages, pages.group_first, pages.group_last, pages.num_grouped)
+        pages.num_grouped = 0
 
 
 def open_groups(tree: Radix) -> None:
@@ -81,34 +153,28 @@ def num_free_slots(tree: Radix) -> int:
     return min(free, tree.window_pages.num_unused_slots) if tree.window > 0 else free
 
 
-def page_behind(tree: Radix, page: int, count: int) -> int:
-    """Return the page that comes so many after one."""
+def map_windows(tree: Radix, page: int, count: int) -> None:
+    """Give window slots to pages that follow each other; there are enough."""
     for _ in range(count):
-        page = tree.slots[page * tree.pages.page_size].next
-    return page
+        tree.windows[page] = take_page(tree.window_pages)
+        page = page_after(tree.pages, page)
 
 
 def free_chain(tree: Radix, page: int, count: int) -> int:
     """Free pages that follow each other as one block; returns what comes after them."""
-    if tree.window > 0:
-        free_windows(tree, page, count)
-    pages, slots, size = tree.pages, tree.slots, tree.pages.page_size
-    if pages.is_grouping:
-        for _ in range(count):
-            pages.group[pages.num_grouped] = page
-            pages.num_grouped += 1
-            page = slots[page * size].next
+    if count == 0:
         return page
-    if pages.logs and count > 0:
-        pages.log[pages.num_logged] = count
-        pages.log[pages.num_logged + 1] = page
-        pages.num_logged += 2
-    make_way(pages, count)
-    for k in range(count):
-        queue_page(pages, k, page)
-        page = slots[page * size].next
-    pages.num_left += count
-    return page
+    last = page_behind(tree.pages, page, count - 1)
+    behind = page_after(tree.pages, last)
+    free_whole(tree, page, last, count)
+    return behind
+
+
+def free_whole(tree: Radix, first: int, last: int, count: int) -> None:
+    """Free a chain of pages, known from end to end, as one block."""
+    if tree.window > 0:
+        free_windows(tree, first, count)
+    return_chain(tree.pages, first, last, count)
 
 
 def free_parts(tree: Radix, page: int, start: int, end: int, dead: int) -> int:
@@ -124,30 +190,13 @@ def free_parts(tree: Radix, page: int, start: int, end: int, dead: int) -> int:
 
 def free_windows(tree: Radix, page: int, count: int) -> None:
     """Free the window slots of pages that follow each other: all of them have some, or none."""
-    pages, size = tree.window_pages, tree.pages.page_size
     if count == 0 or tree.windows[page] == 0:
         return
-    if not pages.is_grouping:
-        make_way(pages, count)
-    for k in range(count):
-        if pages.is_grouping:
-            pages.group[pages.num_grouped] = tree.windows[page]
-            pages.num_grouped += 1
-        else:
-            queue_page(pages, k, tree.windows[page])
+    pages, first, last = tree.window_pages, tree.windows[page], tree.windows[page]
+    tree.windows[page] = 0
+    for _ in range(count - 1):
+        page = page_after(tree.pages, page)
+        link_page(pages, last, tree.windows[page])
+        last = tree.windows[page]
         tree.windows[page] = 0
-        page = tree.slots[page * size].next
-    if not pages.is_grouping:
-        pages.num_left += count
-
-
-def copy_names(
-    source: list[Slot], a: int, target: list[Slot], b: int, num_pages: int, size: int
-) -> None:
-    """Write down of pages that they hold the same tokens as others."""
-    for _ in range(num_pages):
-        for k in range(size):
-            target[b * size + k].content = source[a * size + k].content
-            target[b * size + k].index = source[a * size + k].index
-        a = source[a * size].next
-        b = target[b * size].next
+    return_chain(pages, first, last, count)

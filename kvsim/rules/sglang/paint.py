@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
+from kvsim.rules.sglang.pages import page_after
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -60,7 +61,7 @@ def mark_node(state: Replica, node: Node, cached: int, share: float) -> None:
             kv.live_ends[page] = share
         else:
             kv.unused[page] = cached
-        page = tree.slots[page * tree.pages.page_size].next
+        page = page_after(tree.pages, page)
 
 
 def mark_own(state: Replica, request: Request, mine: Progress, unused: int, share: float) -> None:
@@ -76,4 +77,4 @@ def mark_own(state: Replica, request: Request, mine: Progress, unused: int, shar
             at = tree.pages.num_pages + tree.windows[page]
             kv.live_ends[at], kv.last_ends[at] = kv.live_ends[page], kv.last_ends[page]
             kv.unused[at] = unused
-        page = tree.slots[page * tree.pages.page_size].next
+        page = page_after(tree.pages, page)

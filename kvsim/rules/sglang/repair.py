@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.rules.sglang.nodes import split_node
-from kvsim.rules.sglang.pages import ceil_page, copy_names, free_chain, free_parts, page_behind
+from kvsim.rules.sglang.pages import ceil_page, free_parts, free_whole, page_after, page_behind
+from kvsim.rules.sglang.pieces import copy_pieces
 from kvsim.rules.sglang.window_slots import gain_windows
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def share_windows(tree: Radix, k: int) -> None:
         return
     if live > start:
         split_node(tree, k, live - start)
-    tree.page = revive(tree, k, page_behind(tree, first, (live - start) // size))
+    tree.page = revive(tree, k, page_behind(tree.pages, first, (live - start) // size))
     free_parts(tree, first, start, live, live)
 
 
@@ -36,20 +37,22 @@ def revive(tree: Radix, k: int, page: int) -> int:
     """
     node, size = tree.nodes[k], tree.pages.page_size
     mine, num_pages = node.page, node.span // size
-    behind = page_behind(tree, page, num_pages)
+    last = page_behind(tree.pages, page, num_pages - 1)
+    behind = page_after(tree.pages, last)
     if node.num_locks == 0:
-        copy_names(tree.slots, mine, tree.slots, page, num_pages, size)
+        copy_pieces(tree.pieces, mine * size, tree.pieces, tree.pages, page, node.span, size)
+        free_whole(tree, mine, node.last_page, num_pages)
         node.page = page
+        node.last_page = last
         tree.num_moved += 1
-        free_chain(tree, mine, num_pages)
     else:
         theirs = page
         for _ in range(num_pages):
             tree.windows[mine] = tree.windows[theirs]
             tree.windows[theirs] = 0
-            mine = tree.slots[mine * size].next
-            theirs = tree.slots[theirs * size].next
-        free_chain(tree, page, num_pages)
+            mine = page_after(tree.pages, mine)
+            theirs = page_after(tree.pages, theirs)
+        free_whole(tree, page, last, num_pages)
     gain_windows(tree, k)
     return behind
 

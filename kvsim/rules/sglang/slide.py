@@ -42,7 +42,7 @@ def slide_window(tree: Radix, mine: Progress, upto: int, gap: int) -> None:
     mine.dead = floor_page(max(first, upto - kept), size)
     num_pages = (mine.dead - first) // size
     free_windows(tree, page, num_pages)
-    mine.dead_page = page_behind(tree, page, num_pages)
+    mine.dead_page = page_behind(tree.pages, page, num_pages)
     tree.num_slid_tokens += mine.dead - first
 
 

@@ -10,29 +10,18 @@ from kvsim.rules.sglang.backup import write_through
 from kvsim.rules.sglang.host import enter_device, join_copies
 from kvsim.rules.sglang.leaves import settle_leaf
 from kvsim.rules.sglang.nodes import join_siblings, name_node, new_node, split_node, tick
-from kvsim.rules.sglang.pages import floor_page, free_chain, page_behind
+from kvsim.rules.sglang.pages import floor_page, free_chain, page_after, page_behind
+from kvsim.rules.sglang.pieces import name_tokens, num_common, stand_before
 from kvsim.rules.sglang.recent import refresh_recent
 from kvsim.rules.sglang.repair import cut_windows, share_windows
 
 if TYPE_CHECKING:
-    from kvsim.records.radix import Radix, Slot
+    from kvsim.records.radix import Radix
     from kvsim.records.request import Request
 
 
-def start_walk(tree: Radix, request: Request, num_tokens: int) -> None:
-    """Stand before the token of a request after so many."""
-    segment, offset = 0, num_tokens
-    _, _, length = piece_of(request, segment)
-    while offset >= length:
-        offset -= length
-        segment += 1
-        _, _, length = piece_of(request, segment)
-    tree.segment = segment
-    tree.offset = offset
-
-
 def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
-    """Name the child that begins with the request's next page; see ``node_key``."""
+    """Name the child that begins with the request's next page, as ``node_key`` does."""
     content, start, length = piece_of(request, tree.segment)
     key = mix(mix(FIRST_KEY, parent), salt)
     key = mix(mix(key, content), start + tree.offset)
@@ -42,34 +31,6 @@ def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
         segment += 1
         content, start, length = piece_of(request, segment)
     return mix(mix(key, content), start + last)
-
-
-def num_common(tree: Radix, slots: list[Slot], request: Request, page: int, most: int) -> int:
-    """Count the tokens, of whole pages, that a request's next ones share with a chain of pages.
-
-    The walk passes them. ``slots`` are those of the GPU or of the host.
-    """
-    size, same = tree.pages.page_size, 0
-    segment, offset = tree.segment, tree.offset
-    content, start, length = piece_of(request, segment)
-    while same < most:
-        slot = page * size
-        stop = slot + size
-        while slot < stop:
-            held = slots[slot]
-            if held.content != content or held.index != start + offset:
-                return same
-            slot += 1
-            offset += 1
-            while offset >= length:
-                offset -= length
-                segment += 1
-                content, start, length = piece_of(request, segment)
-        same += size
-        tree.segment = segment
-        tree.offset = offset
-        page = slots[page * tree.pages.page_size].next
-    return same
 
 
 def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
@@ -88,9 +49,9 @@ def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
         if node.key == key and node.parent == parent:
             most = min(left, node.span)
             if node.on_host_only:
-                tree.num_same = num_common(tree, tree.host_slots, request, node.host_page, most)
+                tree.num_same = num_common(tree, tree.host_pieces, request, node.host_page, most)
             else:
-                tree.num_same = num_common(tree, tree.slots, request, node.page, most)
+                tree.num_same = num_common(tree, tree.pieces, request, node.page, most)
             if tree.num_same > 0:
                 return k
         k = node.chain
@@ -111,7 +72,7 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
     left = floor_page(num_tokens, tree.pages.page_size)
     if not tree.enabled or left == 0:
         return
-    start_walk(tree, request, 0)
+    stand_before(tree, request, 0, 0)
     child, run, part = step_down(tree, request, 0, left), tree.window, False
     while child != 0:
         same = tree.num_same
@@ -137,7 +98,7 @@ def count_match(tree: Radix, request: Request) -> int:
     left, found, walked = floor_page(request.num_tokens - 1, tree.pages.page_size), 0, 0
     if not tree.enabled or left <= 0:
         return 0
-    start_walk(tree, request, 0)
+    stand_before(tree, request, 0, 0)
     child, run = step_down(tree, request, 0, left), tree.window
     while child != 0:
         walked += tree.num_same
@@ -182,10 +143,10 @@ def insert_key(
 ) -> None:
     """Insert a request's first tokens, of whole pages; ``tree.node`` is the last node then.
 
-    The path down to the node ``known`` is the request's already. Its own pages begin there, at
-    ``tree.page``: those whose tokens the tree has are freed, the rest becomes a leaf. ``tree.page``
-    is left at the first page behind. ``tree.num_found`` are the tokens that the tree had. Of its
-    first ``tree.dead`` tokens the request has no window slots.
+    The path down to the node ``known`` is the request's already. Its own pages begin there, from
+    ``tree.page`` to ``tree.last_page``: those whose tokens the tree has are freed, the rest becomes
+    a leaf. ``tree.page`` is left at the first page behind. ``tree.num_found`` are the tokens that
+    the tree had. Of its first ``tree.dead`` tokens the request has no window slots.
     """
     tree.nodes[0].last_access = tick(tree)
     tree.nodes[0].priority = max(tree.nodes[0].priority, priority)
@@ -197,7 +158,7 @@ def insert_key(
     if tree.nodes[known].place > 0:
         settle_leaf(tree, known)
     k, size, at = known, tree.pages.page_size, tree.nodes[known].end
-    start_walk(tree, request, at)
+    stand_before(tree, request, 0, at)
     child = step_down(tree, request, k, num_tokens - at)
     while child != 0:
         same = tree.num_same
@@ -211,6 +172,7 @@ def insert_key(
             share_windows(tree, child)
         else:
             tree.page = free_chain(tree, tree.page, same // size)
+        tree.num_pages -= same // size
         pass_node(tree, child, num_tokens, inserted, priority)
         settle_leaf(tree, child)
         at += same
@@ -224,10 +186,10 @@ def insert_key(
 
 def take_over(tree: Radix, k: int, page: int) -> int:
     """Let a node that the host alone has take a request's pages; returns what is behind them."""
-    behind = page_behind(tree, page, tree.nodes[k].span // tree.pages.page_size)
-    enter_device(tree, k, page)
+    last = page_behind(tree.pages, page, tree.nodes[k].span // tree.pages.page_size - 1)
+    enter_device(tree, k, page, last)
     join_copies(tree, k)
-    return behind
+    return page_after(tree.pages, last)
 
 
 def add_leaf(
@@ -235,7 +197,8 @@ def add_leaf(
 ) -> int:
     """Let a request's own pages behind a node become a leaf; the walk stands before them."""
     start, page = tree.nodes[parent].end, tree.page
-    k = new_node(tree, parent, start, num_tokens, page)
+    last = find_last(tree, (num_tokens - start) // tree.pages.page_size)
+    k = new_node(tree, parent, start, num_tokens, page, last)
     node = tree.nodes[k]
     node.created = node.last_access = tick(tree)
     node.priority = priority
@@ -243,7 +206,8 @@ def add_leaf(
     if tree.window == 0 and tree.write_policy != WRITE_BACK:
         node.num_hits = int(num_tokens > inserted)
     node.reach = num_tokens
-    tree.page = name_tokens(tree, request, page, num_tokens - start)
+    name_tokens(tree, request, page, num_tokens - start)
+    tree.page = page_after(tree.pages, last)
     tree.num_evictable += num_tokens - start
     name_node(tree, k, request.cache_salt if parent == 0 else 0)
     join_siblings(tree, k)
@@ -257,29 +221,21 @@ def add_leaf(
     return k
 
 
+def find_last(tree: Radix, num_pages: int) -> int:
+    """Find the last of so many first pages of the request that inserts: mostly all, or all but one.
+
+    The one is the page of a token that has been computed since.
+    """
+    if num_pages == tree.num_pages:
+        return tree.last_page
+    if num_pages == tree.num_pages - 1 and tree.before_last != 0:
+        return tree.before_last
+    return page_behind(tree.pages, tree.page, num_pages - 1)
+
+
 def num_host_found(tree: Radix) -> int:
     """Tokens of the last match that the host alone has."""
     return tree.num_walked - tree.num_found if tree.write_policy != NO_HOST else 0
-
-
-def name_tokens(tree: Radix, request: Request, page: int, num_tokens: int) -> int:
-    """Write down which tokens a chain of pages holds; returns the page behind."""
-    size, done = tree.pages.page_size, 0
-    segment, offset = tree.segment, tree.offset
-    content, start, length = piece_of(request, segment)
-    while done < num_tokens:
-        for slot in range(page * size, page * size + size):
-            held = tree.slots[slot]
-            held.content = content
-            held.index = start + offset
-            offset += 1
-            while offset >= length:
-                offset -= length
-                segment += 1
-                content, start, length = piece_of(request, segment)
-        done += size
-        page = tree.slots[page * tree.pages.page_size].next
-    return page
 
 
 def cut_at_prompt(tree: Radix, k: int, num_tokens: int, priority: int) -> None:
