@@ -553,6 +553,8 @@ MUTANTS = [
     Mutant("sglang queue the last token is computed", "rules/sglang/waiting.py", "mine.num_match = min(tree.num_found + num_host_found(tree), request.num_tokens - 1)", "mine.num_match = tree.num_found + num_host_found(tree)"),
     Mutant("sglang queue lpm", "rules/sglang/waiting.py", "mine.second = -float(mine.num_match)", "mine.second = float(mine.num_match)"),
     Mutant("sglang queue hrrn from entry on", "rules/sglang/waiting.py", "    mine.seen = scheduler.processed\n", "    mine.seen = 0\n"),
+    Mutant("sglang queue shuffled from the end", "rules/sglang/waiting.py", "for place in range(count - 1, 0, -1):\n        other", "for place in range(1, count):\n        other"),
+    Mutant("sglang queue words are made again", "rules/sglang/mersenne.py", "        make_words(scheduler.words)\n", ""),
     Mutant("sglang queue dfs-weight heavy first", "rules/sglang/weight.py", "> tree.nodes[child_b].weight", "< tree.nodes[child_b].weight"),
     Mutant("sglang queue dfs-weight own requests last", "rules/sglang/weight.py", "        return child_a != a\n", "        return child_b != b\n"),
     Mutant("sglang budget ignore_eos counts all", "rules/sglang/budget.py", "    return left * (1.0 if mine.ignores_eos else state.sglang.ratio)", "    return left * state.sglang.ratio"),

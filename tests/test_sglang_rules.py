@@ -5,6 +5,7 @@ Steps take a second, pages hold one token unless said, and the loop is not overl
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ import kvsim
 from kvsim.cases.radix import RadixCase, RadixCaseConfig, play_radix
 from kvsim.records.engine import Replica
 from kvsim.records.request import Request
-from kvsim.records.sglang import Progress
+from kvsim.records.sglang import Progress, Sglang
 from kvsim.results.tables import FinishReason
+from kvsim.rules.sglang.mersenne import draw_below
 from kvsim.rules.sglang.outlook import add_outlook, place_of, tokens_left
 from kvsim.trace import Trace
 
@@ -322,6 +324,28 @@ def test_a_prompt_hits_what_it_has_in_common_with_an_earlier_one(
     for backend in ("python", "compiled"):
         found = served(trace, 1000, page_size=page_size, backend=backend).requests
         assert found["num_cached_tokens"].tolist() == expected
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**40])
+def test_the_queue_is_shuffled_as_python_does(seed: int) -> None:
+    """Numbers below all kinds of bounds, over several times the generator's 624 words."""
+    python, state = random.Random(seed), Sglang()
+    *state.words, state.num_drawn = python.getstate()[1]
+    counts = [*range(1, 600), 2**20, 2**31 - 1, 2**32 - 1] * 3
+    assert [draw_below(state, n) for n in counts] == [python.randrange(n) for n in counts]
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_random_admits_in_the_order_of_a_shuffle(backend: str) -> None:
+    """One at a time of 300 who are all there; the queue is shuffled before each admission."""
+    trace = Trace.from_arrays([0.0] * 300, [1] * 300, [1] * 300)
+    options = {"schedule_policy": "random", "max_running_requests": 1, "seed": 7}
+    found = served(trace, 400, backend=backend, **options).requests["first_scheduled_time"]
+    python, queue, order = random.Random(7), list(range(300)), []
+    while queue:
+        python.shuffle(queue)
+        order.append(queue.pop(0))
+    assert np.argsort(found).tolist() == order
 
 
 def outlook(*states: tuple[int, int]) -> Replica:

@@ -23,9 +23,6 @@ def refusal(setup: Parts) -> str | None:
         return f"{kv.python_parts} is plain Python"
     if not _runs_by_rules(kind):
         return f"scheduler {setup.scheduler} is plain Python"
-    sglang = setup.scheduler_config.sglang
-    if sglang is not None and sglang.schedule_policy == "random":
-        return "schedule_policy random draws with Python's own generator"
     if not getattr(setup.cost, "runs_by_rules", False):
         return f"cost model {setup.cost_model} is plain Python"
     return None

@@ -116,7 +116,8 @@ class Sglang(Record):
     decay: float = 0.0
     max_new_tokens: int = 0  # that requests say they generate at most; 0: what they do
     ignore_eos: bool = False
-    python: object = None  # draws the order of policy random
+    words: list[int] = field(default_factory=list)  # of the generator, under policy random
+    num_drawn: int = 0  # of these words
 
     progress: list[Progress] = field(default_factory=list)  # beside the requests
     ratio: float = 0.7

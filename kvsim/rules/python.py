@@ -201,12 +201,6 @@ def python_has_work(state: Replica) -> bool:
     return bool(scheduler.has_work)
 
 
-def python_shuffle(state: Replica) -> None:
-    """Have Python's own generator put SGLang's queue into a random order."""
-    scheduler: Any = state.scheduler
-    scheduler.shuffle_waiting()
-
-
 # -- a cost model ---------------------------------------------------------------------------------
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 from kvsim.kv.radix import RadixManager
 from kvsim.records.engine import SGLANG
-from kvsim.rules.links import append, remove
 from kvsim.sched.scheduler import SCHEDULERS, Scheduler
 
 if TYPE_CHECKING:
@@ -37,20 +35,9 @@ class SglangScheduler(Scheduler):
                 "allocator radix has"
             )
         super().__init__(kv, config)
-        self._random = random.Random(config.sglang.random_seed if config.sglang else 0)
 
     @property
     def running(self) -> list[Request]:
         """Requests of the running batch, in order."""
         scheduler = self.state.sglang
         return [self.state.requests[scheduler.running[k]] for k in range(scheduler.num_running)]
-
-    def shuffle_waiting(self) -> None:
-        """Put the queue into a random order. Mutates."""
-        state = self.state
-        order = [request.place for request in self.waiting]
-        self._random.shuffle(order)
-        for k in order:
-            remove(state.waiting, state.requests, k)
-        for k in order:
-            append(state.waiting, state.requests, k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Literal, get_args
 
 from kvsim.records.sglang import Order
@@ -97,6 +98,9 @@ def lay_out_sglang(state: Replica, memory: Memory, settings: SglangSettings) -> 
     scheduler.ratio = initial
     scheduler.max_new_tokens = settings.max_new_tokens or 0
     scheduler.ignore_eos = settings.ignore_eos
+    if scheduler.order == Order.RANDOM:
+        *words, scheduler.num_drawn = Random(settings.random_seed).getstate()[1]
+        scheduler.words = memory.list_of(words)
     most = settings.max_running_requests
     for name in ("running", "last", "admitted", "preempted", "states_held"):
         setattr(scheduler, name, memory.ints(2 * most + 2))

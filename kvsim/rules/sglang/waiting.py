@@ -17,7 +17,7 @@ from kvsim.records.sglang import (
 )
 from kvsim.rules.keys import mix, piece_of
 from kvsim.rules.links import append, remove
-from kvsim.rules.python import python_shuffle
+from kvsim.rules.sglang.mersenne import draw_below
 from kvsim.rules.sglang.walk import match_prefix, num_host_found
 from kvsim.rules.sglang.weight import is_visited_before, weigh_waiting
 
@@ -61,7 +61,7 @@ def order_waiting(state: Replica) -> None:
         rank_by_length(state)
         sort_waiting(state)
     elif order == RANDOM:
-        python_shuffle(state)
+        shuffle_waiting(state)
     if matches:
         match_waiting(state)
         if order == DFS_WEIGHT:
@@ -205,6 +205,22 @@ def sort_waiting(state: Replica) -> None:
     """Sort the queue by its keys; equals keep their order."""
     count = list_waiting(state)
     sort_listed(state, count)
+    queue_listed(state, count)
+
+
+def shuffle_waiting(state: Replica) -> None:
+    """Shuffle the queue as Python does: from the end on, each changes places with one before."""
+    rows, count = state.sglang.order_now, list_waiting(state)
+    for place in range(count - 1, 0, -1):
+        other = draw_below(state.sglang, place + 1)
+        k = rows[place]
+        rows[place] = rows[other]
+        rows[other] = k
+    queue_listed(state, count)
+
+
+def queue_listed(state: Replica, count: int) -> None:
+    """Make the scratch list the queue."""
     state.waiting.head = NONE
     state.waiting.tail = NONE
     state.waiting.length = 0
