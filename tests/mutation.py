@@ -564,7 +564,6 @@ MUTANTS = [
     Mutant("sglang windows an insert refreshes the list", "rules/sglang/walk.py", "    if tree.window > 0:\n        refresh_recent(tree, tree.node)\n\n\ndef take_over", "\n\ndef take_over"),
     Mutant("sglang windows a window and a page are refreshed", "rules/sglang/recent.py", "tree.window + tree.pages.page_size:", "tree.window:"),
     Mutant("sglang windows the end node first", "rules/sglang/recent.py", "            newer = k\n", "            newer = 0\n"),
-    Mutant("sglang windows hits of a shorter leaf", "rules/sglang/walk.py", "node.num_hits = int(start + node.span > inserted)", "node.num_hits = int(node.end > inserted)"),
     Mutant("sglang windows the parent of a split stands behind", "rules/sglang/window_slots.py", "        join_recent(tree, new, k)\n", "        join_recent(tree, new, 0)\n"),
     Mutant("sglang windows a split keeps locks", "rules/sglang/window_slots.py", "    parent.num_window_locks = child.num_window_locks\n", "    parent.num_window_locks = 0\n"),
     Mutant("sglang windows a split takes the mark", "rules/sglang/window_slots.py", "    parent.edge = child.edge\n    child.edge = 0\n", ""),

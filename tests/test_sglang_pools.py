@@ -104,6 +104,17 @@ def played(case: SglangCase, *, compiled: bool) -> list[dict[str, Any]]:
     return found
 
 
+CONFIG: dict[str, Any] = {
+    **{"page_size": 1, "max_total_num_tokens": 200, "max_running_requests": 4},
+    **{"chunked_prefill_size": None, "max_prefill_tokens": 16384, "context_length": 4096},
+    **{"schedule_policy": "fcfs", "schedule_conservativeness": 1.0, "overlap": False},
+    **{"enable_mixed_chunk": False, "radix_eviction_policy": "lru"},
+    **{"disable_radix_cache": False, "enable_priority_scheduling": False},
+    **{"schedule_low_priority_values_first": False, "disable_priority_preemption": False},
+    **{"priority_scheduling_preemption_threshold": 10, "retraction_policy": "length"},
+}
+
+
 @pytest.mark.long
 @examples(40)
 @given(windowed())
@@ -260,22 +271,39 @@ def test_a_pasted_line_with_a_host_tier_runs(capsys: pytest.CaptureFixture[str])
     assert "completed 3" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("arrival", "num_decodes"), [(29, 5), (60, 4)])
+def test_a_parked_chunk_counts_for_every_prefill_built_meanwhile(
+    arrival: int, num_decodes: int
+) -> None:
+    """And so many of its own later prefills give no token, the last one among them.
+
+    The windows of "a" grow by its decodes until the 240 tokens of "c" find no more room and wait,
+    in pass 29. Who arrives then, takes the place of "a", and is prefilled: one prefill too many of
+    "c" counts as cut, its last, and all five outputs come from decodes. Else one comes from there.
+    """
+    config = CONFIG | {
+        **{"max_total_num_tokens": 1000, "max_running_requests": 2, "chunked_prefill_size": 8},
+        **{"enable_mixed_chunk": True, "enable_priority_scheduling": True},
+        **{"priority_scheduling_preemption_threshold": 0, "swa": {"window": 4, "size": 40}},
+    }
+    names = ("id", "arrival", "segments", "max_new", "priority")
+    rows = ("a", 0, [[0, 0, 10]], 100, 0), ("c", 3, [[1, 0, 240]], 5, 1)
+    rows += (("h", arrival, [[2, 0, 5]], 3, 5),)
+    requests = [dict(zip(names, row, strict=True)) for row in rows]
+    given = {"config": config, "workload": {"requests": requests}}
+    log = played(SglangCase(sglang="", steps=[{}], **given), compiled=False)
+    prefills = [entry for entry in log if entry.get("ck") == "c"]
+    assert any("c" not in [row[0] for row in e.get("ext", [])] for e in prefills)
+    assert sum("c" in entry.get("dec", []) for entry in log) == num_decodes
+
+
 @pytest.mark.parametrize(("shared", "hit"), [(20, 20), (19, 0)])
 def test_a_prompt_goes_on_only_behind_a_whole_window(shared: int, hit: int) -> None:
     """Of 20 tokens the last 4, a window, keep their slots when 24 others need room.
 
     Who shares all 20 goes on there; who shares 19 has 3 tokens of a window, and begins anew.
     """
-    config = {
-        **{"page_size": 1, "max_total_num_tokens": 200, "max_running_requests": 4},
-        **{"chunked_prefill_size": None, "max_prefill_tokens": 16384, "context_length": 4096},
-        **{"schedule_policy": "fcfs", "schedule_conservativeness": 1.0, "overlap": False},
-        **{"enable_mixed_chunk": False, "radix_eviction_policy": "lru"},
-        **{"disable_radix_cache": False, "enable_priority_scheduling": False},
-        **{"schedule_low_priority_values_first": False, "disable_priority_preemption": False},
-        **{"priority_scheduling_preemption_threshold": 10, "retraction_policy": "length"},
-        "swa": {"window": 4, "size": 36},
-    }
+    config = CONFIG | {"swa": {"window": 4, "size": 36}}
     prompts = [[0, 0, 20]], [[1, 0, 24]], [[0, 0, shared], [2, 0, 5]]
     requests = [
         {"id": f"r{k}", "arrival": 4 * k, "segments": list(one), "max_new": 1}

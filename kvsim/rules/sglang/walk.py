@@ -179,7 +179,7 @@ def insert_key(
         k = child
         child = step_down(tree, request, k, num_tokens - at)
     tree.num_found = at
-    tree.node = add_leaf(tree, request, k, num_tokens, inserted, priority) if at < num_tokens else k
+    tree.node = add_leaf(tree, request, k, num_tokens, priority) if at < num_tokens else k
     if tree.window > 0:
         refresh_recent(tree, tree.node)
 
@@ -192,19 +192,18 @@ def take_over(tree: Radix, k: int, page: int) -> int:
     return page_after(tree.pages, last)
 
 
-def add_leaf(
-    tree: Radix, request: Request, parent: int, num_tokens: int, inserted: int, priority: int
-) -> int:
-    """Let a request's own pages behind a node become a leaf; the walk stands before them."""
+def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priority: int) -> int:
+    """Let a request's own pages behind a node become a leaf; the walk stands before them.
+
+    What is new lies behind all that the request has inserted before, so it always counts as a hit;
+    what windows cut off it does not.
+    """
     start, page = tree.nodes[parent].end, tree.page
     last = find_last(tree, (num_tokens - start) // tree.pages.page_size)
     k = new_node(tree, parent, start, num_tokens, page, last)
     node = tree.nodes[k]
     node.created = node.last_access = tick(tree)
     node.priority = priority
-    node.num_hits = 0
-    if tree.window == 0 and tree.write_policy != WRITE_BACK:
-        node.num_hits = int(num_tokens > inserted)
     node.reach = num_tokens
     name_tokens(tree, request, page, num_tokens - start)
     tree.page = page_after(tree.pages, last)
@@ -213,7 +212,7 @@ def add_leaf(
     join_siblings(tree, k)
     if tree.window > 0:
         cut_windows(tree, k)
-        node.num_hits = int(start + node.span > inserted)
+    node.num_hits = 0 if tree.write_policy == WRITE_BACK else 1
     settle_leaf(tree, parent)
     settle_leaf(tree, k)
     if tree.write_policy != NO_HOST and node.num_hits >= tree.write_policy:
