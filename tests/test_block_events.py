@@ -238,6 +238,28 @@ def test_copies_to_and_from_the_host_are_those_of_the_summary(name: str) -> None
     assert (copied["num_refs"] == 0).all()
 
 
+@pytest.mark.parametrize("policy", ["write_through", "write_back"])
+def test_what_a_radix_tree_leaves_to_the_host_is_evicted(policy: str) -> None:
+    """Two prompts that take each other's room, by turns: a slot is unnamed when it is taken anew.
+
+    What is loaded is named again. The room is for one of 900 tokens and half of another.
+    """
+    segments = [[(k % 2, 0, 900)] for k in range(6)]
+    trace = kvsim.Trace.from_arrays(
+        [5.0 * k for k in range(6)], [900] * 6, [2] * 6, segments=segments
+    )
+    own = {"engine": "sglang", "gpu": "h100-sxm", "max_total_tokens": 1400, "max_model_len": 1024}
+    tier = {"enable_hierarchical_cache": True, "hicache_write_policy": policy}
+    result = kvsim.simulate(trace, **{**SMALL, **own, **tier})
+    assert result.summary["num_kv_loads"] > 0
+    holders: dict[int, list[int]] = {}
+    cached: set[int] = set()
+    for event in result.block_events:
+        assert event["kind"] != BlockEvent.ALLOC or event["block"] not in cached
+        step(event, holders, cached)
+    assert 900 <= len(cached) <= 1400
+
+
 def test_a_block_is_a_copy_of_the_host_until_its_content_goes() -> None:
     kinds = [0, 12, 5, 4, 1, 4, 6, 0, 5, 4]  # taken, copied, named, freed, hit, freed, evicted, ...
     events = np.zeros(len(kinds), BLOCK_EVENTS)

@@ -17,6 +17,7 @@ from kvsim.cases.sglang import SglangCase
 from kvsim.cases.sglang_play import play_sglang
 from kvsim.cli import main
 from kvsim.config import Config
+from kvsim.cost.hierarchy import COPY_SECONDS
 from kvsim.engine.setup import resolve
 from kvsim.engine.sglang import check_layers
 from kvsim.trace import Trace
@@ -250,6 +251,28 @@ def test_all_but_the_last_token_of_a_prompt_is_loaded() -> None:
     trace = Trace.from_arrays([0.0, 5.0, 10.0], [900] * 3, [2] * 3, segments=segments)
     result = kvsim.simulate(trace, **TIERED, enable_hierarchical_cache=True, backend="python")
     assert result.requests["num_cached_tokens"].tolist() == [0, 0, 899]
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_the_summary_says_what_came_from_the_host_and_went_there(backend: str) -> None:
+    """Of three prompts the third finds 899 of its 900 tokens there, and loads them at 63 GB/s.
+
+    Two whole prompts are copied to it, and of each request the one output whose KV is computed.
+    """
+    segments = [[(k % 2, 0, 900)] for k in range(3)]
+    trace = Trace.from_arrays([0.0, 5.0, 10.0], [900] * 3, [2] * 3, segments=segments)
+    options = TIERED | {"enable_hierarchical_cache": True, "backend": backend}
+    summary = kvsim.simulate(trace, **options).summary
+    num_tensors, token = 2 * 32, 2 * 32 * 8 * 128 * 2
+    assert summary["external_prefix_cache_hit_rate"] == 899 / 2700
+    assert summary["prefix_cache_hit_rate"] == 899 / 2700
+    assert summary["num_kv_loads"] == 1
+    seconds = num_tensors * COPY_SECONDS + 899 * token / 63e9
+    assert summary["mean_kv_load_ms"] == pytest.approx(1000 * seconds)
+    assert summary["kv_cache"]["fetched_bytes"] == 899 * token
+    assert summary["kv_cache"]["stored_bytes"] == (2 * 900 + 3) * token
+    without = kvsim.simulate(trace, **TIERED, backend=backend).summary
+    assert without["external_prefix_cache_hit_rate"] is without["num_kv_loads"] is None
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,11 @@ def notes(setup: Setup) -> list[str]:
     rules_of = getattr(setup.kv, "rules_of", None)
     if config.record_block_events and rules_of not in (PAGED, FORKED, RADIX):
         said.append(f"{config.allocator}: record_block_events has no effect: it has no blocks")
+    if config.record_block_events and rules_of == RADIX and getattr(setup.kv, "window", 0):
+        said.append(
+            f"{config.allocator}: block_events tell of the pool of layers that see all, not of the "
+            "one of sliding windows"
+        )
     said += _not_priced(setup)
     dtype = setup.kv_config.layout.dtype
     if dtype.bits <= 8 and not measured_narrow_kv(memory.gpu.name, dtype.name):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Place = tuple[int, int, int]
 
 PIECE_FIELDS = ("content", "index", "num_tokens", "behind")
-NODE_FIELDS = ("start", "end", "page", "parent", "first_child", "next")
+NODE_FIELDS = ("start", "end", "page", "parent", "first_child", "next", "on_host_only")
 #: What is read of every request at each look.
 FIELDS = ("row", "num_shared", "node", "page", "last_page", "num_pages", "prefix")
 
@@ -112,17 +112,18 @@ class TreeWatch:
         return sorted(gone), come
 
     def _live_nodes(self) -> dict[int, tuple[int, int, int, int]]:
-        """Return start, end, first page and parent of all nodes but the root, parents first."""
+        """Return start, end, first page and parent of all nodes with pages, parents first."""
         count = self._tree.num_nodes
         columns = [column(self._tree.nodes, name, count) for name in NODE_FIELDS]
-        start, end, page, parent, child, sibling = columns
+        start, end, page, parent, child, sibling, on_host_only = columns
         found = {}
         places = [child[0]]
         while places:
             k = places.pop()
             while k:
-                found[k] = start[k], end[k], page[k], parent[k]
-                places.append(child[k])
+                if not on_host_only[k]:  # nor is anything below one that is
+                    found[k] = start[k], end[k], page[k], parent[k]
+                    places.append(child[k])
                 k = sibling[k]
         return found
 

@@ -213,6 +213,7 @@ class Radix(Record):
     now: float = 0.0
     copy_time: float = 0.0  # s per copy
     token_time: float = 0.0  # s per token of it
+    num_sent: int = 0  # tokens to the host so far
     out_free: float = 0.0  # when the link to the host is free, and the one back
     in_free: float = 0.0
     held_until: float = 0.0  # the next batch begins no earlier

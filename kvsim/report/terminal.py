@@ -245,9 +245,8 @@ def run_table(
         f"prefix cache hit rate {percent(s['prefix_cache_hit_rate'])} %",
     ]
     if s["external_prefix_cache_hit_rate"] is not None:
-        line = (
-            f"KV connector: {percent(s['external_prefix_cache_hit_rate'])} % of the prompt tokens"
-        )
+        hits = percent(s["external_prefix_cache_hit_rate"])
+        line = f"external prefix cache: {hits} % of the prompt tokens"
         if s["mean_kv_load_ms"] is not None:
             wait = number(s["mean_kv_load_ms"], 1)
             line += f"; {number(s['num_kv_loads'])} loads, awaited for {wait} ms on average"

@@ -76,6 +76,7 @@ def back_up(tree: Radix, k: int) -> bool:
 
 def send_out(tree: Radix, num_tokens: int) -> float:
     """Send tokens to the host, behind what is under way; returns when they are there."""
+    tree.num_sent += num_tokens
     begins = max(tree.now, tree.out_free)
     tree.out_free = begins + tree.copy_time + num_tokens * tree.token_time
     return tree.out_free

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 def pass_sglang(state: Replica) -> bool:
     """Decide a batch and launch it behind the one under way; False if SGLang dies of it."""
-    batch = batch_at(state, state.num_batches)
+    batch, sent = batch_at(state, state.num_batches), state.kv.radix.num_sent
     schedule_sglang(state, batch)
+    count_sent(state, sent)
     if batch.size > 0:
         time = price(state, batch)
         start = max(state.clock, state.stage_free_time, state.kv.radix.held_until)
@@ -61,6 +62,13 @@ def schedule_sglang(state: Replica, batch: Batch) -> None:
     elif scheduler.num_running > 0:
         build_decode(state, batch)
     state.steady = False
+
+
+def count_sent(state: Replica, before: int) -> None:
+    """Count what has been sent to the host since so many tokens had been."""
+    tree = state.kv.radix
+    if tree.write_policy != NO_HOST:
+        state.totals.stored_bytes += (tree.num_sent - before) * tree.token_bytes
 
 
 def keep_chunk(state: Replica) -> None:
@@ -149,7 +157,7 @@ def has_work_sglang(state: Replica) -> bool:
 def take_in_sglang(state: Replica, batch: Batch) -> None:
     """Give every request of a finished batch its token; its slots go back as one block."""
     scheduler, before, now = state.sglang, state.last_token_time, batch.end
-    num_regular, num_sampled = 0, 0
+    num_regular, num_sampled, sent = 0, 0, state.kv.radix.num_sent
     open_groups(state.kv.radix)
     for at in range(batch.size):
         entry = batch.entries[at]
@@ -185,6 +193,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
             checkpoint(state, request, mine, entry.end, True)
             mine.prefix = entry.end
     close_groups(state.kv.radix)
+    count_sent(state, sent)
     if num_regular > 0:
         note_gap(state, now - before, num_regular)
     if num_sampled > 0:

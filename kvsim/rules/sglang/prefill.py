@@ -174,6 +174,7 @@ def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> 
     if on_host > 0 and num_tokens > 0:
         if load_path(tree, best) > 0:
             mine.num_loaded = on_host
+            note_fetch(state, on_host)
             unlock_path(tree, mine.node, mine.edge)
             mine.edge = lock_path(tree, best)
             mine.node = best
@@ -190,6 +191,15 @@ def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> 
     else:
         take_prompt(state, k, num_tokens, min(mine.max_new, MOST_NEW_TOKENS))
     return CONTINUE
+
+
+def note_fetch(state: Replica, num_tokens: int) -> None:
+    """Count a load from the host that has begun, and how long it takes until it is there."""
+    totals, tree = state.totals, state.kv.radix
+    totals.num_external_tokens += num_tokens
+    totals.num_loads += 1
+    totals.loading_seconds += tree.in_free - tree.now
+    totals.fetched_bytes += num_tokens * tree.token_bytes
 
 
 def plan_prompt(state: Replica, k: int, needed: int, left: int, size: int) -> int:
