@@ -25,8 +25,14 @@ UNMERGED = "unmerged PR run"
 #: two decimals shows. Two runs of one configuration are 0.4 % apart at the median, or 0.02 ms.
 SERVER = ("model", "gpu", "weights", "gpus", "isl", "osl", "concurrency")
 SAME_MS = 0.006
+#: Models that the table has under two names: the second is the same weights (trap 3).
+SAME_MODEL = {"deepseek-ai/DeepSeek-V3": "deepseek-ai/DeepSeek-R1"}
 #: GPUs of the largest machine; rows with more are totals of several machines' jobs.
 ONE_MACHINE = 8
+
+
+#: Engines whose servers are simulated, and their names.
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
 class Rows(NamedTuple):
@@ -76,10 +82,10 @@ def read(data: Path) -> pd.DataFrame:
     return pd.read_csv(data / FILE, dtype=str, keep_default_na=False)
 
 
-def select(table: pd.DataFrame) -> Selection:
-    """Keep the rows of vLLM that one server measured, once each, and nothing speaks against."""
+def select(table: pd.DataFrame, engine: str = "vllm") -> Selection:
+    """Keep an engine's rows that one server measured, once each, and nothing speaks against."""
     rows = table.to_dict("records")
-    reasons = [why_not(row) for row in rows]
+    reasons = [why_not(row, engine) for row in rows]
     for index in repeats(rows, [i for i, reason in enumerate(reasons) if not reason]):
         reasons[index] = "the same measurement as another row"
     kept = table[[not reason for reason in reasons]].reset_index(drop=True)
@@ -97,7 +103,8 @@ def repeats(rows: Sequence[Mapping[str, str]], places: Iterable[int]) -> list[in
     for place in sorted(places, key=lambda place: rows[place]["flags_status"] == "unknown"):
         row = rows[place]
         ttft, tpot = float(row["ttft_ms"]), float(row["tpot_ms"])
-        others = seen.setdefault(tuple(row[name] for name in SERVER), [])
+        model = SAME_MODEL.get(row["model"], row["model"])
+        others = seen.setdefault((model, *(row[name] for name in SERVER[1:])), [])
         if any(abs(ttft - a) < SAME_MS and abs(tpot - b) < SAME_MS for a, b in others):
             found.append(place)
         else:
@@ -105,10 +112,10 @@ def repeats(rows: Sequence[Mapping[str, str]], places: Iterable[int]) -> list[in
     return found
 
 
-def why_not(row: Mapping[str, str]) -> str:
+def why_not(row: Mapping[str, str], engine: str = "vllm") -> str:
     """Say why a row is left out; empty if it is taken."""
-    if row["engine"] != "vllm":
-        return "another engine than vLLM"
+    if row["engine"] != engine:
+        return f"another engine than {ENGINES[engine]}"
     if row["mode"] != "agg":
         return "prefill and decode apart"
     if not row["concurrency"]:
@@ -117,6 +124,8 @@ def why_not(row: Mapping[str, str]) -> str:
         return "no times"
     if row["spec_decoding"] not in ("none", ""):
         return "speculative decoding, or perhaps"
+    if not row["version"]:
+        return "no version, so no script that is known to be its"
     for trap in TRAPS:
         if trap.have(row):
             return trap.why

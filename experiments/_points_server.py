@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import workloads
 from experiments._points import Rows
 from experiments._points_flags import evaluated, flag, whole
+from experiments._points_sglang import sglang_options
 from kvsim.catalog import get_gpu, get_model
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def options_of(row: Mapping[str, str]) -> dict[str, Any]:
         For a model, a card, a format or an expression that is not known.
     """
     model = get_model(row["model"])
-    version = version_of(row["version"])
     found = {
         "model": model.name,
         "gpu": gpu_of(row["gpu"]),
@@ -75,14 +75,22 @@ def options_of(row: Mapping[str, str]) -> dict[str, Any]:
         "pipeline_parallel_size": whole(row["pp"], 1),
         "data_parallel_size": whole(row["dp_attention"], 1),
         "enable_expert_parallel": whole(row["ep"], 1) > 1,
+        "max_model_len": whole(row["isl"]) + whole(row["osl"]) + SPARE,
+        "enable_prefix_caching": False,  # or without effect: prompts are random
+        "max_concurrency": whole(row["concurrency"]),
+    }
+    return found | (sglang_options(row) if row["engine"] == "sglang" else vllm_options(row))
+
+
+def vllm_options(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that vLLM's flags of a row are."""
+    version = version_of(row["version"])
+    found: dict[str, Any] = {
         "max_num_batched_tokens": setting(row, "max_num_batched_tokens"),
         "max_num_seqs": setting(row, "max_num_seqs"),
-        "max_model_len": whole(row["isl"]) + whole(row["osl"]) + SPARE,
         "block_size": setting(row, "block_size"),
         "gpu_memory_utilization": float(row["gpu_memory_utilization"] or GPU_MEMORY_UTILIZATION),
-        "enable_prefix_caching": False,  # or without effect: prompts are random
         "async_scheduling": asynchronous(row["async_scheduling"], version),
-        "max_concurrency": whole(row["concurrency"]),
     }
     if captured := captured_of(row):
         found["max_cudagraph_capture_size"] = captured

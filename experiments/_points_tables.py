@@ -78,19 +78,22 @@ def verdicts_table(judged: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def markdown(groups: Iterable[dict[str, Any]]) -> str:
-    """Lay out the held-out groups of a record as docs/validation.md has them."""
-    peers = {" ".join(group): peer for group, peer in PEER.items()}
-    lines = [
-        "| model, weights, card | points | TPOT | TTFT | throughput | its TPOT | its TTFT |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def markdown(groups: Iterable[dict[str, Any]], half: str = "held out") -> str:
+    """Lay out the groups of a record as docs/validation.md has them; held out, beside the other's.
+
+    Of an engine on whose points nothing was fitted, all of a group's are of interest.
+    """
+    peers = {" ".join(group): peer for group, peer in PEER.items()} if half == "held out" else {}
+    columns = ["model, weights, card", "points", *MEASURES[:2], "throughput"]
+    columns += ["its TPOT", "its TTFT"] if peers else []
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in groups:
-        if row["half"] != "held out":
+        if row["half"] != half:
             continue
         cells = [row["points"], str(row["number"])]
         cells += [str(Triple(**row[name])) for name in MEASURES]
         peer = peers.get(row["points"])
-        cells += [str(Triple(*peer.tpot)), f"{peer.ttft:g}"] if peer else ["", ""]
+        if peers:
+            cells += [str(Triple(*peer.tpot)), f"{peer.ttft:g}"] if peer else ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

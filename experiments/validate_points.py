@@ -1,14 +1,15 @@
-"""Measured points of vLLM servers beside the same servers and clients simulated.
+"""Measured points of servers beside the same servers and clients simulated.
 
 Each point is the mean TTFT and the mean TPOT of one run of InferenceX's benchmark: a closed loop
 of clients, random prompts, a server with the flags of that day's script. What is simulated is that
 client and those flags; nothing of a point is used but those. Half of the points, by a hash of
 their ids, may decide constants ("fitted"); bands are judged on the others, and a missed one ends
 the script with 1. Errors are medians of absolute errors, their means, and medians of errors, each
-over the points of a group. Throughput is per GPU, by Little's law as in the table.
+over the points of a group. Throughput is per GPU, by Little's law as in the table. With `--engine
+sglang` the points are those of SGLang's servers, under its scheduler; they have no bands.
 
     python -m experiments.validate_points [--data FOLDER] [--out DIR] [--csv FILE]
-        [--model NAME]... [--gpu NAME]... [--limit N] [--workers N]
+        [--engine sglang] [--model NAME]... [--gpu NAME]... [--limit N] [--workers N]
 """
 
 from __future__ import annotations
@@ -107,9 +108,16 @@ def flat(pair: Pair) -> dict[str, Any]:
 
 
 def record(
-    out: Path, data: Path, pairs: Sequence[Pair], left_out: dict[str, int], only: dict[str, Any]
+    out: Path,
+    data: Path,
+    pairs: Sequence[Pair],
+    left_out: dict[str, int],
+    only: dict[str, Any],
+    engine: str = "vllm",
 ) -> None:
-    """Write everything found as JSON, and the pictures."""
+    """Write everything found as JSON, and the pictures; what is compared to others is vLLM's."""
+    name = "validate_points" if engine == "vllm" else f"validate_points_{engine}"
+    peers = PEER if engine == "vllm" else {}
 
     def rows(half: str, key: Callable[[Point], Key]) -> list[dict[str, Any]]:
         return [
@@ -121,12 +129,12 @@ def record(
     found = {
         "only": only,
         "left_out": left_out,
-        "bands": verdicts(pairs),
+        "bands": judged(pairs, engine),
         "groups": [row for half in HALVES for row in rows(half, group_of)],
         "by_gpus": rows("all", by_parallel),
         "by_clients": rows("all", by_concurrency),
-        "aiconfigurator": {" ".join(group): peer._asdict() for group, peer in PEER.items()}
-        | {"all": ALL._asdict()},
+        "aiconfigurator": {" ".join(group): peer._asdict() for group, peer in peers.items()}
+        | ({"all": ALL._asdict()} if peers else {}),
         "points": {
             pair.point.identifier: [pair.point.half, pair.found.backend or pair.found.refused]
             + [pair.errors.get(name) for name in MEASURES]
@@ -134,10 +142,15 @@ def record(
         },
     }
     pictures = {
-        "validate_points": lambda figure: predicted(figure, pairs),
-        "validate_points_by_clients": lambda figure: by_clients(figure, pairs),
+        name: lambda figure: predicted(figure, pairs),
+        f"{name}_by_clients": lambda figure: by_clients(figure, pairs),
     }
-    write(out, "validate_points", found, pictures, data=data, sets=SETS)
+    write(out, name, found, pictures, data=data, sets=SETS)
+
+
+def judged(pairs: Sequence[Pair], engine: str) -> list[dict[str, Any]]:
+    """Hold groups against their bands; those of other engines than vLLM have none."""
+    return verdicts(pairs) if engine == "vllm" else []
 
 
 def parser() -> argparse.ArgumentParser:
@@ -146,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
     made.description = __doc__
     add_arguments(made)
     made.add_argument("--csv", type=Path, metavar="FILE", help="a row per point, with CPU seconds")
+    made.add_argument("--engine", choices=_points.ENGINES, default="vllm", help="[vllm]")
     made.add_argument("--model", action="append", default=[], metavar="NAME", help="only these")
     made.add_argument("--gpu", action="append", default=[], metavar="NAME", help="only these")
     made.add_argument("--limit", type=int, metavar="N", help="the N shortest points of each group")
@@ -159,7 +173,7 @@ def main() -> None:
     options = command.parse_args()
     require(command, options.data, SETS)
     print(opening(options.data, SETS))
-    selection = _points.select(_points.read(options.data))
+    selection = _points.select(_points.read(options.data), options.engine)
     told = ", ".join(f"{count} {reason}" for reason, count in selection.left_out.items())
     print(f"{len(selection.rows)} points; left out: {told or 'none'}.")
     points, refused = points_of(selection.rows)
@@ -179,16 +193,17 @@ def main() -> None:
     console.print(errors_table("Simulated over measured", pairs, HALVES, group_of))
     console.print(errors_table("By GPUs, both halves", pairs, ("all",), by_parallel))
     console.print(errors_table("By clients, both halves", pairs, ("all",), by_concurrency))
-    console.print(peer_table(pairs))
-    judged = verdicts(pairs)
-    console.print(verdicts_table(judged))
+    bands = judged(pairs, options.engine)
+    if options.engine == "vllm":
+        console.print(peer_table(pairs))
+        console.print(verdicts_table(bands))
     print(effort(pairs))
     if options.csv is not None:
         pd.DataFrame([flat(pair) for pair in pairs]).to_csv(options.csv, index=False)
     if options.out is not None:
         only = {name: value for name in ("model", "gpu", "limit") if (value := vars(options)[name])}
-        record(options.out, options.data, pairs, selection.left_out, only)
-    if any(row.get("holds") is False for row in judged):
+        record(options.out, options.data, pairs, selection.left_out, only, options.engine)
+    if any(row.get("holds") is False for row in bands):
         raise SystemExit(1)
 
 

@@ -177,6 +177,36 @@ def test_options_of_a_row(rows, identifier, expected) -> None:
     assert {name: found[name] for name in expected} == expected
 
 
+SCRIPT = (
+    "if [[ $TP -eq 8 ]]; then ; MAX_RUNNING_REQUESTS=128 ; MEM_FRAC_STATIC=0.82 ; else ; "
+    "MAX_RUNNING_REQUESTS=32 ; MEM_FRAC_STATIC=0.95 ; fi ; python3 -m sglang.launch_server "
+    "--max-running-requests $MAX_RUNNING_REQUESTS --mem-fraction-static $MEM_FRAC_STATIC "
+    "--chunked-prefill-size 32768 --cuda-graph-max-bs 256 --attention-backend trtllm_mla"
+)
+
+
+def test_options_of_a_server_of_sglang(rows) -> None:
+    row = rows[0] | {"engine": "sglang", "version": "0.5.9", "tp": "8.0", "flags": SCRIPT}
+    found = options_of(row)
+    expected = {
+        **{"engine": "sglang", "max_running_requests": 128, "mem_fraction_static": 0.82},
+        **{"chunked_prefill_size": 32768, "max_cudagraph_capture_size": 256, "page_size": 64},
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert not {"max_num_batched_tokens", "block_size", "async_scheduling"} & set(found)
+    assert "max_running_requests" not in options_of(row | {"flags": ""})
+    with pytest.raises(ValueError, match="no value in the script for 4"):
+        options_of(row | {"tp": "4.0"})
+
+
+def test_a_model_under_two_names_is_measured_once(rows) -> None:
+    one = rows[0] | {"engine": "sglang", "version": "0.5.9", "model": "deepseek-ai/DeepSeek-R1"}
+    table = pd.DataFrame([one, one | {"model": "deepseek-ai/DeepSeek-V3", "id": "again"}])
+    assert len(_points.select(table, "sglang").rows) == 1
+    assert len(_points.select(table.assign(version=""), "sglang").rows) == 0
+    assert len(_points.select(table).rows) == 0
+
+
 def test_every_row_has_options_that_kvsim_knows(rows) -> None:
     for row in rows:
         Config.build(**options_of(row))
@@ -409,6 +439,14 @@ def test_the_table_in_the_docs_is_that_of_the_record() -> None:
     text = (VALIDATION.parent / "validation.md").read_text(encoding="utf-8")
     for line in markdown(record["groups"]).splitlines():
         assert line in text.splitlines()
+
+
+def test_the_table_of_sglang_in_the_docs_is_that_of_its_record() -> None:
+    record = json.loads((VALIDATION / "validate_points_sglang.json").read_text(encoding="utf-8"))
+    text = (VALIDATION.parent / "validation.md").read_text(encoding="utf-8")
+    for line in markdown(record["groups"], "all").splitlines():
+        assert line in text.splitlines()
+    assert record["bands"] == []
 
 
 def test_what_is_claimed_of_a_model_is_what_the_record_shows() -> None:
