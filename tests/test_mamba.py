@@ -23,7 +23,7 @@ from kvsim.rules.mamba import (
     states_to_admit,
     states_to_grow,
 )
-from kvsim.rules.paged import need_to_admit
+from kvsim.rules.paged import need_to_admit, need_to_grow, num_slots
 from kvsim.rules.partial_keys import copy_own, name_part
 from kvsim.rules.pool import append_blocks, cache, forget
 from kvsim.rules.prefix import find_inside, find_window
@@ -228,6 +228,9 @@ def test_states_take_no_slots_to_look_ahead():
     table = kv.holdings[one.holding].tables[0]
     assert states_to_grow(kv, one, kv.groups[0], table, BLOCK) == 0
     assert states_to_grow(kv, one, kv.groups[0], table, BLOCK + 1) == 1
+    # The blocks of attention for what is looked ahead are there; no state is taken for it.
+    assert num_slots(kv, one, BLOCK) > BLOCK
+    assert need_to_grow(kv, one, kv.holdings[one.holding], BLOCK) == 0
 
 
 def test_a_copy_takes_a_block_of_its_own():
