@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.kv.radix_check import free_pages, next_pages
+from kvsim.kv.radix_check import free_pages, next_pages, under_way
 from kvsim.records.radix import WRITE_BACK
+from kvsim.records.record import NONE
 
 if TYPE_CHECKING:
     from kvsim.kv.radix_check import Seen, TreeView
@@ -48,17 +49,13 @@ def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
 
 def check_copies(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
     """Recount what copies under way hold, and look at the queue of those that may go."""
-    tree, size = state.kv.radix, state.kv.radix.most_copies
+    tree = state.kv.radix
     pending, held = set(), dict.fromkeys([node.place for node in nodes], 0)
-    for rows, first, count in (
-        (tree.backups, tree.first_backup, tree.num_backups),
-        (tree.loads, tree.first_load, tree.num_loads),
-    ):
-        for k in range(count):
-            copy = rows[(first + k) % size]
+    for copies, is_backup in ((tree.backups, True), (tree.loads, False)):
+        for copy in under_way(copies):
             at = copy.node
             while at and seen.rows[at].start >= copy.start:
-                if rows is tree.backups:
+                if is_backup:
                     pending.add(at)
                 else:
                     held[at] += 1
@@ -71,17 +68,17 @@ def check_copies(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         ):
             raise RuntimeError("invariant 3: a copy under way is miscounted")
     queued: list[int] = []
-    k, before = tree.queue_first, 0
-    while k and len(queued) <= len(nodes):
-        if tree.nodes[k].queue_previous != before:
+    k, before = tree.queued.head, NONE
+    while k != NONE and len(queued) <= len(nodes):
+        if tree.queued_places[k].previous != before:
             raise RuntimeError("the queue of copies is wrong")
         queued.append(k)
-        before, k = k, tree.nodes[k].queue_next
+        before, k = k, tree.queued_places[k].next
     marked = [node.place for node in nodes if tree.nodes[node.place].is_queued]
     on_both = {
         node.place for node in nodes if tree.nodes[node.place].has_copy and not node.on_host_only
     }
     # What is being loaded joins when it is there.
-    in_place = tree.write_policy == WRITE_BACK and tree.num_loads == 0
+    in_place = tree.write_policy == WRITE_BACK and tree.loads.count == 0
     if sorted(queued) != sorted(marked) or (in_place and not on_both <= set(queued)):
         raise RuntimeError("a node with a copy is not in the queue")

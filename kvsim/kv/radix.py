@@ -17,6 +17,7 @@ from kvsim.kv.radix_check import TreeView, check_tree
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.kv.window_check import check_windows
 from kvsim.records.kv import KV, RADIX
+from kvsim.records.queue import Neighbours
 from kvsim.records.radix import Chain, Copy, Link, Node, Piece, Rank, WritePolicy
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def lay_out_windows(tree: Radix, memory: Memory, window: int, num_pages: int) ->
     tree.window_pages.page_size = tree.pages.page_size
     lay_out_pages(tree.window_pages, memory, 1, num_pages)
     tree.window, tree.windows = window, memory.ints(tree.pages.num_pages + 1)
+    tree.recent_places = memory.room(Neighbours, tree.pages.num_pages + 2)
 
 
 def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> None:
@@ -172,10 +174,11 @@ def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> No
     tree.write_policy = policy
     tree.host_pieces = memory.room(Piece, num_pages * tree.pages.page_size)
     tree.nodes = memory.room(Node, most + 2)
+    tree.queued_places = memory.room(Neighbours, most + 2)
     tree.host_leaves.heap = memory.ints(most + 3)
-    tree.most_copies = tree.pages.num_pages + 1
-    tree.backups = memory.room(Copy, tree.most_copies)
-    tree.loads = memory.room(Copy, tree.most_copies)
+    for copies in (tree.backups, tree.loads):
+        copies.most = tree.pages.num_pages + 1
+        copies.rows = memory.room(Copy, copies.most)
 
 
 def lay_out_tree(tree: Radix, memory: Memory, num_pages: int, page_size: int) -> None:

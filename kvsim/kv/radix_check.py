@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvsim.records.engine import Replica
-    from kvsim.records.radix import Pages, Radix
+    from kvsim.records.radix import Copies, Copy, Pages, Radix
 
 
 class Seen(NamedTuple):
@@ -179,12 +179,15 @@ def check_tree(state: Replica) -> list[Seen]:
     return nodes
 
 
+def under_way(copies: Copies) -> list[Copy]:
+    """Return the copies in one direction, in their order."""
+    places = range(copies.first, copies.first + copies.count)
+    return [copies.rows[place % copies.most] for place in places]
+
+
 def nodes_of_copies(tree: Radix) -> list[int]:
     """Return the nodes that copies under way hold."""
-    size = tree.most_copies
-    found = [tree.backups[(tree.first_backup + k) % size].node for k in range(tree.num_backups)]
-    found += [tree.loads[(tree.first_load + k) % size].node for k in range(tree.num_loads)]
-    return found
+    return [copy.node for copy in under_way(tree.backups) + under_way(tree.loads)]
 
 
 def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:

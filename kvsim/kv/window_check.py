@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.kv.radix_check import free_pages, holders
+from kvsim.records.record import NONE
 
 if TYPE_CHECKING:
     from kvsim.kv.radix_check import Seen, TreeView
@@ -73,14 +74,14 @@ def check_recent(state: Replica, nodes: list[Seen]) -> None:
     tree = state.kv.radix
     forth: list[int] = []
     back: list[int] = []
-    k = tree.newest
-    while k and len(forth) <= len(nodes):
+    k = tree.recent.head
+    while k != NONE and len(forth) <= len(nodes):
         forth.append(k)
-        k = tree.nodes[k].older
-    k = tree.oldest
-    while k and len(back) <= len(nodes):
+        k = tree.recent_places[k].next
+    k = tree.recent.tail
+    while k != NONE and len(back) <= len(nodes):
         back.append(k)
-        k = tree.nodes[k].newer
+        k = tree.recent_places[k].previous
     listed = sorted(node.place for node in nodes if not node.is_tombstone)
     if forth != back[::-1] or sorted(forth) != listed:
         raise RuntimeError("the list of nodes with window slots is wrong")

@@ -14,3 +14,11 @@ class Queue(Record):
     head: int = NONE
     tail: int = NONE
     length: int = 0
+
+
+@dataclass(slots=True)
+class Neighbours(Record):
+    """Where a record stands in a list beside the one that is threaded through it."""
+
+    next: int = NONE
+    previous: int = NONE

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.records.queue import Neighbours, Queue
 from kvsim.records.record import Record, Short
 
 
@@ -133,8 +134,6 @@ class Node(Record):
     is_tombstone: bool = False  # its sliding-window slots are gone
     num_window_locks: int = 0
     edge: int = 0  # mark of locks whose window ends here
-    newer: int = 0  # in the list of nodes with window slots
-    older: int = 0
     num_here: int = 0  # children with slots on the GPU, where there is a host tier
     on_host_only: bool = False
     has_copy: bool = False
@@ -143,8 +142,6 @@ class Node(Record):
     num_host_locks: int = 0
     is_pending: bool = False  # its copy is on the way
     is_queued: bool = False  # may lose its copy under write_back
-    queue_next: int = 0
-    queue_previous: int = 0
 
     @property
     def span(self) -> int:
@@ -171,6 +168,16 @@ class Copy(Record):
 
 
 @dataclass(slots=True)
+class Copies(Record):
+    """Copies in one direction, in a ring with room for as many as the GPU has pages, and one."""
+
+    rows: list[Copy] = field(default_factory=list)
+    most: int = 0
+    first: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
 class Radix(Record):
     """The tree, its pages, and what the last walk through it found."""
 
@@ -191,8 +198,8 @@ class Radix(Record):
     window: int = 0  # tokens that the layers with a sliding window see; 0 without such layers
     window_pages: Pages = field(default_factory=Pages)  # of those layers, a pool of their own
     windows: list[int] = field(default_factory=list)  # of each page, its page there; 0 for none
-    newest: int = 0  # of the nodes with window slots
-    oldest: int = 0
+    recent: Queue = field(default_factory=Queue)  # nodes with window slots, the last used first
+    recent_places: list[Neighbours] = field(default_factory=list)  # of each node
     window_evictable: int = 0  # tokens of these nodes
     window_protected: int = 0
     num_edges: int = 0  # marks given so far
@@ -201,15 +208,10 @@ class Radix(Record):
     host_pages: Pages = field(default_factory=Pages)
     host_pieces: list[Piece] = field(default_factory=list)
     host_leaves: Leaves = field(default_factory=Leaves)
-    queue_first: int = 0  # of nodes whose copies go first under write_back
-    queue_last: int = 0
-    most_copies: int = 0  # room in these rings
-    backups: list[Copy] = field(default_factory=list)  # under way, in their order
-    first_backup: int = 0
-    num_backups: int = 0
-    loads: list[Copy] = field(default_factory=list)
-    first_load: int = 0
-    num_loads: int = 0
+    queued: Queue = field(default_factory=Queue)  # nodes whose copies go first under write_back
+    queued_places: list[Neighbours] = field(default_factory=list)  # of each node
+    backups: Copies = field(default_factory=Copies)
+    loads: Copies = field(default_factory=Copies)
     now: float = 0.0
     copy_time: float = 0.0  # s per copy
     token_time: float = 0.0  # s per token of it

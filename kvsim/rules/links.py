@@ -39,6 +39,19 @@ def push_front(queue: Queue, rows: Sequence[Any], k: int) -> None:
     queue.length += 1
 
 
+def insert_behind(queue: Queue, rows: Sequence[Any], k: int, before: int) -> None:
+    """Put the k-th record right behind another one."""
+    if before == queue.tail:
+        append(queue, rows, k)
+        return
+    row, after = rows[k], rows[before].next
+    row.previous = before
+    row.next = after
+    rows[before].next = k
+    rows[after].previous = k
+    queue.length += 1
+
+
 def remove(queue: Queue, rows: Sequence[Any], k: int) -> None:
     """Take the k-th record out of a list, wherever it stands."""
     row = rows[k]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.radix import WRITE_BACK
+from kvsim.records.record import NONE
+from kvsim.rules.sglang.copies import begin_copy
 from kvsim.rules.sglang.host import drop_copy, leave_copies, take_copy
 from kvsim.rules.sglang.leaves import may_go, settle_leaf
 from kvsim.rules.sglang.locks import lock_path
@@ -31,10 +33,10 @@ def evict_copies(tree: Radix, num_tokens: int) -> int:
 
 def drop_queued(tree: Radix, num_tokens: int, spares_leaves: bool) -> int:
     """Drop copies of nodes on both tiers in the order of their queue; returns the tokens."""
-    k, freed = tree.queue_first, 0
-    while k != 0 and freed < num_tokens:
+    k, freed = tree.queued.head, 0
+    while k != NONE and freed < num_tokens:
         node, at = tree.nodes[k], k
-        k = node.queue_next
+        k = tree.queued_places[k].next
         if node.on_host_only:
             leave_copies(tree, at)
         elif not (
@@ -95,8 +97,7 @@ def write_through(tree: Radix, k: int) -> None:
             return
         tree.nodes[top].is_pending = True
         lock_path(tree, top)
-        copy = tree.backups[(tree.first_backup + tree.num_backups) % tree.most_copies]
-        tree.num_backups += 1
+        copy = begin_copy(tree.backups)
         copy.node = top
         copy.start = tree.nodes[top].start
         copy.time = send_out(tree, tree.nodes[top].span)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.radix import WRITE_BACK
+from kvsim.records.record import NONE
 from kvsim.rules.sglang.backup import back_up, drop_descendants, send_out
 from kvsim.rules.sglang.host import leave_device
 from kvsim.rules.sglang.leaves import settle_leaf
@@ -56,10 +57,10 @@ def evict_for(tree: Radix, num_tokens: int) -> None:
 
 def evict_windows(tree: Radix, num_tokens: int) -> None:
     """Free window slots of the nodes used longest ago, until so many are free; leaves go whole."""
-    k = tree.oldest
-    while k != 0 and tree.window_pages.num_unused_slots < num_tokens:
+    k = tree.recent.tail
+    while k != NONE and tree.window_pages.num_unused_slots < num_tokens:
         node, at = tree.nodes[k], k
-        k = node.newer
+        k = tree.recent_places[k].previous
         if node.num_window_locks > 0:
             continue
         if node.place > 0:

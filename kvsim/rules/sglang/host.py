@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.radix import WRITE_BACK
+from kvsim.rules.links import append, remove
 from kvsim.rules.sglang.leaves import leave_heap, settle_leaf
 from kvsim.rules.sglang.pages import free_whole, page_after, page_behind, return_chain, take_chain
 from kvsim.rules.sglang.pieces import copy_pieces, cut_pieces
@@ -46,29 +47,15 @@ def join_copies(tree: Radix, k: int) -> None:
     if tree.write_policy != WRITE_BACK or node.is_queued:
         return
     node.is_queued = True
-    node.queue_next = 0
-    node.queue_previous = tree.queue_last
-    if tree.queue_last == 0:
-        tree.queue_first = k
-    else:
-        tree.nodes[tree.queue_last].queue_next = k
-    tree.queue_last = k
+    append(tree.queued, tree.queued_places, k)
 
 
 def leave_copies(tree: Radix, k: int) -> None:
     """Take a node out of the queue, if it is in it."""
     node = tree.nodes[k]
-    if not node.is_queued:
-        return
-    node.is_queued = False
-    if node.queue_previous == 0:
-        tree.queue_first = node.queue_next
-    else:
-        tree.nodes[node.queue_previous].queue_next = node.queue_next
-    if node.queue_next == 0:
-        tree.queue_last = node.queue_previous
-    else:
-        tree.nodes[node.queue_next].queue_previous = node.queue_previous
+    if node.is_queued:
+        node.is_queued = False
+        remove(tree.queued, tree.queued_places, k)
 
 
 def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.rules.sglang.copies import begin_copy, end_copy, is_done
 from kvsim.rules.sglang.evict import evict_for
 from kvsim.rules.sglang.host import enter_device, join_copies
 from kvsim.rules.sglang.leaves import settle_leaf
@@ -33,8 +34,7 @@ def load_path(tree: Radix, k: int) -> int:
         tree.nodes[k].num_host_locks -= 1
         unlock_path(tree, k, 0)
         return 0
-    copy = tree.loads[(tree.first_load + tree.num_loads) % tree.most_copies]
-    tree.num_loads += 1
+    copy = begin_copy(tree.loads)
     copy.node = k
     copy.start = tree.nodes[k].start
     copy.top = tree.nodes[k].end - num_tokens
@@ -63,19 +63,15 @@ def num_host_tokens(tree: Radix, k: int) -> int:
 def see_copies_done(tree: Radix, now: float) -> None:
     """Let go of what copies held that are done by now, all to the host before those from it."""
     tree.now = now
-    while tree.num_backups > 0 and tree.backups[tree.first_backup].time <= now:
-        copy = tree.backups[tree.first_backup]
-        tree.first_backup = (tree.first_backup + 1) % tree.most_copies
-        tree.num_backups -= 1
+    while is_done(tree.backups, now):
+        copy = end_copy(tree.backups)
         at = copy.node
         while at != 0 and tree.nodes[at].start >= copy.start:
             tree.nodes[at].is_pending = False
             at = tree.nodes[at].parent
         unlock_path(tree, copy.node, 0)
-    while tree.num_loads > 0 and tree.loads[tree.first_load].time <= now:
-        copy = tree.loads[tree.first_load]
-        tree.first_load = (tree.first_load + 1) % tree.most_copies
-        tree.num_loads -= 1
+    while is_done(tree.loads, now):
+        copy = end_copy(tree.loads)
         at = copy.node
         while at != 0 and tree.nodes[at].start >= copy.top:
             join_copies(tree, at)

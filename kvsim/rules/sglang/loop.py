@@ -134,7 +134,7 @@ def rest(state: Replica) -> None:
     rejected.
     """
     scheduler, tree = state.sglang, state.kv.radix
-    if tree.num_backups + tree.num_loads > 0:  # they hold what the head may need
+    if tree.backups.count + tree.loads.count > 0:  # they hold what the head may need
         tree.held_until = max(tree.held_until, tree.out_free, tree.in_free)
         see_copies_done(tree, tree.held_until)
     elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:

@@ -4,41 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.record import NONE
+from kvsim.rules.links import insert_behind, push_front, remove
+
 if TYPE_CHECKING:
     from kvsim.records.radix import Radix
 
 
 def join_recent(tree: Radix, k: int, newer: int) -> None:
-    """Put a node right behind another one, or to the front if that is 0."""
-    node = tree.nodes[k]
-    node.newer = newer
-    node.older = tree.newest if newer == 0 else tree.nodes[newer].older
-    if newer == 0:
-        tree.newest = k
+    """Put a node right behind another one, or to the front if there is none."""
+    if newer == NONE:
+        push_front(tree.recent, tree.recent_places, k)
     else:
-        tree.nodes[newer].older = k
-    if node.older == 0:
-        tree.oldest = k
-    else:
-        tree.nodes[node.older].newer = k
+        insert_behind(tree.recent, tree.recent_places, k, newer)
 
 
 def leave_recent(tree: Radix, k: int) -> None:
     """Take a node out."""
-    node = tree.nodes[k]
-    if node.newer == 0:
-        tree.newest = node.older
-    else:
-        tree.nodes[node.newer].older = node.older
-    if node.older == 0:
-        tree.oldest = node.newer
-    else:
-        tree.nodes[node.older].newer = node.newer
+    remove(tree.recent, tree.recent_places, k)
 
 
 def refresh_recent(tree: Radix, k: int) -> None:
     """Bring the window before the end of a node to the front, the end first."""
-    passed, newer = 0, 0
+    passed, newer = 0, NONE
     while k != 0 and passed < tree.window + tree.pages.page_size:
         node = tree.nodes[k]
         if not node.is_tombstone:

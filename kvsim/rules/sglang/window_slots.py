@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.record import NONE
 from kvsim.rules.sglang.pages import free_windows
 from kvsim.rules.sglang.recent import join_recent, leave_recent
 
@@ -23,7 +24,7 @@ def gain_windows(tree: Radix, k: int) -> None:
         tree.window_evictable += node.span
     else:
         tree.window_protected += node.span
-    join_recent(tree, k, 0)
+    join_recent(tree, k, NONE)
 
 
 def lose_windows(tree: Radix, k: int) -> None:
