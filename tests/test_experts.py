@@ -12,7 +12,7 @@ import kvsim
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.budget.lora import lora_bytes
 from kvsim.catalog import get_gpu, get_model
-from kvsim.cost.efficiency import efficiency_of, measured_card
+from kvsim.cost.efficiency import basis_of, efficiency_of, measured_card
 from kvsim.cost.experts import FEW_EXPERTS, choice_probabilities, routing
 from kvsim.cost.model import CostConfig
 from kvsim.cost.roofline import RooflineCost
@@ -278,6 +278,38 @@ def test_cards_without_measurements_take_the_nearest_ones(gpu: str, card: str) -
     assert {"16-bit", "fp8-block", "mxfp4", "int4"} <= set(rate.experts)
     assert all(0 < share.weights < 1.1 for share in rate.experts.values())
     assert math.isfinite(rate.latent_attention)
+
+
+def test_a_card_of_simple_tests_takes_the_h100s_constants_as_these_compare() -> None:
+    """The ratios are those of the guide's figures to the catalog's peaks, on both cards."""
+    mine, other = get_gpu("mi300x"), get_gpu("h100-sxm")
+
+    def ratio(measured: float, peak: float, theirs: float, their_peak: float) -> float:
+        return measured / peak / (theirs / their_peak)
+
+    mi300x, h100 = efficiency_of("mi300x"), efficiency_of("h100-sxm")
+    rates = mine.fp8_flops_per_s, other.fp8_flops_per_s
+    gemm = ratio(1159.54, rates[0], 1351.4, rates[1])
+    memory = ratio(
+        4.09, mine.memory_bandwidth_bytes_per_s, 2.97, other.memory_bandwidth_bytes_per_s
+    )
+    attention = ratio(328.6, mine.bf16_flops_per_s, 327.9, other.bf16_flops_per_s)
+    link = ratio(316.82, mine.nvlink_bytes_per_s, 478.87, other.nvlink_bytes_per_s)
+    for expected, of in (
+        (gemm, lambda e: e.gemm),
+        (gemm, lambda e: e.experts["fp8-block"].gemm),
+        (gemm, lambda e: e.gemms["fp8-block"].gemm),
+        (memory, lambda e: e.weights),
+        (memory, lambda e: e.experts["16-bit"].activations),
+        (attention, lambda e: e.prefill_attention_8bit),
+        (link, lambda e: e.link_ring),
+        (0.07 / 0.04, lambda e: e.all_reduce),
+        (1.0, lambda e: e.layer_launch),
+    ):
+        assert of(mi300x) / of(h100) == pytest.approx(expected, rel=2e-3)
+    assert efficiency_of("mi325x") == mi300x
+    assert "scaled as simple tests of it say" in basis_of("mi300x")
+    assert "simple tests" not in basis_of("rtx-4090")
 
 
 def test_constants_by_format_are_read_and_checked(tmp_path) -> None:

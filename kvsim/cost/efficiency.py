@@ -2,7 +2,7 @@
 
 They stand in ``efficiency.toml`` with the error of each fit; ``python -m experiments.calibrate``
 makes them. Cards without measurements take the fractions of the nearest generation that has some,
-of their own peaks.
+of their own peaks, scaled where simple tests of them were timed (:mod:`kvsim.cost.relative`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from kvsim.cost.relative import ratios_of, scaled
 from kvsim.errors import unknown_name
 
 TABLE = Path(__file__).with_name("efficiency.toml")
@@ -194,8 +195,12 @@ def basis_of(gpu_name: str) -> str:
     card = measured_card(gpu_name)
     errors = read_table()[card].get("errors")
     if card != card_of(gpu_name):
+        simple = (
+            "" if ratios_of(card_of(gpu_name)) is None else ", scaled as simple tests of it say"
+        )
         return (
             f"no kernels of {gpu_name} were measured: the {card.upper()}'s fractions of its peaks"
+            f"{simple}"
         )
     if errors is None:
         return f"declared for the {card}, of no kernels"
@@ -230,7 +235,8 @@ def efficiency_of(gpu_name: str) -> Efficiency:
     for name, kind in NESTED.items():
         formats = default[name] | given.get(name, {})
         values[name] = {key: kind(**shares) for key, shares in formats.items()}
-    return Efficiency(**values)
+    ratios = ratios_of(card_of(gpu_name))
+    return Efficiency(**values) if ratios is None else scaled(Efficiency(**values), ratios)
 
 
 def measured_card(gpu_name: str) -> str:
