@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from experiments import (
     _fleet_b3,
     _fleet_b7,
     _fleet_b10,
+    _fleet_b11,
     _fleet_b15,
-    _fleet_loop,
+    _fleet_b16,
     _rounds,
     fleet,
 )
@@ -147,30 +149,8 @@ def test_the_misses_of_llm_ds_routers_are_those_that_are_told(sample_data) -> No
     assert missed == ["order of output tokens/s", "estimated: output tokens/s"]
 
 
-def test_a_turn_waits_for_the_one_before_it() -> None:
-    previous = _fleet_loop.before(np.array([0, 1, 0, 0]))
-    assert previous == [-1, -1, 0, 2]
-    starts = _fleet_loop.starts(previous, np.array([3.0, 9.0, 4.0, 1.0]))
-    assert starts.tolist() == [0.0, 0.0, 3.0, 7.0]
-
-
-def test_a_closed_loop_settles_where_every_turn_lasts_as_long_as_in_an_idle_fleet() -> None:
-    trace = Trace.from_arrays([0.0] * 6, [8] * 6, [5] * 6, session_id=[0, 0, 0, 1, 1, 1])
-    loop = _fleet_loop.closed_loop(
-        trace,
-        model="llama-3-8b",
-        gpu="a100-80gb",
-        data_parallel_size=2,
-        cost_model="constant+seconds=1",
-        async_scheduling=False,
-        rounds=16,
-    )
-    assert loop.seconds == pytest.approx(15.0, abs=0.1)  # three turns of five steps
-    assert loop.off < 0.1
-
-
 def test_conversations_about_code_are_as_long_as_told() -> None:
-    trace = _fleet_b10.code_generation(200)
+    trace = _fleet_b10.code_generation(200, 0)
     turns = np.bincount(trace.session_id)
     assert turns.min() >= 2
     assert turns.max() <= 20
@@ -179,6 +159,43 @@ def test_conversations_about_code_are_as_long_as_told() -> None:
     second = trace.segments_of(1)
     assert second[:2] == trace.segments_of(0)
     assert second[2].content_id == trace.output_content_id[0]  # the answer is part of it
+
+
+def test_prompts_of_long_answers_come_three_times_in_turn() -> None:
+    trace = _fleet_b10.reasoning(500, 0)
+    assert len(trace) == 1500
+    assert trace.segments_of(500) == trace.segments_of(0)
+    assert trace.num_prompt_tokens.mean() == pytest.approx(1250, rel=0.05)
+    assert trace.num_output_tokens.mean() == pytest.approx(8000, rel=0.1)
+
+
+def test_a_trace_like_another_has_its_means_and_shares_what_it_shared() -> None:
+    segments = [[(1, 0, 1000)], [(1, 0, 1000), (2, 0, 1000)]]
+    trace = Trace.from_arrays([0.0, 100.0], [1000, 2000], [100, 300], segments=segments)
+    alike = _fleet_b11.like_tool_calls(trace, 0.5)
+    assert alike.arrival_time.tolist() == [0.0, 50.0, 50.0, 100.0]
+    means = [trace.num_prompt_tokens.mean(), trace.num_output_tokens.mean()]
+    asked, told = (like / was for was, like in zip(means, _fleet_b11.MEANS, strict=True))
+    assert alike.num_prompt_tokens.mean() == pytest.approx(1500 * asked, rel=0.01)
+    assert alike.num_output_tokens.mean() == pytest.approx(200 * told, rel=0.01)
+    own = [{s.content_id for s in alike.segments_of(row)} for row in range(4)]
+    assert own[0] | own[3] == {1, 2}  # of the conversation itself
+    assert not (own[0] | own[3]) & (own[1] | own[2])
+
+
+def test_gaps_of_a_request_are_those_between_its_tokens() -> None:
+    """Steps of one second but two of three: the prompts of the other requests."""
+    times = {"start_time": [0, 1, 2, 5, 6, 7], "duration": [1, 1, 3, 1, 1, 3]}
+    steps = np.zeros(6, dtype=[("replica", int), ("start_time", float), ("duration", float)])
+    for name, values in times.items():
+        steps[name] = values
+    requests = np.zeros(
+        2, dtype=[("replica", int), ("first_token_time", float), ("finish_time", float)]
+    )
+    requests["first_token_time"], requests["finish_time"] = [1, 5], [7, 7]
+    found = _fleet_b16.p99_gaps(SimpleNamespace(steps=steps, requests=requests))
+    gaps = [[1, 3, 1, 1], [1, 1]]
+    assert found.tolist() == [np.percentile(one, 99) for one in gaps]
 
 
 def test_a_cut_prompt_keeps_its_beginning() -> None:
