@@ -198,13 +198,13 @@ def test_gaps_of_a_request_are_those_between_its_tokens() -> None:
     assert found.tolist() == [np.percentile(one, 99) for one in gaps]
 
 
-def test_a_cut_prompt_keeps_its_beginning() -> None:
-    segments = [[(1, 0, 30), (2, 0, 30)], [(1, 0, 10)]]
-    trace = Trace.from_arrays([0.0, 1.0], [60, 10], [1, 1], segments=segments)
-    cut = _fleet_b15.cut(trace, 40)
-    assert cut.num_prompt_tokens.tolist() == [40, 10]
-    assert cut.segments_of(0) == [(1, 0, 30), (2, 0, 10)]
-    assert cut.segments_of(1) == [(1, 0, 10)]
+def test_short_prompts_are_kept_whole() -> None:
+    segments = [[(1, 0, 30), (2, 0, 30)], [(1, 0, 10)], [(3, 0, 40)]]
+    trace = Trace.from_arrays([0.0, 1.0, 2.0], [60, 10, 40], [1, 2, 3], segments=segments)
+    short = _fleet_b15.short_ones(trace, 40)
+    assert short.arrival_time.tolist() == [1.0, 2.0]
+    assert short.num_output_tokens.tolist() == [2, 3]
+    assert [short.segments_of(row) for row in (0, 1)] == segments[1:]
 
 
 def test_bars_that_were_not_run_again_are_kept(tmp_path) -> None:
