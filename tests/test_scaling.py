@@ -12,10 +12,12 @@ from strategies import examples, traces
 
 import kvsim
 import workloads
-from kvsim.fleet.autoscaler import Load, PoolLoad, make_autoscaler
+from kvsim.fleet.autoscaler import Autoscaler, Load, PoolLoad, make_autoscaler
+from kvsim.fleet.autoscalers.dynamo_throughput import sustained_rate
 from kvsim.fleet.autoscalers.hpa import recommend
 from kvsim.fleet.motion import perfect_replica_hours
 from kvsim.fleet.router import ROUTERS
+from kvsim.fleet.traffic import Traffic, traffic_between
 from kvsim.report import plot
 from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.testing import equal_tables
@@ -310,6 +312,59 @@ def test_dynamo_sla_looks_at_what_a_prompt_would_wait() -> None:
     assert asked(load(10), load(10)) == 1
     assert asked(load(0, running=6)) == 2  # steps of 60 ms
     assert asked(load(0, running=3), load(0)) == 2  # 60 ms with one fewer
+
+
+def needed(planner: Autoscaler, now: float, *sent: float, hits: float = 0.0) -> int:
+    """Ask about prompts of 100 tokens, a second each, and 10 tokens of output."""
+    table = np.zeros(len(sent), REQUESTS)
+    table["num_prompt_tokens"], table["num_output_tokens"] = 100, 10
+    table["num_cached_tokens"] = 100 * hits
+    table["finish_time"] = now
+    found = PoolLoad(
+        *(now, [busy(), busy()], 0, 0, 1600, 16, 100.0, lambda number, _: 0.01 * number),
+        max_num_seqs=256,
+        traffic=lambda seconds: traffic_between(np.array(sent), table, now - seconds, now),
+    )
+    return planner.desired(found)
+
+
+def test_dynamo_throughput_divides_requests_by_what_a_replica_sustains() -> None:
+    """Five decode at once within 50 ms, so 10 tokens take 0.1 s of a replica, a prompt 1 s."""
+    planner = make_autoscaler("dynamo-throughput+interval=10")
+    times = [10.0 + k for k in range(1, 11)]
+    assert needed(planner, 20.0, *times) == 2  # 1 a second, 0.909 by one
+    assert needed(planner, 20.0, *times[:9]) == 1
+    assert needed(planner, 20.0, *times, hits=0.5) == 1  # 0.6 s each
+    assert needed(planner, 20.0, *times, *times) == 3
+    assert needed(planner, 40.0, *times) == 2  # nobody came: as many as there are
+    slow = sustained_rate(
+        PoolLoad(0.0, [], 0, 0, 315, 16, 100.0, lambda *_: 9.0, max_num_seqs=9),
+        Traffic(1, 100.0, 10.0, 0.0),
+        itl=9.0,
+    )
+    assert slow == pytest.approx(1 / (1 + 10 * 9.0 / 3))  # three contexts of 105 fit
+
+
+def test_dynamo_sla_keeps_what_throughput_says() -> None:
+    """Nothing waits, so load alone lets one go; 30 requests in 10 s need four."""
+    planner = make_autoscaler("dynamo-sla+ttft=9+throughput-interval=10")
+    times = [k / 3 for k in range(1, 31)]
+    assert needed(planner, 5.0, *times) == 1  # not asked yet
+    assert needed(planner, 10.0, *times) == 4
+    assert needed(planner, 15.0, *times) == 4
+    assert needed(planner, 20.0, *times) == 4  # nobody came since: still the last that is known
+    assert needed(planner, 30.0, *times, 25.0) == 1
+
+
+def test_a_pool_grows_by_its_traffic() -> None:
+    """Twenty steps of a second for 32 at once: 1.6 a second, of five; none has ended by 20 s."""
+    trace = workloads.fixed(prompt=16, output=20, num_requests=200, request_rate=5.0)
+    planner = "dynamo-throughput+interval=5+itl=2"
+    result = kvsim.simulate(trace, autoscaler=planner, max_num_seqs=32, **SECONDS)
+    changes = result.summary["scaling"]["timeline"]
+    assert {one["ready"] for one in changes if one["time"] < 20} == {1}
+    assert {one["starting"] for one in changes if one["time"] == 20} == {1, 2, 3}
+    assert result.summary["completed"] == 200
 
 
 def test_a_day_has_a_peak_at_noon_and_keeps_its_rate() -> None:

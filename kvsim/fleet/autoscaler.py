@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.fleet.traffic import Traffic
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
@@ -16,6 +17,12 @@ def no_time(num_requests: int, num_tokens: int) -> float:
     """Price no step."""
     del num_requests, num_tokens
     return 0.0
+
+
+def no_traffic(seconds: float) -> Traffic:
+    """Know of no request."""
+    del seconds
+    return Traffic()
 
 
 class Load(NamedTuple):
@@ -50,6 +57,8 @@ class PoolLoad:
     block_size : tokens per block
     prefill_rate : prompt tokens per second of a full step
     step_time : seconds of a step in which so many requests decode, each with so many tokens before
+    max_num_seqs : requests of one replica's step
+    traffic : of the last so many seconds
     """
 
     now: float
@@ -60,6 +69,8 @@ class PoolLoad:
     block_size: int
     prefill_rate: float = 0.0
     step_time: Callable[[int, int], float] = no_time
+    max_num_seqs: int = 1
+    traffic: Callable[[float], Traffic] = no_traffic
 
     @property
     def num_replicas(self) -> int:

@@ -112,6 +112,7 @@ def set_in_motion(
         lifecycle,
         autoscaler or Constant(len(pool.members)),
         num_unplaced=lambda: len(fleet.unplaced),
+        sent_time=lambda: fleet.clients.sent_time,
         is_done=lambda: fleet.is_done,
         end_time=world.now + config.horizon,
     )

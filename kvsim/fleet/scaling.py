@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 from kvsim.fleet.autoscaler import Load, PoolLoad
 from kvsim.fleet.facts import decode_timer, prefill_timer
 from kvsim.fleet.member import Life
+from kvsim.fleet.traffic import traffic_between
 from kvsim.fleet.world import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from kvsim.fleet.autoscaler import Autoscaler
     from kvsim.fleet.lifecycle import Lifecycle
     from kvsim.fleet.member import Member
     from kvsim.fleet.pool import Pool
+    from kvsim.fleet.traffic import Traffic
     from kvsim.fleet.world import Process, World
 
 
@@ -29,6 +34,7 @@ class Scaling:
     lifecycle : of its replicas
     autoscaler : who says how many there shall be; None only lets those go that have drained
     num_unplaced : tells how many requests wait for a replica that is ready
+    sent_time : tells when each request was sent, NaN for not yet
     is_done : tells whether all requests have ended
     end_time : when replicas stop, whatever they have in hand, seconds
     """
@@ -41,12 +47,13 @@ class Scaling:
         autoscaler: Autoscaler,
         *,
         num_unplaced: Callable[[], int],
+        sent_time: Callable[[], NDArray[np.float64]],
         is_done: Callable[[], bool],
         end_time: float,
     ) -> None:
         self._world, self._pool, self._lifecycle = world, pool, lifecycle
         self._autoscaler = autoscaler
-        self._num_unplaced = num_unplaced
+        self._num_unplaced, self._sent_time = num_unplaced, sent_time
         self._is_done = is_done
         self._end_time = end_time
         setup = pool.setup
@@ -80,7 +87,13 @@ class Scaling:
             kv.block_size,
             self._prefill_rate,
             self._step_time,
+            self._pool.setup.scheduler_config.max_num_seqs,
+            self._traffic,
         )
+
+    def _traffic(self, seconds: float) -> Traffic:
+        now = self._world.now
+        return traffic_between(self._sent_time(), self._pool.table, now - seconds, now)
 
     def _load(self, member: Member) -> Load:
         waiting, running, usage = member.replica.load()

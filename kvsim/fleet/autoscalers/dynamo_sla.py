@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
-from kvsim.fleet.parameters import Limit, Share  # noqa: TC001 - read when one is made
+from kvsim.fleet.autoscalers.dynamo_throughput import replicas_for
+from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
 
 
 @AUTOSCALERS.register("dynamo-sla")
@@ -12,7 +13,9 @@ class LatencyPlanner(Autoscaler):
 
     A prompt's estimate is what is queued before it at the rate of full steps, and its own time.
     One less only if with the queues of one fewer every replica keeps ``headroom`` of what the
-    targets leave, and KV fits. Nothing is decided while a replica is starting.
+    targets leave, and KV fits. Nothing is decided while a replica is starting. With
+    ``throughput_interval`` there are never fewer than ``dynamo-throughput`` says, which is asked as
+    often.
 
     Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e, target ``sla``.
 
@@ -20,14 +23,29 @@ class LatencyPlanner(Autoscaler):
     ----------
     ttft, itl : targets, seconds
     headroom : share of a target that may be used with one fewer
+    throughput_interval : seconds; 0 for never
     """
 
     interval = 5.0
 
-    def __init__(self, *, ttft: Limit = 1.5, itl: Limit = 0.05, headroom: Share = 0.8) -> None:
+    def __init__(
+        self,
+        *,
+        ttft: Limit = 1.5,
+        itl: Limit = 0.05,
+        headroom: Share = 0.8,
+        throughput_interval: Delay = 0.0,
+    ) -> None:
         self._ttft, self._itl, self._headroom = ttft, itl, headroom
+        self._every, self._asked, self._floor = throughput_interval, 0.0, 0
 
     def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+        if self._every and pool.now >= self._asked + self._every:
+            self._asked = pool.now
+            self._floor = replicas_for(pool, self._every, self._itl) or self._floor
+        return max(self._by_load(pool), self._floor)
+
+    def _by_load(self, pool: PoolLoad) -> int:
         number = pool.num_replicas
         if pool.num_starting:
             return number

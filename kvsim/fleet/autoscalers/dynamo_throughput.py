@@ -1,0 +1,60 @@
+"""Dynamo's planner, throughput mode."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
+from kvsim.fleet.parameters import Limit  # noqa: TC001 - read when one is made
+
+if TYPE_CHECKING:
+    from kvsim.fleet.traffic import Traffic
+
+
+@AUTOSCALERS.register("dynamo-throughput")
+class ThroughputPlanner(Autoscaler):
+    """As many as the last interval's requests need at the rate that a replica sustains.
+
+    A request takes the time of what is not cached of its prompt, at the rate of full steps, and its
+    share of decode steps, of the most requests whose steps keep ``itl`` and whose KV fits, halfway
+    through their outputs. The next interval is taken to be like the last one.
+
+    Source: components/src/dynamo/planner/core/throughput_scaling.py at 0c9050c9, aggregated
+    replicas, predictor ``constant``; a replica's rate is by the run's own step times.
+
+    Parameters
+    ----------
+    itl : target, seconds
+    """
+
+    interval = 180.0
+
+    def __init__(self, *, itl: Limit = 0.05) -> None:
+        self._itl = itl
+
+    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+        return replicas_for(pool, self.interval, self._itl) or pool.num_replicas
+
+
+def replicas_for(pool: PoolLoad, interval: float, itl: float) -> int:
+    """Return how many replicas the requests of the last so many seconds need.
+
+    0 if none came, or none was answered: then it cannot be told.
+    """
+    traffic = pool.traffic(interval)
+    if not traffic.num_requests or not traffic.output_tokens:
+        return 0
+    return math.ceil(traffic.num_requests / interval / sustained_rate(pool, traffic, itl))
+
+
+def sustained_rate(pool: PoolLoad, traffic: Traffic, itl: float) -> float:
+    """Return the requests per second that a replica answers while its steps keep a target."""
+    context = max(1, round(traffic.prompt_tokens + traffic.output_tokens / 2))
+    low, high = 1, max(1, min(pool.max_num_seqs, pool.num_kv_tokens // context))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if pool.step_time(middle, context) <= itl else (low, middle - 1)
+    prompt = traffic.prompt_tokens * (1 - traffic.hit_rate) / pool.prefill_rate
+    outputs = traffic.output_tokens * pool.step_time(low, context) / low
+    return 1 / (prompt + outputs)

@@ -1,0 +1,53 @@
+"""What came to a pool, and what it was like, over some time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Traffic(NamedTuple):
+    """Requests over some time.
+
+    Attributes
+    ----------
+    num_requests : that were sent
+    prompt_tokens : of these, mean
+    output_tokens : of those that were answered, mean; 0 if none was
+    hit_rate : share of their prompts that was cached
+    """
+
+    num_requests: int = 0
+    prompt_tokens: float = 0.0
+    output_tokens: float = 0.0
+    hit_rate: float = 0.0
+
+
+def traffic_between(
+    sent_time: NDArray[np.float64], table: NDArray[Any], start: float, end: float
+) -> Traffic:
+    """Sum up the requests that were sent, and those that were answered, after start and by end.
+
+    Parameters
+    ----------
+    sent_time : of each request, seconds, NaN if it has not been sent, shape (requests,)
+    table : the requests table
+    start, end : seconds
+    """
+    sent = table["num_prompt_tokens"][(sent_time > start) & (sent_time <= end)]
+    if not len(sent):
+        return Traffic()
+    times, reasons = table["finish_time"], table["finish_reason"]
+    done = table[(times > start) & (times <= end) & (reasons == FinishReason.FINISHED)]
+    prompts = done["num_prompt_tokens"].sum()
+    return Traffic(
+        len(sent),
+        float(sent.mean()),
+        float(done["num_output_tokens"].mean()) if len(done) else 0.0,
+        float(done["num_cached_tokens"].sum() / prompts) if prompts else 0.0,
+    )
