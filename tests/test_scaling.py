@@ -227,6 +227,8 @@ def test_every_request_ends_once_whatever_fails(trace: Trace, data: st.DataObjec
                     None,
                     "rate+gpu-hours=0.0002+detection=0.1",
                     "rate+gpu-hours=0.0002+detection=0+policy=fail",
+                    "rate+gpu-hours=0.0002+detection=0.1+policy=migrate",
+                    "at+time=0.3+replica=0+detection=0.2+policy=migrate",
                     "at+time=0.3+replica=0+detection=0.2",
                 ]
             )
@@ -243,7 +245,7 @@ def test_every_request_ends_once_whatever_fails(trace: Trace, data: st.DataObjec
     assert python.summary == compiled.summary
     reasons = python.requests["finish_reason"]
     allowed = {FinishReason.FINISHED, FinishReason.REJECTED}
-    if "policy=fail" in (options["failures"] or ""):
+    if (options["failures"] or "").startswith("rate") and "policy" in options["failures"]:
         allowed.add(FinishReason.FAILED)
     assert set(reasons.tolist()) <= allowed
     done = reasons == FinishReason.FINISHED
@@ -251,6 +253,11 @@ def test_every_request_ends_once_whatever_fails(trace: Trace, data: st.DataObjec
     got = python.requests["num_output_tokens"]
     assert np.array_equal(got[done], np.minimum(trace.num_output_tokens, longest)[done])
     assert (python.requests["finish_time"][done] >= python.requests["arrival_time"][done]).all()
+    assert (python.requests["first_token_time"] <= python.requests["finish_time"])[done].all()
+    if not {FinishReason.FAILED, FinishReason.REJECTED} & set(reasons.tolist()):
+        retried = options["failures"] is not None and "migrate" not in options["failures"]
+        number = python.token_gaps["count"].sum()
+        assert number == (got - 1).sum() or (retried and number > (got - 1).sum())
 
 
 @pytest.mark.long
@@ -365,6 +372,59 @@ def test_a_pool_grows_by_its_traffic() -> None:
     assert {one["ready"] for one in changes if one["time"] < 20} == {1}
     assert {one["starting"] for one in changes if one["time"] == 20} == {1, 2, 3}
     assert result.summary["completed"] == 200
+
+
+def test_a_request_goes_on_elsewhere_with_the_tokens_it_has() -> None:
+    """A second a step: token k at k s; at 4.5 s it has four, at 6.5 s it begins to go on.
+
+    The other replica computes prompt and four tokens in one step, and gives the fifth at 7.5 s.
+    """
+    trace = Trace.from_arrays([0.0, 0.0], [10, 10], [8, 8])
+    planned = "at+time=4.5+replica=0+detection=2+policy=migrate"
+    options: dict[str, Any] = SECONDS | {
+        "data_parallel_size": 2,
+        "router": "round-robin",
+        "cold_start": 100,
+    }
+    for backend in ("python", "compiled"):
+        result = kvsim.simulate(trace, failures=planned, backend=backend, **options)
+        row, other = result.requests
+        assert (row["first_token_time"], row["finish_time"]) == (1.0, 11.0)
+        assert (row["num_output_tokens"], row["replica"]) == (8, 1)
+        assert row["first_scheduled_time"] == 0.0
+        assert other["finish_time"] == 8.0
+        scaling = result.summary["scaling"]
+        assert (scaling["num_migrations"], scaling["num_lost"]) == (1, 1)
+        assert result.summary["total_output_tokens"] == 16
+        gaps = result.token_gaps
+        assert gaps["count"].sum() == 14
+        assert gaps["count"][gaps["gap"] > 2].tolist() == [1]  # from 4 to 8 s
+
+
+def test_a_request_migrates_only_so_often() -> None:
+    trace = Trace.from_arrays([0.0] * 4, [10] * 4, [30] * 4)
+    often = "rate+gpu-hours=0.002+detection=0+policy=migrate"
+    ended = {}
+    for limit in (0, 1, 50):
+        result = kvsim.simulate(
+            trace, failures=f"{often}+limit={limit}", data_parallel_size=2, seed=3, **SECONDS
+        )
+        reasons = result.requests["finish_reason"]
+        ended[limit] = int((reasons == FinishReason.FINISHED).sum())
+        assert set(reasons) <= {FinishReason.FINISHED, FinishReason.FAILED}
+        moved = result.summary["scaling"]["num_migrations"]
+        assert moved <= 4 * limit
+        done = result.requests[reasons == FinishReason.FINISHED]
+        assert (done["num_output_tokens"] == 30).all()
+    lost = kvsim.simulate(
+        trace,
+        failures=often.replace("migrate", "fail"),
+        data_parallel_size=2,
+        seed=3,
+        **SECONDS,
+    )
+    assert ended[0] == (lost.requests["finish_reason"] == FinishReason.FINISHED).sum()
+    assert ended[0] <= ended[1] <= ended[50] == 4
 
 
 def test_a_day_has_a_peak_at_noon_and_keeps_its_rate() -> None:

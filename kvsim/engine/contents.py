@@ -36,7 +36,8 @@ class Contents:
     lists : num_prompt_tokens, max_tokens, output_content_id, priority and cache_salt, int64, one
         per request, and segment_offsets, one more; with several samples num_samples, with
         priorities id_rank, with adapters lora, with tenants their numbers, with grammars
-        ready_time or grammar_time, with recorded acceptance accepts
+        ready_time or grammar_time, with recorded acceptance accepts, where requests go from one
+        replica to another carried
     segments : the prompts' segments, shape (segments,)
     items : parts of prompts that an encoder computes, with item_offsets in the lists
     """
@@ -86,6 +87,11 @@ class Contents:
             _contents[trace] = cls(lists, segment_rows(*columns), items)
         return _contents[trace]
 
+    def for_migration(self) -> Contents:
+        """Return the same for one run, in which requests may come with tokens they have."""
+        lists: dict[str, Any] = {**self.lists, "carried": np.zeros(len(self), np.int64)}
+        return Contents(lists, self._segments, self._items)
+
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
         """Point a replica's record of the trace here."""
         lists = self.lists
@@ -95,6 +101,7 @@ class Contents:
         record.has_rates, record.has_accepts = "accept_rate" in lists, "accepts" in lists
         record.has_loras, record.has_tenants = "lora" in lists, "tenant" in lists
         record.has_stops, record.has_samples = "stop_at" in lists, "num_samples" in lists
+        record.has_carried = "carried" in lists
         for name, numbers in (("next_accept", "accepts"), ("next_draft", "drafts")):
             if numbers in lists:  # a replica's own
                 setattr(record, name, memory.ints(len(self)))

@@ -266,6 +266,10 @@ class Replica:
         """Let a request to come find so many leading tokens of KV elsewhere."""
         self.state.connector.offered[request_id] = num_tokens
 
+    def carry(self, request_id: int, num_tokens: int) -> None:
+        """Let a request to come have so many tokens of output, whose KV is to be computed."""
+        self.state.trace.carried[request_id] = num_tokens
+
     def keep(self, request_id: int) -> None:
         """Let the blocks of a request to come be held after its end, until they are read."""
         self.state.connector.keeps[request_id] = 1
@@ -472,15 +476,20 @@ class Replica:
 
     def first_tokens(self) -> dict[int, float]:
         """Return when each request that lives here got its first token, if it has one."""
+        return self._times("first_token_time")
+
+    def last_tokens(self) -> dict[int, float]:
+        """Return when each request that lives here got its last token, if it has one."""
+        return self._times("last_token_time")
+
+    def _times(self, name: str) -> dict[int, float]:
         requests = self.state.requests
         if isinstance(requests, Views):
             rows = requests.array
-            rows = rows[~np.isnan(rows["first_token_time"])]
-            ids, times = rows["request_id"].tolist(), rows["first_token_time"].tolist()
-            return dict(zip(ids, times, strict=True))
-        return {
-            r.request_id: r.first_token_time for r in requests if not math.isnan(r.first_token_time)
-        }
+            rows = rows[~np.isnan(rows[name])]
+            return dict(zip(rows["request_id"].tolist(), rows[name].tolist(), strict=True))
+        times = {r.request_id: getattr(r, name) for r in requests}
+        return {row: time for row, time in times.items() if not math.isnan(time)}
 
     @property
     def memory_map(self) -> NDArray[np.uint8]:

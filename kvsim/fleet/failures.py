@@ -17,18 +17,24 @@ if TYPE_CHECKING:
 FAILING = 0x4641494C
 
 
+Policy = Literal["retry", "migrate", "fail"]
+
+
 class Failures:
     """Failures that the user plans, or that come at a rate.
 
     Parameters
     ----------
     detection : seconds until a gateway knows; what it sends meanwhile is lost as well
-    policy : of requests in hand: ``retry`` from the beginning, or ``fail``
+    policy : of requests in hand: ``retry`` from the beginning, ``migrate``: go on elsewhere with
+        the tokens they have, or ``fail``
+    limit : how often a request migrates; the next failure it meets is its end
     """
 
-    def __init__(self, *, detection: float, policy: Literal["retry", "fail"]) -> None:
+    def __init__(self, *, detection: float, policy: Policy, limit: int) -> None:
         self.detection = detection
-        self.retries = policy == "retry"
+        self.retries, self.migrates = policy == "retry", policy == "migrate"
+        self.limit = limit
         self.rng: Generator = np.random.default_rng(0)
 
     def seed(self, seed: int) -> None:
@@ -60,7 +66,7 @@ class FailuresAtARate(Failures):
     Parameters
     ----------
     gpu_hours : between two failures of one GPU
-    detection, policy : see :class:`Failures`
+    detection, policy, limit : see :class:`Failures`
     """
 
     def __init__(
@@ -68,9 +74,10 @@ class FailuresAtARate(Failures):
         *,
         gpu_hours: Limit = 50_700.0,
         detection: Delay = 10.0,
-        policy: Literal["retry", "fail"] = "retry",
+        policy: Policy = "retry",
+        limit: Whole = 3,
     ) -> None:
-        super().__init__(detection=detection, policy=policy)
+        super().__init__(detection=detection, policy=policy, limit=limit)
         self._gpu_hours = gpu_hours
 
     def draw(self, num_gpus: int) -> float:  # noqa: D102
@@ -85,7 +92,7 @@ class PlannedFailure(Failures):
     ----------
     time : after the start of the run, seconds
     replica : its place
-    detection, policy : see :class:`Failures`
+    detection, policy, limit : see :class:`Failures`
     """
 
     def __init__(
@@ -94,9 +101,10 @@ class PlannedFailure(Failures):
         time: Delay = 60.0,
         replica: Whole = 0,
         detection: Delay = 10.0,
-        policy: Literal["retry", "fail"] = "retry",
+        policy: Policy = "retry",
+        limit: Whole = 3,
     ) -> None:
-        super().__init__(detection=detection, policy=policy)
+        super().__init__(detection=detection, policy=policy, limit=limit)
         self._time, self._place = time, replica
 
     @property

@@ -221,6 +221,8 @@ class Fleet:
     def _submit(self, member: Member, row: int, now: float) -> None:
         if self.fetches is not None and member.life is not Life.FAILED:
             self.fetches.prepare(row, member, now)
+        if self.lifecycle is not None:
+            self.lifecycle.migrations.bring(row, member)
         member.submit(row, now)
         if member.life is not Life.FAILED:
             self.drive.touch(member)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.member import Life
+from kvsim.fleet.migrations import Migrations
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Lifecycle:
         self.changes: list[Change] = []
         self.num_failures = 0
         self.num_lost = 0  # requests in hand of replicas that failed
+        self.migrations = Migrations(pool.table)
         self._show()
         self._note()
 
@@ -112,6 +114,7 @@ class Lifecycle:
             return
         now, replica = self._world.now, member.replica
         self.num_failures += 1
+        self.migrations.see(list(member.rows), replica.last_tokens())
         for row in list(member.rows):
             replica.abort(row)
         was_ready, member.life = member.life is Life.READY, Life.FAILED
@@ -137,13 +140,15 @@ class Lifecycle:
         if replaced:
             self._start_at(member.place, self._world.now)
         table = self._pool.table
-        if self._failures.retries:
-            table["finish_reason"][rows] = FinishReason.IN_FLIGHT
-            self._place_again(rows)
-        else:
-            table["finish_reason"][rows] = FinishReason.FAILED
-            table["finish_time"][rows] = self._world.now
-            self._give_up(rows)
+        again, lost = (rows, []) if self._failures.retries else ([], rows)
+        if self._failures.migrates:
+            again, lost = self.migrations.split(rows, self._failures.limit)
+            self.migrations.leave(again)
+        table["finish_reason"][lost] = FinishReason.FAILED
+        table["finish_time"][lost] = self._world.now
+        self._give_up(lost)
+        table["finish_reason"][again] = FinishReason.IN_FLIGHT
+        self._place_again(again)
         self._note()
 
     def _start_at(self, place: int, now: float) -> None:

@@ -84,6 +84,11 @@ def check_changes(config: Config, asked: PoolConfig, setup: Setup, *, apart: boo
         )
 
 
+def migrates(config: Config) -> bool:
+    """Whether requests go on elsewhere when their replica fails."""
+    return config.failures is not None and make_failures(config.failures, config.seed).migrates
+
+
 def set_in_motion(
     world: World,
     fleet: Fleet,
@@ -145,6 +150,7 @@ def describe_scaling(fleet: Fleet, pool: Pool) -> dict[str, Any]:
         "num_scaling_events": scaling.num_events,
         "num_failures": lifecycle.num_failures,
         "num_lost": lifecycle.num_lost,
+        "num_migrations": lifecycle.migrations.number,
         "peak_replicas": max(one.ready for one in lifecycle.changes),
         "gpu_hours_perfect": perfect_replica_hours(pool.table) * gpus,
         "timeline": timeline,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.fleet.gateways import Gateways
     from kvsim.fleet.member import Member
+    from kvsim.fleet.migrations import Migrations
     from kvsim.pool_config import Role
     from kvsim.results.totals import Totals
     from kvsim.trace import Trace
@@ -84,18 +85,22 @@ def collect(
     scaling: dict[str, Any] | None = None,
     kv_store: dict[str, Any] | None = None,
     flow_control: dict[str, Any] | None = None,
+    migrations: Migrations | None = None,
 ) -> Result:
     """Sum up a run whose replicas have come to their end.
 
     The first part answers the requests; those that follow work for it. ``transfers`` says what
     went from them to it, ``scaling`` what became of the number of replicas, ``kv_store`` what was
-    read from a store, ``flow_control`` who was held back before.
+    read from a store, ``flow_control`` who was held back before, ``migrations`` who was on several
+    replicas.
     """
     table = parts[0].table
     members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
     replicas = [member.replica for member in members]
     end_time = max(replica.clock for replica in replicas)
     totals = [member.settle(end_time) for member in members]
+    if migrations is not None:
+        migrations.settle({m.number: one for m, one in zip(members, totals, strict=True)})
     kv = setup.kv
     pool = Pool(kv.num_gpu_blocks, kv.num_usable_blocks, kv.block_size, kv.total_bytes)
     summary = summarize(

@@ -22,7 +22,13 @@ from kvsim.fleet.flow_control import make_flow_control
 from kvsim.fleet.gateways import Gateways, telling_routers
 from kvsim.fleet.intake import admissible_requests, new_requests
 from kvsim.fleet.member import Member
-from kvsim.fleet.motion import autoscaler_of, check_changes, describe_scaling, set_in_motion
+from kvsim.fleet.motion import (
+    autoscaler_of,
+    check_changes,
+    describe_scaling,
+    migrates,
+    set_in_motion,
+)
 from kvsim.fleet.outcome import Part, collect
 from kvsim.fleet.pool import Pool, connected
 from kvsim.fleet.router import make_routers
@@ -172,7 +178,10 @@ class Assembly:
             setup = telling_routers(setup, routers)
         reason = self._choose_backend(setup)
         self.reason = self.reason or reason
-        pool = Pool(asked.name, asked.role, setup, trace, Contents.of(trace), new_requests(trace))
+        contents = Contents.of(trace)
+        if migrates(config):
+            contents = contents.for_migration()
+        pool = Pool(asked.name, asked.role, setup, trace, contents, new_requests(trace))
         pool.places = [None] * max(num_places, asked.replicas)
         for place in range(asked.replicas):
             pool.places[place] = member = self.member(pool, place, start)
@@ -303,6 +312,7 @@ def serve_fleet(
         describe_scaling(fleet, main) if changes else None,
         None if fleet.fetches is None else fleet.fetches.describe(),
         None if fleet.admission is None else fleet.admission.describe(),
+        None if fleet.lifecycle is None else fleet.lifecycle.migrations,
     )
 
 

@@ -283,6 +283,8 @@ class Trace(Record):
     items: list[Item] = field(default_factory=list)  # that an encoder computes, by offset
     item_offsets: list[int] = field(default_factory=list)
     has_stops: bool = False  # requests say what SGLang asks beside the output's length
+    has_carried: bool = False
+    carried: list[int] = field(default_factory=list)  # tokens that another replica has generated
     stop_at: list[int] = field(default_factory=list)  # the output that is EOS, 0 for none
     ignores_eos: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # submitted, in order of arrival

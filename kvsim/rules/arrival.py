@@ -17,6 +17,8 @@ def make_request(state: Replica, request: Request, place: int) -> None:
     """Make the record of the next arrival; its output is cut at max_model_len."""
     trace = state.trace
     describe(state, request, trace.ids[trace.next])
+    if trace.has_carried:
+        request.num_tokens += trace.carried[request.request_id]
     request.place = place
     request.is_chunk = 0
     request.is_deferred = 0
