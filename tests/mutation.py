@@ -560,6 +560,7 @@ MUTANTS = [
     Mutant("sglang budget ignore_eos counts all", "rules/sglang/budget.py", "    return left * (1.0 if mine.ignores_eos else state.sglang.ratio)", "    return left * state.sglang.ratio"),
     Mutant("sglang budget a page beside each prompt", "rules/sglang/budget.py", "    scheduler.budget += num_tokens + size + max_new\n", "    scheduler.budget += num_tokens + max_new\n"),
     Mutant("sglang windows match wants a whole window", "rules/sglang/walk.py", "        if run >= tree.window:\n            tree.best = child\n", "        if run + 1 >= tree.window:\n            tree.best = child\n"),
+    Mutant("who comes from another replica has tokens", "rules/arrival.py", "        request.num_tokens += trace.carried[request.request_id]\n", "        request.num_tokens += 0\n"),
     Mutant("sglang windows a match refreshes the list", "rules/sglang/walk.py", "    touch_path(tree, tree.best)\n    if tree.window > 0:\n        refresh_recent(tree, tree.node)\n", "    touch_path(tree, tree.best)\n"),
     Mutant("sglang windows an insert refreshes the list", "rules/sglang/walk.py", "    if tree.window > 0:\n        refresh_recent(tree, tree.node)\n\n\ndef take_over", "\n\ndef take_over"),
     Mutant("sglang windows a window and a page are refreshed", "rules/sglang/recent.py", "tree.window + tree.pages.page_size:", "tree.window:"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from kvsim.trace import Trace
 H100 = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "data_parallel_size": 2}
 TOKEN = 131_072  # bytes of KV of Llama-3.1-8B
 STORES = ["peer", "mooncake+gib=2"]
+PRIVATE = ["lmcache+gib=0.005+server-gib=0.01+chunk=16", "kvbm+gib=0.005+disk-gib=0.01+decay=1"]
 
 
 def same(times: list[float], prompt: int = 8000) -> Trace:
@@ -61,6 +63,77 @@ def test_what_comes_from_disk_comes_at_the_disks_pace() -> None:
     assert result.summary["kv_store"]["bytes"] == {"disk": 8000 * TOKEN}
     expected = fabric_of("nvme-raid5x").time(8000 * TOKEN)
     assert result.requests["transfer_time"][1] == pytest.approx(expected)
+
+
+def evicting(store: str, prompts: list[int], tokens: int = 8000) -> kvsim.Result:
+    """Serve prompts one after another on one replica whose own cache holds one of them."""
+    count = len(prompts)
+    trace = Trace.from_arrays(
+        [5.0 * k for k in range(count)],
+        [tokens] * count,
+        [4] * count,
+        segments=[[(number, 0, tokens)] for number in prompts],
+    )
+    options = H100 | {"data_parallel_size": 1, "num_gpu_blocks_override": 502}
+    return kvsim.simulate(trace, **options, max_model_len=8032, kv_store=f"{store}+pull=always")
+
+
+def test_lmcache_keeps_whole_chunks_of_prompts() -> None:
+    """31 chunks of 256 tokens come back; the 64 tokens behind them and the output do not."""
+    result = evicting("lmcache", [1, 2, 1])
+    assert result.requests["num_cached_tokens"].tolist() == [0, 0, 31 * 256]
+    assert result.summary["kv_store"]["bytes"] == {"host": 31 * 256 * TOKEN}
+    link = fabric_of("lmcache").time(31 * 256 * TOKEN)
+    assert result.requests["transfer_time"][2] == pytest.approx(link)
+    coarse = evicting("lmcache+chunk=4096", [1, 2, 1])
+    assert coarse.requests["num_cached_tokens"][2] == 4096
+
+
+def test_lmcache_is_each_replicas_own_but_for_the_server() -> None:
+    alone = kvsim.simulate(same([0.0, 5.0]), **H100, kv_store="lmcache")
+    assert alone.summary["kv_store"]["num_found"] == 0
+    shared = kvsim.simulate(same([0.0, 5.0]), **H100, kv_store="lmcache+server-gib=10")
+    assert shared.summary["kv_store"]["bytes"] == {"server": 31 * 256 * TOKEN}
+    link = fabric_of("400g-ib").time(31 * 256 * TOKEN)
+    assert shared.requests["transfer_time"][1] == pytest.approx(link)
+
+
+def test_lmcache_lets_go_of_the_least_recently_used() -> None:
+    """Room for two prompts' chunks; the third drops the first, from its front."""
+    room = 62 * 256 * TOKEN / (1 << 30)
+    hits = evicting(f"lmcache+gib={room}", [1, 2, 3, 2, 3, 1]).requests["num_cached_tokens"]
+    assert hits.tolist() == [0, 0, 0, 31 * 256, 31 * 256, 0]
+    disks = f"lmcache+gib={room}+disk-gib=10"
+    back = evicting(disks, [1, 2, 3, 1])
+    assert back.summary["kv_store"]["bytes"] == {"disk": 31 * 256 * TOKEN}
+
+
+def test_kvbm_puts_on_disks_what_is_used_twice() -> None:
+    """Memory for one prompt; the first is found once, and is on disks from then on."""
+    room = 500 * 16 * TOKEN / (1 << 30)
+    store = f"kvbm+gib={room}+disk-gib=10"
+    once = evicting(store, [1, 2, 1]).summary["kv_store"]
+    assert once["num_found"] == 0
+    twice = evicting(f"kvbm+gib={2 * room}+disk-gib=10", [1, 2, 1, 3, 4, 1])
+    assert twice.requests["num_cached_tokens"].tolist() == [0, 0, 7999, 0, 0, 7999]
+    assert twice.summary["kv_store"]["bytes"] == {"host": 8000 * TOKEN, "disk": 8000 * TOKEN}
+    times = twice.requests["transfer_time"][[2, 5]]
+    assert times[0] == pytest.approx(8000 * TOKEN / 14e9)
+    assert times[1] == pytest.approx(8000 * TOKEN * (1 / 14e9 + 1 / 7e9), rel=1e-3)
+
+
+def test_frequencies_of_kvbm_double_and_decay() -> None:
+    store = make_store("kvbm+gib=1+disk-gib=1+decay=10")
+    feed = SimpleNamespace(listeners=[], entry_tokens=16)
+    store.start(feed, 1 << 20)
+    (tell,) = feed.listeners
+    tell(0.0, 0, [7, 8])
+    assert store.look_up([7, 8, 9], 0, 1.0) == [("host", "host 0", 2)]
+    assert store.look_up([7], 1, 1.0) == []
+    store.read([7], 0, 1.0)  # two
+    store.read([8], 0, 11.0)  # none left of its one: two again
+    assert [store._frequency(0, key, 12.0) for key in (7, 8)] == [1, 2]
+    assert [store._frequency(0, key, 45.0) for key in (7, 8)] == [0, 0]
 
 
 @pytest.mark.parametrize(("store", "sharers"), [("peer", 2), ("mooncake", 1)])
@@ -308,7 +381,8 @@ def test_rounds_of_chats_hit_what_a_plain_lru_would_hold(seed: int) -> None:
 @given(trace=traces(max_requests=30), data=st.data())
 def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.DataObject) -> None:
     draw = data.draw
-    store = draw(st.sampled_from(["peer", "mooncake+gib=0.02", "mooncake+gib=0.01+disk-gib=1"]))
+    names = ["peer", "mooncake+gib=0.02", "mooncake+gib=0.01+disk-gib=1", *PRIVATE]
+    store = draw(st.sampled_from(names))
     options: dict[str, Any] = {
         **H100,
         "data_parallel_size": draw(st.integers(1, 4)),

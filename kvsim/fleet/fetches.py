@@ -198,6 +198,8 @@ class Fetches:
         if fetch.has_sources:
             self._transfer_time[fetch.row] = self._world.now - fetch.start_time
             self._num_tokens += num_tokens
+            keys = fetch.keys[: fetch.num_offered // self._tokens]
+            self._store.read(keys, fetch.target.place, self._world.now)
         self._close(fetch, failed=not fetch.has_sources)
 
     def _close(self, fetch: Fetch, *, failed: bool) -> None:

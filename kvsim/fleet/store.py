@@ -69,6 +69,10 @@ class Store(ABC):
         now : seconds
         """
 
+    def read(self, keys: Sequence[int], replica: int, now: float) -> None:
+        """Learn that a replica has read the first entries of a prompt. May mutate."""
+        del keys, replica, now
+
 
 #: Factories take keyword parameters only.
 STORES: Registry[Store] = Registry("KV store", "kvsim.fleet.stores", Store, "kvsim.stores")

@@ -6,6 +6,7 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from kvsim.fleet.deliveries import Deliveries
 from kvsim.fleet.parameters import Delay, Limit, Share, Weight  # noqa: TC001 - read when made
 from kvsim.fleet.shelf import Shelf
 from kvsim.fleet.store import STORES, Portion, Store
@@ -54,18 +55,14 @@ class Mooncake(Store):
         self.event_delay = delay
         self._bytes = gib * GIB, disk_gib * GIB
         self._share = {"mark": mark, "batch": batch}
-        self._coming: list[tuple[float, int, list[int]]] = []
+        self._coming = Deliveries(delay)
 
     def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
         memory, disk = (
             math.inf if size == math.inf else size // entry_bytes for size in self._bytes
         )
         self._memory, self._disk = Shelf(memory, **self._share), Shelf(disk)
-        feed.listeners.append(self._take)
-
-    def _take(self, time: float, replica: int, keys: list[int]) -> None:
-        """Note what a replica has computed; replicas tell one after another. Mutates."""
-        self._coming.append((time + self.event_delay, replica, keys))
+        feed.listeners.append(self._coming.take)
 
     def look_up(  # noqa: D102
         self, keys: Sequence[int], replica: int, now: float
@@ -90,9 +87,7 @@ class Mooncake(Store):
 
     def _put(self, now: float) -> None:
         """Take in what is there by now, in the order of time. Mutates."""
-        self._coming.sort(key=lambda one: one[:2])
-        while self._coming and self._coming[0][0] <= now:
-            keys = self._coming.pop(0)[2]
+        for _, _, keys in self._coming.due(now):
             self._memory.put(keys)
             self._disk.put(keys)
         self.num_evicted = self._memory.num_evicted

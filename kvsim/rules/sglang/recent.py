@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.links import insert_behind, push_front, remove
+from kvsim.rules.links import put_behind, push_front, remove
 
 if TYPE_CHECKING:
     from kvsim.records.radix import Radix
@@ -16,7 +16,7 @@ def join_recent(tree: Radix, k: int, newer: int) -> None:
     if newer == NONE:
         push_front(tree.recent, tree.recent_places, k)
     else:
-        insert_behind(tree.recent, tree.recent_places, k, newer)
+        put_behind(tree.recent, tree.recent_places, k, newer)
 
 
 def leave_recent(tree: Radix, k: int) -> None:

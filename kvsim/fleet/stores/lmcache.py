@@ -1,0 +1,100 @@
+"""LMCache: every replica's own host memory and disks, and a server behind all of them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.deliveries import Deliveries
+from kvsim.fleet.parameters import Count, Delay, Weight  # noqa: TC001 - read when made
+from kvsim.fleet.shelf import Shelf
+from kvsim.fleet.store import STORES, Portion, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvsim.fleet.event_feed import EventFeed
+
+GIB = 1 << 30
+
+
+@STORES.register("lmcache")
+class LMCache(Store):
+    """Chunks of prompts, each in every tier that has room, the least recently used leave.
+
+    A prompt's end that fills no chunk is not saved, nor is what was generated. A chunk is written
+    to all tiers when its last block has been computed, which takes no time of anybody's, and is
+    read from the first that has it: the replica's memory, its disks, the server.
+
+    Source: LMCache's documentation (chunk_size 256, max_local_cpu_size 5 GB, save_unfull_chunk and
+    save_decode_cache off), as Dynamo's page on it tells it.
+
+    Parameters
+    ----------
+    gib, disk_gib : of each replica, host memory and disks
+    server_gib : memory of the server, which is read over the fleet's fabric
+    chunk : tokens; at least a block
+    delay : seconds until a chunk that was computed is there
+    """
+
+    fabrics = {"host": "lmcache", "disk": "nvme-posix"}  # noqa: RUF012 - nobody changes it
+
+    def __init__(
+        self,
+        *,
+        gib: Weight = 5.0,
+        disk_gib: Weight = 0.0,
+        server_gib: Weight = 0.0,
+        chunk: Count = 256,
+        delay: Delay = 0.0,
+    ) -> None:
+        self.event_delay = delay
+        self._bytes = {"host": gib * GIB, "disk": disk_gib * GIB, "server": server_gib * GIB}
+        self._chunk_tokens = chunk
+        self._coming = Deliveries(delay)
+        self._shelves: dict[tuple[str, int], Shelf] = {}
+        self._ends: set[int] = set()  # keys of the last blocks of chunks
+
+    def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
+        self._per_chunk = max(1, self._chunk_tokens // feed.entry_tokens)
+        self._chunk_bytes = entry_bytes * self._per_chunk
+        feed.listeners.append(self._coming.take)
+
+    def look_up(  # noqa: D102
+        self, keys: Sequence[int], replica: int, now: float
+    ) -> list[Portion]:
+        ends = keys[self._per_chunk - 1 :: self._per_chunk]
+        self._ends.update(ends)
+        for _, place, stored in self._coming.due(now):
+            chunks = [key for key in stored if key in self._ends]
+            for tier in self._bytes:
+                self._shelf(tier, place).put(chunks)
+        found = list(self._tiers(ends, replica))
+        for tier in self._bytes:
+            shelf = self._shelf(tier, replica)
+            shelf.touch(key for key, _ in zip(ends, found, strict=False) if key in shelf)
+        self.num_evicted = sum(
+            one.num_evicted for (t, _), one in self._shelves.items() if t == "host"
+        )
+        return [
+            Portion(
+                tier,
+                None if tier == "server" else f"{tier} {replica}",
+                self._per_chunk * len(list(same)),
+            )
+            for tier, same in groupby(found)
+        ]
+
+    def _shelf(self, tier: str, replica: int) -> Shelf:
+        place = -1 if tier == "server" else replica
+        if (tier, place) not in self._shelves:
+            self._shelves[tier, place] = Shelf(self._bytes[tier] // self._chunk_bytes)
+        return self._shelves[tier, place]
+
+    def _tiers(self, ends: Sequence[int], replica: int) -> Iterator[str]:
+        """Say where each chunk lies, from the front without a gap."""
+        for key in ends:
+            tier = next((t for t in self._bytes if key in self._shelf(t, replica)), None)
+            if tier is None:
+                return
+            yield tier
