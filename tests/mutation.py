@@ -36,6 +36,7 @@ TESTS = (
     "encoder",
     "images",
     "kv_events",
+    "scaling",
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.links import put_behind, push_front, remove
+from kvsim.rules.links import push_front, put_behind, remove
 
 if TYPE_CHECKING:
     from kvsim.records.radix import Radix
