@@ -28,7 +28,8 @@ class Failures:
     detection : seconds until a gateway knows; what it sends meanwhile is lost as well
     policy : of requests in hand: ``retry`` from the beginning, ``migrate``: go on elsewhere with
         the tokens they have, or ``fail``
-    limit : how often a request migrates; the next failure it meets is its end
+    limit : how often a request migrates; the next failure it meets is its end (Dynamo's own default
+        is 0, no migration)
     """
 
     def __init__(self, *, detection: float, policy: Policy, limit: int) -> None:

@@ -324,9 +324,10 @@ def with_store(setup: Setup, config: Config) -> Setup:
     ValueError
         If they keep no prefixes, or cannot take KV from others.
     """
+    connecting = connected(setup, "mixed", config.kv_recompute_threshold)
     if not setup.kv_config.enable_prefix_caching or not setup.kv.tells_events:
         raise ValueError("kv_store: needs prefix caching in the replicas; it extends what they hit")
-    return with_events(connected(setup, "mixed", config.kv_recompute_threshold))
+    return with_events(connecting)
 
 
 def check_alike(decode: Setup, prefill: Setup) -> None:
