@@ -57,6 +57,16 @@ def advance_due(entries, addresses, times, ended, first, target, command, most_s
 
 
 @njit(cache=True)
+def look_up(entries, addresses, command, request_id):
+    """Return the most tokens of a prompt that any replica's cache holds."""
+    most = 0
+    for place in range(len(addresses)):
+        call_entry(entries[place], addresses[place], command, request_id)
+        most = max(most, _replica(addresses[place]).found_tokens)
+    return most
+
+
+@njit(cache=True)
 def collect_news(addresses, seen, table, waits, tokens, lines, counts):
     """Return first tokens and ends since the last look: times; whether it is an end, who, where.
 

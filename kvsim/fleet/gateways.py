@@ -11,6 +11,7 @@ from kvsim.engine.setup import with_events
 from kvsim.fleet.bookkeeping import Decisions
 from kvsim.fleet.event_feed import EventFeed
 from kvsim.fleet.facts import Facts, prefill_timer
+from kvsim.fleet.holdings import Holdings
 from kvsim.fleet.ledger import Ledger
 from kvsim.fleet.news import PlainNews
 from kvsim.fleet.prefix_index import Counts, PrefixIndex
@@ -68,6 +69,7 @@ class Gateways:
         everyone: list[Any] = list(replicas)  # a vacancy answers what is asked of it
         self._prompt_keys = PromptKeys(trace, compiled=everyone[0].compiled)
         self._replicas = everyone
+        self._holdings = Holdings(everyone)
         self._choosing = len(replicas) > 1
         self._shown = list(range(len(replicas)))
         self.looks = self._choosing and any(router.looks for router in routers)
@@ -162,8 +164,7 @@ class Gateways:
             self._refresh(number, now)
         request = self.request(request_id, now)
         if self.decisions.is_compared:
-            held = [self._replicas[place].num_cached_tokens(request) for place in self._shown]
-            self.decisions.best[request_id] = max(held)
+            self.decisions.best[request_id] = self._holdings.most(request)
         choice = router.choose(request, views)
         self.decisions.note(request_id, router)
         choice = choice if choice == REJECT else views[choice].index
@@ -192,6 +193,7 @@ class Gateways:
     def show(self, places: Sequence[int]) -> None:
         """Let routers choose among the replicas at some places only. Mutates."""
         self._shown = list(places)
+        self._holdings.show(self._shown)
 
     def lose(self, place: int) -> None:
         """Hear nothing of a replica any more, without knowing that it is gone. Mutates."""
@@ -205,6 +207,7 @@ class Gateways:
     def replace(self, place: int, replica: Any, now: float) -> None:
         """Put another replica, on which nothing has happened, at a place. Mutates."""
         self._replicas[place] = replica
+        self._holdings.show(self._shown)
         for scraper in self._scrapers.values():
             scraper.replace(place, replica, now)
         for feed in self._feeds.values():

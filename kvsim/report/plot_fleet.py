@@ -23,6 +23,7 @@ BINS = 240
 #: Bins of shares and means over requests, which are few in a bin.
 WIDE = 48
 #: Colours by what a line says; the same as those of causes of waste are not used here.
+ROOM = 1.15  # for a legend above the lines
 READY, STARTING, DRAINING = "#0072B2", "#E69F00", "#999999"
 RUNNING, WAITING = "#0072B2", "#D55E00"
 
@@ -65,7 +66,7 @@ def _replicas(axes: Axes, result: Result) -> None:
     for key, colour in (("ready", READY), ("starting", STARTING), ("draining", DRAINING)):
         values = [row[key] for row in timeline]
         axes.step(times, [*values, values[-1]], where="post", color=colour, label=key, lw=1.4)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, ROOM * axes.get_ylim()[1])
     axes.set_ylabel("replicas")
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
 
@@ -92,7 +93,7 @@ def _queues(axes: Axes, result: Result) -> None:
     ):
         total = np.nansum(_by_replica(result, column)[1], axis=0)
         axes.step(times, total, where="post", color=colour, label=label, lw=1.2)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, ROOM * axes.get_ylim()[1])
     axes.set_ylabel("requests")
     axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
 
