@@ -136,7 +136,7 @@ class Untold(PagedManager):
             {"kv_events_config": {"enable_kv_cache_events": True, "path": "e.jsonl"}},
             "tells none; paged",
         ),
-        ({"kv_store": "peer", "data_parallel_size": 2}, "needs prefix caching"),
+        ({"kv_store": "peer", "data_parallel_size": 2}, "hands no KV over; vllm with paged does"),
     ],
 )
 def test_who_tells_no_events_is_refused_where_they_are_followed(allocator, options, said):
