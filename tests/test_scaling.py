@@ -19,6 +19,7 @@ from kvsim.fleet.motion import perfect_replica_hours
 from kvsim.fleet.router import ROUTERS
 from kvsim.fleet.traffic import Traffic, traffic_between
 from kvsim.report import plot
+from kvsim.report.fleet import fleet_lines
 from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
@@ -396,6 +397,8 @@ def test_a_request_goes_on_elsewhere_with_the_tokens_it_has() -> None:
         scaling = result.summary["scaling"]
         assert (scaling["num_migrations"], scaling["num_lost"]) == (1, 1)
         assert result.summary["total_output_tokens"] == 16
+        told = " ".join(fleet_lines(result.summary))
+        assert "1 failed with 1 requests in hand, 1 of them went on elsewhere" in told
         gaps = result.token_gaps
         assert gaps["count"].sum() == 14
         assert gaps["count"][gaps["gap"] > 2].tolist() == [1]  # from 4 to 8 s

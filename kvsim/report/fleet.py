@@ -33,11 +33,13 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(_store(store))
     scaling = summary["scaling"]
     if scaling is not None:
+        moved = scaling.get("num_migrations")  # there were none in earlier versions
+        on = f", {number(moved)} of them went on elsewhere" if moved else ""
         lines.append(
             f"replicas: up to {scaling['peak_replicas']} ready, "
             f"{number(scaling['num_scaling_events'])} changes; "
             f"{number(scaling['num_failures'])} failed with {number(scaling['num_lost'])} requests "
-            f"in hand; {number(summary['gpu_hours'], 1)} GPU-hours, "
+            f"in hand{on}; {number(summary['gpu_hours'], 1)} GPU-hours, "
             f"{number(scaling['gpu_hours_perfect'], 1)} with just enough at any time"
         )
     return lines
