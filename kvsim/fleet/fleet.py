@@ -9,12 +9,9 @@ import numpy as np
 
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.drive import Drive
-from kvsim.fleet.handoff import Handoff
+from kvsim.fleet.handoffs import Handoffs
 from kvsim.fleet.member import Life
-from kvsim.fleet.pool import num_descriptors, transfer_bytes
 from kvsim.fleet.router import REJECT
-from kvsim.fleet.transfers import Transfers
-from kvsim.results.tables import FinishReason
 from kvsim.sched.backlog import backlog_of
 
 if TYPE_CHECKING:
@@ -58,11 +55,10 @@ class Fleet:
     ----------
     admission : the gate that requests pass before, if there is one
     fetches : of prefixes from a store, if there is one
+    handoffs : of requests between two replicas, if prompts are computed apart
     lifecycle, scaling : of the main pool's replicas, if their number changes
     unplaced : requests that wait until a replica is ready
     turned_away : the requests that a gateway would not have served, bool, shape (requests,)
-    prefill_place : number of the replica that computed each prompt apart, -1 for none; empty
-        where none is
     transfer_time : seconds from the start of each transfer to its end, 0 without one
     """
 
@@ -86,10 +82,6 @@ class Fleet:
         self._main = main
         self._prefill = prefill
         self._disaggregation = disaggregation
-        self._protocol = protocol
-        self._proxy_latency = proxy_latency
-        self._transfers = Transfers(world, fabric)
-        self._handoffs: dict[int, Handoff] = {}
         self._coupled = coupled or prefill is not None
         self.drive = Drive(world, self, coupled=self._coupled)
         self.clients: Clients
@@ -99,9 +91,20 @@ class Fleet:
         self.scaling: Scaling | None = None
         self.unplaced: list[int] = []
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
-        apart = 0 if prefill is None else len(trace)
-        self.prefill_place = np.full(apart, -1, dtype=np.int32)
         self.transfer_time = np.zeros(len(trace))
+        self.handoffs: Handoffs | None = None
+        if prefill is not None:
+            self.handoffs = Handoffs(
+                world,
+                self.drive,
+                main,
+                prefill,
+                fabric=fabric,
+                protocol=protocol,
+                proxy_latency=proxy_latency,
+                submit=self._submit,
+                transfer_time=self.transfer_time,
+            )
         for pool in self.pools:
             for member in pool.members:
                 self.drive.add(member)
@@ -166,7 +169,8 @@ class Fleet:
             if source is None:
                 self.turn_away(row)
                 return
-            self._send_apart(row, source, target, now)
+            assert self.handoffs is not None
+            self.handoffs.begin(row, source, target, now)
         else:
             self._submit(target, row, now)
 
@@ -181,15 +185,6 @@ class Fleet:
             request = IncomingRequest(self._trace, row, self._world.now)
             cached = target.replica.num_cached_tokens(request)
         return self._disaggregation.is_apart(prompt, cached)
-
-    def _send_apart(self, row: int, source: Member, target: Member, now: float) -> None:
-        self._handoffs[row] = Handoff(row, source, target)
-        self.prefill_place[row] = source.number
-        source.replica.keep(row)
-        target.replica.offer(row, int(self._trace.num_prompt_tokens[row]))
-        self._submit(source, row, now)
-        if self._protocol == "push":
-            self._submit(target, row, now)
 
     def turn_away(self, row: int) -> None:
         """Answer a request without serving it. Mutates."""
@@ -207,14 +202,9 @@ class Fleet:
         self.clients.ended(rows, self._world.now)
 
     @property
-    def transfer_bytes(self) -> int:
-        """Bytes of KV that went from one replica to another."""
-        return self._transfers.num_bytes
-
-    @property
     def is_done(self) -> bool:
         """Whether all requests have been sent and have ended."""
-        if not self.clients.all_sent or self.unplaced or self._handoffs or self._num_held_back:
+        if not self.clients.all_sent or self.unplaced or self.handoffs or self._num_held_back:
             return False
         return not any(m is not None and m.rows for pool in self.pools for m in pool.places)
 
@@ -232,8 +222,9 @@ class Fleet:
     def ended(self, member: Member, rows: list[int], time: float) -> None:
         """Learn that requests have ended on a replica; see :class:`kvsim.fleet.drive.Watcher`."""
         if member.pool is self._prefill:
+            assert self.handoffs is not None
             for row in rows:
-                self._prompt_ended(self._handoffs[row], time)
+                self.handoffs.prompt_ended(row, time)
         else:
             self.clients.ended(rows, time)
 
@@ -243,52 +234,8 @@ class Fleet:
         if self.fetches is not None:
             self.fetches.begun(row, num_tokens, time)
             return
-        handoff = self._handoffs[row]
-        handoff.num_tokens, handoff.asked_time = num_tokens, time
-        self._start_if_ready(handoff, time)
-
-    def _prompt_ended(self, handoff: Handoff, time: float) -> None:
-        row, table = handoff.row, self._prefill_table
-        if table["finish_reason"][row] != FinishReason.FINISHED:
-            raise RuntimeError(f"request {row}: its prompt cannot be computed, and was sent")
-        handoff.is_computed = True
-        if self._protocol == "push":
-            self._start_if_ready(handoff, time)
-        else:
-            arrival = time + self._proxy_latency
-            self._world.call_at(arrival, lambda: self._submit(handoff.target, row, arrival))
-
-    def _start_if_ready(self, handoff: Handoff, time: float) -> None:
-        if not (handoff.is_computed and handoff.has_asked):
-            return
-        if handoff.num_tokens == 0:  # all is there, or is computed there: only the notice goes
-            self._world.call_at(time, lambda: self._release(handoff))
-            return
-        setup, tokens = self._main.setup, handoff.num_tokens
-        handoff.start_time = time
-        self._transfers.begin(
-            handoff.source.number,
-            handoff.target.number,
-            transfer_bytes(setup, tokens),
-            num_descriptors(setup, tokens),
-            time,
-            lambda: self._see_end(handoff),
-        )
-
-    def _see_end(self, handoff: Handoff) -> None:
-        """Learn that the KV of a request is where it goes on."""
-        now = self._world.now
-        handoff.end_time = now
-        self.transfer_time[handoff.row] = now - handoff.start_time
-        handoff.target.replica.report(now, received=handoff.row)
-        self.drive.touch(handoff.target)
-        self._release(handoff)
-
-    def _release(self, handoff: Handoff) -> None:
-        """Let the source free what was read."""
-        handoff.source.replica.report(self._world.now, sent=handoff.row)
-        self.drive.touch(handoff.source)
-        del self._handoffs[handoff.row]
+        assert self.handoffs is not None
+        self.handoffs.asked(row, num_tokens, time)
 
     # -- looks -----------------------------------------------------------------------------------
 
@@ -320,11 +267,6 @@ class Fleet:
     @property
     def _gateways(self) -> list[Gateways]:
         return [pool.gateways for pool in self.pools if pool.gateways is not None]
-
-    @property
-    def _prefill_table(self) -> NDArray[np.void]:
-        assert self._prefill is not None
-        return self._prefill.table
 
 
 def serve_alone(

@@ -308,7 +308,7 @@ def serve_fleet(
         [_part(pool) for pool in pools],
         make.reason,
         fleet.turned_away,
-        _transfers(fleet) if apart else None,
+        None if fleet.handoffs is None else _transfers(fleet, fleet.handoffs.transfer_bytes),
         describe_scaling(fleet, main) if changes else None,
         None if fleet.fetches is None else fleet.fetches.describe(),
         None if fleet.admission is None else fleet.admission.describe(),
@@ -384,8 +384,9 @@ def _settle_table(
     if fleet.transfer_time.any():
         table["transfer_time"] = fleet.transfer_time
     if prefill is not None:
-        apart = fleet.prefill_place >= 0
-        table["prefill_replica"] = fleet.prefill_place
+        assert fleet.handoffs is not None
+        apart = fleet.handoffs.prefill_place >= 0
+        table["prefill_replica"] = fleet.handoffs.prefill_place
         for name in ("first_scheduled_time", "num_cached_tokens"):
             table[name][apart] = prefill.table[name][apart]
         if config.first_token_from == "prefill":
@@ -397,13 +398,13 @@ def _settle_table(
     table["finish_reason"][unsent] = FinishReason.UNSENT
 
 
-def _transfers(fleet: Fleet) -> dict[str, Any]:
+def _transfers(fleet: Fleet, num_bytes: int) -> dict[str, Any]:
     """Sum up what KV went from one replica to another."""
     times: NDArray[np.float64] = fleet.transfer_time[fleet.transfer_time > 0]
     known: Sequence[float] = times.tolist()
     return {
         "num_transfers": len(known),
-        "bytes": fleet.transfer_bytes,
+        "bytes": num_bytes,
         "mean_ms": 1000.0 * float(times.mean()) if known else None,
         "p99_ms": 1000.0 * float(np.percentile(times, 99)) if known else None,
     }
