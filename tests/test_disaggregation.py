@@ -186,6 +186,20 @@ def test_a_prefill_pool_shrinks_while_a_slow_link_reads_it() -> None:
     assert rows["tcp-ucx"]["first_scheduled_time"][2] > 0.07
 
 
+def test_who_has_loaded_goes_on_when_the_only_one_who_ran_preempts_itself() -> None:
+    """At 14 s the first one's 113th token needs an eighth block: seven, and four loaded, are all.
+
+    It preempts itself, which lets nobody in; the step after that does.
+    """
+    trace = Trace.from_arrays([0.0, 11.5], [100, 50], [20, 4])
+    options = {**SECONDS, **ONE_EACH, "num_gpu_blocks_override": 12, "max_model_len": 150}
+    for backend in ("python", "compiled"):
+        rows = kvsim.simulate(trace, **options, backend=backend).requests
+        assert rows["finish_reason"].tolist() == [0, 0]
+        assert rows["num_preemptions"].tolist() == [1, 0]
+        assert rows["finish_time"] == pytest.approx([25.0, 18.0], abs=1e-3)
+
+
 @pytest.mark.long
 @examples(60)
 @given(trace=traces(max_requests=30), data=st.data())

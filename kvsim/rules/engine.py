@@ -218,7 +218,7 @@ def stand_still(state: Replica) -> bool:
     # Copies that take time have their own due times: without one, nothing is being transferred.
     transfers = state.connector.kind != NO_CONNECTOR and not has_timed_copies(state)
     if transfers and has_transfers(state):
-        state.connector.is_idle = True
+        state.connector.is_idle = state.num_preempted == 0  # a step that preempts admits nobody
         return True
     if state.num_preempted == 0 and state.num_running == 0 and num_queued(state) > 0:
         k = next_in_line(state)
