@@ -291,10 +291,6 @@ def test_routers_say_whether_they_take_changes() -> None:
         ({"failures": "often"}, "unknown failures 'often'"),
         ({"failures": "at+replica=3"}, "replica=3: there are 1, from 0 on"),
         ({"failures": "at", "scheduler": "orca", "allocator": "paged"}, "cannot end requests"),
-        (
-            {"failures": "at", "num_prefill_workers": 1, "num_decode_workers": 1},
-            "not modelled where prompts are computed apart",
-        ),
     ],
 )
 def test_a_wrong_wish_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:

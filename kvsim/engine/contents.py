@@ -13,7 +13,7 @@ from kvsim.records.request import Request, Segment
 from kvsim.trace.items import contents_of_items
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -89,7 +89,8 @@ class Contents:
 
     def for_migration(self) -> Contents:
         """Return the same for one run, in which requests may come with tokens they have."""
-        lists: dict[str, Any] = {**self.lists, "carried": np.zeros(len(self), np.int64)}
+        own = {"max_tokens": self.lists["max_tokens"].copy(), "carried": np.zeros(len(self), int)}
+        lists: dict[str, Any] = {**self.lists, **own}
         return Contents(lists, self._segments, self._items)
 
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
@@ -113,6 +114,11 @@ class Contents:
         if self._items is not None:
             items: Any = Views(self._items, Item, Flat())
             record.items = items if memory.compiled else [Item(*map(int, i)) for i in self._items]
+
+    def shorter_than(self, max_model_len: int) -> Iterator[Request]:
+        """Make the requests whose prompts leave room for an output, one after the other."""
+        for row in np.flatnonzero(self.lists["num_prompt_tokens"] < max_model_len).tolist():
+            yield self.request(row, 0.0, max_model_len)
 
     def request(self, index: int, arrival_time: float, max_model_len: int) -> Request:
         """Make one request of the trace; its output is cut at ``max_model_len``."""

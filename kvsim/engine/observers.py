@@ -1,13 +1,23 @@
-"""Several observers of one run."""
+"""Who looks at replicas after every step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.engine.replica import Observer, Replica
+    from kvsim.engine.replica import Replica
+
+
+class Observer(Protocol):
+    """Looks at a replica after every step, to record or to check it."""
+
+    def scheduled(self, replica: Replica) -> None:
+        """See a step that was scheduled just now."""
+
+    def completed(self, replica: Replica) -> None:
+        """See what a step left whose output was taken in just now."""
 
 
 class Observers:

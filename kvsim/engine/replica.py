@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,11 +25,11 @@ from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import kv_usage
-from kvsim.sched.acceptance import conditional_rate
+from kvsim.sched.acceptance import conditional_rates
 from kvsim.sched.connector import lay_out_connector, num_transfers
 from kvsim.sched.encoder import check_encoder, lay_out_encoder
 from kvsim.sched.fairness import lay_out_shares
-from kvsim.sched.offloading import add_states, check_offloading
+from kvsim.sched.offloading import add_states, check_offloading, lay_out_copies
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
     from kvsim.engine.contents import Contents
     from kvsim.engine.incoming import IncomingRequest
+    from kvsim.engine.observers import Observer
     from kvsim.engine.setup import Parts
     from kvsim.kv.manager import KVCacheManager
     from kvsim.records.events import EventLog
     from kvsim.records.memory import Memory
-    from kvsim.sched.connector import ConnectorConfig
 
 #: Address ranges of a memory map.
 MEMORY_MAP_BINS = 1024
@@ -55,16 +55,6 @@ FIRST_REQUESTS = 64
 STEP_ROWS = 4096
 #: Bins of the gaps between tokens; see :func:`kvsim.results.totals.gap_bin`.
 GAP_BINS = 1 << 21
-
-
-class Observer(Protocol):
-    """Looks at a replica after every step, to record or to check it."""
-
-    def scheduled(self, replica: Replica) -> None:
-        """See a step that was scheduled just now."""
-
-    def completed(self, replica: Replica) -> None:
-        """See what a step left whose output was taken in just now."""
 
 
 class Replica:
@@ -118,7 +108,7 @@ class Replica:
             state.trace, self._memory, contents, setup.front_end_latency_per_token
         )
         if setup.kv.foresees:
-            self._foresee()
+            self.kv.foresee(contents.shorter_than(setup.scheduler_config.max_model_len))
 
     # -- laying out ------------------------------------------------------------------------------
 
@@ -155,27 +145,25 @@ class Replica:
         state.reached = memory.ints(config.max_running + 1)
         self._lay_out_records(state)
         self._contents.lay_out(state.trace, memory)
+        state.limits.has_grammars = state.trace.has_grammar_times
         lay_out_shares(state, memory, self._contents.num_tenants)
-        self._lay_out_seldom(state)
+        self._lay_out_rates(state)
         if config.kv_transfer is not None:
-            self._lay_out_connector(state, config.kv_transfer)
+            rows = len(self._contents)
+            lay_out_connector(state, memory, config.kv_transfer, state.limits.depth, rows)
+        lay_out_copies(state)
         lay_out_encoder(state, memory, config.encoder_inputs)
         more_requests(state, memory, FIRST_REQUESTS)
         return state
 
-    def _lay_out_seldom(self, state: records.Replica) -> None:
-        """Lay out what few traces have, and how long copies of SGLang's host tier take."""
-        trace, tree = state.trace, state.kv.radix
-        tree.copy_time = state.cost.copy_round
-        tree.token_time = tree.token_bytes / state.cost.link_bytes_per_s
-        state.limits.has_grammars = trace.has_grammar_times
+    def _lay_out_rates(self, state: records.Replica) -> None:
+        """Lay out how often the drafts of each request are accepted, where the trace says."""
         spec = self.setup.scheduler_config.speculation
-        if trace.has_rates and spec is not None:
-            count = spec.num_speculative_tokens
-            given = self._contents.lists["accept_rate"]
-            means, row = np.unique(given, return_inverse=True)
-            rates = [m if m < 0 else conditional_rate(m * count, count) for m in means.tolist()]
-            trace.accept_rate = self._memory.list_of(np.array(rates)[row.reshape(-1)])
+        if state.trace.has_rates and spec is not None:
+            rates = conditional_rates(
+                self._contents.lists["accept_rate"], spec.num_speculative_tokens
+            )
+            state.trace.accept_rate = self._memory.list_of(rates)
 
     def _num_holdings(self, kv: KVCacheManager) -> int:
         """Most requests that hold KV at once; with a connector also who does not run."""
@@ -183,13 +171,6 @@ class Replica:
         if config.kv_transfer is None:
             return config.max_running + 1
         return config.max_running + 1 + num_transfers(kv, len(self._contents))
-
-    def _lay_out_connector(self, state: records.Replica, config: ConnectorConfig) -> None:
-        """Lay out the connector."""
-        lay_out_connector(state, self._memory, config, state.limits.depth, len(self._contents))
-        if state.offloading.timed:
-            state.offloading.block_time = state.kv.bytes_per_block / state.cost.link_bytes_per_s
-            state.offloading.copy_time = state.cost.copy_round
 
     def _lay_out_records(self, state: records.Replica) -> None:
         """Lay out what the replica writes down."""
@@ -214,15 +195,6 @@ class Replica:
                 room_for_map(state.kv, memory)
         for name, value in rows:
             setattr(state, name, value)
-
-    def _foresee(self) -> None:
-        """Tell the KV-cache manager all requests to come."""
-        longest = self.setup.scheduler_config.max_model_len
-        prompts = self._contents.lists["num_prompt_tokens"]
-        self.kv.foresee(
-            self._contents.request(index, 0.0, longest)
-            for index in np.flatnonzero(prompts < longest).tolist()
-        )
 
     # -- the protocol ------------------------------------------------------------------------------
 
@@ -249,6 +221,28 @@ class Replica:
             raise ValueError(f"abort: scheduler {self.setup.scheduler!r} cannot; vllm can")
         return bool(self._call(rules.ABORT, request_id))
 
+    def withdraw(self, request_id: int, time: float) -> None:
+        """Take a request out, wherever it stands, and free at once what is held for it."""
+        self._wake(time)
+        if not self.abort(request_id) and self._submissions.remove(request_id):
+            self.state.num_outstanding -= 1
+        self.drop_kept(request_id, time)
+
+    def drop_kept(self, request_id: int, time: float) -> None:
+        """Free at once the blocks of an ended request that wait for a transfer, if any do."""
+        self._wake(time)
+        self._call(rules.DROP_KEPT, request_id)
+
+    def _wake(self, time: float) -> None:
+        """Come to a time, if nothing but something from outside could make it go on."""
+        self.state.horizon = time
+        self._call(rules.WAKE, 0)
+
+    @property
+    def holds_for_others(self) -> bool:
+        """Whether blocks of ended requests wait to be read."""
+        return self.state.connector.num_kept > 0
+
     # -- a radix tree alone -----------------------------------------------------------------------
 
     def operate(self, operation: int, argument: int) -> int:
@@ -266,9 +260,15 @@ class Replica:
         """Let a request to come find so many leading tokens of KV elsewhere."""
         self.state.connector.offered[request_id] = num_tokens
 
-    def carry(self, request_id: int, num_tokens: int) -> None:
-        """Let a request to come have so many tokens of output, whose KV is to be computed."""
-        self.state.trace.carried[request_id] = num_tokens
+    def carry(self, request_id: int, num_tokens: int, *, one_more: bool = False) -> None:
+        """Let a request to come have so many tokens of output, whose KV is to be computed.
+
+        ``one_more``: it ends with the next one.
+        """
+        trace = self.state.trace
+        trace.carried[request_id] = num_tokens
+        if one_more:
+            trace.max_tokens[request_id] = num_tokens + 1
 
     def keep(self, request_id: int) -> None:
         """Let the blocks of a request to come be held after its end, until they are read."""
@@ -296,7 +296,7 @@ class Replica:
         ``failed``: nothing of what was received can be used. A step under way takes it in at its
         end; else it is taken in at once.
         """
-        state, connector = self.state, self.state.connector
+        connector = self.state.connector
         if received is not None and failed:
             connector.bad_requests[connector.num_bad_requests] = received
             connector.num_bad_requests += 1
@@ -306,8 +306,7 @@ class Replica:
         if sent is not None:
             connector.sent[connector.num_sent] = sent
             connector.num_sent += 1
-        state.horizon = time
-        self._call(rules.WAKE, 0)
+        self._wake(time)
 
     # -- what others may ask ---------------------------------------------------------------------
 

@@ -51,6 +51,21 @@ class Submissions:
         self._entries[stop : stop + count] = self._tokenised(request_ids, arrival_times)
         trace.num_arrivals = stop + count
 
+    def remove(self, request_id: int) -> bool:
+        """Take out a request that was not seen yet; False if it is not here. Mutates."""
+        trace, stop = self._trace, self._trace.num_arrivals
+        places = np.flatnonzero(self._ids[trace.seen : stop] == request_id)
+        if not len(places):
+            return False
+        place = trace.seen + int(places[0])
+        columns = [self._ids, self._times]
+        if self._entries is not self._times:
+            columns.append(self._entries)
+        for column in columns:
+            column[place : stop - 1] = column[place + 1 : stop]
+        trace.num_arrivals = stop - 1
+        return True
+
     def _make_room(self, count: int) -> int:
         """Make room for so many more, and let go of those that were seen; returns who are left."""
         trace = self._trace

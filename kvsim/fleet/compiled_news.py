@@ -42,16 +42,19 @@ class CompiledNews:
         self._counts = np.zeros((places, 2), np.int64)
 
     def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+        self.lose(place)
         self._addresses[place] = replica.address
         self._seen[place] = -math.inf
+
+    def lose(self, place: int) -> None:  # noqa: D102
+        self._addresses[place] = 0
         self._waits[self._waits == place] = -1
         self._firsts[place] = self._lasts[place] = -1
         self._counts[place] = 0
 
-    def lose(self, place: int) -> None:  # noqa: D102
-        self._addresses[place] = 0
-
     def send(self, request_id: int, place: int) -> None:  # noqa: D102
+        if not self._addresses[place]:  # a request is on one list only, and this one is never read
+            return
         last = self._lasts[place]
         if last < 0:
             self._firsts[place] = request_id
@@ -60,6 +63,21 @@ class CompiledNews:
         self._lasts[place], self._afters[request_id] = request_id, -1
         self._waits[request_id] = place
         self._counts[place] += 1
+
+    def withdraw(self, request_id: int, place: int) -> bool:  # noqa: D102
+        before, at, waited = -1, self._firsts[place], bool(self._waits[request_id] == place)
+        while at != request_id:
+            before, at = at, self._afters[at]
+        after = self._afters[request_id]
+        if before < 0:
+            self._firsts[place] = after
+        else:
+            self._afters[before] = after
+        if after < 0:
+            self._lasts[place] = before
+        self._waits[request_id] = -1
+        self._counts[place] -= (1, waited)
+        return waited
 
     def collect(self) -> list[Line]:  # noqa: D102
         lines = self._firsts, self._lasts, self._afters

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from kvsim.fleet.parameters import Delay, Limit, Whole  # noqa: TC001 - checked when one is made
+from kvsim.pool_config import Role  # noqa: TC001 - likewise
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
@@ -19,6 +20,20 @@ FAILING = 0x4641494C
 
 Policy = Literal["retry", "migrate", "fail"]
 
+#: Seconds. Source: vLLM's docs/features/nixl_connector_usage.md at 026c83f.
+LEASE = 30.0
+
+
+class Planned(NamedTuple):
+    """One failure: seconds after the start of the run, a place, and in a pool of which role.
+
+    Without a role it is in the pool that answers requests.
+    """
+
+    time: float
+    place: int
+    role: Role | None
+
 
 class Failures:
     """Failures that the user plans, or that come at a rate.
@@ -28,12 +43,14 @@ class Failures:
     detection : seconds until a gateway knows; what it sends meanwhile is lost as well
     policy : of requests in hand: ``retry`` from the beginning, ``migrate``: go on elsewhere with
         the tokens they have, or ``fail``
+    lease : seconds after a decode replica's failure until a prefill replica frees what that one has
+        not read (vLLM's NIXL connector: 30 s without a heartbeat)
     limit : how often a request migrates; the next failure it meets is its end (Dynamo's own default
         is 0, no migration)
     """
 
-    def __init__(self, *, detection: float, policy: Policy, limit: int) -> None:
-        self.detection = detection
+    def __init__(self, *, detection: float, policy: Policy, limit: int, lease: float) -> None:
+        self.detection, self.lease = detection, lease
         self.retries, self.migrates = policy == "retry", policy == "migrate"
         self.limit = limit
         self.rng: Generator = np.random.default_rng(0)
@@ -48,8 +65,8 @@ class Failures:
         return math.inf
 
     @property
-    def planned(self) -> tuple[float, int] | None:
-        """When, after the start of the run, which place fails, if that is planned."""
+    def planned(self) -> Planned | None:
+        """Which replica fails when, if that is planned."""
         return None
 
 
@@ -67,7 +84,7 @@ class FailuresAtARate(Failures):
     Parameters
     ----------
     gpu_hours : between two failures of one GPU
-    detection, policy, limit : see :class:`Failures`
+    detection, policy, limit, lease : see :class:`Failures`
     """
 
     def __init__(
@@ -77,8 +94,9 @@ class FailuresAtARate(Failures):
         detection: Delay = 10.0,
         policy: Policy = "retry",
         limit: Whole = 3,
+        lease: Delay = LEASE,
     ) -> None:
-        super().__init__(detection=detection, policy=policy, limit=limit)
+        super().__init__(detection=detection, policy=policy, limit=limit, lease=lease)
         self._gpu_hours = gpu_hours
 
     def draw(self, num_gpus: int) -> float:  # noqa: D102
@@ -92,8 +110,9 @@ class PlannedFailure(Failures):
     Parameters
     ----------
     time : after the start of the run, seconds
-    replica : its place
-    detection, policy, limit : see :class:`Failures`
+    replica : its place in its pool
+    pool : its pool's role; unless told the one that answers requests
+    detection, policy, limit, lease : see :class:`Failures`
     """
 
     def __init__(
@@ -101,16 +120,18 @@ class PlannedFailure(Failures):
         *,
         time: Delay = 60.0,
         replica: Whole = 0,
+        pool: Role | None = None,
         detection: Delay = 10.0,
         policy: Policy = "retry",
         limit: Whole = 3,
+        lease: Delay = LEASE,
     ) -> None:
-        super().__init__(detection=detection, policy=policy, limit=limit)
-        self._time, self._place = time, replica
+        super().__init__(detection=detection, policy=policy, limit=limit, lease=lease)
+        self._planned = Planned(time, replica, pool)
 
     @property
-    def planned(self) -> tuple[float, int]:  # noqa: D102
-        return self._time, self._place
+    def planned(self) -> Planned:  # noqa: D102
+        return self._planned
 
 
 def make_failures(text: str, seed: int) -> Failures:

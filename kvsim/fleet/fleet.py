@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from kvsim.fleet.fabric import Fabric
     from kvsim.fleet.fetches import Fetches
     from kvsim.fleet.gateways import Gateways
-    from kvsim.fleet.handoff import Protocol
-    from kvsim.fleet.lifecycle import Lifecycle
+    from kvsim.fleet.handoff import FirstTokenFrom, Protocol
     from kvsim.fleet.member import Member
+    from kvsim.fleet.migrations import Migrations
     from kvsim.fleet.pool import Pool
-    from kvsim.fleet.scaling import Scaling
     from kvsim.fleet.world import World
     from kvsim.trace import Trace
 
@@ -49,6 +48,7 @@ class Fleet:
     fabric : what KV is moved over
     protocol : who moves it, and when
     proxy_latency : of the proxy, from a prompt's end to its request at the decode replica, seconds
+    first_token_from : whose first token clients get of a prompt computed apart
     coupled : what a replica does may reach others, beyond handing KV over
 
     Attributes
@@ -56,7 +56,7 @@ class Fleet:
     admission : the gate that requests pass before, if there is one
     fetches : of prefixes from a store, if there is one
     handoffs : of requests between two replicas, if prompts are computed apart
-    lifecycle, scaling : of the main pool's replicas, if their number changes
+    migrations : of requests whose replica fails, if replicas come and go
     unplaced : requests that wait until a replica is ready
     turned_away : the requests that a gateway would not have served, bool, shape (requests,)
     transfer_time : seconds from the start of each transfer to its end, 0 without one
@@ -74,6 +74,7 @@ class Fleet:
         fabric: Fabric,
         protocol: Protocol,
         proxy_latency: float,
+        first_token_from: FirstTokenFrom,
         coupled: bool,
     ) -> None:
         self._world = world
@@ -87,8 +88,7 @@ class Fleet:
         self.clients: Clients
         self.admission: Admission | None = None
         self.fetches: Fetches | None = None
-        self.lifecycle: Lifecycle | None = None
-        self.scaling: Scaling | None = None
+        self.migrations: Migrations | None = None
         self.unplaced: list[int] = []
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
         self.transfer_time = np.zeros(len(trace))
@@ -102,6 +102,7 @@ class Fleet:
                 fabric=fabric,
                 protocol=protocol,
                 proxy_latency=proxy_latency,
+                first_token_from=first_token_from,
                 submit=self._submit,
                 transfer_time=self.transfer_time,
             )
@@ -117,13 +118,14 @@ class Fleet:
     def run(self, clients: Clients) -> None:
         """Serve everything. Mutates."""
         self.clients = clients
-        if self.lifecycle is None and not self._coupled and not self._main_gateways.looks:
+        if self._main.lifecycle is None and not self._coupled and not self._main_gateways.looks:
             clients.send_all()
             self._deal_out()
             return
         self._world.process(clients.process())
-        if self.scaling is not None:
-            self._world.process(self.scaling.process())
+        for pool in self.pools:
+            if pool.scaling is not None:
+                self._world.process(pool.scaling.process())
         self._world.process(self.drive.process())
         self._world.run()
 
@@ -155,13 +157,15 @@ class Fleet:
 
     def place(self, row: int, now: float) -> None:
         """Give a request to a replica, when there is one. Mutates."""
-        if self.lifecycle is not None and not self.lifecycle.members(Life.READY, Life.FAILED):
-            self.unplaced.append(row)
-        else:
+        if all(is_there(pool) for pool in self.pools):
             self._place(row, now)
+        else:
+            self.unplaced.append(row)
 
     def _place(self, row: int, now: float) -> None:
         target = self._choose(self._main, row, now)
+        if self.handoffs is not None:
+            self.handoffs.forget(row)
         if target is None:
             self.turn_away(row)
         elif self._prefill is not None and self._is_apart(row, target):
@@ -170,7 +174,10 @@ class Fleet:
                 self.turn_away(row)
                 return
             assert self.handoffs is not None
-            self.handoffs.begin(row, source, target, now)
+            num_tokens = int(self._trace.num_prompt_tokens[row])
+            if self.migrations is not None:
+                num_tokens += self.migrations.carried(row)
+            self.handoffs.begin(row, source, target, num_tokens, now)
         else:
             self._submit(target, row, now)
 
@@ -211,8 +218,8 @@ class Fleet:
     def _submit(self, member: Member, row: int, now: float) -> None:
         if self.fetches is not None and member.life is not Life.FAILED:
             self.fetches.prepare(row, member, now)
-        if self.lifecycle is not None:
-            self.lifecycle.migrations.bring(row, member)
+        if self.migrations is not None:
+            self.migrations.bring(row, member)
         member.submit(row, now)
         if member.life is not Life.FAILED:
             self.drive.touch(member)
@@ -267,6 +274,11 @@ class Fleet:
     @property
     def _gateways(self) -> list[Gateways]:
         return [pool.gateways for pool in self.pools if pool.gateways is not None]
+
+
+def is_there(pool: Pool) -> bool:
+    """Whether a pool has replicas, as far as its gateways know."""
+    return pool.lifecycle is None or bool(pool.lifecycle.members(Life.READY, Life.FAILED))
 
 
 def serve_alone(

@@ -195,6 +195,16 @@ class Gateways:
         self._shown = list(places)
         self._holdings.show(self._shown)
 
+    def withdraw(self, request_id: int, now: float) -> None:
+        """Learn that a request is about to be taken from its replica. Mutates."""
+        if self._ledger is not None:
+            self._ledger.withdraw(request_id, now)
+
+    def catch_up(self) -> None:
+        """Take in what has happened, before it is undone. Mutates."""
+        if self._ledger is not None:
+            self._ledger.update()
+
     def lose(self, place: int) -> None:
         """Hear nothing of a replica any more, without knowing that it is gone. Mutates."""
         if self._ledger is not None:

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from kvsim.fleet.member import Member
 
 Protocol = Literal["pull", "push"]
+FirstTokenFrom = Literal["decode", "prefill"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Handoff:
     """One request between two replicas.
 
@@ -27,7 +28,8 @@ class Handoff:
     num_tokens : that the target lacks; NaN-like -1 until it has asked
     asked_time : when it asked, seconds
     is_computed : the source has ended its part
-    start_time, end_time : of the transfer, seconds
+    transfer : number of the transfer, -1 before there is one
+    start_time, end_time : of it, seconds
     """
 
     row: int
@@ -36,6 +38,7 @@ class Handoff:
     num_tokens: int = -1
     asked_time: float = -1.0
     is_computed: bool = False
+    transfer: int = -1
     start_time: float = -1.0
     end_time: float = -1.0
 

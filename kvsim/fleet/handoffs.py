@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.fleet.handoff import Handoff
+from kvsim.fleet.intake import begin_anew
 from kvsim.fleet.pool import num_descriptors, transfer_bytes
 from kvsim.fleet.transfers import Transfers
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from kvsim.fleet.drive import Drive
     from kvsim.fleet.fabric import Fabric
-    from kvsim.fleet.handoff import Protocol
+    from kvsim.fleet.handoff import FirstTokenFrom, Protocol
     from kvsim.fleet.member import Member
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.world import World
@@ -38,6 +39,7 @@ class Handoffs:
     fabric : what KV is moved over
     protocol : who moves it, and when
     proxy_latency : of the proxy, from a prompt's end to its request at the decode replica, seconds
+    first_token_from : whose first token clients get
     submit : gives a request to a replica at a time
     transfer_time : where the seconds of each transfer are written, by row
 
@@ -56,6 +58,7 @@ class Handoffs:
         fabric: Fabric,
         protocol: Protocol,
         proxy_latency: float,
+        first_token_from: FirstTokenFrom,
         submit: Callable[[Member, int, float], object],
         transfer_time: NDArray[np.float64],
     ) -> None:
@@ -63,9 +66,12 @@ class Handoffs:
         self._main, self._prefill = main, prefill
         self._protocol = protocol
         self._proxy_latency = proxy_latency
+        self._takes_first_tokens = first_token_from == "prefill"
         self._submit = submit
         self._transfers = Transfers(world, fabric)
         self._open: dict[int, Handoff] = {}
+        self._earlier: list[float] = []
+        self._leases: dict[tuple[int, int], Handoff] = {}  # by replica and row
         self._transfer_time = transfer_time
         self.prefill_place = np.full(len(transfer_time), -1, dtype=np.int32)
 
@@ -78,15 +84,35 @@ class Handoffs:
         """Bytes of KV that went from one replica to another."""
         return self._transfers.num_bytes
 
-    def begin(self, row: int, source: Member, target: Member, now: float) -> None:
-        """Let one replica compute a prompt, and another one go on. Mutates."""
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """How long each transfer took that was one."""
+        times = self._transfer_time[self._transfer_time > 0]
+        return np.concatenate([times, self._earlier]) if self._earlier else times
+
+    def begin(self, row: int, source: Member, target: Member, num_tokens: int, now: float) -> None:
+        """Let one replica compute a prompt of so many tokens, and another one go on. Mutates."""
         self._open[row] = Handoff(row, source, target)
         self.prefill_place[row] = source.number
+        # A replica holds blocks for one attempt of a request only.
+        self._end_lease(self._leases.get((source.number, row)))
         source.replica.keep(row)
-        target.replica.offer(row, int(self._main.trace.num_prompt_tokens[row]))
+        target.replica.offer(row, num_tokens)
         self._submit(source, row, now)
         if self._protocol == "push":
             self._submit(target, row, now)
+
+    def forget(self, row: int) -> None:
+        """Forget what became of earlier attempts of a request, which is placed (again). Mutates."""
+        if self.prefill_place[row] < 0:
+            return
+        assert self._prefill.gateways is not None
+        self._prefill.gateways.catch_up()
+        begin_anew(self._prefill.table, [row])
+        self.prefill_place[row] = -1
+        if self._transfer_time[row]:
+            self._earlier.append(float(self._transfer_time[row]))
+            self._transfer_time[row] = 0.0
 
     def asked(self, row: int, num_tokens: int, time: float) -> None:
         """Learn that the target has blocks for the tokens it lacks, or does without. Mutates."""
@@ -104,17 +130,24 @@ class Handoffs:
             self._start_if_ready(handoff, time)
         else:
             arrival = time + self._proxy_latency
-            self._world.call_at(arrival, lambda: self._submit(handoff.target, row, arrival))
+            self._world.call_at(arrival, lambda: self._send_on(handoff))
+
+    def _send_on(self, handoff: Handoff) -> None:
+        """Give a request whose prompt is computed to the replica that goes on."""
+        if self._is_open(handoff):
+            self._submit(handoff.target, handoff.row, self._world.now)
 
     def _start_if_ready(self, handoff: Handoff, time: float) -> None:
         if not (handoff.is_computed and handoff.has_asked):
+            return
+        if not (handoff.source.is_alive and handoff.target.is_alive):
             return
         if handoff.num_tokens == 0:  # all is there, or is computed there: only the notice goes
             self._world.call_at(time, lambda: self._release(handoff))
             return
         setup, tokens = self._main.setup, handoff.num_tokens
         handoff.start_time = time
-        self._transfers.begin(
+        handoff.transfer = self._transfers.begin(
             handoff.source.number,
             handoff.target.number,
             transfer_bytes(setup, tokens),
@@ -134,6 +167,104 @@ class Handoffs:
 
     def _release(self, handoff: Handoff) -> None:
         """Let the source free what was read."""
-        handoff.source.replica.report(self._world.now, sent=handoff.row)
-        self._drive.touch(handoff.source)
+        if not self._is_open(handoff):
+            return
+        source, now = handoff.source, self._world.now
+        if source.is_alive:
+            source.last_end_time = max(source.last_end_time, now)
+            source.replica.report(now, sent=handoff.row)
+            self._drive.touch(source)
         del self._open[handoff.row]
+
+    def _is_open(self, handoff: Handoff) -> bool:
+        return self._open.get(handoff.row) is handoff
+
+    def settle(self, rows: Sequence[int]) -> None:
+        """Add to what the table says of requests what became of their prompts. Mutates."""
+        apart = np.array([row for row in rows if self.prefill_place[row] >= 0], np.int64)
+        table, prompts = self._main.table, self._prefill.table
+        taken = ["first_scheduled_time", "num_cached_tokens"]
+        for name in taken + ["first_token_time"] * self._takes_first_tokens:
+            table[name][apart] = prompts[name][apart]
+        table["num_preemptions"][apart] += prompts["num_preemptions"][apart]
+
+    # -- replicas come and go ----------------------------------------------------------------------
+
+    def waits_for(self, member: Member) -> bool:
+        """Whether a request is on its way from or to a replica."""
+        return any(member in (one.source, one.target) for one in self._open.values())
+
+    def break_off(self, member: Member) -> None:
+        """Break off the transfers from and to a replica, which runs no more. Mutates.
+
+        What it held for others is gone.
+        """
+        for handoff in self._open.values():
+            if member in (handoff.source, handoff.target):
+                self._transfers.cancel(handoff.transfer)
+            if member is handoff.source:
+                member.replica.drop_kept(handoff.row, self._world.now)
+        for number, row in [one for one in self._leases if one[0] == member.number]:
+            del self._leases[number, row]
+            member.replica.drop_kept(row, self._world.now)
+
+    def drop(self, member: Member, lease: float) -> list[int]:
+        """Forget the requests from and to a replica that is found to have failed. Mutates.
+
+        The other replica gives up what it does for them; but a prompt's blocks that nobody comes
+        for are held until so many seconds after the failure.
+
+        Returns
+        -------
+        list[int]
+            Those who are lost: neither have they ended, nor can the other replica go on alone.
+        """
+        found = [one for one in self._open.values() if member in (one.source, one.target)]
+        lost = []
+        for handoff in found:
+            row = handoff.row
+            del self._open[row]
+            if handoff.source is member:
+                is_lost = self._lose_source(handoff)
+            else:
+                is_lost = self._main.table["finish_reason"][row] != FinishReason.FINISHED
+                self._lose_target(handoff, member.end_time + lease)
+            if is_lost:
+                lost.append(row)
+            elif not handoff.is_computed:
+                self.prefill_place[row] = -1
+        return lost
+
+    def _lose_source(self, handoff: Handoff) -> bool:
+        """Take a request back from where it would have gone on, if it lacks KV there."""
+        if handoff.num_tokens == 0:
+            handoff.source.rows.pop(handoff.row, None)
+            return False
+        row, target = handoff.row, handoff.target
+        target.withdraw(row, self._world.now)
+        target.replica.offer(row, 0)
+        if target.is_alive:
+            self._drive.touch(target)
+        return True
+
+    def _lose_target(self, handoff: Handoff, lease_end: float) -> None:
+        """Let the source give up, and free in the end what is computed."""
+        row, source, now = handoff.row, handoff.source, self._world.now
+        if handoff.is_computed and source.is_alive:
+            self._leases[source.number, row] = handoff
+            self._world.call_at(max(lease_end, now), lambda: self._end_lease(handoff))
+            return
+        source.withdraw(row, now)
+        if source.is_alive:
+            self._drive.touch(source)
+
+    def _end_lease(self, handoff: Handoff | None) -> None:
+        """Let a replica free what nobody has come for, unless it has."""
+        if handoff is None or handoff not in self._leases.values():
+            return
+        source = handoff.source
+        del self._leases[source.number, handoff.row]
+        source.last_end_time = max(source.last_end_time, self._world.now)
+        source.replica.drop_kept(handoff.row, self._world.now)
+        if source.is_alive:
+            self._drive.touch(source)

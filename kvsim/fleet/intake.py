@@ -15,6 +15,8 @@ from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from kvsim.engine.setup import Setup
@@ -61,6 +63,15 @@ def check_columns(setup: Setup, trace: Trace) -> None:
             f"trace: requests wait for grammars, and scheduler {setup.scheduler!r} knows none; "
             "vllm does"
         )
+
+
+def begin_anew(table: NDArray[Any], rows: Sequence[int]) -> None:
+    """Forget what an attempt of requests came to, but for its tokens. Mutates."""
+    for name in ("first_scheduled_time", "first_token_time", "finish_time"):
+        table[name][rows] = math.nan
+    for name in ("num_cached_tokens", "num_preemptions"):
+        table[name][rows] = 0
+    table["finish_reason"][rows] = FinishReason.IN_FLIGHT
 
 
 def new_requests(trace: Trace) -> NDArray[Any]:

@@ -71,6 +71,13 @@ class Ledger:
         local.num_prompt_tokens += sent.num_prompt_tokens
         local.num_uncached_tokens += num_uncached_tokens
 
+    def withdraw(self, request_id: int, time: float) -> None:
+        """Learn that a request is taken from its replica, which lives on. Mutates."""
+        self.update()
+        if self._news.withdraw(request_id, self._sent[request_id].place):
+            self._start(request_id, time)
+        self._end(request_id, time)
+
     def update(self) -> None:
         """Take in what has happened, and tell the routers, in order of time. Mutates."""
         for time, is_end, request_id, _ in sorted(self._news.collect()):

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.fleet.member import Life
-from kvsim.fleet.migrations import Migrations
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from kvsim.fleet.drive import Drive
     from kvsim.fleet.failures import Failures
+    from kvsim.fleet.handoffs import Handoffs
     from kvsim.fleet.member import Member
+    from kvsim.fleet.migrations import Migrations
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.world import World
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """How many replicas there are from a time on, by where they are in their lives."""
 
     time: float
@@ -44,6 +45,9 @@ class Lifecycle:
     place_again : takes requests that are to be placed (again)
     give_up : takes requests that are lost, when that is known
     is_done : tells whether all requests have ended
+    table : the requests table of the pool that answers
+    migrations : what requests take along
+    handoffs : of requests between this pool and another one
     """
 
     def __init__(
@@ -58,6 +62,9 @@ class Lifecycle:
         place_again: Callable[[list[int]], object],
         give_up: Callable[[list[int]], object],
         is_done: Callable[[], bool],
+        table: NDArray[Any],
+        migrations: Migrations,
+        handoffs: Handoffs | None,
     ) -> None:
         self._world, self._drive, self._pool = world, drive, pool
         self._make = make
@@ -68,7 +75,8 @@ class Lifecycle:
         self.changes: list[Change] = []
         self.num_failures = 0
         self.num_lost = 0  # requests in hand of replicas that failed
-        self.migrations = Migrations(pool.table)
+        self._table, self._migrations = table, migrations
+        self._handoffs = handoffs
         self._show()
         self._note()
 
@@ -97,9 +105,15 @@ class Lifecycle:
     def sweep(self) -> None:
         """Let those go that have drained. Mutates."""
         for member in self.members(Life.DRAINING):
-            if not member.rows:
+            if self._is_idle(member):
                 self._leave(member, max(member.drain_time, member.last_end_time))
         self._note()
+
+    def _is_idle(self, member: Member) -> bool:
+        handoffs = self._handoffs
+        if member.rows or member.replica.holds_for_others:
+            return False
+        return handoffs is None or not handoffs.waits_for(member)
 
     def fail_at(self, place: int) -> None:
         """Let the replica at a place fail now, if there is one. Mutates."""
@@ -114,14 +128,16 @@ class Lifecycle:
             return
         now, replica = self._world.now, member.replica
         self.num_failures += 1
-        self.migrations.see(list(member.rows), replica.last_tokens())
+        self._migrations.see(list(member.rows), replica.last_tokens())
         for row in list(member.rows):
-            replica.abort(row)
+            replica.withdraw(row, now)
         was_ready, member.life = member.life is Life.READY, Life.FAILED
         assert self._pool.gateways is not None
         self._pool.gateways.lose(member.place)
         member.end_time = now
         self._drive.remove(member)
+        if self._handoffs is not None:
+            self._handoffs.break_off(member)
         self._note()
         time = now + self._failures.detection
         self._world.call_at(time, lambda: self._detect(member, replaced=was_ready))
@@ -129,7 +145,9 @@ class Lifecycle:
     def _detect(self, member: Member, *, replaced: bool) -> None:
         """Forget a replica that has failed, place its requests anew, and start another one."""
         assert self._failures is not None
-        rows = list(member.rows)
+        handoffs, lease = self._handoffs, self._failures.lease
+        apart = [] if handoffs is None else handoffs.drop(member, lease)
+        rows = list(dict.fromkeys([*member.rows, *apart]))
         member.rows.clear()
         self.num_lost += len(rows)
         self._pool.places[member.place] = None
@@ -139,11 +157,13 @@ class Lifecycle:
         self._show()
         if replaced:
             self._start_at(member.place, self._world.now)
-        table = self._pool.table
+        table = self._table
         again, lost = (rows, []) if self._failures.retries else ([], rows)
         if self._failures.migrates:
-            again, lost = self.migrations.split(rows, self._failures.limit)
-            self.migrations.leave(again)
+            again, lost = self._migrations.split(rows, self._failures.limit)
+            if handoffs is not None:
+                handoffs.settle(again)
+            self._migrations.leave(again)
         table["finish_reason"][lost] = FinishReason.FAILED
         table["finish_time"][lost] = self._world.now
         self._give_up(lost)
@@ -186,7 +206,7 @@ class Lifecycle:
             return
         member.life = Life.DRAINING
         self._show()
-        if not member.rows:
+        if self._is_idle(member):
             self._leave(member, now)
 
     def _leave(self, member: Member, time: float) -> None:
@@ -204,5 +224,5 @@ class Lifecycle:
 
     def _note(self) -> None:
         counts = [len(self.members(one)) for one in (Life.READY, Life.STARTING, Life.DRAINING)]
-        if not self.changes or counts != list(vars(self.changes[-1]).values())[1:]:
+        if not self.changes or counts != list(self.changes[-1][1:]):
             self.changes.append(Change(self._world.now, *counts))

@@ -70,6 +70,21 @@ class Member:
             return
         self.replica.submit(np.array([request_id]), np.array([time]))
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its engine runs."""
+        return self.life in (Life.READY, Life.DRAINING)
+
+    def withdraw(self, request_id: int, time: float) -> None:
+        """Take back a request that is meant for it, if it has come already or not. Mutates."""
+        here = request_id in self.rows
+        self.rows.pop(request_id, None)
+        if self.is_alive:
+            assert self.pool.gateways is not None
+            self.pool.gateways.withdraw(request_id, time)
+            if here:
+                self.replica.withdraw(request_id, time)
+
     def settle(self, end_time: float) -> Totals:
         """Let the rest of its life, or of the run, pass idly, and return its totals. Mutates."""
         return self.replica.settle(max(min(self.end_time, end_time), self.replica.clock))

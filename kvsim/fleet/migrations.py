@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvsim.fleet.intake import begin_anew
 from kvsim.results.totals import gap_bin
 
 if TYPE_CHECKING:
@@ -75,15 +76,17 @@ class Migrations:
         for row in rows:
             self._counts[row] += 1
             self._left[row] = self._joined(row)
-            one = self._table[row]
-            for name in ("first_scheduled_time", "first_token_time", "finish_time"):
-                one[name] = math.nan
-            one["num_cached_tokens"] = one["num_preemptions"] = 0
+        begin_anew(self._table, rows)
 
     def bring(self, row: int, member: Member) -> None:
         """Let a request that comes to a replica have what it took along."""
         if row in self._left:
-            member.replica.carry(row, int(self._table["num_output_tokens"][row]))
+            only_prompts = member.pool.role == "prefill"
+            member.replica.carry(row, self.carried(row), one_more=only_prompts)
+
+    def carried(self, row: int) -> int:
+        """Return how many tokens of output a request has taken along."""
+        return int(self._table["num_output_tokens"][row]) if row in self._left else 0
 
     def settle(self, totals: Mapping[int, Totals]) -> None:
         """Write what requests came to on all their replicas. Mutates.

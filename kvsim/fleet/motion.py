@@ -10,25 +10,29 @@ import numpy as np
 from kvsim.fleet.autoscaler import Autoscaler, PoolLoad, make_autoscaler
 from kvsim.fleet.failures import make_failures
 from kvsim.fleet.lifecycle import Lifecycle
+from kvsim.fleet.migrations import Migrations
 from kvsim.fleet.router import make_routers
 from kvsim.fleet.scaling import Scaling
 from kvsim.records.engine import VLLM
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from kvsim.config import Config
     from kvsim.engine.setup import Setup
+    from kvsim.fleet.failures import Failures
     from kvsim.fleet.fleet import Fleet
     from kvsim.fleet.member import Member
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.world import World
-    from kvsim.pool_config import PoolConfig
+    from kvsim.pool_config import PoolConfig, Role
 
 
+#: What a timeline counts: replicas by where they are in their lives.
+COUNTS = ("ready", "starting", "draining")
 #: Seconds over which arrivals are counted for the fleet that always has just enough.
 WINDOW = 60.0
 
@@ -63,7 +67,7 @@ def autoscaler_of(config: Config, asked: PoolConfig) -> Autoscaler | None:
     return made
 
 
-def check_changes(config: Config, asked: PoolConfig, setup: Setup, *, apart: bool) -> None:
+def check_changes(config: Config, asked: PoolConfig, setup: Setup) -> None:
     """Refuse what cannot change while it runs.
 
     Raises
@@ -72,8 +76,6 @@ def check_changes(config: Config, asked: PoolConfig, setup: Setup, *, apart: boo
         With the reason.
     """
     flag = "failures" if config.failures is not None else "autoscaler"
-    if apart:
-        raise ValueError(f"{flag}: not modelled where prompts are computed apart")
     if setup.scheduler_type.rules_of != VLLM:
         raise ValueError(f"{flag}: scheduler {setup.scheduler!r} cannot end requests; vllm can")
     name = (asked.router or config.router).partition("+")[0]
@@ -93,12 +95,44 @@ def set_in_motion(
     world: World,
     fleet: Fleet,
     config: Config,
+    make: Callable[[Pool, int, float], Member],
+    autoscalers: Mapping[Role, Autoscaler | None],
+) -> None:
+    """Let the replicas of a fleet come, go and fail. Mutates the fleet.
+
+    Raises
+    ------
+    ValueError
+        If a failure is planned of a replica that there is not.
+    """
+    failures = None if config.failures is None else make_failures(config.failures, config.seed)
+    fleet.migrations = Migrations(fleet.pools[-1].table)
+    for pool in fleet.pools:
+        move(world, fleet, config, pool, make, autoscalers[pool.role], failures)
+    if failures is not None and failures.planned is not None:
+        time, place, role = failures.planned
+        pools = [one for one in fleet.pools if role in (one.role, None)]
+        if not pools:
+            roles = " and ".join(one.role for one in fleet.pools)
+            raise ValueError(f"failures: pool={role}: there is none, only {roles}")
+        if place >= len(pools[-1].places):
+            number = len(pools[-1].places)
+            raise ValueError(f"failures: replica={place}: there are {number}, from 0 on")
+        assert pools[-1].lifecycle is not None
+        world.call_at(world.now + time, partial(pools[-1].lifecycle.fail_at, place))
+
+
+def move(
+    world: World,
+    fleet: Fleet,
+    config: Config,
     pool: Pool,
     make: Callable[[Pool, int, float], Member],
     autoscaler: Autoscaler | None,
+    failures: Failures | None,
 ) -> None:
-    """Let the replicas of a pool come, go and fail. Mutates the fleet."""
-    failures = None if config.failures is None else make_failures(config.failures, config.seed)
+    """Let the replicas of one pool come, go and fail. Mutates it."""
+    assert fleet.migrations is not None
     lifecycle = Lifecycle(
         world,
         fleet.drive,
@@ -109,9 +143,12 @@ def set_in_motion(
         place_again=fleet.place_again,
         give_up=fleet.give_up,
         is_done=lambda: fleet.is_done,
+        table=fleet.pools[-1].table,
+        migrations=fleet.migrations,
+        handoffs=fleet.handoffs,
     )
-    fleet.lifecycle = lifecycle
-    fleet.scaling = Scaling(
+    pool.lifecycle = lifecycle
+    pool.scaling = Scaling(
         world,
         pool,
         lifecycle,
@@ -123,38 +160,64 @@ def set_in_motion(
     )
     for member in list(pool.members):
         lifecycle.plan_failure(member)
-    if failures is not None and failures.planned is not None:
-        time, place = failures.planned
-        if place >= len(pool.places):
-            raise ValueError(f"failures: replica={place}: there are {len(pool.places)}, from 0 on")
-        world.call_at(world.now + time, lambda: lifecycle.fail_at(place))
 
 
-def describe_scaling(fleet: Fleet, pool: Pool) -> dict[str, Any]:
-    """Say how the number of replicas went, what was lost, and how few would have done."""
-    lifecycle, scaling = fleet.lifecycle, fleet.scaling
+def describe_scaling(fleet: Fleet) -> dict[str, Any] | None:
+    """Say how the number of replicas went, what was lost, and how few would have done.
+
+    None if replicas neither come nor go.
+    """
+    if fleet.migrations is None:
+        return None
+    first = float(fleet.pools[-1].trace.arrival_time[0])
+    pools = {pool.name: describe_pool(pool, first) for pool in fleet.pools}
+    if len(pools) == 1:
+        whole = next(iter(pools.values()))
+    else:
+        timeline = merge([one["timeline"] for one in pools.values()])
+        counts = ("num_scaling_events", "num_failures", "num_lost", "gpu_hours_perfect")
+        whole = {name: sum(one[name] for one in pools.values()) for name in counts}
+        whole["peak_replicas"] = max(row["ready"] for row in timeline)
+        whole |= {"timeline": timeline, "pools": pools}
+    return {"num_migrations": fleet.migrations.number, **whole}
+
+
+def describe_pool(pool: Pool, first: float) -> dict[str, Any]:
+    """Say the same of one pool; times are since ``first``, seconds."""
+    lifecycle, scaling = pool.lifecycle, pool.scaling
     assert lifecycle is not None
     assert scaling is not None
-    first = float(pool.trace.arrival_time[0])
     timeline = [
-        {
-            "time": one.time - first,
-            "ready": one.ready,
-            "starting": one.starting,
-            "draining": one.draining,
-        }
+        {"time": one.time - first, **dict(zip(COUNTS, one[1:], strict=True))}
         for one in lifecycle.changes
     ]
-    gpus = pool.gpus_per_replica
     return {
         "num_scaling_events": scaling.num_events,
         "num_failures": lifecycle.num_failures,
         "num_lost": lifecycle.num_lost,
-        "num_migrations": lifecycle.migrations.number,
         "peak_replicas": max(one.ready for one in lifecycle.changes),
-        "gpu_hours_perfect": perfect_replica_hours(pool.table) * gpus,
+        "gpu_hours_perfect": perfect_replica_hours(pool.table) * pool.gpus_per_replica,
         "timeline": timeline,
     }
+
+
+def merge(timelines: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
+    """Add what several pools have, from change to change."""
+    changes = sorted(
+        (row["time"], k, place)
+        for k, rows in enumerate(timelines)
+        for place, row in enumerate(rows)
+    )
+    latest: list[Mapping[str, float]] = [rows[0] for rows in timelines]
+    merged: list[dict[str, float]] = []
+    for time, k, place in changes:
+        latest[k] = timelines[k][place]
+        row = {"time": time} | {name: sum(one[name] for one in latest) for name in COUNTS}
+        if merged and merged[-1]["time"] == time:
+            merged.pop()
+        if not merged or {**merged[-1], "time": time} != row:
+            merged.append(row)
+    return merged
 
 
 def perfect_replica_hours(table: NDArray[Any]) -> float:

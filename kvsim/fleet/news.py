@@ -33,6 +33,9 @@ class News(Protocol):
     def collect(self) -> list[Line]:
         """Return what is new, place by place. Mutates."""
 
+    def withdraw(self, request_id: int, place: int) -> bool:
+        """Follow a request no more; returns whether it waited for its first token. Mutates."""
+
     def replace(self, place: int, replica: Replica) -> None:
         """Look at another replica; what the one before had in hand is nobody's now. Mutates."""
 
@@ -69,6 +72,10 @@ class PlainNews:
     def send(self, request_id: int, place: int) -> None:  # noqa: D102
         self._alive[place][request_id] = None
         self._waiting[place][request_id] = None
+
+    def withdraw(self, request_id: int, place: int) -> bool:  # noqa: D102
+        del self._alive[place][request_id]
+        return self._waiting[place].pop(request_id, True) is None
 
     def collect(self) -> list[Line]:  # noqa: D102
         news: list[Line] = []

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from kvsim.engine.contents import Contents
     from kvsim.engine.setup import Setup
     from kvsim.fleet.gateways import Gateways
+    from kvsim.fleet.lifecycle import Lifecycle
     from kvsim.fleet.member import Member
+    from kvsim.fleet.scaling import Scaling
     from kvsim.pool_config import Role
     from kvsim.trace import Trace
 
@@ -37,6 +39,7 @@ class Pool:
     gateways : who chooses among them
     members : all that have ever been, in the order of their start
     places : who is at which place now, as the router counts them
+    lifecycle, scaling : of its replicas, if their number changes
     """
 
     name: str
@@ -48,6 +51,8 @@ class Pool:
     gateways: Gateways | None = None
     members: list[Member] = field(default_factory=list)
     places: list[Member | None] = field(default_factory=list)
+    lifecycle: Lifecycle | None = None
+    scaling: Scaling | None = None
 
     @property
     def gpus_per_replica(self) -> int:

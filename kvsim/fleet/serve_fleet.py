@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvsim.engine.replica import Observer
+    from kvsim.engine.observers import Observer
     from kvsim.engine.setup import Setup
+    from kvsim.fleet.handoffs import Handoffs
     from kvsim.results.result import Result
     from kvsim.trace import Trace
 
@@ -244,19 +245,24 @@ def serve_fleet(
         main_setup = connected(main_setup, "decode", config.kv_recompute_threshold)
     elif store is not None:
         main_setup = with_store(main_setup, config)
-    autoscaler = autoscaler_of(config, asked)
-    changes = autoscaler is not None or config.failures is not None
+    wanted = [asked] if asked_prefill is None else [asked, asked_prefill]
+    autoscalers = {one.role: autoscaler_of(config, one) for one in wanted}
+    places = {role: 0 if one is None else one.most for role, one in autoscalers.items()}
+    changes = any(places.values()) or config.failures is not None
     if changes:
-        check_changes(config, asked, main_setup, apart=apart)
-    places = 0 if autoscaler is None else autoscaler.most
-    main = make.pool(asked, main_setup, trace, counts_sent=apart, num_places=places)
+        for one in wanted:
+            check_changes(config, one, main_setup)
+    main = make.pool(asked, main_setup, trace, counts_sent=apart, num_places=places[asked.role])
     if asked_prefill is not None:
         prefill_setup = pool_setup(config, asked_prefill)
         check_alike(main_setup, prefill_setup)
         prompts = trace.with_single_outputs()
-        admissible &= admissible_requests(prefill_setup, prompts)
+        # Who migrates comes with its outputs.
+        admissible &= admissible_requests(prefill_setup, trace if migrates(config) else prompts)
         prefill_setup = connected(prefill_setup, "prefill")
-        prefill = make.pool(asked_prefill, prefill_setup, prompts)
+        prefill = make.pool(
+            asked_prefill, prefill_setup, prompts, num_places=places[asked_prefill.role]
+        )
     world = World(initial_time=float(trace.arrival_time[0]))
     fleet = Fleet(
         world,
@@ -268,6 +274,7 @@ def serve_fleet(
         fabric=fabric_of(config.kv_transfer_fabric),
         protocol=config.kv_transfer_protocol,
         proxy_latency=config.proxy_latency,
+        first_token_from=config.first_token_from,
         coupled=config.max_concurrency is not None
         or config.session_think_time is not None
         or store is not None
@@ -295,9 +302,9 @@ def serve_fleet(
         think_time=config.session_think_time,
     )
     if changes:
-        set_in_motion(world, fleet, config, main, make.member, autoscaler)
+        set_in_motion(world, fleet, config, make.member, autoscalers)
     fleet.run(clients)
-    _settle_table(fleet, clients, main, prefill, admissible, config)
+    _settle_table(fleet, clients, main, admissible, config)
     if writes_events:
         _write_events(main)
     pools = [main] if prefill is None else [main, prefill]
@@ -308,11 +315,11 @@ def serve_fleet(
         [_part(pool) for pool in pools],
         make.reason,
         fleet.turned_away,
-        None if fleet.handoffs is None else _transfers(fleet, fleet.handoffs.transfer_bytes),
-        describe_scaling(fleet, main) if changes else None,
+        None if fleet.handoffs is None else _transfers(fleet.handoffs),
+        describe_scaling(fleet),
         None if fleet.fetches is None else fleet.fetches.describe(),
         None if fleet.admission is None else fleet.admission.describe(),
-        None if fleet.lifecycle is None else fleet.lifecycle.migrations,
+        fleet.migrations,
     )
 
 
@@ -373,7 +380,6 @@ def _settle_table(
     fleet: Fleet,
     clients: Clients,
     main: Pool,
-    prefill: Pool | None,
     admissible: NDArray[np.bool_],
     config: Config,
 ) -> None:
@@ -383,28 +389,22 @@ def _settle_table(
     table["arrival_time"] = np.where(np.isnan(sent), planned, sent)
     if fleet.transfer_time.any():
         table["transfer_time"] = fleet.transfer_time
-    if prefill is not None:
-        assert fleet.handoffs is not None
-        apart = fleet.handoffs.prefill_place >= 0
+    if fleet.handoffs is not None:
         table["prefill_replica"] = fleet.handoffs.prefill_place
-        for name in ("first_scheduled_time", "num_cached_tokens"):
-            table[name][apart] = prefill.table[name][apart]
-        if config.first_token_from == "prefill":
-            table["first_token_time"][apart] = prefill.table["first_token_time"][apart]
-        table["num_preemptions"] += np.where(apart, prefill.table["num_preemptions"], 0)
+        fleet.handoffs.settle(range(len(table)))
     rejected = ~admissible | fleet.turned_away
     table["finish_reason"][rejected] = FinishReason.REJECTED
     unsent = np.isnan(sent) | (table["arrival_time"] >= planned[0] + config.horizon)
     table["finish_reason"][unsent] = FinishReason.UNSENT
 
 
-def _transfers(fleet: Fleet, num_bytes: int) -> dict[str, Any]:
+def _transfers(handoffs: Handoffs) -> dict[str, Any]:
     """Sum up what KV went from one replica to another."""
-    times: NDArray[np.float64] = fleet.transfer_time[fleet.transfer_time > 0]
+    times = handoffs.seconds
     known: Sequence[float] = times.tolist()
     return {
         "num_transfers": len(known),
-        "bytes": num_bytes,
+        "bytes": handoffs.transfer_bytes,
         "mean_ms": 1000.0 * float(times.mean()) if known else None,
         "p99_ms": 1000.0 * float(np.percentile(times, 99)) if known else None,
     }

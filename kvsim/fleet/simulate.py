@@ -22,7 +22,8 @@ from kvsim.sglang_options import SGLANG_FIELDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvsim.engine.replica import Observer, Replica
+    from kvsim.engine.observers import Observer
+    from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
     from kvsim.results.result import Result
     from kvsim.trace import Trace

@@ -24,7 +24,7 @@ class Transfers:
 
     Attributes
     ----------
-    num_bytes : of all that have begun to flow
+    num_bytes : of all that have arrived, or flow
     """
 
     def __init__(self, world: World, fabric: Fabric) -> None:
@@ -32,6 +32,7 @@ class Transfers:
         self.fabric = fabric
         self._network = Network(fabric.bandwidth)
         self._on_end: dict[int, Callable[[], object]] = {}
+        self._flowing: dict[int, int] = {}  # bytes
         self._number = 0
         self._version = 0
         self.num_bytes = 0
@@ -44,18 +45,31 @@ class Transfers:
         num_descriptors: int,
         time: float,
         on_end: Callable[[], object],
-    ) -> None:
-        """Begin a transfer at a time, not before now; its end is told by a call. Mutates."""
-        begins = time + self.fabric.base + num_descriptors * self.fabric.per_descriptor
-        self._world.call_at(begins, lambda: self._start(source, target, num_bytes, on_end))
+    ) -> int:
+        """Begin a transfer at a time, not before now; its end is told by a call. Mutates.
 
-    def _start(
-        self, source: Hashable, target: Hashable, num_bytes: int, on_end: Callable[[], object]
-    ) -> None:
-        self.num_bytes += num_bytes
+        Returns its number.
+        """
+        begins = time + self.fabric.base + num_descriptors * self.fabric.per_descriptor
         self._number += 1
-        self._on_end[self._number] = on_end
-        self._network.start(self._number, source, target, num_bytes, self._world.now)
+        number, self._on_end[self._number] = self._number, on_end
+        self._world.call_at(begins, lambda: self._start(number, source, target, num_bytes))
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Break a transfer off, if it has not ended; nothing of it arrives. Mutates."""
+        if self._on_end.pop(number, None) is None:
+            return
+        self.num_bytes -= self._flowing.pop(number, 0)
+        if self._network.cancel(number, self._world.now):
+            self._await_next_end()
+
+    def _start(self, number: int, source: Hashable, target: Hashable, num_bytes: int) -> None:
+        if number not in self._on_end:  # broken off before
+            return
+        self.num_bytes += num_bytes
+        self._flowing[number] = num_bytes
+        self._network.start(number, source, target, num_bytes, self._world.now)
         self._await_next_end()
 
     def _await_next_end(self) -> None:
@@ -69,5 +83,6 @@ class Transfers:
         if version != self._version:
             return
         for number in self._network.ended(self._world.now):
+            del self._flowing[number]
             self._on_end.pop(number)()
         self._await_next_end()

@@ -26,6 +26,8 @@ WIDE = 48
 ROOM = 1.15  # for a legend above the lines
 READY, STARTING, DRAINING = "#0072B2", "#E69F00", "#999999"
 RUNNING, WAITING = "#0072B2", "#D55E00"
+#: Lines by pool.
+POOLS = ("-", "--")
 
 
 def fleet(result: Result) -> Figure:
@@ -60,15 +62,18 @@ def _edges(result: Result, bins: int) -> NDArray[np.float64]:
 
 
 def _replicas(axes: Axes, result: Result) -> None:
-    timeline = result.summary["scaling"]["timeline"]
-    end = float(result.summary["duration"])
-    times = [row["time"] for row in timeline] + [end]
-    for key, colour in (("ready", READY), ("starting", STARTING), ("draining", DRAINING)):
-        values = [row[key] for row in timeline]
-        axes.step(times, [*values, values[-1]], where="post", color=colour, label=key, lw=1.4)
+    scaling, end = result.summary["scaling"], float(result.summary["duration"])
+    pools = scaling.get("pools") or {"": scaling}
+    for (name, pool), dashes in zip(pools.items(), POOLS, strict=False):
+        timeline = pool["timeline"]
+        times = [row["time"] for row in timeline] + [end]
+        for key, colour in (("ready", READY), ("starting", STARTING), ("draining", DRAINING)):
+            values = [row[key] for row in timeline]
+            (line,) = axes.step(times, [*values, values[-1]], where="post", color=colour, lw=1.4)
+            line.set(label=f"{name} {key}".strip(), linestyle=dashes)
     axes.set_ylim(0, ROOM * axes.get_ylim()[1])
     axes.set_ylabel("replicas")
-    axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
+    axes.legend(frameon=False, fontsize=8, ncols=3 * len(pools), loc="upper right")
 
 
 def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.float64]]:

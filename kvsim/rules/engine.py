@@ -49,7 +49,7 @@ from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
-from kvsim.rules.report import begin_update, end_update, see_copies, wake
+from kvsim.rules.report import begin_update, drop_kept, end_update, see_copies, wake
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
 from kvsim.rules.sglang.direct import operate
@@ -468,13 +468,13 @@ def peek(state: Replica, row: int) -> None:
 
 
 #: What a host may ask of a replica.
-ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, WAKE = 0, 1, 2, 3, 4, 5
+ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, WAKE, DROP_KEPT = 0, 1, 2, 3, 4, 5, 6
 
 
 def serve(state: Replica, command: int, argument: int) -> int:
     """Do what the host asks; the one entry of compiled code.
 
-    ``argument`` is the most steps to advance, or the row of the trace to look up or to abort.
+    ``argument`` is the most steps to advance, or the row of the trace that is meant.
     """
     if command == ADVANCE:
         outcome = advance(state, argument)
@@ -484,6 +484,8 @@ def serve(state: Replica, command: int, argument: int) -> int:
         return operate(state, command, argument)
     if command == ABORT:
         return int(abort(state, argument))
+    if command == DROP_KEPT:
+        return int(drop_kept(state, argument))
     if command == CLOSE:
         close(state, state.horizon)
     elif command == WAKE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.connector import OFFLOADING, RECEIVED, STARTED
+from kvsim.records.connector import NO_CONNECTOR, OFFLOADING, RECEIVED, STARTED
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import FAILED, end_early
@@ -145,6 +145,17 @@ def see_copies(state: Replica) -> None:
     """Take in the copies that have ended while no step was under way."""
     report_copies(state, state.clock)
     note_received(state)
+
+
+def drop_kept(state: Replica, row: int) -> bool:
+    """Free at once what is kept for a request that has ended; False if nothing is."""
+    connector = state.connector
+    if connector.kind == NO_CONNECTOR or not connector.is_kept[row]:
+        return False
+    free_kept(state, connector.place[row])
+    connector.is_idle = False
+    state.steady = False
+    return True
 
 
 def free_kept(state: Replica, k: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from kvsim.speculation import SpeculativeConfig
 
@@ -45,6 +47,19 @@ def acceptance_basis(config: SpeculativeConfig) -> str:
         f"acceptance of drafts: published means of {method} for Llama-3.1-8B on ShareGPT; your "
         "model and text differ (synthetic_acceptance_length says your own)"
     )
+
+
+def conditional_rates(given: NDArray[Any], count: int) -> NDArray[np.float64]:
+    """Return the same for each request's own share of so many drafts; below 0 is none of its own.
+
+    Parameters
+    ----------
+    given : accepted drafts by drafts, shape (requests,)
+    count : drafts of a verification
+    """
+    means, row = np.unique(given, return_inverse=True)
+    rates = [m if m < 0 else conditional_rate(m * count, count) for m in means.tolist()]
+    return np.array(rates)[row.reshape(-1)]
 
 
 def conditional_rate(accepted: float, count: int) -> float:

@@ -16,6 +16,7 @@ from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv
 
 if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
     from kvsim.records.host_cache import HostCache
     from kvsim.records.kv import KV
     from kvsim.records.memory import Memory
@@ -206,3 +207,12 @@ def _chunks_of(offloading: Offloading, j: int) -> list[int]:
         chunks.append(offloading.chunks[c].chunk)
         c = offloading.chunks[c].next
     return chunks
+
+
+def lay_out_copies(state: Replica) -> None:
+    """Lay out how long copies over the host's link take, of blocks and of a radix tree's tokens."""
+    rate, tree, offloading = state.cost.link_bytes_per_s, state.kv.radix, state.offloading
+    tree.copy_time, tree.token_time = state.cost.copy_round, tree.token_bytes / rate
+    if offloading.timed:
+        offloading.copy_time = state.cost.copy_round
+        offloading.block_time = state.kv.bytes_per_block / rate

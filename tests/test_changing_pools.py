@@ -1,0 +1,251 @@
+"""Prefill and decode pools whose replicas come, drain and fail: no request and no block twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples, traces
+
+import kvsim
+from kvsim.engine.replica import Replica
+from kvsim.engine.setup import resolve
+from kvsim.fleet.motion import merge
+from kvsim.fleet.simulate import serve as serve_setup
+from kvsim.results.tables import FinishReason
+from kvsim.testing import equal_tables
+from kvsim.trace import Trace
+
+#: A second a step, nothing that overlaps, and transfers that take no time.
+SECONDS: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "gpu": "h100-sxm",
+    "cost_model": "constant+seconds=1",
+    "async_scheduling": False,
+}
+
+
+#: Two and two replicas, and nobody new in time.
+TWO_EACH: dict[str, Any] = {
+    **SECONDS,
+    "num_prefill_workers": 2,
+    "num_decode_workers": 2,
+    "cold_start": 100.0,
+}
+TOKEN = 131_072  # bytes of KV of Llama-3.1-8B: 2 x 32 layers x 8 heads x 128 x 2 bytes
+ONE = Trace.from_arrays([0.0], [10], [8])  # first token at 2 s: a step here, a step there; end at 9
+
+
+@pytest.mark.parametrize("protocol", ["pull", "push"])
+@pytest.mark.parametrize(
+    ("planned", "times", "tokens_moved"),
+    [
+        ("at+time=4.5+pool=decode+detection=2", (6.5, 8.5, 15.5), 20),  # anew, all of it
+        ("at+time=4.5+replica=1+pool=decode+detection=2", (0.0, 2.0, 9.0), 10),  # not this one
+        ("at+time=0.5+pool=decode+detection=2", (2.5, 4.5, 11.5), 10),  # the prompt is given up
+        ("at+time=0.5+pool=prefill+detection=2", (2.5, 4.5, 11.5), 10),
+        ("at+time=1.5+pool=prefill+detection=2", (0.0, 2.0, 9.0), 10),  # it was read already
+        # Three tokens are there at 4.5 s; prompt and these are computed and moved, five follow.
+        ("at+time=4.5+pool=decode+detection=2+policy=migrate", (0.0, 2.0, 12.5), 10 + 13),
+        ("at+time=0.5+pool=prefill+detection=2+policy=migrate", (0.0, 4.5, 11.5), 10),
+    ],
+)
+def test_a_request_survives_the_replica_of_its_prompt_and_of_its_output(
+    planned: str, times: tuple[float, ...], tokens_moved: int, protocol: str
+) -> None:
+    for backend in ("python", "compiled"):
+        result = kvsim.simulate(
+            ONE, **TWO_EACH, failures=planned, kv_transfer_protocol=protocol, backend=backend
+        )
+        row = result.requests[0]
+        names = ("first_scheduled_time", "first_token_time", "finish_time")
+        assert [row[name] for name in names] == pytest.approx(times, abs=1e-3)
+        assert row["num_output_tokens"] == 8
+        assert result.summary["kv_transfers"]["bytes"] == tokens_moved * TOKEN
+        assert result.summary["scaling"]["num_failures"] == 1
+
+
+def test_a_lost_request_says_so() -> None:
+    for pool, time in (("decode", 4.5), ("prefill", 0.5)):
+        planned = f"at+time={time}+pool={pool}+detection=2+policy=fail"
+        result = kvsim.simulate(ONE, **TWO_EACH, failures=planned)
+        assert result.requests["finish_reason"].tolist() == [FinishReason.FAILED]
+        assert result.requests["finish_time"].tolist() == [time + 2]
+        scaling = result.summary["scaling"]
+        assert scaling["num_lost"] == scaling["pools"][pool]["num_lost"] == 1
+
+
+#: Room for one prompt, which takes 1.9 s over the link.
+NARROW: dict[str, Any] = {
+    **SECONDS,
+    "num_prefill_workers": 1,
+    "num_decode_workers": 2,
+    "num_gpu_blocks_override": 520,
+    "max_model_len": 8200,
+    "max_num_batched_tokens": 8192,
+    "enable_prefix_caching": False,
+    "kv_transfer_fabric": "tcp-ucx",
+    "cold_start": 100.0,
+}
+
+
+@pytest.mark.parametrize("lease", [0.5, 10.0])
+def test_what_nobody_comes_for_is_held_until_its_lease_ends(lease: float) -> None:
+    """Read from 1 s on; the reader dies at 2 and is missed at 3. The next prompt needs the room."""
+    trace = Trace.from_arrays([0.0, 0.5], [8000, 8000], [4, 4])
+    result = kvsim.simulate(
+        trace,
+        **NARROW,
+        failures=f"at+time=2+pool=decode+detection=1+policy=fail+lease={lease}",
+        check_invariants=True,
+    )
+    freed = max(3.0, 2.0 + lease)
+    assert result.requests["first_scheduled_time"].tolist() == [0.0, freed]
+    assert result.requests["finish_reason"].tolist() == [FinishReason.FAILED, 0]
+    # What was broken off has not arrived.
+    assert result.summary["kv_transfers"]["bytes"] == 8000 * TOKEN
+    assert result.summary["kv_transfers"]["num_transfers"] == 1
+
+
+def test_who_reads_from_a_dead_replica_gives_its_blocks_back() -> None:
+    """Read from 1 s on; the source dies at 2. At 4 the reader begins anew, with all its blocks."""
+    trace = Trace.from_arrays([0.0], [8000], [4])
+    options = NARROW | {"num_prefill_workers": 2, "num_decode_workers": 1}
+    row = kvsim.simulate(
+        trace, **options, failures="at+time=2+pool=prefill+detection=2", check_invariants=True
+    ).requests[0]
+    assert row["first_scheduled_time"] == 4.0
+    assert row["prefill_replica"] == 2
+    assert row["transfer_time"] == pytest.approx(8000 * TOKEN / 0.55e9)
+    assert row["first_token_time"] == pytest.approx(6 + row["transfer_time"])
+
+
+def test_who_needs_nothing_of_a_dead_replica_goes_on() -> None:
+    result = kvsim.simulate(
+        Trace.from_arrays([0.0], [50], [8]),
+        **TWO_EACH,
+        kv_transfer_protocol="push",
+        kv_recompute_threshold=100,
+        failures="at+time=0.5+pool=prefill+detection=0",
+    )
+    row = result.requests[0]
+    assert (row["first_scheduled_time"], row["finish_time"]) == (0.0, 8.0)
+    assert row["prefill_replica"] == -1
+    assert result.summary["scaling"]["num_lost"] == 0
+
+
+def test_each_pool_has_an_autoscaler_of_its_own() -> None:
+    """Ten prompts a step apart, each a step: one prefill replica would do, outputs pile up."""
+    trace = Trace.from_arrays(list(range(40)), [64] * 40, [20] * 40)
+    pools = [
+        {"role": "prefill", "replicas": 1},
+        {"role": "decode", "replicas": 1, "autoscaler": "hpa+target=2+max=3+interval=5+window=0"},
+    ]
+    result = kvsim.simulate(trace, **SECONDS, pool=pools, max_num_seqs=4, cold_start=7.0)
+    scaling = result.summary["scaling"]
+    assert scaling["pools"]["prefill"]["peak_replicas"] == 1
+    assert scaling["pools"]["decode"]["peak_replicas"] == 3
+    assert scaling["peak_replicas"] == 4
+    assert result.summary["completed"] == 40
+    # Of both pools together from change to change.
+    whole = {row["time"]: row["ready"] for row in scaling["timeline"]}
+    own = {row["time"]: row["ready"] + 1 for row in scaling["pools"]["decode"]["timeline"]}
+    assert whole == own
+    lives = [row["lifetime"] for row in result.summary["replicas"]]
+    assert result.summary["gpu_hours"] == pytest.approx(sum(lives) / 3600)
+
+
+def test_timelines_add_up() -> None:
+    def row(time: float, ready: int, starting: int = 0) -> dict[str, float]:
+        return {"time": time, "ready": ready, "starting": starting, "draining": 0}
+
+    assert merge([[row(0, 1), row(2, 2), row(5, 1)], [row(0, 3), row(2, 3, 1), row(5, 4)]]) == [
+        row(0, 4),
+        row(2, 5, 1),
+        row(5, 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"failures": "at+pool=mixed"}, "pool=mixed: there is none, only prefill and decode"),
+        ({"failures": "at+replica=2"}, "replica=2: there are 2, from 0 on"),
+        ({"failures": "at", "prefill_router": "chwbl"}, "router 'chwbl' counts its replicas once"),
+    ],
+)
+def test_a_wrong_failure_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        kvsim.simulate(ONE, **(TWO_EACH | options))
+
+
+@pytest.mark.long
+@examples(100)
+@given(trace=traces(max_requests=30), data=st.data())
+def test_every_request_ends_once_and_every_block_is_freed_once(
+    trace: Trace, data: st.DataObject
+) -> None:
+    draw = data.draw
+    fails = draw(st.sampled_from(["", "rate+gpu-hours=0.0001", "rate+gpu-hours=0.0005", "at"]))
+    if fails == "at":
+        pool, place = draw(st.sampled_from(["prefill", "decode"])), draw(st.integers(0, 1))
+        fails = f"at+time={draw(st.sampled_from([0.1, 0.3]))}+replica={place}+pool={pool}"
+    if fails:
+        fails += f"+policy={draw(st.sampled_from(['retry', 'fail', 'migrate']))}+limit=50"
+        fails += f"+detection={draw(st.sampled_from([0, 0.05, 0.3]))}"
+        fails += f"+lease={draw(st.sampled_from([0, 0.2, 5]))}"
+    options: dict[str, Any] = {
+        **SECONDS,
+        "cost_model": "constant+seconds=0.02",
+        "num_prefill_workers": draw(st.integers(2, 3)),
+        "num_decode_workers": draw(st.integers(2, 3)),
+        "num_gpu_blocks_override": draw(st.integers(8, 60)),
+        "max_model_len": draw(st.sampled_from([60, 200, 500])),
+        "max_num_seqs": draw(st.integers(1, 8)),
+        "max_num_batched_tokens": draw(st.sampled_from([16, 64, 512])),
+        "async_scheduling": draw(st.booleans()),
+        "router": draw(
+            st.sampled_from(
+                ["round-robin", "least-outstanding", "vllm-dp", "dynamo", "llm-d+index=precise"]
+            )
+        ),
+        "prefill_router": draw(st.sampled_from(["round-robin", "least-outstanding", "dynamo"])),
+        "kv_transfer_protocol": draw(st.sampled_from(["pull", "push"])),
+        "kv_transfer_fabric": draw(st.sampled_from(["tcp-ucx", "nixl-vllm", "400g-ib"])),
+        "disaggregation": draw(st.sampled_from(["always", "llm-d", "dynamo"])),
+        "kv_recompute_threshold": draw(st.sampled_from([0, 20])),
+        "proxy_latency": draw(st.sampled_from([0.0, 0.03])),
+        "max_concurrency": draw(st.sampled_from([None, 3])),
+        "session_think_time": draw(st.sampled_from([None, 0.1])),
+        "cold_start": draw(st.sampled_from([0.0, 0.3])),
+        "failures": fails or None,
+    }
+    if not fails or draw(st.booleans()):
+        name = draw(st.sampled_from(["hpa+target=1", "wva", "dynamo-load", "kpa", "llumnix"]))
+        options["autoscaler"] = f"{name}+max=4+interval=0.2"
+    trace = trace.with_num_samples(1)
+    replicas: list[Replica] = []
+    setup = resolve(kvsim.Config.build(**options, backend="python", check_invariants=True))
+    python = serve_setup(setup, trace, on_start=replicas.append)
+    compiled = kvsim.simulate(trace, **options, backend="compiled")
+    assert equal_tables(python.requests, compiled.requests)
+    assert equal_tables(python.memory, compiled.memory)
+    assert python.summary == compiled.summary
+    reasons = python.requests["finish_reason"]
+    allowed = {FinishReason.FINISHED, FinishReason.REJECTED}
+    if "policy=fail" in fails:
+        allowed.add(FinishReason.FAILED)
+    assert set(reasons.tolist()) <= allowed
+    for replica in replicas:
+        state = replica.state
+        assert state.num_outstanding == state.kv.num_held == state.connector.held.length == 0
+        # Who has failed may not have taken in that its blocks were read.
+        assert state.connector.num_kept == state.connector.num_sent
+    done = reasons == FinishReason.FINISHED
+    longest = options["max_model_len"] - trace.num_prompt_tokens
+    got = python.requests["num_output_tokens"]
+    assert np.array_equal(got[done], np.minimum(trace.num_output_tokens, longest)[done])
+    assert (python.requests["finish_time"][done] >= python.requests["arrival_time"][done]).all()
