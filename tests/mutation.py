@@ -37,6 +37,8 @@ TESTS = (
     "images",
     "kv_events",
     "scaling",
+    "disaggregation",
+    "changing_pools",
 )
 
 
@@ -561,6 +563,12 @@ MUTANTS = [
     Mutant("sglang budget ignore_eos counts all", "rules/sglang/budget.py", "    return left * (1.0 if mine.ignores_eos else state.sglang.ratio)", "    return left * state.sglang.ratio"),
     Mutant("sglang budget a page beside each prompt", "rules/sglang/budget.py", "    scheduler.budget += num_tokens + size + max_new\n", "    scheduler.budget += num_tokens + max_new\n"),
     Mutant("sglang windows match wants a whole window", "rules/sglang/walk.py", "        if run >= tree.window:\n            tree.best = child\n", "        if run + 1 >= tree.window:\n            tree.best = child\n"),
+    Mutant("a step that preempts is not the last", ENGINE, "is_idle = state.num_preempted == 0  #", "is_idle = True  #"),
+    Mutant("what nobody reads is freed", "rules/report.py", "    free_kept(state, connector.place[row])\n    connector.is_idle", "    connector.is_idle"),
+    Mutant("what nobody reads is held for its lease", "fleet/handoffs.py", "max(lease_end, now)", "now"),
+    Mutant("who needs nothing of a dead replica goes on", "fleet/handoffs.py", "        if handoff.num_tokens == 0:\n            handoff.source", "        if False:\n            handoff.source"),
+    Mutant("a transfer ends with its replica", "fleet/handoffs.py", "                self._transfers.cancel(handoff.transfer)\n", "                pass\n"),
+    Mutant("who drains waits for who reads", "fleet/lifecycle.py", "handoffs is None or not handoffs.waits_for(member)", "True"),
     Mutant("who comes from another replica has tokens", "rules/arrival.py", "        request.num_tokens += trace.carried[request.request_id]\n", "        request.num_tokens += 0\n"),
     Mutant("sglang windows a match refreshes the list", "rules/sglang/walk.py", "    touch_path(tree, tree.best)\n    if tree.window > 0:\n        refresh_recent(tree, tree.node)\n", "    touch_path(tree, tree.best)\n"),
     Mutant("sglang windows an insert refreshes the list", "rules/sglang/walk.py", "    if tree.window > 0:\n        refresh_recent(tree, tree.node)\n\n\ndef take_over", "\n\ndef take_over"),

@@ -183,7 +183,7 @@ def test_a_wrong_failure_is_refused_in_one_line(options: dict[str, Any], said: s
 
 
 @pytest.mark.long
-@examples(100)
+@examples(240)
 @given(trace=traces(max_requests=30), data=st.data())
 def test_every_request_ends_once_and_every_block_is_freed_once(
     trace: Trace, data: st.DataObject
