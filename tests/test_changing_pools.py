@@ -222,6 +222,11 @@ def test_every_request_ends_once_and_every_block_is_freed_once(
         "session_think_time": draw(st.sampled_from([None, 0.1])),
         "cold_start": draw(st.sampled_from([0.0, 0.3])),
         "failures": fails or None,
+        "kv_store": draw(
+            st.sampled_from(
+                [None, None, "peer", "mooncake+gib=0.01", "lmcache+chunk=16+pull=always"]
+            )
+        ),
     }
     if not fails or draw(st.booleans()):
         name = draw(st.sampled_from(["hpa+target=1", "wva", "dynamo-load", "kpa", "llumnix"]))

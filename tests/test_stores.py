@@ -57,6 +57,30 @@ def test_what_another_replica_has_computed_comes_over_the_link(store: str) -> No
     assert told["mean_ms"] == pytest.approx(1e3 * second["transfer_time"])
 
 
+@pytest.mark.parametrize("store", [*STORES, "lmcache+server-gib=2"])
+def test_prefill_replicas_read_what_another_one_has_computed(store: str) -> None:
+    """The prompt comes from the store, its last token is computed, and all goes to the decoder."""
+    apart = {"num_prefill_workers": 2, "num_decode_workers": 1, "data_parallel_size": 1}
+    result = kvsim.simulate(same([0.0, 5.0]), **{**H100, **apart}, kv_store=store)
+    alone = kvsim.simulate(same([0.0, 5.0]), **{**H100, **apart})
+    told = result.summary["kv_store"]
+    assert (told["num_found"], told["num_fetches"], told["num_gone"]) == (1, 1, 0)
+    chunked = 7936 if store.startswith("lmcache") else 8000
+    assert sum(told["bytes"].values()) == chunked * TOKEN
+    second, before = result.requests[1], alone.requests[1]
+    assert second["prefill_replica"] == before["prefill_replica"] == 2
+    assert second["num_cached_tokens"] == min(chunked, 7999)
+    assert before["num_cached_tokens"] == 0
+    # The decoder holds the first one's prompt, so all but its last block is there.
+    link = fabric_of("400g-ib").time(16 * TOKEN)
+    assert second["transfer_time"] == before["transfer_time"] == pytest.approx(link)
+    ttft, long = (row["first_token_time"] - row["arrival_time"] for row in (second, before))
+    assert 1e-3 * told["mean_ms"] < ttft < 0.3 * long
+    assert kvsim.simulate(
+        same([0.0, 5.0]), **{**H100, **apart, "num_prefill_workers": 1}, kv_store="peer"
+    ).provenance["notes"]
+
+
 def test_what_comes_from_disk_comes_at_the_disks_pace() -> None:
     """The memory has no room for a block; the disks have."""
     result = kvsim.simulate(same([0.0, 5.0]), **H100, kv_store="mooncake+gib=0.001+disk-gib=10")
@@ -433,15 +457,6 @@ def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.D
         (
             {"kv_store": "peer", "kv_offloading_size": 4, "kv_offloading_backend": "native"},
             "kv_transfer_config: not beside a KV store",
-        ),
-        (
-            {
-                "kv_store": "peer",
-                "num_prefill_workers": 1,
-                "num_decode_workers": 1,
-                "data_parallel_size": 1,
-            },
-            "kv_store: not modelled where prompts are computed apart",
         ),
     ],
 )

@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from kvsim.compiled.types import WORD, record_at
 from kvsim.records.engine import DONE, Replica
+from kvsim.records.request import FINISHED
 from kvsim.rules.abort import IN_FLIGHT
 
 _replica = record_at(Replica, "")
@@ -135,7 +136,9 @@ def see_tokens(state, place, waits, tokens):
     found = False
     for k in range(state.num_requests):
         request = state.requests[k]
-        if not math.isnan(request.first_token_time) and waits[request.request_id] == place:
+        if request.status == FINISHED or math.isnan(request.first_token_time):
+            continue  # a record that is free may be of the same request, which has come again
+        if waits[request.request_id] == place:
             tokens[request.request_id] = request.first_token_time
             found = True
     return found

@@ -20,6 +20,7 @@ from kvsim.records import engine as records
 from kvsim.records.connector import OFFLOADING
 from kvsim.records.growth import more_requests
 from kvsim.records.memory import Flat, Numbers, Objects, View, Views, head, untouched
+from kvsim.records.request import FINISHED
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
@@ -485,9 +486,9 @@ class Replica:
         requests = self.state.requests
         if isinstance(requests, Views):
             rows = requests.array
-            rows = rows[~np.isnan(rows[name])]
+            rows = rows[~np.isnan(rows[name]) & (rows["status"] != FINISHED)]
             return dict(zip(rows["request_id"].tolist(), rows[name].tolist(), strict=True))
-        times = {r.request_id: getattr(r, name) for r in requests}
+        times = {r.request_id: getattr(r, name) for r in requests if r.status != FINISHED}
         return {row: time for row, time in times.items() if not math.isnan(time)}
 
     @property

@@ -85,7 +85,8 @@ class Fetches:
         transfer_time: np.ndarray[Any, Any],
     ) -> None:
         assert pool.gateways is not None
-        self._world, self._drive, self._pool, self._store = world, drive, pool, store
+        self._world, self._drive, self._store = world, drive, store
+        self.pool = pool
         self._gateways = pool.gateways
         self._feed = pool.gateways.feed(store.event_delay, pool.setup)
         self._tokens = self._feed.entry_tokens
@@ -130,8 +131,8 @@ class Fetches:
         times = [0.0]
         for portion, begin, end in self._beyond(portions, cached):
             fabric, tokens = self._over(portion.tier).fabric, end - begin
-            wire = transfer_bytes(self._pool.setup, tokens) / fabric.bandwidth
-            posts = num_descriptors(self._pool.setup, tokens) * fabric.per_descriptor
+            wire = transfer_bytes(self.pool.setup, tokens) / fabric.bandwidth
+            posts = num_descriptors(self.pool.setup, tokens) * fabric.per_descriptor
             times.append(fabric.base + posts + sharers * wire)
         return max(times)
 
@@ -173,7 +174,7 @@ class Fetches:
         total = self._tokens * sum(portion.num_entries for portion in portions)
         ways = self._beyond(portions, fetch.num_offered - num_tokens)
         places = [one.source for one, _, _ in ways if isinstance(one.source, int)]
-        sources = [self._pool.places[place] for place in places]
+        sources = [self.pool.places[place] for place in places]
         if total < fetch.num_offered or not all(is_there(one) for one in sources):
             self._close(fetch, failed=True)
             return
@@ -185,8 +186,8 @@ class Fetches:
                 self._over(portion.tier).begin(
                     ("read", fetch.row) if portion.source is None else portion.source,
                     fetch.target.place,
-                    transfer_bytes(self._pool.setup, tokens),
-                    num_descriptors(self._pool.setup, tokens),
+                    transfer_bytes(self.pool.setup, tokens),
+                    num_descriptors(self.pool.setup, tokens),
                     now,
                     lambda: self._end(fetch, num_tokens),
                 )

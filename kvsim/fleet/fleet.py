@@ -216,8 +216,9 @@ class Fleet:
         return not any(m is not None and m.rows for pool in self.pools for m in pool.places)
 
     def _submit(self, member: Member, row: int, now: float) -> None:
-        if self.fetches is not None and member.life is not Life.FAILED:
-            self.fetches.prepare(row, member, now)
+        fetches = self.fetches
+        if fetches is not None and member.pool is fetches.pool and member.life is not Life.FAILED:
+            fetches.prepare(row, member, now)
         if self.migrations is not None:
             self.migrations.bring(row, member)
         member.submit(row, now)
@@ -237,12 +238,10 @@ class Fleet:
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
         """Learn that a request has blocks for KV that is elsewhere, or does without it."""
-        del member
-        if self.fetches is not None:
+        if self.fetches is not None and member.pool is self.fetches.pool:
             self.fetches.begun(row, num_tokens, time)
-            return
-        assert self.handoffs is not None
-        self.handoffs.asked(row, num_tokens, time)
+        elif self.handoffs is not None:
+            self.handoffs.asked(row, num_tokens, time)
 
     # -- looks -----------------------------------------------------------------------------------
 
@@ -278,7 +277,7 @@ class Fleet:
 
 def is_there(pool: Pool) -> bool:
     """Whether a pool has replicas, as far as its gateways know."""
-    return pool.lifecycle is None or bool(pool.lifecycle.members(Life.READY, Life.FAILED))
+    return pool.lifecycle is None or bool(pool.lifecycle.choosable())
 
 
 def serve_alone(

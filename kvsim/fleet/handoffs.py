@@ -242,7 +242,6 @@ class Handoffs:
             return False
         row, target = handoff.row, handoff.target
         target.withdraw(row, self._world.now)
-        target.replica.offer(row, 0)
         if target.is_alive:
             self._drive.touch(target)
         return True

@@ -84,6 +84,11 @@ class Lifecycle:
         """Return the replicas at some point of their lives, by place."""
         return [m for m in self._pool.places if m is not None and m.life in lives]
 
+    def choosable(self) -> list[Member]:
+        """Return those that are ready, as far as a gateway knows."""
+        there = self.members(Life.READY, Life.FAILED)
+        return [member for member in there if member.drain_time == -math.inf]
+
     def resize(self, desired: int) -> None:
         """Start or drain replicas until there are so many, those that start included. Mutates."""
         now, alive = self._world.now, self.members(Life.READY, Life.STARTING)
@@ -219,8 +224,7 @@ class Lifecycle:
     def _show(self) -> None:
         """Let the router choose among those that it believes to be ready."""
         assert self._pool.gateways is not None
-        lives = (Life.READY, Life.FAILED)
-        self._pool.gateways.show([m.place for m in self.members(*lives)])
+        self._pool.gateways.show([member.place for member in self.choosable()])
 
     def _note(self) -> None:
         counts = [len(self.members(one)) for one in (Life.READY, Life.STARTING, Life.DRAINING)]

@@ -82,6 +82,7 @@ class Member:
         if self.is_alive:
             assert self.pool.gateways is not None
             self.pool.gateways.withdraw(request_id, time)
+            self.replica.offer(request_id, 0)
             if here:
                 self.replica.withdraw(request_id, time)
 

@@ -89,10 +89,10 @@ def collect(
 ) -> Result:
     """Sum up a run whose replicas have come to their end.
 
-    The first part answers the requests; those that follow work for it. ``transfers`` says what
-    went from them to it, ``scaling`` what became of the number of replicas, ``kv_store`` what was
-    read from a store, ``flow_control`` who was held back before, ``migrations`` who was on several
-    replicas.
+    The first part answers the requests; one that follows computes prompts for it. ``transfers``
+    says what went from one to the other, ``scaling`` what became of the number of replicas,
+    ``kv_store`` what was read from a store, ``flow_control`` who was held back before,
+    ``migrations`` who was on several replicas.
     """
     table = parts[0].table
     members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
@@ -158,7 +158,7 @@ def collect(
             "scheduler": setup.scheduler,
             "rules": rules_basis(setup),
             "step_time": step_time_basis(setup),
-            "notes": [*notes(setup), *store_notes(config.kv_store, len(members))],
+            "notes": [*notes(setup), *store_notes(config.kv_store, len(parts[-1].members))],
         },
     )
 

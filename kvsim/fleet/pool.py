@@ -69,7 +69,9 @@ CONNECTOR_ROLES: dict[Role, ConnectorRole] = {
 }
 
 
-def connected(setup: Setup, role: Role, kv_recompute_threshold: int = 0) -> Setup:
+def connected(
+    setup: Setup, role: Role, kv_recompute_threshold: int = 0, *, reads_store: bool = False
+) -> Setup:
     """Return the same with a connector that gives or takes KV.
 
     Raises
@@ -94,8 +96,8 @@ def connected(setup: Setup, role: Role, kv_recompute_threshold: int = 0) -> Setu
         )
     connector = ConnectorConfig(
         FAKE,
-        CONNECTOR_ROLES[role],
-        kv_load_failure_policy="recompute" if role == "mixed" else "fail",
+        "kv_both" if reads_store else CONNECTOR_ROLES[role],
+        kv_load_failure_policy="recompute" if reads_store else "fail",
         kv_recompute_threshold=kv_recompute_threshold,
     )
     scheduler_config = replace(setup.scheduler_config, kv_transfer=connector)

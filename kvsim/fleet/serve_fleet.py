@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from kvsim.engine.observers import Observer
     from kvsim.engine.setup import Setup
     from kvsim.fleet.handoffs import Handoffs
+    from kvsim.pool_config import Role
     from kvsim.results.result import Result
     from kvsim.trace import Trace
 
@@ -239,12 +240,10 @@ def serve_fleet(
     make = Assembly(config, trace, on_end, observer, on_start, choose_backend)
     admissible = admissible_requests(main_setup, trace)
     store = None if config.kv_store is None else make_store(config.kv_store)
-    if apart and store is not None:
-        raise ValueError("kv_store: not modelled where prompts are computed apart")
     if apart:
         main_setup = connected(main_setup, "decode", config.kv_recompute_threshold)
     elif store is not None:
-        main_setup = with_store(main_setup, config)
+        main_setup = with_store(main_setup, "mixed", config)
     wanted = [asked] if asked_prefill is None else [asked, asked_prefill]
     autoscalers = {one.role: autoscaler_of(config, one) for one in wanted}
     places = {role: 0 if one is None else one.most for role, one in autoscalers.items()}
@@ -259,7 +258,10 @@ def serve_fleet(
         prompts = trace.with_single_outputs()
         # Who migrates comes with its outputs.
         admissible &= admissible_requests(prefill_setup, trace if migrates(config) else prompts)
-        prefill_setup = connected(prefill_setup, "prefill")
+        if store is None:
+            prefill_setup = connected(prefill_setup, "prefill")
+        else:
+            prefill_setup = with_store(prefill_setup, "prefill", config)
         prefill = make.pool(
             asked_prefill, prefill_setup, prompts, num_places=places[asked_prefill.role]
         )
@@ -292,8 +294,12 @@ def serve_fleet(
             end_time=world.now + config.horizon,
         )
     if store is not None:
-        fabric, times = fabric_of(config.kv_transfer_fabric), fleet.transfer_time
-        fleet.fetches = Fetches(world, fleet.drive, main, store, fabric, times)
+        fabric = fabric_of(config.kv_transfer_fabric)
+        if prefill is None:
+            reader, times = main, fleet.transfer_time
+        else:  # the table has the transfers between the pools
+            reader, times = prefill, np.zeros(len(trace))
+        fleet.fetches = Fetches(world, fleet.drive, reader, store, fabric, times)
     clients = Clients(
         world,
         trace,
@@ -323,7 +329,7 @@ def serve_fleet(
     )
 
 
-def with_store(setup: Setup, config: Config) -> Setup:
+def with_store(setup: Setup, role: Role, config: Config) -> Setup:
     """Return replicas that read a store, and tell of what they compute.
 
     Raises
@@ -331,7 +337,7 @@ def with_store(setup: Setup, config: Config) -> Setup:
     ValueError
         If they keep no prefixes, or cannot take KV from others.
     """
-    connecting = connected(setup, "mixed", config.kv_recompute_threshold)
+    connecting = connected(setup, role, config.kv_recompute_threshold, reads_store=True)
     if not setup.kv_config.enable_prefix_caching or not setup.kv.tells_events:
         raise ValueError("kv_store: needs prefix caching in the replicas; it extends what they hit")
     return with_events(connecting)
