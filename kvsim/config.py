@@ -259,6 +259,9 @@ class Config(Validated, SglangOptions):
     cold_start: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         60.0, description="seconds from the decision for a replica until it takes requests"
     )
+    migration: str | None = Field(
+        None, description="who moves running requests between replicas: NAME[+KEY=VALUE]..."
+    )
     failures: str | None = Field(
         None, description="when replicas fail: rate or at, NAME[+KEY=VALUE]..."
     )

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 LEFT_OUT = (
     *("workload", "trace", "request_rate", "num_requests", "max_concurrency", "seed", "goodput"),
     *("horizon", "kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
-    *("cost_model", "autoscaler", "cold_start", "failures", "session_think_time"),
+    *("cost_model", "autoscaler", "cold_start", "failures", "migration"),
+    "session_think_time",
 )
 
 

@@ -106,6 +106,7 @@ SECTIONS = {
         "autoscaler",
         "cold_start",
         "failures",
+        "migration",
     ),
     "Records": (
         "front_end_latency",

@@ -24,8 +24,6 @@ from kvsim.records.request import FINISHED
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
-from kvsim.rules.recorder import num_waiting
-from kvsim.rules.usage import kv_usage
 from kvsim.sched.acceptance import conditional_rates
 from kvsim.sched.connector import lay_out_connector, num_transfers
 from kvsim.sched.encoder import check_encoder, lay_out_encoder
@@ -277,9 +275,9 @@ class Replica:
 
     def take_begun(self) -> list[tuple[int, int, float]]:
         """Return the loads since the last call: request, tokens it lacks, when it asks for them."""
-        if self.setup.scheduler_config.kv_transfer is None:
-            return []
         connector = self.state.connector
+        if self.setup.scheduler_config.kv_transfer is None or connector.num_begun == 0:
+            return []
         count, connector.num_begun = connector.num_begun, 0
         rows, tokens = head(connector.begun, count), head(connector.begun_tokens, count)
         return list(zip(rows, tokens, head(connector.begun_times, count), strict=True))
@@ -472,7 +470,8 @@ class Replica:
     def load(self) -> tuple[int, int, float]:
         """Return what its metrics say: requests waiting and running, share of blocks in use."""
         state = self.state
-        return num_waiting(state), state.num_running, float(kv_usage(state.kv))
+        self._call(rules.LOAD_OF, 0)
+        return state.seen_waiting, state.num_running, state.seen_usage
 
     def first_tokens(self) -> dict[int, float]:
         """Return when each request that lives here got its first token, if it has one."""

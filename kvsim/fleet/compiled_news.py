@@ -79,6 +79,12 @@ class CompiledNews:
         self._counts[place] -= (1, waited)
         return waited
 
+    def move(self, request_id: int, place: int, target: int) -> None:  # noqa: D102
+        self.withdraw(request_id, place)
+        self.send(request_id, target)
+        self._waits[request_id] = -1
+        self._counts[target, 1] -= 1
+
     def collect(self) -> list[Line]:  # noqa: D102
         lines = self._firsts, self._lasts, self._afters
         times, facts = self._collect(

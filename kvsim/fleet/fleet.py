@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.handoff import FirstTokenFrom, Protocol
     from kvsim.fleet.member import Member
     from kvsim.fleet.migrations import Migrations
+    from kvsim.fleet.moves import Moves
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.world import World
     from kvsim.trace import Trace
@@ -56,7 +57,8 @@ class Fleet:
     admission : the gate that requests pass before, if there is one
     fetches : of prefixes from a store, if there is one
     handoffs : of requests between two replicas, if prompts are computed apart
-    migrations : of requests whose replica fails, if replicas come and go
+    migrations : what requests take along that go on elsewhere
+    moves : of requests that run, if they move
     unplaced : requests that wait until a replica is ready
     turned_away : the requests that a gateway would not have served, bool, shape (requests,)
     transfer_time : seconds from the start of each transfer to its end, 0 without one
@@ -89,6 +91,7 @@ class Fleet:
         self.admission: Admission | None = None
         self.fetches: Fetches | None = None
         self.migrations: Migrations | None = None
+        self.moves: Moves | None = None
         self.unplaced: list[int] = []
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
         self.transfer_time = np.zeros(len(trace))
@@ -103,7 +106,7 @@ class Fleet:
                 protocol=protocol,
                 proxy_latency=proxy_latency,
                 first_token_from=first_token_from,
-                submit=self._submit,
+                submit=self.submit,
                 transfer_time=self.transfer_time,
             )
         for pool in self.pools:
@@ -126,6 +129,8 @@ class Fleet:
         for pool in self.pools:
             if pool.scaling is not None:
                 self._world.process(pool.scaling.process())
+        if self.moves is not None:
+            self._world.process(self.moves.process())
         self._world.process(self.drive.process())
         self._world.run()
 
@@ -179,7 +184,7 @@ class Fleet:
                 num_tokens += self.migrations.carried(row)
             self.handoffs.begin(row, source, target, num_tokens, now)
         else:
-            self._submit(target, row, now)
+            self.submit(target, row, now)
 
     def _choose(self, pool: Pool, row: int, now: float) -> Member | None:
         assert pool.gateways is not None
@@ -215,7 +220,8 @@ class Fleet:
             return False
         return not any(m is not None and m.rows for pool in self.pools for m in pool.places)
 
-    def _submit(self, member: Member, row: int, now: float) -> None:
+    def submit(self, member: Member, row: int, now: float) -> None:
+        """Give a request to a replica. Mutates."""
         fetches = self.fetches
         if fetches is not None and member.pool is fetches.pool and member.life is not Life.FAILED:
             fetches.prepare(row, member, now)
@@ -242,6 +248,8 @@ class Fleet:
             self.fetches.begun(row, num_tokens, time)
         elif self.handoffs is not None:
             self.handoffs.asked(row, num_tokens, time)
+        elif self.moves is not None:
+            self.moves.asked(row, num_tokens, time)
 
     # -- looks -----------------------------------------------------------------------------------
 

@@ -200,6 +200,11 @@ class Gateways:
         if self._ledger is not None:
             self._ledger.withdraw(request_id, now)
 
+    def follow(self, request_id: int, place: int) -> None:
+        """Learn that a request goes on at another place. Mutates."""
+        if self._ledger is not None:
+            self._ledger.follow(request_id, place)
+
     def catch_up(self) -> None:
         """Take in what has happened, before it is undone. Mutates."""
         if self._ledger is not None:

@@ -48,10 +48,14 @@ class Ledger:
         self._routers = routers
         self._views = views
         self._sent: dict[int, Sent] = {}
+        self._moved: dict[int, int] = {}  # to which place, unknown to routers
 
     def replace(self, place: int, replica: Replica) -> None:
         """Follow another replica; what the one before had in hand is nobody's now. Mutates."""
-        self._sent = {row: sent for row, sent in self._sent.items() if sent.place != place}
+        for row in [row for row, sent in self._sent.items() if sent.place == place]:
+            del self._sent[row]
+            if row in self._moved:
+                self._news.withdraw(row, self._moved.pop(row))
         self._news.replace(place, replica)
 
     def lose(self, place: int) -> None:
@@ -78,6 +82,14 @@ class Ledger:
             self._start(request_id, time)
         self._end(request_id, time)
 
+    def follow(self, request_id: int, place: int) -> None:
+        """Learn that a request goes on at another place, which its router is not told. Mutates."""
+        self.update()
+        if request_id in self._sent:
+            before = self._moved.get(request_id, self._sent[request_id].place)
+            self._news.move(request_id, before, place)
+            self._moved[request_id] = place
+
     def update(self) -> None:
         """Take in what has happened, and tell the routers, in order of time. Mutates."""
         for time, is_end, request_id, _ in sorted(self._news.collect()):
@@ -97,6 +109,7 @@ class Ledger:
     def _end(self, request_id: int, time: float) -> None:
         """Take in an end."""
         sent = self._sent.pop(request_id)
+        self._moved.pop(request_id, None)
         local = self._views[sent.gateway][sent.place].local
         local.num_requests -= 1
         local.num_prompt_tokens -= sent.num_prompt_tokens

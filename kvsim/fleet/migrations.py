@@ -71,10 +71,10 @@ class Migrations:
         again = [row for row in rows if self._counts[row] < limit]
         return again, [row for row in rows if self._counts[row] >= limit]
 
-    def leave(self, rows: Sequence[int]) -> None:
-        """Take along what requests have. Mutates."""
+    def leave(self, rows: Sequence[int], *, is_lost: bool = True) -> None:
+        """Take along what requests have, whose replica is lost or works. Mutates."""
         for row in rows:
-            self._counts[row] += 1
+            self._counts[row] += is_lost
             self._left[row] = self._joined(row)
         begin_anew(self._table, rows)
 

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.fleet.autoscaler import Autoscaler, PoolLoad, make_autoscaler
+from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.failures import make_failures
 from kvsim.fleet.lifecycle import Lifecycle
+from kvsim.fleet.migration import make_migration
 from kvsim.fleet.migrations import Migrations
+from kvsim.fleet.moves import Moves
 from kvsim.fleet.router import make_routers
 from kvsim.fleet.scaling import Scaling
 from kvsim.records.engine import VLLM
@@ -86,8 +89,47 @@ def check_changes(config: Config, asked: PoolConfig, setup: Setup) -> None:
         )
 
 
+def check_migration(config: Config, *, apart: bool) -> None:
+    """Refuse what requests do not move beside.
+
+    Raises
+    ------
+    ValueError
+        With the reason.
+    """
+    beside = {
+        "num_prefill_workers": apart,
+        "kv_store": config.kv_store is not None,
+        "failures": config.failures is not None,
+    }
+    for name, is_there in beside.items():
+        if is_there:
+            raise ValueError(f"migration: not modelled beside {name}")
+
+
+def let_move(world: World, fleet: Fleet, config: Config) -> None:
+    """Let running requests move between the replicas of the pool that answers. Mutates."""
+    pool = fleet.pools[-1]
+    if fleet.migrations is None:
+        fleet.migrations = Migrations(pool.table)
+    assert config.migration is not None
+    fleet.moves = Moves(
+        world,
+        fleet.drive,
+        pool,
+        make_migration(config.migration),
+        fabric_of(config.kv_transfer_fabric),
+        fleet.migrations,
+        submit=fleet.submit,
+        is_done=lambda: fleet.is_done,
+        end_time=world.now + config.horizon,
+    )
+
+
 def migrates(config: Config) -> bool:
-    """Whether requests go on elsewhere when their replica fails."""
+    """Whether requests may go on elsewhere with what they have."""
+    if config.migration is not None:
+        return True
     return config.failures is not None and make_failures(config.failures, config.seed).migrates
 
 
@@ -167,7 +209,7 @@ def describe_scaling(fleet: Fleet) -> dict[str, Any] | None:
 
     None if replicas neither come nor go.
     """
-    if fleet.migrations is None:
+    if fleet.migrations is None or fleet.pools[-1].lifecycle is None:
         return None
     first = float(fleet.pools[-1].trace.arrival_time[0])
     pools = {pool.name: describe_pool(pool, first) for pool in fleet.pools}

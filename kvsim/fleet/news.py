@@ -36,6 +36,9 @@ class News(Protocol):
     def withdraw(self, request_id: int, place: int) -> bool:
         """Follow a request no more; returns whether it waited for its first token. Mutates."""
 
+    def move(self, request_id: int, place: int, target: int) -> None:
+        """Follow a request, whose first token was told, at another place. Mutates."""
+
     def replace(self, place: int, replica: Replica) -> None:
         """Look at another replica; what the one before had in hand is nobody's now. Mutates."""
 
@@ -76,6 +79,10 @@ class PlainNews:
     def withdraw(self, request_id: int, place: int) -> bool:  # noqa: D102
         del self._alive[place][request_id]
         return self._waiting[place].pop(request_id, True) is None
+
+    def move(self, request_id: int, place: int, target: int) -> None:  # noqa: D102
+        self.withdraw(request_id, place)
+        self._alive[target][request_id] = None
 
     def collect(self) -> list[Line]:  # noqa: D102
         news: list[Line] = []

@@ -86,13 +86,14 @@ def collect(
     kv_store: dict[str, Any] | None = None,
     flow_control: dict[str, Any] | None = None,
     migrations: Migrations | None = None,
+    moves: dict[str, Any] | None = None,
 ) -> Result:
     """Sum up a run whose replicas have come to their end.
 
     The first part answers the requests; one that follows computes prompts for it. ``transfers``
     says what went from one to the other, ``scaling`` what became of the number of replicas,
     ``kv_store`` what was read from a store, ``flow_control`` who was held back before,
-    ``migrations`` who was on several replicas.
+    ``migrations`` who was on several replicas, ``moves`` who moved while running.
     """
     table = parts[0].table
     members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
@@ -135,6 +136,7 @@ def collect(
     summary["num_gpus"] = sum(pool["num_gpus"] for pool in pools)
     summary["gpu_hours"] = sum(pool["gpu_hours"] for pool in pools)
     summary["scaling"] = scaling
+    summary["migration"] = moves
     try:
         installed = version("kvsim")
     except PackageNotFoundError:  # run from a checkout that is not installed

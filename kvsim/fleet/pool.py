@@ -70,7 +70,12 @@ CONNECTOR_ROLES: dict[Role, ConnectorRole] = {
 
 
 def connected(
-    setup: Setup, role: Role, kv_recompute_threshold: int = 0, *, reads_store: bool = False
+    setup: Setup,
+    role: Role,
+    kv_recompute_threshold: int = 0,
+    *,
+    reads_store: bool = False,
+    option: str = "num_prefill_workers",
 ) -> Setup:
     """Return the same with a connector that gives or takes KV.
 
@@ -80,10 +85,12 @@ def connected(
         If its scheduler has no connectors or it has one already, or its KV cannot be handed over.
     """
     config = setup.config
-    option = "kv_store" if role == "mixed" else "num_prefill_workers"
     if setup.scheduler_config.kv_transfer is not None:
-        beside = "a KV store" if role == "mixed" else "separate prefill and decode replicas"
-        raise ValueError(f"kv_transfer_config: not beside {beside}")
+        beside = {"kv_store": "a KV store", "migration": "migration"}
+        raise ValueError(
+            "kv_transfer_config: not beside "
+            f"{beside.get(option, 'separate prefill and decode replicas')}"
+        )
     if setup.scheduler_type.rules_of != VLLM or type(setup.kv) is not PagedManager:
         raise ValueError(
             f"{option}: scheduler {setup.scheduler!r} with allocator "

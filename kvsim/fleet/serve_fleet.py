@@ -25,7 +25,9 @@ from kvsim.fleet.member import Member
 from kvsim.fleet.motion import (
     autoscaler_of,
     check_changes,
+    check_migration,
     describe_scaling,
+    let_move,
     migrates,
     set_in_motion,
 )
@@ -57,7 +59,7 @@ OF_THE_FLEET = frozenset(
         *("pool", "num_prefill_workers", "num_decode_workers", "prefill_router", "router"),
         *("disaggregation", "kv_transfer_protocol", "kv_transfer_fabric", "proxy_latency"),
         "first_token_from",
-        *("autoscaler", "cold_start", "failures", "flow_control"),
+        *("autoscaler", "cold_start", "failures", "flow_control", "migration"),
         *("kv_store", "kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
         *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
         *("kv_events_config", "record_steps", "record_memory_map", "record_block_events"),
@@ -240,10 +242,14 @@ def serve_fleet(
     make = Assembly(config, trace, on_end, observer, on_start, choose_backend)
     admissible = admissible_requests(main_setup, trace)
     store = None if config.kv_store is None else make_store(config.kv_store)
+    if config.migration is not None:
+        check_migration(config, apart=apart)
     if apart:
         main_setup = connected(main_setup, "decode", config.kv_recompute_threshold)
     elif store is not None:
         main_setup = with_store(main_setup, "mixed", config)
+    elif config.migration is not None:
+        main_setup = connected(main_setup, "mixed", option="migration")
     wanted = [asked] if asked_prefill is None else [asked, asked_prefill]
     autoscalers = {one.role: autoscaler_of(config, one) for one in wanted}
     places = {role: 0 if one is None else one.most for role, one in autoscalers.items()}
@@ -280,6 +286,7 @@ def serve_fleet(
         coupled=config.max_concurrency is not None
         or config.session_think_time is not None
         or store is not None
+        or config.migration is not None
         or config.flow_control is not None,
     )
     if config.flow_control is not None:
@@ -309,6 +316,8 @@ def serve_fleet(
     )
     if changes:
         set_in_motion(world, fleet, config, make.member, autoscalers)
+    if config.migration is not None:
+        let_move(world, fleet, config)
     fleet.run(clients)
     _settle_table(fleet, clients, main, admissible, config)
     if writes_events:
@@ -326,6 +335,7 @@ def serve_fleet(
         None if fleet.fetches is None else fleet.fetches.describe(),
         None if fleet.admission is None else fleet.admission.describe(),
         fleet.migrations,
+        None if fleet.moves is None else fleet.moves.describe(),
     )
 
 
@@ -337,7 +347,8 @@ def with_store(setup: Setup, role: Role, config: Config) -> Setup:
     ValueError
         If they keep no prefixes, or cannot take KV from others.
     """
-    connecting = connected(setup, role, config.kv_recompute_threshold, reads_store=True)
+    threshold = config.kv_recompute_threshold
+    connecting = connected(setup, role, threshold, reads_store=True, option="kv_store")
     if not setup.kv_config.enable_prefix_caching or not setup.kv.tells_events:
         raise ValueError("kv_store: needs prefix caching in the replicas; it extends what they hit")
     return with_events(connecting)

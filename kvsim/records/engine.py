@@ -315,6 +315,8 @@ class Replica(Record):
     patient: bool = False  # neither rejects nor gives up when it stands still
     probe: Request = field(default_factory=Request)  # a prompt to look up, not a request here
     found_tokens: int = 0  # of the prompt looked up last
+    seen_waiting: int = 0  # requests, when the host last asked for the load
+    seen_usage: float = 0.0  # share of blocks in use, likewise
     num_outstanding: int = 0  # submitted and not ended
     num_ended: int = 0  # since the host last looked
     running: list[int] = field(default_factory=list)

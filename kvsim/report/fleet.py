@@ -28,6 +28,13 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
             f"{number(gate['peak_waiting'])} at once, {milliseconds(gate['mean_wait_ms'])} on "
             f"average over all; {number(gate['num_shed'] + gate['num_too_many'])} turned away"
         )
+    moves = summary.get("migration")  # earlier versions had none
+    if moves is not None:
+        lines.append(
+            f"migration: {number(moves['num_moves'])} requests moved while they ran, "
+            f"{gib(moves['bytes'])}, stopped for {milliseconds(moves['mean_downtime_ms'])} on "
+            f"average; {number(moves['num_refused'])} found no room"
+        )
     store = summary["kv_store"]
     if store is not None:
         lines.append(_store(store))

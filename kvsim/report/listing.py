@@ -67,6 +67,7 @@ REGISTRIES = {
     "routers": "kvsim.fleet.router:ROUTERS",
     "autoscalers": "kvsim.fleet.autoscaler:AUTOSCALERS",
     "failures": "kvsim.fleet.failures:FAILURES",
+    "migrations": "kvsim.fleet.migration:MIGRATIONS",
     "flow-controls": "kvsim.fleet.flow_control:FLOW_CONTROLS",
     "kv-stores": "kvsim.fleet.store:STORES",
     "disaggregations": "kvsim.fleet.disaggregation:DISAGGREGATIONS",

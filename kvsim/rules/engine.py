@@ -48,7 +48,14 @@ from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
-from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
+from kvsim.rules.recorder import (
+    note_gap,
+    pass_time,
+    record_step,
+    report_load,
+    write_row,
+    write_step,
+)
 from kvsim.rules.report import begin_update, drop_kept, end_update, see_copies, wake
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
@@ -468,7 +475,7 @@ def peek(state: Replica, row: int) -> None:
 
 
 #: What a host may ask of a replica.
-ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, WAKE, DROP_KEPT = 0, 1, 2, 3, 4, 5, 6
+ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, WAKE, DROP_KEPT, LOAD_OF = 0, 1, 2, 3, 4, 5, 6, 7
 
 
 def serve(state: Replica, command: int, argument: int) -> int:
@@ -490,6 +497,8 @@ def serve(state: Replica, command: int, argument: int) -> int:
         close(state, state.horizon)
     elif command == WAKE:
         wake(state)
+    elif command == LOAD_OF:
+        report_load(state)
     elif command == LOOK_UP:
         peek(state, argument)
     else:

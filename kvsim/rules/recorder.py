@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 MAX_MEMORY_SAMPLES = 4096
 
 
+def report_load(state: Replica) -> None:
+    """Note what the metrics of a replica say now."""
+    state.seen_waiting = num_waiting(state)
+    state.seen_usage = kv_usage(state.kv)
+
+
 def num_waiting(state: Replica) -> int:
     """Requests that have arrived, are unfinished and not running."""
     return num_queued(state) + state.num_swapped

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: scalars has none of them but what they hold themselves.
 STRUCTURES = {
     *("replicas", "tenants", "pools", "routing", "kv_transfers", "kv_store", "flow_control"),
-    *("scaling", "rejections", "branches"),
+    *("scaling", "migration", "rejections", "branches"),
 }
 #: What is said of a cell that has no result and no error.
 NOT_RUN = "not run"

@@ -1,0 +1,145 @@
+"""When requests that run are moved to another replica, and which: live migration."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kvsim.fleet.parameters import Count, Seconds, Whole  # noqa: TC001 - checked when one is made
+from kvsim.registry import Registry, parse_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Victim = Literal["shortest", "longest", "first"]
+
+
+class Fullness(NamedTuple):
+    """What a replica's memory has room for.
+
+    Attributes
+    ----------
+    num_free : blocks that nobody uses
+    num_wanted : blocks that the prompts of its waiting requests need
+    num_requests : running and waiting
+    is_leaving : it drains
+    """
+
+    num_free: int
+    num_wanted: int
+    num_requests: int
+    is_leaving: bool = False
+
+    @property
+    def freeness(self) -> float:
+        """Blocks per request."""
+        return (self.num_free - self.num_wanted) / max(self.num_requests, 1)
+
+    def with_one(self, num_blocks: int) -> Fullness:
+        """Return the same with a running request of so many blocks more; less, if negative."""
+        one = 1 if num_blocks > 0 else -1
+        return self._replace(
+            num_free=self.num_free - num_blocks, num_requests=self.num_requests + one
+        )
+
+
+class Candidate(NamedTuple):
+    """A running request: its row of the trace, and the tokens it has."""
+
+    row: int
+    num_tokens: int
+
+
+class Migration(ABC):
+    """Decides who moves where.
+
+    Attributes
+    ----------
+    interval : seconds between two looks at the replicas
+    most_stages : a request is stopped for the last copy at the latest after so many while it runs
+    last_blocks : it is stopped as soon as fewer blocks than that are left to copy
+    """
+
+    interval: float = 0.05
+    most_stages: int = 3
+    last_blocks: int = 16
+
+    @abstractmethod
+    def pairs(self, replicas: Sequence[Fullness]) -> list[tuple[int, int]]:
+        """Return between which replicas one request each could move: sources and targets."""
+
+    @abstractmethod
+    def pick(self, candidates: Sequence[Candidate]) -> Candidate:
+        """Return who moves, of at least one."""
+
+    @abstractmethod
+    def pays(self, source: Fullness, target: Fullness, num_blocks: int) -> bool:
+        """Whether a request of so many blocks should move."""
+
+
+#: Factories take keyword parameters only.
+MIGRATIONS: Registry[Migration] = Registry("migration", None, Migration, "kvsim.migrations")
+
+
+def make_migration(text: str) -> Migration:
+    """Make ``NAME[+KEY=VALUE]...``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, an unknown parameter, or a value of the wrong type.
+    """
+    name, params = parse_spec(text)
+    return MIGRATIONS.create(name, **params)
+
+
+@MIGRATIONS.register("llumnix")
+class Freest(Migration):
+    """From the fullest replicas, and those that drain, to the freest, one request a pair.
+
+    Freeness is free blocks, less what the waiting need, per request. Replicas below ``threshold``
+    give, the others take: the worst to the best. A pair moves one if the target stays freer than
+    the source and the two come closer; off a replica that drains, whenever there is room.
+
+    Source: AlibabaPAI/llumnix at 24220fb8, docs/Arguments.md (``remaining_steps``, 3.0, 50 ms,
+    shortest running, 16 blocks, three stages); Llumnix, OSDI'24, section 4.
+
+    Parameters
+    ----------
+    threshold : freeness, blocks per request
+    victim : of the running requests that with the fewest tokens, the most, or who came first
+    interval, most_stages, last_blocks : see :class:`Migration`
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: float = 3.0,
+        victim: Victim = "shortest",
+        interval: Seconds = 0.05,
+        most_stages: Count = 3,
+        last_blocks: Whole = 16,
+    ) -> None:
+        self._threshold, self._victim = threshold, victim
+        self.interval, self.most_stages, self.last_blocks = interval, most_stages, last_blocks
+
+    def pairs(self, replicas: Sequence[Fullness]) -> list[tuple[int, int]]:  # noqa: D102
+        order = sorted(range(len(replicas)), key=lambda k: replicas[k].freeness)
+        leaving = [k for k in order if replicas[k].is_leaving]
+        staying = [k for k in order if not replicas[k].is_leaving]
+        gives = [k for k in staying if replicas[k].freeness < self._threshold]
+        takes = [k for k in staying if replicas[k].freeness >= self._threshold]
+        return list(zip(leaving + gives, reversed(takes), strict=False))
+
+    def pick(self, candidates: Sequence[Candidate]) -> Candidate:  # noqa: D102
+        if self._victim == "first":
+            return min(candidates)
+        sign = 1 if self._victim == "shortest" else -1
+        return min(candidates, key=lambda one: (sign * one.num_tokens, one.row))
+
+    def pays(self, source: Fullness, target: Fullness, num_blocks: int) -> bool:  # noqa: D102
+        if source.is_leaving:
+            return target.num_free - target.num_wanted >= num_blocks
+        left, taken = source.with_one(-num_blocks), target.with_one(num_blocks)
+        after = taken.freeness - left.freeness
+        return 0 < after < target.freeness - source.freeness
