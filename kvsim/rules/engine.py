@@ -48,14 +48,7 @@ from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
-from kvsim.rules.recorder import (
-    note_gap,
-    pass_time,
-    record_step,
-    report_load,
-    write_row,
-    write_step,
-)
+from kvsim.rules.recorder import note_gap, pass_time, record_step, tell_load, write_row, write_step
 from kvsim.rules.report import begin_update, drop_kept, end_update, see_copies, wake
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
@@ -498,7 +491,7 @@ def serve(state: Replica, command: int, argument: int) -> int:
     elif command == WAKE:
         wake(state)
     elif command == LOAD_OF:
-        report_load(state)
+        tell_load(state)
     elif command == LOOK_UP:
         peek(state, argument)
     else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_MEMORY_SAMPLES = 4096
 
 
-def report_load(state: Replica) -> None:
+def tell_load(state: Replica) -> None:
     """Note what the metrics of a replica say now."""
     state.seen_waiting = num_waiting(state)
     state.seen_usage = kv_usage(state.kv)
