@@ -30,11 +30,11 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
         )
     moves = summary.get("migration")  # earlier versions had none
     if moves is not None:
-        lines.append(
-            f"migration: {number(moves['num_moves'])} requests moved while they ran, "
-            f"{gib(moves['bytes'])}, stopped for {milliseconds(moves['mean_downtime_ms'])} on "
-            f"average; {number(moves['num_refused'])} found no room"
-        )
+        line = f"migration: {number(moves['num_moves'])} requests moved while they ran"
+        if moves["num_moves"]:
+            still = milliseconds(moves["mean_downtime_ms"])
+            line += f", {gib(moves['bytes'])}, stopped for {still} on average"
+        lines.append(f"{line}; {number(moves['num_refused'])} found no room")
     store = summary["kv_store"]
     if store is not None:
         lines.append(_store(store))
