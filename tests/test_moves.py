@@ -116,6 +116,38 @@ def test_no_request_moves_where_there_is_room() -> None:
     assert equal_tables(still.requests, moving.requests)
 
 
+def heavy_tailed(number: int, rate: float) -> Trace:
+    """Lengths by a power law from 32 tokens on, as in Llumnix's traces."""
+    rng = np.random.default_rng(0)
+    times = np.cumsum(rng.exponential(1 / rate, number))
+    lengths = np.clip(32 * (1 - rng.random((2, number))) ** (-1 / 1.1), 8, 4000).astype(int)
+    return Trace.from_arrays(times.tolist(), *lengths.tolist())
+
+
+@pytest.mark.long
+def test_long_tails_gain_three_times_and_low_load_nothing() -> None:
+    """Llumnix: up to 15 times of P99 TTFT for LLaMA-7B on A10s (OSDI'24, section 6.3)."""
+    options: dict[str, Any] = {
+        "model": "llama-2-7b",
+        "gpu": "a10g",
+        "data_parallel_size": 8,
+        "router": "round-robin",
+        "enable_prefix_caching": False,
+    }
+    for number, rate in ((4000, 20.0), (1000, 5.0)):
+        trace, tails = heavy_tailed(number, rate), []
+        for migration in (None, "llumnix"):
+            result = kvsim.simulate(trace, **options, migration=migration)
+            tails.append(result.summary["p99_ttft_ms"])
+        moves = result.summary["migration"]["num_moves"]
+        if rate > 10:
+            assert tails[0] > 3 * tails[1]
+            assert moves > 100
+        else:
+            assert tails[0] == tails[1]
+            assert moves == 0
+
+
 def test_a_replica_that_drains_is_left_by_its_requests() -> None:
     """Two replicas, one of which the autoscaler takes at 5 s: its request need not end there."""
     trace = Trace.from_arrays([0.0, 0.0], [40, 40], [60, 60])
