@@ -78,7 +78,7 @@ def started(text: str, num_replicas: int = 3, *, seed: int = 0, num_kv_tokens: i
             rng=np.random.default_rng(seed),
             index=PrefixIndex(num_replicas),
             entry_tokens=BLOCK,
-            entry_keys=lambda request: request.prefix_keys(BLOCK),
+            entry_path=lambda request: request.prefix_path(BLOCK),
             prefill_time=lambda tokens, cached: (tokens - cached) / RATE,
         )
     )

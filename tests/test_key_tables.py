@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from kvsim.fleet.event_index import PlainEventIndex
-from kvsim.fleet.key_tables import CompiledEventIndex, KeyCounts
-from kvsim.fleet.prefix_index import Counts
+from kvsim.fleet.key_tables import CompiledEventIndex
 from kvsim.records.events import REMOVED, STORED, UPDATE, Event
 
 
@@ -66,18 +65,3 @@ def test_many_keys_make_a_table_grow() -> None:
     assert compiled.size(1) == plain.size(1) == 20_000
     path = told.tolist()
     assert compiled.match([*path[:7000], 5, *path[7000:]]) == [0, 7000]
-
-
-def test_counts_are_those_of_a_counter() -> None:
-    rng, plain, compiled = random.Random(9), Counts(), KeyCounts()
-    for _ in range(400):
-        path = [rng.choice([k << 12, -2 - k]) for k in rng.sample(range(60), 9)]
-        if rng.random() < 0.5:
-            plain.update(path)
-            compiled.update(path)
-        else:
-            plain.subtract(path)
-            compiled.subtract(path)
-        assert len(compiled) == len(plain)
-    compiled.clear()
-    assert len(compiled) == 0

@@ -30,7 +30,7 @@ def test_keys_of_many_prompts_are_those_of_each(
 @pytest.mark.parametrize("compiled", [False, True])
 def test_pieces_of_one_content_are_one_piece(compiled: bool) -> None:
     def keys(trace: Trace) -> list[int]:
-        return PromptKeys(trace, compiled=compiled).of(0, 16)
+        return PromptKeys(trace, compiled=compiled).of(0, 16).tolist()
 
     whole = Trace.from_arrays([0.0], [96], [1], segments=[[(5, 8, 96)]])
     parts = Trace.from_arrays([0.0], [96], [1], segments=[[(5, 8, 7), (5, 15, 80), (5, 95, 9)]])
@@ -44,8 +44,8 @@ def test_what_is_computed_ahead_is_bounded(monkeypatch) -> None:
     alone = [list(IncomingRequest(trace, row, 0.0).prefix_keys(16)) for row in range(9)]
     monkeypatch.setattr(prompt_keys, "MOST_TOKENS", 100)
     known = PromptKeys(trace)
-    assert [known.of(row, 16) for row in range(9)] == alone
+    assert [known.of(row, 16).tolist() for row in range(9)] == alone
     known.of(0, 16)
     assert len(known._ahead[16]) == 2
     monkeypatch.setattr(prompt_keys, "MOST_TOKENS", 1)  # a prompt longer than that comes alone
-    assert PromptKeys(trace).of(3, 16) == alone[3]
+    assert PromptKeys(trace).of(3, 16).tolist() == alone[3]

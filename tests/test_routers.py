@@ -204,9 +204,7 @@ def test_dynamo_example_costs_18_10_11() -> None:
     """Cached 2, 5, 8 of 10 blocks; 10, 5, 9 blocks decoding: 8 + 10, 5 + 5, 2 + 9."""
     router = started("dynamo")
     cache(router, ONE, [2, 5, 8])
-    for replica, number in enumerate([10, 5, 9]):
-        router._blocks[replica].update(range(1000 * replica, 1000 * replica + number))
-        router._recount(replica)
+    router._num_blocks[:] = [10, 5, 9]
     costs: list[float] = []
     router._pick = lambda found: costs.extend(found) or 1
     router.choose(ONE, views())
@@ -216,9 +214,7 @@ def test_dynamo_example_costs_18_10_11() -> None:
 def test_dynamo_chooses_the_second_of_the_example() -> None:
     router = started("dynamo")
     cache(router, ONE, [2, 5, 8])
-    for replica, number in enumerate([10, 5, 9]):
-        router._blocks[replica].update(range(1000 * replica, 1000 * replica + number))
-        router._recount(replica)
+    router._num_blocks[:] = [10, 5, 9]
     assert router.choose(ONE, views()) == 1
     assert router.predicted_tokens == 80
 
@@ -227,22 +223,36 @@ def test_dynamo_without_credit_balances_loads() -> None:
     blind, sighted = started("dynamo+credit=0"), started("dynamo")
     for router in (blind, sighted):
         cache(router, ONE, [10, 0, 0])
-    seen = views(uncached=[64, 48, 96])
-    assert sighted.choose(ONE, seen) == 0
-    assert blind.choose(ONE, seen) == 1
+        router._num_prefilling[:] = [64, 48, 96]
+    assert sighted.choose(ONE, views()) == 0
+    assert blind.choose(ONE, views()) == 1
 
 
 def test_dynamo_counts_shared_blocks_once_and_until_the_end() -> None:
     first, second = requests([(1, 160)], [(1, 96), (2, 70)])
     router = started("dynamo", 1)
     router.choose(first, views([0]))
-    assert len(router._blocks[0]) == 10
+    assert router._num_blocks[0] == 10
     router.choose(second, views([1]))
-    assert len(router._blocks[0]) == 10 + 4 + 1  # six shared, four more, the end of the prompt
+    assert router._num_blocks[0] == 10 + 4 + 1  # six shared, four more, the end of the prompt
     router.on_finish(0, 0, 1.0, 4)
-    assert len(router._blocks[0]) == 11
+    assert router._num_blocks[0] == 11
     router.on_finish(1, 0, 1.0, 4)
-    assert not router._blocks[0]
+    assert router._num_blocks[0] == 0
+
+
+def test_dynamo_counts_a_prompt_as_prefill_up_to_its_first_token() -> None:
+    first, second = requests([(1, 160)], [(1, 96), (2, 70)])
+    router = started("dynamo", 1)
+    cache(router, first, [4])
+    router.choose(first, views([0]))
+    assert router._num_prefilling[0] == 160 - 64
+    router.choose(second, views([1]))
+    assert router._num_prefilling[0] == 96 + 166 - 64
+    router.on_first_token(0, 0, 1.0)
+    assert router._num_prefilling[0] == 102
+    router.on_leave(0)
+    assert router._num_prefilling[0] == router._num_blocks[0] == 0
 
 
 def test_dynamo_active_weight_decay_and_temperature() -> None:
@@ -252,8 +262,9 @@ def test_dynamo_active_weight_decay_and_temperature() -> None:
     decayed, plain = started("dynamo+decay=1"), started("dynamo")
     for router in (decayed, plain):
         cache(router, ONE, [9, 0, 0])
-    assert plain.choose(ONE, views(uncached=[128, 0, 32])) == 0
-    assert decayed.choose(ONE, views(uncached=[128, 0, 32])) == 1
+        router._num_prefilling[:] = [128, 0, 32]
+    assert plain.choose(ONE, views()) == 0
+    assert decayed.choose(ONE, views()) == 1
     assert softmax_weights([5.0, 5.0], 1.0) == [0.5, 0.5]
     warm = softmax_weights([0.0, 1.0, 2.0], 0.5)
     assert warm[0] / warm[1] == pytest.approx(2.718281828)  # exp(0.5 / 0.5)
@@ -264,7 +275,9 @@ def test_dynamo_active_weight_decay_and_temperature() -> None:
 def test_dynamo_without_events_forgets_after_its_ttl() -> None:
     early, soon, late = requests(LONG, LONG, LONG, gap=100.0)
     router = started("dynamo+events=false")
-    router.on_finish(0, router.choose(early, views()), 1.0, 4)
+    place = router.choose(early, views())
+    router.on_first_token(0, place, 0.5)
+    router.on_finish(0, place, 1.0, 4)
     router.choose(soon, views())
     assert router.predicted_tokens == 160
     stale = started("dynamo+events=false+ttl=99")

@@ -1,4 +1,4 @@
-"""Compiled tables of blocks' keys: which replicas hold what, and how often.
+"""Compiled tables of blocks' keys: which replicas hold what.
 
 A table is an array of keys and one of values by row, with linear probing; keys are mixed already.
 It is no rule of what is simulated: its plain text is :class:`kvsim.fleet.prefix_index.PrefixIndex`.
@@ -73,15 +73,6 @@ def count(keys, values, key, change):
         return 0
     drop(keys, values, row)
     return -1
-
-
-@njit(cache=True)
-def count_all(keys, values, path, change):
-    """Change the numbers of many keys alike; returns by how much the rows change."""
-    rows = 0
-    for key in path:
-        rows += count(keys, values, key, change)
-    return rows
 
 
 @njit(cache=True)

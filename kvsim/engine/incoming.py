@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvsim.engine.contents import Contents
 from kvsim.kv.block_hash import block_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from kvsim.records.request import Request
     from kvsim.trace import Trace
@@ -58,6 +62,10 @@ class IncomingRequest:
             keys = block_keys(self.as_request(), number, block_size, lookahead)
             self._keys[block_size, lookahead] = keys
         return self._keys[block_size, lookahead]
+
+    def prefix_path(self, block_size: int, lookahead: int = 0) -> NDArray[np.int64]:
+        """Return the same keys as an array."""
+        return np.array(self.prefix_keys(block_size, lookahead), np.int64)
 
     def as_request(self) -> Request:
         """Return a waiting request."""

@@ -54,7 +54,8 @@ class Belief:
 
     def cached_tokens(self, request: IncomingRequest) -> list[int]:
         """Return how many of a prompt's first tokens each replica is taken to hold."""
-        matched = self.index.match(self.keys(request), request.arrival_time)
+        path = self._facts.entry_path(request) if self._is_precise else self.keys(request)
+        matched = self.index.match(path, request.arrival_time)
         return [number * self.entry_tokens for number in matched]
 
     def block_rates(self, request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:

@@ -81,9 +81,9 @@ class EventFeed:
         """Tokens that an entry stands for: a block's, whatever the look-ups of a router are."""
         return int(self._unit * self._per_entry)
 
-    def entry_keys(self, request: IncomingRequest) -> Sequence[int]:
+    def entry_path(self, request: IncomingRequest) -> NDArray[np.int64]:
         """Return the keys by which the replicas know a prompt's blocks."""
-        keys = request.prefix_keys(self._unit, self._ahead)
+        keys = request.prefix_path(self._unit, self._ahead)
         return keys[self._per_entry - 1 :: self._per_entry]
 
     def replace(self, place: int, replica: Replica) -> None:

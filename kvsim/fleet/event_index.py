@@ -8,7 +8,7 @@ from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.records.events import REMOVED, STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     import numpy as np
     from numpy.typing import NDArray
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class KeyIndex(Protocol):
     """What is asked of an index; see :class:`kvsim.fleet.prefix_index.PrefixIndex`."""
 
-    def match(self, keys: Sequence[int], now: float = 0.0) -> list[int]:
+    def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
         """Return how many of the first keys each replica holds."""
 
     def holders(self, key: int) -> int:

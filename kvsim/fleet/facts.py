@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.prefix_index import Counts
 from kvsim.records.request import Request
 from kvsim.sched.scheduler import StepPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    import numpy as np
     from numpy.random import Generator
+    from numpy.typing import NDArray
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Parts
@@ -37,10 +38,9 @@ class Facts:
     rng : of this gateway's router
     index : what replicas say they hold, for routers with an ``event_delay``
     entry_tokens : tokens that one of its entries stands for
-    entry_keys : the keys of a request's prompt there, front to back
+    entry_path : the keys of a request's prompt there, front to back, as an array
     prefill_time : seconds to compute a prompt of so many tokens, of which the first so many are
         cached, on an idle replica, by the run's own cost model
-    make_counts : makes something that counts keys
     """
 
     num_replicas: int
@@ -51,9 +51,13 @@ class Facts:
     rng: Generator
     index: KeyIndex
     entry_tokens: int
-    entry_keys: Callable[[IncomingRequest], Sequence[int]]
+    entry_path: Callable[[IncomingRequest], NDArray[np.int64]]
     prefill_time: Callable[[int, int], float]
-    make_counts: Callable[[], Counts] = Counts
+
+    def entry_keys(self, request: IncomingRequest) -> list[int]:
+        """Return the keys of a request's prompt in the index, front to back."""
+        keys: list[int] = self.entry_path(request).tolist()
+        return keys
 
     @property
     def prefill_rate(self) -> float:

@@ -104,7 +104,7 @@ class Fetches:
         """Let a replica know what it may fetch for a request that comes to it now. Mutates."""
         self._open.pop(row, None)  # it comes again, since its replica was lost
         request = self._gateways.request(row, now)
-        keys = self._feed.entry_keys(request)
+        keys: list[int] = self._feed.entry_path(request).tolist()
         portions = self._look_up(keys, target, now)
         num_tokens = self._tokens * sum(portion.num_entries for portion in portions)
         cached = target.replica.num_cached_tokens(request)

@@ -14,7 +14,7 @@ from kvsim.fleet.facts import Facts, prefill_timer
 from kvsim.fleet.holdings import Holdings
 from kvsim.fleet.ledger import Ledger
 from kvsim.fleet.news import PlainNews
-from kvsim.fleet.prefix_index import Counts, PrefixIndex
+from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.scraper import Scraper
@@ -23,7 +23,7 @@ from kvsim.fleet.view import ReplicaView
 from kvsim.records.paged import FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -112,19 +112,10 @@ class Gateways:
                     rng=np.random.default_rng([setup.config.seed, ROUTING, number]),
                     index=feed.index if feed else PrefixIndex(len(self._replicas)),
                     entry_tokens=feed.entry_tokens if feed else setup.kv.block_size,
-                    entry_keys=feed.entry_keys if feed else no_keys,
+                    entry_path=feed.entry_path if feed else no_path,
                     prefill_time=prefill_time,
-                    make_counts=self._make_counts(),
                 )
             )
-
-    def _make_counts(self) -> Callable[[], Any]:
-        """Return what counts keys; for compiled replicas it is compiled."""
-        if not self._replicas[0].compiled:
-            return Counts
-        from kvsim.fleet.key_tables import KeyCounts
-
-        return KeyCounts
 
     def _feed_of(self, delay: float, setup: Setup) -> EventFeed:
         """Return what reads the replicas' events with a delay, one for all its gateways."""
@@ -283,10 +274,10 @@ def telling_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
     return with_events(setup) if asked and has_any else setup
 
 
-def no_keys(request: IncomingRequest) -> Sequence[int]:
+def no_path(request: IncomingRequest) -> NDArray[np.int64]:
     """Find nothing: the replicas keep no prefixes."""
     del request
-    return ()
+    return np.empty(0, np.int64)
 
 
 def make_news(replicas: Sequence[Replica], table: NDArray[Any]) -> News:

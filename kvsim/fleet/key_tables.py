@@ -1,7 +1,7 @@
-"""What replicas hold, and how often a key is counted, in compiled tables.
+"""What replicas hold, in compiled tables.
 
-They answer as :class:`kvsim.fleet.prefix_index.PrefixIndex` and ``collections.Counter`` do, for
-fleets whose replicas are compiled; millions of blocks come and go there.
+They answer as :class:`kvsim.fleet.prefix_index.PrefixIndex` does, for fleets whose replicas are
+compiled; millions of blocks come and go there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from kvsim.compiled.cache import load_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -53,36 +53,6 @@ class KeyTable:
             rows *= 2
         self._lay_out(rows)
         self.number = int(self._tables.refill(keys, values, self.keys, self.values))
-
-
-class KeyCounts:
-    """How often each key is counted; its length is the number of different keys."""
-
-    def __init__(self) -> None:
-        self._tables = load_tables()
-        self._table = KeyTable()
-
-    def __len__(self) -> int:
-        """Different keys."""
-        return self._table.number
-
-    def update(self, path: Iterable[int]) -> None:
-        """Count keys once more. Mutates."""
-        keys = _array(path)
-        self._table.reserve(len(keys))
-        self._change(keys, 1)
-
-    def subtract(self, path: Iterable[int]) -> None:
-        """Count keys once less; who is not there stays out. Mutates."""
-        self._change(_array(path), -1)
-
-    def clear(self) -> None:
-        """Forget everything. Mutates."""
-        self._table = KeyTable()
-
-    def _change(self, keys: Ints, change: int) -> None:
-        table = self._table
-        table.number += int(self._tables.count_all(table.keys, table.values, keys, change))
 
 
 class CompiledEventIndex:
@@ -133,7 +103,7 @@ class CompiledEventIndex:
         self._held.reserve(num_keys)
         self._more.reserve(num_keys)
 
-    def match(self, keys: Sequence[int], now: float = 0.0) -> list[int]:
+    def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
         """Return how many of the first keys each replica holds."""
         del now
         matched = np.zeros(self._num_replicas, np.int64)
@@ -162,4 +132,6 @@ class CompiledEventIndex:
 
 def _array(keys: Iterable[int]) -> Ints:
     """Return keys as compiled code reads them."""
-    return keys if isinstance(keys, np.ndarray) else np.fromiter(keys, np.int64)
+    if isinstance(keys, np.ndarray):
+        return np.ascontiguousarray(keys)
+    return np.fromiter(keys, np.int64)

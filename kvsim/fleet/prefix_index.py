@@ -7,7 +7,7 @@ tokens before it, too; so a set of keys is a radix tree, and equal keys are equa
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class PrefixIndex:
         self._holders: dict[int, int] = {}  # a bit per replica
         self._used: list[OrderedDict[int, float]] = [OrderedDict() for _ in range(num_replicas)]
 
-    def match(self, keys: Sequence[int], now: float = 0.0) -> list[int]:
+    def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
         """Return how many of the first keys each replica holds."""
         if self._ttl < math.inf:
             self._expire(now)
@@ -98,34 +98,6 @@ class PrefixIndex:
         for replica, used in enumerate(self._used):
             while used and now - next(iter(used.values())) > self._ttl:
                 self.remove(replica, next(iter(used)))
-
-
-class Counts:
-    """How often each key is counted; its length is the number of different keys."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-
-    def __len__(self) -> int:
-        """Different keys."""
-        return len(self._counts)
-
-    def update(self, path: Iterable[int]) -> None:
-        """Count keys once more. Mutates."""
-        self._counts.update(path)
-
-    def subtract(self, path: Iterable[int]) -> None:
-        """Count keys once less; who is not there stays out. Mutates."""
-        counts = self._counts
-        for key in path:
-            if counts[key] > 1:
-                counts[key] -= 1
-            else:
-                del counts[key]
-
-    def clear(self) -> None:
-        """Forget everything. Mutates."""
-        self._counts.clear()
 
 
 def _end(matched: list[int], mask: int, depth: int) -> None:

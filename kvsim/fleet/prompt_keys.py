@@ -48,19 +48,18 @@ class PromptKeys:
         self._salts = Contents.of(trace).lists["cache_salt"]  # adapters are in them
         self._ahead: dict[int, dict[int, Words]] = {}  # by block size and request
 
-    def of(self, request_id: int, block_size: int) -> list[int]:
+    def of(self, request_id: int, block_size: int) -> NDArray[np.int64]:
         """Return the keys of a prompt's full blocks."""
         if self._name is not None:
             columns, salt = self._columns_of(request_id), int(self._salts[request_id])
-            named: list[int] = self._name(*columns, block_size, FIRST_KEY, salt).tolist()
+            named: NDArray[np.int64] = self._name(*columns, block_size, FIRST_KEY, salt)
             return named
         known = self._ahead.setdefault(block_size, {})
         if request_id not in known:
             known.clear()
             rows = self._next_rows(request_id)
             known.update(zip(rows, keys_of(self._trace, rows, block_size), strict=True))
-        keys: list[int] = known[request_id].tolist()
-        return keys
+        return known[request_id].view(np.int64)
 
     def _columns_of(self, request_id: int) -> Sequence[NDArray[np.int64]]:
         """Return content, start and length of a prompt's segments."""
@@ -80,20 +79,26 @@ class PromptKeys:
 class RoutedRequest(IncomingRequest):
     """A request before a router, with keys that were computed beside those of others."""
 
-    __slots__ = ("_prompt_keys",)
+    __slots__ = ("_paths", "_prompt_keys")
 
     def __init__(
         self, trace: Trace, request_id: int, arrival_time: float, prompt_keys: PromptKeys
     ) -> None:
         super().__init__(trace, request_id, arrival_time)
         self._prompt_keys = prompt_keys
+        self._paths: dict[int, NDArray[np.int64]] = {}
 
     def prefix_keys(self, block_size: int, lookahead: int = 0) -> Sequence[int]:  # noqa: D102
+        if not lookahead and (block_size, 0) not in self._keys:
+            self._keys[block_size, 0] = self.prefix_path(block_size).tolist()
+        return super().prefix_keys(block_size, lookahead)
+
+    def prefix_path(self, block_size: int, lookahead: int = 0) -> NDArray[np.int64]:  # noqa: D102
         if lookahead:
-            return super().prefix_keys(block_size, lookahead)
-        if (block_size, 0) not in self._keys:
-            self._keys[block_size, 0] = self._prompt_keys.of(self.request_id, block_size)
-        return self._keys[block_size, 0]
+            return super().prefix_path(block_size, lookahead)
+        if block_size not in self._paths:
+            self._paths[block_size] = self._prompt_keys.of(self.request_id, block_size)
+        return self._paths[block_size]
 
 
 def keys_of(trace: Trace, rows: Sequence[int], block_size: int) -> list[Words]:

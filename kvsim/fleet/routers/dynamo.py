@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Share,
     Weight,
 )
+from kvsim.fleet.path_set import PathSet
 from kvsim.fleet.router import ROUTERS, Router
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ def softmax_weights(costs: Sequence[float], temperature: float) -> list[float]:
     weights = [exp(-(cost - low) / ((high - low) * temperature)) for cost in costs]
     total = sum(weights)
     return [weight / total for weight in weights]
+
+
+class Sent(NamedTuple):
+    """What a router predicts of a request: its full blocks, and what it adds to the prefill."""
+
+    path: bytes
+    has_rest: bool
+    num_uncached_tokens: int
 
 
 @ROUTERS.register("dynamo")
@@ -93,26 +102,29 @@ class Dynamo(Router):
         kind: Kind = "precise" if self._events else "approximate"
         size = facts.entry_tokens
         self._belief = Belief(facts, kind, entry_tokens=size, ttl=self._ttl)
-        self._blocks = [facts.make_counts() for _ in range(facts.num_replicas)]
-        self._num_blocks = [0] * facts.num_replicas
-        self._paths: dict[int, Sequence[int]] = {}
+        self._blocks = [PathSet() for _ in range(facts.num_replicas)]
+        self._sent: dict[int, Sent] = {}
+        # Of every replica: prompt tokens ahead of their first token, and blocks that decode.
+        self._num_prefilling = np.zeros(facts.num_replicas)
+        self._num_blocks = np.zeros(facts.num_replicas)
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        cached = self._belief.cached_tokens(request)
-        size, prompt = self._belief.entry_tokens, request.num_prompt_tokens
-        places = [replica.index for replica in replicas]
         # At dozens of replicas a loop over them would be most of a decision.
-        prefilling = np.array([replica.local.num_uncached_tokens for replica in replicas], float)
-        ahead = (prefilling - prefilling.min()) / max(prompt, size)
-        credit = self._credit / (1 + self._decay * ahead) * np.array(cached, float)[places]
-        blocks = np.maximum(0.0, prefilling + prompt - credit) / size
-        decode = np.array(self._num_blocks, float)[places]
+        cached = np.array(self._belief.cached_tokens(request))
+        prefilling, decode = self._num_prefilling, self._num_blocks
+        size, prompt, credit = self._belief.entry_tokens, request.num_prompt_tokens, self._credit
+        if len(replicas) < len(cached):
+            places = [replica.index for replica in replicas]
+            cached, prefilling, decode = cached[places], prefilling[places], decode[places]
+        if self._decay:
+            ahead = (prefilling - prefilling.min()) / max(prompt, size)
+            credit = credit / (1 + self._decay * ahead)
+        blocks = np.maximum(0.0, prefilling + prompt - credit * cached) / size
         if self._active_weight:
-            decode += self._active_weight * np.array(queues(replicas))
+            decode = decode + self._active_weight * np.array(queues(replicas))
         costs: list[float] = (self._prefill_weight * blocks + decode).tolist()
         choice = self._pick(costs)
-        chosen = replicas[choice].index
-        self._note(request, chosen, cached[chosen])
+        self._note(request, replicas[choice].index, int(cached[choice]))
         return choice
 
     def _pick(self, costs: Sequence[float]) -> int:
@@ -122,28 +134,27 @@ class Dynamo(Router):
         return int(rng.choice(len(costs), p=softmax_weights(costs, self._temperature)))
 
     def _note(self, request: IncomingRequest, choice: int, cached: int) -> None:
-        """Remember the blocks of a request until it ends."""
-        keys = request.prefix_keys(self._belief.entry_tokens)
+        """Remember the blocks of a request until it ends, and its prefill until it is done."""
+        prompt, size = request.num_prompt_tokens, self._belief.entry_tokens
+        path = request.prefix_path(size).tobytes()
         # The block in which a prompt ends is nobody else's.
-        partial = (-request.request_id - 2,) * (
-            request.num_prompt_tokens > len(keys) * self._belief.entry_tokens
-        )
-        self._paths[request.request_id] = path = (*keys, *partial)
-        self._blocks[choice].update(path)
-        self._recount(choice)
+        sent = Sent(path, prompt % size > 0, prompt - min(cached, prompt))
+        self._sent[request.request_id] = sent
+        self._num_prefilling[choice] += sent.num_uncached_tokens
+        self._num_blocks[choice] += self._blocks[choice].add(path) + sent.has_rest
         self._belief.sent(request, choice)
         self.predicted_tokens = cached
 
     def on_leave(self, replica: int) -> None:  # noqa: D102
         self._belief.forget(replica)
         self._blocks[replica].clear()
-        self._recount(replica)
+        self._num_blocks[replica] = self._num_prefilling[replica] = 0
+
+    def on_first_token(self, request_id: int, replica: int, time: float) -> None:  # noqa: D102
+        del time
+        self._num_prefilling[replica] -= self._sent[request_id].num_uncached_tokens
 
     def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
         del time, num_tokens
-        self._blocks[replica].subtract(self._paths.pop(request_id))
-        self._recount(replica)
-
-    def _recount(self, replica: int) -> None:
-        """Note how many blocks decode at a replica; asking all anew at each choice costs more."""
-        self._num_blocks[replica] = len(self._blocks[replica])
+        sent = self._sent.pop(request_id)
+        self._num_blocks[replica] -= self._blocks[replica].remove(sent.path) + sent.has_rest
