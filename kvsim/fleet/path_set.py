@@ -45,18 +45,19 @@ class PathSet:
 
     def _num_own(self, path: bytes, place: int) -> int:
         """Count the keys of a path that those beside a place, which is its own, have not."""
-        beside = self._paths[max(place - 1, 0) : place + 1]
-        return len(path) // KEY - max((num_shared(path, other) for other in beside), default=0)
+        shared = 0
+        for other in self._paths[max(place - 1, 0) : place + 1]:
+            shared = max(shared, num_shared(path, other))
+        return len(path) // KEY - shared
 
 
 def num_shared(path: bytes, other: bytes) -> int:
     """Return how many keys two paths begin with together."""
     low, high = 0, min(len(path), len(other)) // KEY
     while low < high:
-        middle = (low + high) // 2
-        at = slice(KEY * middle, KEY * (middle + 1))
-        if path[at] == other[at]:
-            low = middle + 1
+        middle = (low + high + 1) // 2
+        if path.startswith(other[: KEY * middle]):
+            low = middle
         else:
-            high = middle
+            high = middle - 1
     return low

@@ -47,6 +47,10 @@ class PromptKeys:
         self._name = load_tables().name_path if compiled else None
         self._salts = Contents.of(trace).lists["cache_salt"]  # adapters are in them
         self._ahead: dict[int, dict[int, Words]] = {}  # by block size and request
+        if compiled and trace.has_segments:
+            self._offsets = trace.segment_offsets
+            columns = trace.segment_content_id, trace.segment_start, trace.segment_num_tokens
+            self._columns = [np.ascontiguousarray(column, np.int64) for column in columns]
 
     def of(self, request_id: int, block_size: int) -> NDArray[np.int64]:
         """Return the keys of a prompt's full blocks."""
@@ -66,9 +70,8 @@ class PromptKeys:
         trace = self._trace
         if not trace.has_segments:
             return list(np.array(trace.segments_of(request_id), np.int64).T.copy())
-        rows = slice(*trace.segment_offsets[request_id : request_id + 2].tolist())
-        columns = trace.segment_content_id, trace.segment_start, trace.segment_num_tokens
-        return [np.ascontiguousarray(column[rows], np.int64) for column in columns]
+        first, stop = self._offsets[request_id : request_id + 2].tolist()
+        return [column[first:stop] for column in self._columns]
 
     def _next_rows(self, first: int) -> range:
         """Return the requests from one on whose keys take bounded memory."""
