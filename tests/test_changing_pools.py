@@ -215,7 +215,9 @@ def test_every_request_ends_once_and_every_block_is_freed_once(
         "prefill_router": draw(st.sampled_from(["round-robin", "least-outstanding", "dynamo"])),
         "kv_transfer_protocol": draw(st.sampled_from(["pull", "push"])),
         "kv_transfer_fabric": draw(st.sampled_from(["tcp-ucx", "nixl-vllm", "400g-ib"])),
-        "disaggregation": draw(st.sampled_from(["always", "llm-d", "dynamo"])),
+        "disaggregation": draw(
+            st.sampled_from(["always", "llm-d", "dynamo", "splitwise+tokens=60"])
+        ),
         "kv_recompute_threshold": draw(st.sampled_from([0, 20])),
         "proxy_latency": draw(st.sampled_from([0.0, 0.03])),
         "max_concurrency": draw(st.sampled_from([None, 3])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,19 @@ H100 = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
 #: A second a step, and nothing that overlaps.
 SECONDS = {**H100, "cost_model": "constant+seconds=1", "async_scheduling": False}
 TOKEN = 131_072  # bytes of KV of Llama-3.1-8B: 2 x 32 layers x 8 heads x 128 x 2 bytes
+
+
+@dataclass
+class Known:
+    """What a rule may ask of a request and both of its replicas."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int = 0
+    num_pending_tokens: int = 0
+    num_scheduled_tokens: int = 0
+    can_stay: bool = True
+    max_num_batched_tokens: int = 2048
+    num_kv_tokens: int = 100_000
 
 
 def one(prompt: int = 1000, output: int = 20) -> Trace:
@@ -73,6 +87,17 @@ def test_a_first_token_may_come_from_the_prefill_replica() -> None:
         assert row["finish_time"] == usual.requests[0]["finish_time"]
         assert result.summary["mean_ttft_ms"] == pytest.approx(1000, abs=1)
         assert result.summary["mean_tpot_ms"] == pytest.approx(1500, abs=1)
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_who_is_cut_off_shows_what_became_of_its_prompt(backend: str) -> None:
+    """One has got its first token, at 2; the other one's prompt is under way from 1 on."""
+    trace = Trace.from_arrays([0, 0.5], [100, 100], [3, 3])
+    rows = kvsim.simulate(trace, **ONE_EACH, **SECONDS, horizon=1.5, backend=backend).requests
+    assert rows["arrival_time"].tolist() == [0, 0.5]
+    assert rows["first_scheduled_time"].tolist() == [0, 1]
+    assert rows["num_cached_tokens"].tolist() == [0, 0]
+    assert rows["num_output_tokens"].tolist() == [1, 0]
 
 
 def test_only_of_prompts_that_are_computed_apart() -> None:
@@ -142,7 +167,90 @@ def test_few_missing_tokens_are_computed_where_they_are_missed() -> None:
     ],
 )
 def test_rules_of_disaggregation(rule: str, prompt: int, cached: int, apart: bool) -> None:
-    assert make_disaggregation(rule).is_apart(prompt, cached) is apart
+    request = Known(prompt, num_cached_tokens=cached)
+    assert make_disaggregation(rule).place(request) == ("apart" if apart else "decode")
+
+
+@pytest.mark.parametrize(
+    ("rule", "known", "place"),
+    [
+        # Every prefill replica has more than 16 full steps in hand, or one has no more.
+        ("dynamo+prefill-busy=16", {"num_pending_tokens": 32_769}, "decode"),
+        ("dynamo+prefill-busy=16", {"num_pending_tokens": 32_768}, "apart"),
+        # A decode replica that is busy gets no prompt to compute.
+        ("dynamo+decode-busy=0.5", {"num_cached_tokens": 9_990}, "decode"),
+        (
+            "dynamo+decode-busy=0.5",
+            {"num_cached_tokens": 9_990, "num_scheduled_tokens": 50_000},
+            "decode",
+        ),
+        (
+            "dynamo+decode-busy=0.5",
+            {"num_cached_tokens": 9_990, "num_scheduled_tokens": 50_001},
+            "apart",
+        ),
+        # A queue alone is not too long, however long the prompt; nor is a short one.
+        ("splitwise", {}, "apart"),
+        ("splitwise", {"num_pending_tokens": 1}, "decode"),
+        ("splitwise+tokens=10001", {"num_pending_tokens": 1}, "apart"),
+        ("splitwise+tokens=10000", {"num_pending_tokens": 1}, "decode"),
+        # 10,000 and what is there fill the decode replica, or one token more.
+        ("splitwise", {"num_scheduled_tokens": 90_000}, "apart"),
+        ("splitwise", {"num_scheduled_tokens": 90_001}, "prefill"),
+        ("splitwise", {"num_scheduled_tokens": 90_001, "can_stay": False}, "apart"),
+        ("splitwise", {"num_scheduled_tokens": 90_001, "num_pending_tokens": 1}, "decode"),
+    ],
+)
+def test_rules_that_look_at_both_pools(rule: str, known: dict[str, Any], place: str) -> None:
+    """A prompt of 10,000; steps of 2,048 tokens there, 100,000 slots here."""
+    assert make_disaggregation(rule).place(Known(10_000, **known)) == place
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_a_long_queue_of_prompts_lends_a_decode_replica(backend: str) -> None:
+    """8,000 are in hand: 500 more are too many, 100 more are not."""
+    trace = Trace.from_arrays([0, 0.1, 0.2], [8000, 500, 100], [4, 4, 4])
+    options = {**ONE_EACH, **SECONDS, "max_num_batched_tokens": 8192, "backend": backend}
+    result = kvsim.simulate(trace, disaggregation="splitwise", check_invariants=True, **options)
+    rows = result.requests
+    assert rows["prefill_replica"].tolist() == [1, -1, 1]
+    assert rows["first_token_time"] == pytest.approx([3.1, 1.1, 4.1])
+    assert result.summary["kv_transfers"]["num_transfers"] == 2
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_who_finds_no_room_to_decode_stays_where_its_prompt_is_computed(backend: str) -> None:
+    """75 blocks: 800 and 500 tokens are too many, 800 and 300 are not, once 500 have stayed."""
+    trace = Trace.from_arrays([0, 5, 6], [800, 500, 300], [10, 4, 4])
+    options = {**ONE_EACH, **SECONDS, "num_gpu_blocks_override": 75, "backend": backend}
+    options |= {"disaggregation": "splitwise", "check_invariants": True}
+    result = kvsim.simulate(trace, **options)
+    rows = result.requests
+    assert rows["replica"].tolist() == [0, 1, 0]
+    assert rows["prefill_replica"].tolist() == [1, -1, 1]
+    assert rows["num_output_tokens"].tolist() == [10, 4, 4]
+    assert rows["first_token_time"][1] == 6.0
+    assert rows["finish_time"][1] == 9.0
+    replicas = [(one["num_requests"], one["completed"]) for one in result.summary["replicas"]]
+    assert replicas == [(2, 2), (3, 3)]
+    assert result.summary["kv_transfers"]["num_transfers"] == 2
+    early = kvsim.simulate(trace, horizon=7.5, **options).requests[1]
+    assert (early["replica"], early["num_output_tokens"]) == (1, 3)
+    assert early["finish_reason"] == FinishReason.IN_FLIGHT
+
+
+@pytest.mark.parametrize(("longest", "prefill_replica"), [(503, 1), (504, -1)])
+def test_nobody_stays_where_his_output_would_be_cut(longest: int, prefill_replica: int) -> None:
+    """400 and 500 tokens are too many for 56 blocks; 500 and 4 more need a context of 504."""
+    trace = Trace.from_arrays([0, 5], [400, 500], [10, 4])
+    pools = [
+        {"role": "prefill", "replicas": 1, "max_model_len": longest},
+        {"role": "decode", "replicas": 1, "max_model_len": 890},
+    ]
+    options = {**SECONDS, "num_gpu_blocks_override": 56, "disaggregation": "splitwise"}
+    rows = kvsim.simulate(trace, pool=pools, **options).requests
+    assert rows["prefill_replica"].tolist() == [1, prefill_replica]
+    assert rows["num_output_tokens"].tolist() == [10, 4]
 
 
 def test_bytes_of_a_transfer_are_those_of_all_ranks() -> None:

@@ -87,8 +87,11 @@ class Contents:
             _contents[trace] = cls(lists, segment_rows(*columns), items)
         return _contents[trace]
 
-    def for_migration(self) -> Contents:
-        """Return the same for one run, in which requests may come with tokens they have."""
+    def with_own_lengths(self) -> Contents:
+        """Return the same for one run, in which requests may come with tokens they have.
+
+        Or with more or fewer to come than the trace says.
+        """
         own = {"max_tokens": self.lists["max_tokens"].copy(), "carried": np.zeros(len(self), int)}
         lists: dict[str, Any] = {**self.lists, **own}
         return Contents(lists, self._segments, self._items)

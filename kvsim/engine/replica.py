@@ -259,19 +259,17 @@ class Replica:
         """Let a request to come find so many leading tokens of KV elsewhere."""
         self.state.connector.offered[request_id] = num_tokens
 
-    def carry(self, request_id: int, num_tokens: int, *, one_more: bool = False) -> None:
-        """Let a request to come have so many tokens of output, whose KV is to be computed.
+    def carry(self, request_id: int, num_tokens: int) -> None:
+        """Let a request to come have so many tokens of output, whose KV is to be computed."""
+        self.state.trace.carried[request_id] = num_tokens
 
-        ``one_more``: it ends with the next one.
-        """
-        trace = self.state.trace
-        trace.carried[request_id] = num_tokens
-        if one_more:
-            trace.max_tokens[request_id] = num_tokens + 1
+    def limit(self, request_id: int, num_tokens: int) -> None:
+        """Let a request to come end with so many tokens of output."""
+        self.state.trace.max_tokens[request_id] = num_tokens
 
-    def keep(self, request_id: int) -> None:
-        """Let the blocks of a request to come be held after its end, until they are read."""
-        self.state.connector.keeps[request_id] = 1
+    def keep(self, request_id: int, *, keeps: bool) -> None:
+        """Let the blocks of a request to come be held after its end, until read, or not."""
+        self.state.connector.keeps[request_id] = int(keeps)
 
     def take_begun(self) -> list[tuple[int, int, float]]:
         """Return the loads since the last call: request, tokens it lacks, when it asks for them."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.drive import Drive
 from kvsim.fleet.handoffs import Handoffs
 from kvsim.fleet.member import Life
+from kvsim.fleet.prospect import Prospect
 from kvsim.fleet.router import REJECT
 from kvsim.sched.backlog import backlog_of
 
@@ -59,6 +59,7 @@ class Fleet:
     handoffs : of requests between two replicas, if prompts are computed apart
     migrations : what requests take along that go on elsewhere
     moves : of requests that run, if they move
+    may_stay : the requests that a prefill replica could serve whole, bool, shape (requests,)
     unplaced : requests that wait until a replica is ready
     turned_away : the requests that a gateway would not have served, bool, shape (requests,)
     transfer_time : seconds from the start of each transfer to its end, 0 without one
@@ -93,6 +94,7 @@ class Fleet:
         self.migrations: Migrations | None = None
         self.moves: Moves | None = None
         self.unplaced: list[int] = []
+        self.may_stay = np.zeros(len(trace), dtype=np.bool_)
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
         self.transfer_time = np.zeros(len(trace))
         self.handoffs: Handoffs | None = None
@@ -173,30 +175,39 @@ class Fleet:
             self.handoffs.forget(row)
         if target is None:
             self.turn_away(row)
-        elif self._prefill is not None and self._is_apart(row, target):
-            source = self._choose(self._prefill, row, now)
-            if source is None:
-                self.turn_away(row)
-                return
-            assert self.handoffs is not None
+        elif self._prefill is None:
+            self.submit(target, row, now)
+        else:
+            self._place_apart(row, target, now)
+
+    def _place_apart(self, row: int, target: Member, now: float) -> None:
+        """Give a request to its decode replica, to a prefill replica, or to both."""
+        assert self._prefill is not None
+        assert self.handoffs is not None
+        prefill, handoffs = self._prefill, self.handoffs
+        stays = bool(self.may_stay[row])
+        request = Prospect(self._trace, row, now, target, prefill, handoffs, can_stay=stays)
+        where = self._disaggregation.place(request)
+        if where == "decode":
+            self.submit(target, row, now)
+            return
+        if where == "prefill":
+            self._main_gateways.withdraw(row, now)
+        source = self._choose(prefill, row, now)
+        if source is None:
+            self.turn_away(row)
+        elif where == "prefill":
+            handoffs.stay(row, source, now)
+        else:
             num_tokens = int(self._trace.num_prompt_tokens[row])
             if self.migrations is not None:
                 num_tokens += self.migrations.carried(row)
-            self.handoffs.begin(row, source, target, num_tokens, now)
-        else:
-            self.submit(target, row, now)
+            handoffs.begin(row, source, target, num_tokens, now)
 
     def _choose(self, pool: Pool, row: int, now: float) -> Member | None:
         assert pool.gateways is not None
         place = pool.gateways.choose(row, now)
         return None if place == REJECT else pool.places[place]
-
-    def _is_apart(self, row: int, target: Member) -> bool:
-        prompt, cached = int(self._trace.num_prompt_tokens[row]), 0
-        if self._disaggregation.asks:
-            request = IncomingRequest(self._trace, row, self._world.now)
-            cached = target.replica.num_cached_tokens(request)
-        return self._disaggregation.is_apart(prompt, cached)
 
     def turn_away(self, row: int) -> None:
         """Answer a request without serving it. Mutates."""
@@ -238,7 +249,11 @@ class Fleet:
         if member.pool is self._prefill:
             assert self.handoffs is not None
             for row in rows:
-                self.handoffs.prompt_ended(row, time)
+                if self.handoffs.has_stayed(row):
+                    self.handoffs.write_down(row)
+                    self.clients.ended([row], time)
+                else:
+                    self.handoffs.prompt_ended(row, time)
         else:
             self.clients.ended(rows, time)
 

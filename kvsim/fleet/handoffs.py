@@ -72,6 +72,7 @@ class Handoffs:
         self._open: dict[int, Handoff] = {}
         self._earlier: list[float] = []
         self._leases: dict[tuple[int, int], Handoff] = {}  # by replica and row
+        self._stayed: dict[int, Member] = {}  # where requests are served whole, of prefill replicas
         self._transfer_time = transfer_time
         self.prefill_place = np.full(len(transfer_time), -1, dtype=np.int32)
 
@@ -96,11 +97,45 @@ class Handoffs:
         self.prefill_place[row] = source.number
         # A replica holds blocks for one attempt of a request only.
         self._end_lease(self._leases.get((source.number, row)))
-        source.replica.keep(row)
+        source.replica.keep(row, keeps=True)
         target.replica.offer(row, num_tokens)
         self._submit(source, row, now)
         if self._protocol == "push":
             self._submit(target, row, now)
+
+    def stay(self, row: int, source: Member, now: float) -> None:
+        """Let a prefill replica serve a whole request. Mutates."""
+        self._stayed[row] = source
+        self._end_lease(self._leases.get((source.number, row)))
+        source.replica.keep(row, keeps=False)
+        self._submit(source, row, now)
+        source.replica.limit(row, int(self._main.trace.num_output_tokens[row]))
+
+    def _leave(self, row: int) -> None:
+        """Learn that a request does not go on where it stayed."""
+        self._stayed.pop(row).replica.limit(row, 1)
+        begin_anew(self._prefill.table, [row])
+
+    def has_stayed(self, row: int) -> bool:
+        """Whether a prefill replica serves a whole request, or has done so."""
+        return row in self._stayed
+
+    def write_down(self, row: int) -> None:
+        """Write a request that stayed into the table of those that decode replicas end. Mutates."""
+        self._main.table[row] = self._prefill.table[row]
+
+    def prompts_at(self, member: Member) -> list[int]:
+        """Return the requests whose prompts are in hand at a prefill replica."""
+        rows = list(member.rows)
+        if not any(row in self._stayed for row in rows):
+            return rows
+        started = member.replica.first_tokens()
+        return [row for row in rows if row not in started]
+
+    def rows_for(self, member: Member) -> list[int]:
+        """Return the requests at a decode replica, and those on their way to it."""
+        coming = [one.row for one in self._open.values() if one.target is member]
+        return list(dict.fromkeys([*member.rows, *coming]))
 
     def forget(self, row: int) -> None:
         """Forget what became of earlier attempts of a request, which is placed (again). Mutates."""
@@ -181,6 +216,8 @@ class Handoffs:
 
     def settle(self, rows: Sequence[int]) -> None:
         """Add to what the table says of requests what became of their prompts. Mutates."""
+        for row in [row for row in rows if row in self._stayed]:
+            self.write_down(row)
         apart = np.array([row for row in rows if self.prefill_place[row] >= 0], np.int64)
         table, prompts = self._main.table, self._prefill.table
         taken = ["first_scheduled_time", "num_cached_tokens"]
@@ -219,6 +256,9 @@ class Handoffs:
         list[int]
             Those who are lost: neither have they ended, nor can the other replica go on alone.
         """
+        for row in [row for row in member.rows if row in self._stayed]:
+            self.write_down(row)
+            self._leave(row)
         found = [one for one in self._open.values() if member in (one.source, one.target)]
         lost = []
         for handoff in found:

@@ -116,3 +116,11 @@ def admissible_requests(setup: Setup, trace: Trace) -> NDArray[np.bool_]:
     for index in np.flatnonzero(admissible).tolist():
         admissible[index] = kv.fits(contents.request(index, 0.0, longest))
     return admissible
+
+
+def whole_requests(decode: Setup, prefill: Setup, trace: Trace) -> NDArray[np.bool_]:
+    """Mark the requests that prefill replicas could serve to the end that decode replicas do."""
+    longest, own = (setup.memory.limits.max_model_len for setup in (decode, prefill))
+    ends = np.minimum(trace.num_prompt_tokens + trace.num_output_tokens, longest)
+    whole: NDArray[np.bool_] = admissible_requests(prefill, trace) & (ends <= own)
+    return whole

@@ -81,8 +81,9 @@ class Migrations:
     def bring(self, row: int, member: Member) -> None:
         """Let a request that comes to a replica have what it took along."""
         if row in self._left:
-            only_prompts = member.pool.role == "prefill"
-            member.replica.carry(row, self.carried(row), one_more=only_prompts)
+            member.replica.carry(row, self.carried(row))
+            if member.pool.role == "prefill":
+                member.replica.limit(row, self.carried(row) + 1)
 
     def carried(self, row: int) -> int:
         """Return how many tokens of output a request has taken along."""

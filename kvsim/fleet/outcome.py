@@ -20,7 +20,7 @@ from kvsim.results.tenants import describe_tenants
 from kvsim.results.totals import bin_middles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.fleet.gateways import Gateways
     from kvsim.fleet.member import Member
-    from kvsim.fleet.migrations import Migrations
     from kvsim.pool_config import Role
     from kvsim.results.totals import Totals
     from kvsim.trace import Trace
@@ -74,39 +73,49 @@ def step_time_basis(setup: Setup) -> str:
     return f"{basis_of(memory.gpu.name)}{wide}; {accuracy}"
 
 
+def close(parts: Sequence[Part]) -> tuple[float, dict[int, Totals]]:
+    """Bring all replicas to the end of a run; writes down who is still served. Mutates.
+
+    Returns
+    -------
+    end_time : when the last of them came to its end, seconds
+    totals : of each replica, by number
+    """
+    members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
+    end_time = max(member.replica.clock for member in members)
+    return end_time, {member.number: member.settle(end_time) for member in members}
+
+
 def collect(
     config: Config,
     setup: Setup,
     trace: Trace,
     parts: Sequence[Part],
+    end_time: float,
+    totals: Mapping[int, Totals],
     backend_reason: str,
     turned_away: NDArray[np.bool_],
     transfers: dict[str, Any] | None = None,
     scaling: dict[str, Any] | None = None,
     kv_store: dict[str, Any] | None = None,
     flow_control: dict[str, Any] | None = None,
-    migrations: Migrations | None = None,
     moves: dict[str, Any] | None = None,
 ) -> Result:
-    """Sum up a run whose replicas have come to their end.
+    """Sum up a run whose replicas have come to their end; see :func:`close`.
 
     The first part answers the requests; one that follows computes prompts for it. ``transfers``
     says what went from one to the other, ``scaling`` what became of the number of replicas,
     ``kv_store`` what was read from a store, ``flow_control`` who was held back before,
-    ``migrations`` who was on several replicas, ``moves`` who moved while running.
+    ``moves`` who moved while running.
     """
     table = parts[0].table
     members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
     replicas = [member.replica for member in members]
-    end_time = max(replica.clock for replica in replicas)
-    totals = [member.settle(end_time) for member in members]
-    if migrations is not None:
-        migrations.settle({m.number: one for m, one in zip(members, totals, strict=True)})
     kv = setup.kv
     pool = Pool(kv.num_gpu_blocks, kv.num_usable_blocks, kv.block_size, kv.total_bytes)
     summary = summarize(
         table,
-        totals,
+        list(totals.values()),
         pool,
         end_time=end_time,
         goodput=config.goodput,
@@ -120,7 +129,7 @@ def collect(
     summary["routing"], summary["replicas"] = None, []
     pools, seconds = [], summary["duration"]
     for part in parts:
-        own = {m.number: one for m, one in zip(members, totals, strict=True) if m in part.members}
+        own = {number: totals[number] for number in sorted(m.number for m in part.members)}
         lives = [m.lifetime(end_time, seconds) for m in part.members]
         rows = describe_replicas(part.table, own, lives, part.role)
         routing = None
@@ -147,7 +156,7 @@ def collect(
         memory=np.concatenate([replica.memory for replica in replicas], dtype=MEMORY),
         steps=np.concatenate([replica.steps for replica in replicas], dtype=STEPS),
         memory_map=np.concatenate([replica.memory_map for replica in replicas]),
-        token_gaps=token_gaps([(m.number, one) for m, one in zip(members, totals, strict=True)]),
+        token_gaps=token_gaps(list(totals.items())),
         config=config,
         provenance={
             "kvsim_version": installed,

@@ -20,7 +20,7 @@ from kvsim.fleet.fetches import Fetches
 from kvsim.fleet.fleet import Fleet
 from kvsim.fleet.flow_control import make_flow_control
 from kvsim.fleet.gateways import Gateways, telling_routers
-from kvsim.fleet.intake import admissible_requests, new_requests
+from kvsim.fleet.intake import admissible_requests, new_requests, whole_requests
 from kvsim.fleet.member import Member
 from kvsim.fleet.motion import (
     autoscaler_of,
@@ -31,7 +31,7 @@ from kvsim.fleet.motion import (
     migrates,
     set_in_motion,
 )
-from kvsim.fleet.outcome import Part, collect
+from kvsim.fleet.outcome import Part, close, collect
 from kvsim.fleet.pool import Pool, connected
 from kvsim.fleet.router import make_routers
 from kvsim.fleet.store import make_store
@@ -183,8 +183,8 @@ class Assembly:
         reason = self._choose_backend(setup)
         self.reason = self.reason or reason
         contents = Contents.of(trace)
-        if migrates(config):
-            contents = contents.for_migration()
+        if migrates(config) or make_disaggregation(config.disaggregation).stays:
+            contents = contents.with_own_lengths()
         pool = Pool(asked.name, asked.role, setup, trace, contents, new_requests(trace))
         pool.places = [None] * max(num_places, asked.replicas)
         for place in range(asked.replicas):
@@ -289,6 +289,8 @@ def serve_fleet(
         or config.migration is not None
         or config.flow_control is not None,
     )
+    if prefill is not None and make_disaggregation(config.disaggregation).stays:
+        fleet.may_stay = whole_requests(main.setup, prefill.setup, trace)
     if config.flow_control is not None:
         fleet.admission = Admission(
             world,
@@ -319,22 +321,26 @@ def serve_fleet(
     if config.migration is not None:
         let_move(world, fleet, config)
     fleet.run(clients)
+    parts = [_part(pool) for pool in ([main] if prefill is None else [main, prefill])]
+    end_time, totals = close(parts)
     _settle_table(fleet, clients, main, admissible, config)
+    if fleet.migrations is not None:
+        fleet.migrations.settle(totals)
     if writes_events:
         _write_events(main)
-    pools = [main] if prefill is None else [main, prefill]
     return collect(
         config,
         main.setup,
         trace,
-        [_part(pool) for pool in pools],
+        parts,
+        end_time,
+        totals,
         make.reason,
         fleet.turned_away,
         None if fleet.handoffs is None else _transfers(fleet.handoffs),
         describe_scaling(fleet),
         None if fleet.fetches is None else fleet.fetches.describe(),
         None if fleet.admission is None else fleet.admission.describe(),
-        fleet.migrations,
         None if fleet.moves is None else fleet.moves.describe(),
     )
 

@@ -1,0 +1,74 @@
+"""What is known of a request when it is decided where its prompt will be computed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kvsim.engine.incoming import IncomingRequest
+
+if TYPE_CHECKING:
+    from kvsim.fleet.handoffs import Handoffs
+    from kvsim.fleet.member import Member
+    from kvsim.fleet.pool import Pool
+    from kvsim.trace import Trace
+
+
+class Prospect:
+    """A request whose decode replica is chosen; what nobody asks for is not looked up.
+
+    Parameters
+    ----------
+    trace : the requests
+    row : of the trace
+    now : seconds
+    target : the decode replica
+    prefill : the pool that computes prompts
+    handoffs : of requests between the pools
+    can_stay : a prefill replica can serve the whole request
+
+    Attributes
+    ----------
+    num_prompt_tokens : of the request
+    max_num_batched_tokens : of a step of a prefill replica
+    num_kv_tokens : slots of the decode replica's KV cache
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        row: int,
+        now: float,
+        target: Member,
+        prefill: Pool,
+        handoffs: Handoffs,
+        *,
+        can_stay: bool,
+    ) -> None:
+        self._trace, self._row, self._now = trace, row, now
+        self._target, self._prefill, self._handoffs = target, prefill, handoffs
+        self.can_stay = can_stay
+        self.num_prompt_tokens = int(trace.num_prompt_tokens[row])
+        self.max_num_batched_tokens = prefill.setup.scheduler_config.max_num_batched_tokens
+        kv = target.pool.setup.kv
+        self.num_kv_tokens = kv.num_gpu_blocks * kv.block_size
+
+    @cached_property
+    def num_cached_tokens(self) -> int:
+        """Tokens of the prompt that the decode replica's prefix cache holds."""
+        request = IncomingRequest(self._trace, self._row, self._now)
+        return self._target.replica.num_cached_tokens(request)
+
+    @cached_property
+    def num_pending_tokens(self) -> int:
+        """Tokens of prompts in hand at the prefill replica that has the fewest of them."""
+        lifecycle = self._prefill.lifecycle
+        members = self._prefill.members if lifecycle is None else lifecycle.choosable()
+        prompts = self._trace.num_prompt_tokens
+        return min(int(prompts[self._handoffs.prompts_at(one)].sum()) for one in members)
+
+    @cached_property
+    def num_scheduled_tokens(self) -> int:
+        """Tokens of prompts that are at the decode replica or on their way to it."""
+        rows = self._handoffs.rows_for(self._target)
+        return int(self._trace.num_prompt_tokens[rows].sum())
