@@ -188,6 +188,21 @@ def test_an_autoscaler_ends_with_the_horizon() -> None:
     assert result.summary["duration"] < 60
 
 
+def test_nothing_fails_after_the_horizon() -> None:
+    """Who fails at a rate would fail for ever: requests that were cut off never end."""
+    trace = workloads.fixed(prompt=16, output=1000, num_requests=4, request_rate=1.0)
+    options = {**SECONDS, "data_parallel_size": 2, "horizon": 50.0, "cold_start": 1.0}
+    result = kvsim.simulate(trace, **options, failures="rate+gpu-hours=0.002+detection=1")
+    assert result.summary["scaling"]["num_failures"] > 0
+    assert result.summary["duration"] < 60
+    for time, number in ((49.5, 1), (50.0, 0)):
+        planned = f"at+time={time}+replica=0"
+        assert (
+            kvsim.simulate(trace, **options, failures=planned).summary["scaling"]["num_failures"]
+            == number
+        )
+
+
 @pytest.mark.long
 def test_failures_at_a_rate_come_about_that_often() -> None:
     trace = workloads.fixed(prompt=8, output=2, num_requests=2000, request_rate=0.2)

@@ -48,6 +48,7 @@ class Lifecycle:
     table : the requests table of the pool that answers
     migrations : what requests take along
     handoffs : of requests between this pool and another one
+    end_time : when replicas stop, whatever they have in hand, seconds; then nothing fails any more
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Lifecycle:
         table: NDArray[Any],
         migrations: Migrations,
         handoffs: Handoffs | None,
+        end_time: float,
     ) -> None:
         self._world, self._drive, self._pool = world, drive, pool
         self._make = make
@@ -77,6 +79,7 @@ class Lifecycle:
         self.num_lost = 0  # requests in hand of replicas that failed
         self._table, self._migrations = table, migrations
         self._handoffs = handoffs
+        self._end_time = end_time
         self._show()
         self._note()
 
@@ -129,9 +132,9 @@ class Lifecycle:
     def fail(self, member: Member) -> None:
         """Let a replica fail now; the gateway notices after the time of detection. Mutates."""
         assert self._failures is not None
-        if member.life not in (Life.READY, Life.DRAINING) or self._is_done():
-            return
         now, replica = self._world.now, member.replica
+        if not member.is_alive or self._is_done() or now >= self._end_time:
+            return
         self.num_failures += 1
         self._migrations.see(list(member.rows), replica.last_tokens())
         for row in list(member.rows):

@@ -188,6 +188,7 @@ def move(
         table=fleet.pools[-1].table,
         migrations=fleet.migrations,
         handoffs=fleet.handoffs,
+        end_time=world.now + config.horizon,
     )
     pool.lifecycle = lifecycle
     pool.scaling = Scaling(
