@@ -39,6 +39,7 @@ TESTS = (
     "scaling",
     "disaggregation",
     "changing_pools",
+    "mixed_pool",
 )
 
 
@@ -569,6 +570,9 @@ MUTANTS = [
     Mutant("who needs nothing of a dead replica goes on", "fleet/handoffs.py", "        if handoff.num_tokens == 0:\n            handoff.source", "        if False:\n            handoff.source"),
     Mutant("a transfer ends with its replica", "fleet/handoffs.py", "                self._transfers.cancel(handoff.transfer)\n", "                pass\n"),
     Mutant("who drains waits for who reads", "fleet/lifecycle.py", "handoffs is None or not handoffs.waits_for(member)", "True"),
+    Mutant("who stays leaves its decode replica", "fleet/fleet.py", "            self._main_gateways.withdraw(row, now)\n", "            pass\n"),
+    Mutant("who stays is not kept for anybody", "fleet/handoffs.py", "        source.replica.keep(row, keeps=False)\n", ""),
+    Mutant("who stays frees what it held before", "fleet/handoffs.py", "        self._end_lease(self._leases.get((source.number, row)))\n        source.replica.keep(row, keeps=False)", "        source.replica.keep(row, keeps=False)"),
     Mutant("who comes from another replica has tokens", "rules/arrival.py", "        request.num_tokens += trace.carried[request.request_id]\n", "        request.num_tokens += 0\n"),
     Mutant("sglang windows a match refreshes the list", "rules/sglang/walk.py", "    touch_path(tree, tree.best)\n    if tree.window > 0:\n        refresh_recent(tree, tree.node)\n", "    touch_path(tree, tree.best)\n"),
     Mutant("sglang windows an insert refreshes the list", "rules/sglang/walk.py", "    if tree.window > 0:\n        refresh_recent(tree, tree.node)\n\n\ndef take_over", "\n\ndef take_over"),
