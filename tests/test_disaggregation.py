@@ -42,9 +42,11 @@ class Known:
     num_prompt_tokens: int
     num_cached_tokens: int = 0
     num_pending_tokens: int = 0
+    num_scheduled: int = 0
     num_scheduled_tokens: int = 0
     can_stay: bool = True
     max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 256
     num_kv_tokens: int = 100_000
 
 
@@ -197,6 +199,8 @@ def test_rules_of_disaggregation(rule: str, prompt: int, cached: int, apart: boo
         # 10,000 and what is there fill the decode replica, or one token more.
         ("splitwise", {"num_scheduled_tokens": 90_000}, "apart"),
         ("splitwise", {"num_scheduled_tokens": 90_001}, "prefill"),
+        ("splitwise", {"num_scheduled": 255}, "apart"),
+        ("splitwise", {"num_scheduled": 256}, "prefill"),
         ("splitwise", {"num_scheduled_tokens": 90_001, "can_stay": False}, "apart"),
         ("splitwise", {"num_scheduled_tokens": 90_001, "num_pending_tokens": 1}, "decode"),
     ],

@@ -51,6 +51,21 @@ def test_who_is_on_the_way_takes_room_too(backend: str) -> None:
 
 
 @both
+def test_outputs_so_far_take_room(backend: str) -> None:
+    """800 and 399 fit into 1,200 slots, when a token is there; not when two are."""
+    for time, replica in ((2.5, 0), (3.5, 1)):
+        trace = Trace.from_arrays([0, time], [800, 399], [10, 4])
+        assert run(trace, backend=backend).requests["replica"].tolist() == [0, replica]
+
+
+@both
+def test_one_too_many_to_run_stays(backend: str) -> None:
+    trace = Trace.from_arrays([0, 0, 1.5], [100, 100, 100], [10, 4, 4])
+    rows = run(trace, backend=backend, max_num_seqs=2).requests
+    assert rows["replica"].tolist() == [0, 0, 1]
+
+
+@both
 def test_a_prompt_that_is_computed_is_not_in_hand(backend: str) -> None:
     """500 have stayed and decode; 300 more would be too many beside them, and are not."""
     trace = Trace.from_arrays([0, 5, 7], [800, 500, 300], [20, 20, 2])
@@ -69,6 +84,16 @@ def test_one_prefill_replica_without_a_queue_is_enough(backend: str) -> None:
     short = "splitwise+tokens=600"
     rows = run(trace, backend=backend, disaggregation=short, num_prefill_workers=2).requests
     assert rows["prefill_replica"].tolist() == [1, 2]
+
+
+@both
+def test_a_prefill_replica_that_is_gone_has_no_room(backend: str) -> None:
+    """One is lost; the other one has 500 tokens in hand, and 500 more are too many."""
+    trace = Trace.from_arrays([0, 5, 5.1], [100, 500, 500], [2, 2, 2])
+    options = {"num_prefill_workers": 2, "disaggregation": "splitwise+tokens=600"}
+    fails = "at+time=4+replica=0+pool=prefill+detection=0"
+    rows = run(trace, backend=backend, failures=fails, cold_start=100.0, **options).requests
+    assert rows["prefill_replica"].tolist() == [1, 2, -1]
 
 
 @both

@@ -148,8 +148,7 @@ class Replica:
         lay_out_shares(state, memory, self._contents.num_tenants)
         self._lay_out_rates(state)
         if config.kv_transfer is not None:
-            rows = len(self._contents)
-            lay_out_connector(state, memory, config.kv_transfer, state.limits.depth, rows)
+            lay_out_connector(state, memory, config.kv_transfer, depth, len(self._contents))
         lay_out_copies(state)
         lay_out_encoder(state, memory, config.encoder_inputs)
         more_requests(state, memory, FIRST_REQUESTS)
@@ -473,20 +472,24 @@ class Replica:
 
     def first_tokens(self) -> dict[int, float]:
         """Return when each request that lives here got its first token, if it has one."""
-        return self._times("first_token_time")
+        return self._living("first_token_time")
 
     def last_tokens(self) -> dict[int, float]:
         """Return when each request that lives here got its last token, if it has one."""
-        return self._times("last_token_time")
+        return self._living("last_token_time")
 
-    def _times(self, name: str) -> dict[int, float]:
-        requests = self.state.requests
+    def lengths(self) -> dict[int, float]:
+        """Return how many tokens each request that lives here has, prompt and output."""
+        return self._living("num_tokens")
+
+    def _living(self, name: str) -> dict[int, float]:
+        requests = self.state.requests[: self.state.num_requests]
         if isinstance(requests, Views):
-            rows = requests.array
-            rows = rows[~np.isnan(rows[name]) & (rows["status"] != FINISHED)]
-            return dict(zip(rows["request_id"].tolist(), rows[name].tolist(), strict=True))
-        times = {r.request_id: getattr(r, name) for r in requests if r.status != FINISHED}
-        return {row: time for row, time in times.items() if not math.isnan(time)}
+            rows = requests.array[requests.array["status"] != FINISHED]
+            values = dict(zip(rows["request_id"].tolist(), rows[name].tolist(), strict=True))
+        else:
+            values = {r.request_id: getattr(r, name) for r in requests if r.status != FINISHED}
+        return {row: value for row, value in values.items() if not math.isnan(value)}
 
     @property
     def memory_map(self) -> NDArray[np.uint8]:

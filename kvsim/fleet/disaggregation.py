@@ -95,8 +95,8 @@ class Conditional(Disaggregation):
     tokens : left to compute
     share : of the prompt
     prefill_busy : steps of the most batched tokens; 0 for the rule by tokens and share
-    decode_busy : prompt tokens at the decode replica over its KV slots, above which it is busy; 0
-        for never
+    decode_busy : tokens of the requests at the decode replica over its KV slots, above which it is
+        busy; 0 for never
     """
 
     def __init__(
@@ -132,8 +132,9 @@ class MixedPool(Disaggregation):
 
     A prompt is computed apart, unless every prefill replica has prompts in hand, and with this one
     the least loaded had more than ``tokens`` of them: then the decode replica serves the request. A
-    request for which the decode replica has no room beside the prompts that are there or on their
-    way stays where its prompt is computed. A replica is mixed for as long as it has such requests.
+    request for which the decode replica has no room, beside what those have that are there or on
+    their way, or that would be one too many to run there, stays where its prompt is computed. A
+    replica is mixed while it has such requests.
 
     Source: Splitwise (Patel et al., ISCA 2024, section 4), and the mixed pool scheduler of its
     simulator. There the lent replica may be another one than the request's own, and KV goes on from
@@ -153,5 +154,6 @@ class MixedPool(Disaggregation):
         prompt, pending = request.num_prompt_tokens, request.num_pending_tokens
         if pending and pending + prompt > self._tokens:
             return "decode"
-        is_full = request.num_scheduled_tokens + prompt > request.num_kv_tokens
+        is_full = request.num_scheduled >= request.max_num_seqs
+        is_full |= request.num_scheduled_tokens + prompt > request.num_kv_tokens
         return "prefill" if is_full and request.can_stay else "apart"

@@ -31,7 +31,7 @@ class Prospect:
     ----------
     num_prompt_tokens : of the request
     max_num_batched_tokens : of a step of a prefill replica
-    num_kv_tokens : slots of the decode replica's KV cache
+    num_kv_tokens, max_num_seqs : slots of the decode replica's KV cache, and most running there
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Prospect:
         self.can_stay = can_stay
         self.num_prompt_tokens = int(trace.num_prompt_tokens[row])
         self.max_num_batched_tokens = prefill.setup.scheduler_config.max_num_batched_tokens
+        self.max_num_seqs = target.pool.setup.scheduler_config.max_num_seqs
         kv = target.pool.setup.kv
         self.num_kv_tokens = kv.num_gpu_blocks * kv.block_size
 
@@ -68,7 +69,16 @@ class Prospect:
         return min(int(prompts[self._handoffs.prompts_at(one)].sum()) for one in members)
 
     @cached_property
+    def _scheduled(self) -> list[int]:
+        return self._handoffs.rows_for(self._target)
+
+    @property
+    def num_scheduled(self) -> int:
+        """Requests at the decode replica or on their way to it."""
+        return len(self._scheduled)
+
+    @cached_property
     def num_scheduled_tokens(self) -> int:
-        """Tokens of prompts that are at the decode replica or on their way to it."""
-        rows = self._handoffs.rows_for(self._target)
-        return int(self._trace.num_prompt_tokens[rows].sum())
+        """Tokens that these have so far."""
+        prompts, lengths = self._trace.num_prompt_tokens, self._target.replica.lengths()
+        return int(sum(lengths.get(row, prompts[row]) for row in self._scheduled))
