@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KeyIndex(Protocol):
-    """What is asked of an index; see :class:`kvsim.fleet.prefix_index.PrefixIndex`."""
+    """What a router asks of an index of prefixes."""
 
     def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
         """Return how many of the first keys each replica holds."""
