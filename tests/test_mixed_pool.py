@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kvsim
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
+from kvsim.fleet.compiled_news import CompiledNews
+from kvsim.fleet.news import PlainNews
 from kvsim.fleet.simulate import serve
-from kvsim.results.tables import FinishReason
+from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.trace import Trace
 
 #: A second a step, 1,200 slots everywhere, KV that moves at once.
@@ -153,6 +157,34 @@ def test_a_failure_where_a_request_stayed_loses_it(backend: str) -> None:
     row = whole.requests[1]
     assert (row["first_token_time"], row["finish_time"]) == (6.0, 17.5)
     assert row["num_output_tokens"] == 10
+
+
+@pytest.mark.parametrize("router", ["round-robin", "least-outstanding", "dynamo+events=false"])
+def test_requests_stay_beside_a_decode_replica_whose_failure_nobody_noticed(router: str) -> None:
+    """Both decode replicas are full, one has failed at 4; who is meant for it stays as well."""
+    trace = Trace.from_arrays([0, 0, 5, 5.1, 5.2, 5.3], [800, 800, 90, 500, 500, 80], [20] * 6)
+    fails = "at+time=4+replica=1+pool=decode+detection=30"
+    options = {"num_decode_workers": 2, "router": router, "seed": 3, "failures": fails}
+    ours, theirs = (run(trace, backend=name, **options).requests for name in ("python", "compiled"))
+    assert ours.tolist() == theirs.tolist()
+    assert ours["replica"][3:5].tolist() == [2, 2]
+    assert ours["num_output_tokens"].tolist() == [20] * 6
+
+
+@pytest.mark.parametrize("kind", [PlainNews, CompiledNews])
+def test_requests_are_taken_back_from_a_replica_of_which_nothing_is_heard(kind: type) -> None:
+    """One was sent before and two after; none has had a first token."""
+    replica = SimpleNamespace(address=1)
+    news = kind([replica], np.zeros(4, REQUESTS))
+    news.send(0, 0)
+    news.lose(0)
+    news.send(1, 0)
+    news.send(2, 0)
+    assert [news.withdraw(row, 0) for row in (1, 0, 2)] == [True] * 3
+    news.send(3, 0)
+    news.replace(0, replica)
+    news.send(3, 0)
+    assert news.withdraw(3, 0)
 
 
 @both

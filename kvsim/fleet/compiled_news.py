@@ -43,16 +43,17 @@ class CompiledNews:
 
     def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
         self.lose(place)
+        self._waits[self._waits == place] = -1
         self._addresses[place] = replica.address
         self._seen[place] = -math.inf
 
     def lose(self, place: int) -> None:  # noqa: D102
         self._addresses[place] = 0
-        self._waits[self._waits == place] = -1
         self._firsts[place] = self._lasts[place] = -1
         self._counts[place] = 0
 
     def send(self, request_id: int, place: int) -> None:  # noqa: D102
+        self._waits[request_id] = place
         if not self._addresses[place]:  # a request is on one list only, and this one is never read
             return
         last = self._lasts[place]
@@ -61,11 +62,14 @@ class CompiledNews:
         else:
             self._afters[last] = request_id
         self._lasts[place], self._afters[request_id] = request_id, -1
-        self._waits[request_id] = place
         self._counts[place] += 1
 
     def withdraw(self, request_id: int, place: int) -> bool:  # noqa: D102
-        before, at, waited = -1, self._firsts[place], bool(self._waits[request_id] == place)
+        waited = bool(self._waits[request_id] == place)
+        self._waits[request_id] = -1
+        if not self._addresses[place]:
+            return waited
+        before, at = -1, self._firsts[place]
         while at != request_id:
             before, at = at, self._afters[at]
         after = self._afters[request_id]
@@ -75,7 +79,6 @@ class CompiledNews:
             self._afters[before] = after
         if after < 0:
             self._lasts[place] = before
-        self._waits[request_id] = -1
         self._counts[place] -= (1, waited)
         return waited
 
