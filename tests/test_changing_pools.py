@@ -238,6 +238,7 @@ def test_every_request_ends_once_and_every_block_is_freed_once(
     setup = resolve(kvsim.Config.build(**options, backend="python", check_invariants=True))
     python = serve_setup(setup, trace, on_start=replicas.append)
     compiled = kvsim.simulate(trace, **options, backend="compiled")
+    assert 0.0 <= (python.summary["external_prefix_cache_hit_rate"] or 0.0) <= 1.0
     assert equal_tables(python.requests, compiled.requests)
     assert equal_tables(python.memory, compiled.memory)
     assert python.summary == compiled.summary

@@ -138,6 +138,9 @@ def test_what_the_decode_replica_holds_is_not_read_again() -> None:
     result = kvsim.simulate(trace, **ONE_EACH, **H100)
     assert result.summary["kv_transfers"]["bytes"] == (1600 + 400) * TOKEN
     assert result.requests["num_cached_tokens"].tolist() == [0, 1600]  # at the prefill replica
+    rates = {p["role"]: p["external_prefix_cache_hit_rate"] for p in result.summary["pools"]}
+    assert rates == {"prefill": 0.0, "decode": 1.0}  # of 2,000 tokens asked for in either
+    assert result.summary["external_prefix_cache_hit_rate"] == 0.5
 
 
 def test_few_missing_tokens_are_computed_where_they_are_missed() -> None:

@@ -43,7 +43,7 @@ def test_copies_to_the_host_are_told_each_way():
     assert found["GiB over the host's link"] == both
     assert float(both[0]) > 0
     rate, wait = (result.summary[k] for k in ("external_prefix_cache_hit_rate", "mean_kv_load_ms"))
-    assert found["% of prompt tokens"] == [f"{100 * rate:.3g}"]
+    assert found["% of tokens asked for"] == [f"{100 * rate:.3g}"]
     assert found["ms a load is awaited"] == [f"{wait:.3g}"]
 
 

@@ -56,6 +56,30 @@ def test_what_was_stored_is_loaded_and_takes_its_time() -> None:
     assert summary["kv_cache"]["stored_bytes"] == 300 * BLOCK
 
 
+def test_what_the_gpu_has_is_not_asked_of_the_connector() -> None:
+    """The last time all but the block with the last token is on the GPU; the host has that one."""
+    trace = Trace.from_arrays(
+        [0.0, 20.0, 40.0, 60.0, 80.0],
+        [1600] * 5,
+        [4] * 5,
+        segments=[[(content, 0, 1600)] for content in (7, 100, 101, 7, 7)],
+    )
+    for backend in ("python", "compiled"):
+        summary = kvsim.simulate(trace, **SMALL | {"backend": backend}, **native()).summary
+        assert summary["external_prefix_cache_hit_rate"] == (1600 + 16) / (4 * 1600 + 16)
+
+
+def test_what_a_preempted_request_finds_again_does_not_count() -> None:
+    """Two grow until one must go; it loads its own KV, which its prompt did not find."""
+    trace = Trace.from_arrays([0.0, 0.0], [1000, 1000], [300, 300])
+    for backend in ("python", "compiled"):
+        options = SMALL | {"backend": backend, "enable_prefix_caching": False}
+        summary = kvsim.simulate(trace, **options, **native()).summary
+        assert summary["num_preemptions"] > 0
+        assert summary["num_kv_loads"] > 0
+        assert summary["external_prefix_cache_hit_rate"] == 0.0
+
+
 def test_outputs_are_stored_only_if_asked_for() -> None:
     """Of 80 tokens in and 41 out, 120 have KV: five blocks of the prompt, seven of all."""
     trace = Trace.from_arrays([0.0, 50.0], [80, 80], [41, 41])

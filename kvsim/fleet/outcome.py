@@ -13,7 +13,7 @@ from kvsim.engine.notes import notes
 from kvsim.evidence import evidence_of
 from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
 from kvsim.fleet.store import store_notes
-from kvsim.results.metrics import Pool, num_early_turns, summarize
+from kvsim.results.metrics import Pool, external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import MEMORY, STEPS, TOKEN_GAPS, FinishReason
 from kvsim.results.tenants import describe_tenants
@@ -137,7 +137,9 @@ def collect(
             routing = describe_routing(part.gateways.decisions, part.table, own)
         summary["routing"] = summary["routing"] or routing
         summary["replicas"] += rows
-        pools.append(_describe_pool(part, rows, lives, routing))
+        pool_summary = _describe_pool(part, rows, lives, routing)
+        pool_summary["external_prefix_cache_hit_rate"] = external_hit_rate(own.values())
+        pools.append(pool_summary)
     summary["pools"] = pools if len(parts) > 1 else None
     summary["kv_transfers"] = transfers
     summary["kv_store"] = kv_store

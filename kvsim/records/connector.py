@@ -74,6 +74,7 @@ class Connector(Record):
 
     hit: int = 0  # of the request being admitted: tokens in the pool
     external: int = 0  # tokens behind them that the connector has
+    num_queried: int = 0  # tokens behind them; 0 if it was not asked
     is_async: bool = False  # and that come later
     loads: list[int] = field(default_factory=list)  # places of who loads from this step on
     num_loads: int = 0

@@ -188,7 +188,8 @@ class Totals(Record):
     num_drafts: int = 0  # verifications, as vLLM's spec_decode_num_drafts counts them
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    num_external_tokens: int = 0  # that a connector had, of admitted requests
+    num_external_queries: int = 0  # tokens asked of a connector, for requests never preempted
+    num_external_tokens: int = 0  # that it had
     num_loads: int = 0  # that requests waited for
     loading_seconds: float = 0.0  # requests that waited for loads, over time
     num_encoder_items: int = 0  # of prompts, when they were first scheduled

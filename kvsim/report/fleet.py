@@ -72,5 +72,7 @@ def _pool(pool: Mapping[str, Any]) -> str:
     replicas, gpus = pool["num_replicas"], pool["num_gpus"]
     several = "s" if replicas > 1 else ""
     name = pool["name"] if pool["name"] == pool["role"] else f"{pool['name']} ({pool['role']})"
+    rate = pool.get("external_prefix_cache_hit_rate")  # earlier versions had none
+    found = "" if rate is None else f", external prefix cache {percent(rate)} %"
     on = f" of {gpus // replicas} GPUs" if gpus > replicas else ""
-    return f"{name}: {replicas} replica{several}{on}, busy {percent(pool['mean_busy'])} %"
+    return f"{name}: {replicas} replica{several}{on}, busy {percent(pool['mean_busy'])} %{found}"

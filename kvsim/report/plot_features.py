@@ -48,7 +48,7 @@ PANELS = (
     Panel("tokens per verification", {"drafts": lambda s: s.get("mean_acceptance_length")}),
     Panel("% of drafts", {"accepted": percent("acceptance_rate")}),
     Panel(
-        "% of prompt tokens",
+        "% of tokens asked for",
         {"external hits": percent("external_prefix_cache_hit_rate")},
     ),
     Panel(

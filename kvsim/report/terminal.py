@@ -246,7 +246,7 @@ def run_table(
     ]
     if s["external_prefix_cache_hit_rate"] is not None:
         hits = percent(s["external_prefix_cache_hit_rate"])
-        line = f"external prefix cache: {hits} % of the prompt tokens"
+        line = f"external prefix cache: {hits} % of what was asked of it"
         if s["mean_kv_load_ms"] is not None:
             wait = number(s["mean_kv_load_ms"], 1)
             line += f"; {number(s['num_kv_loads'])} loads, awaited for {wait} ms on average"

@@ -12,7 +12,7 @@ from kvsim.results.tables import FinishReason
 from kvsim.results.totals import Totals, bin_middle, bin_middles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -154,19 +154,29 @@ def _counts(requests: NDArray[Any], reasons: NDArray[np.int8], total: Totals) ->
             int(admitted["num_cached_tokens"].sum()), int(admitted["num_prompt_tokens"].sum())
         ),
         **_acceptance(total),
-        **_transfers(requests, total),
+        **_transfers(total),
         **_encoder(total),
         "num_adapter_switches": total.num_adapter_switches or None,
     }
 
 
-def _transfers(requests: NDArray[Any], total: Totals) -> Summary:
-    """Say what KV connectors brought; None where there was none to bring."""
-    external, prompt = total.num_external_tokens, int(requests["num_prompt_tokens"].sum())
+def external_hit_rate(totals: Iterable[Totals]) -> float | None:
+    """Say what share of the tokens asked of KV connectors, or of a host tier, was there.
+
+    As vLLM's counters have it: tokens that the GPU does not have are asked for at an admission, and
+    requests that were preempted do not count.
+    """
+    totals = list(totals)
+    found = sum(one.num_external_tokens for one in totals)
+    return _ratio(found, sum(one.num_external_queries for one in totals))
+
+
+def _transfers(total: Totals) -> Summary:
+    """Say what KV connectors brought; None where there was none to ask."""
     wait = _ratio(total.loading_seconds, total.num_loads)
     return {
-        "external_prefix_cache_hit_rate": _ratio(external, prompt) if external else None,
-        "num_kv_loads": total.num_loads if external else None,
+        "external_prefix_cache_hit_rate": external_hit_rate([total]),
+        "num_kv_loads": total.num_loads if total.num_external_queries else None,
         "mean_kv_load_ms": None if wait is None else _ms(wait),
     }
 

@@ -69,7 +69,9 @@ def ask_host(state: Replica, request: Request, hit: int) -> int:
 
 def after_allocation(state: Replica, request: Request) -> None:
     """Tell the connector that a waiting request has got its blocks."""
-    state.totals.num_external_tokens += state.connector.external
+    if request.num_preemptions == 0:  # vLLM counts the others apart
+        state.totals.num_external_queries += state.connector.num_queried
+        state.totals.num_external_tokens += state.connector.external
     if state.connector.kind == FAKE:
         tell_host(state, request)
     elif state.connector.external > 0:
@@ -95,6 +97,7 @@ def find_computed(state: Replica, request: Request) -> int:
     """
     connector = state.connector
     connector.external = 0
+    connector.num_queried = 0
     connector.is_async = False
     if request.num_computed_tokens > 0 or request.holding != NONE:  # they have been loaded
         return request.num_computed_tokens
@@ -112,6 +115,7 @@ def find_computed(state: Replica, request: Request) -> int:
     connector.is_async = connector.is_async and external > 0
     connector.hit = hit
     connector.external = external
+    connector.num_queried = request.num_tokens - hit
     return hit + external
 
 

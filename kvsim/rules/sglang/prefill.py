@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.records.radix import NO_HOST
 from kvsim.records.record import NONE
 from kvsim.records.sglang import CONTINUE, NO_TOKEN, OTHER, SHORTEST_PREFILL_FIRST
 from kvsim.rules.sglang.budget import (
@@ -185,6 +186,9 @@ def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> 
             num_tokens = plan_prompt(state, k, needed, left, size)
     if num_tokens <= 0:
         return OTHER if num_tokens == 0 else NO_TOKEN
+    if tree.write_policy != NO_HOST and state.requests[k].num_preemptions == 0:
+        state.totals.num_external_queries += needed
+        state.totals.num_external_tokens += needed - left
     if num_tokens < left:
         scheduler.chunked = k
         take_prompt(state, k, num_tokens, 0)
@@ -196,7 +200,6 @@ def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> 
 def note_fetch(state: Replica, num_tokens: int) -> None:
     """Count a load from the host that has begun, and how long it takes until it is there."""
     totals, tree = state.totals, state.kv.radix
-    totals.num_external_tokens += num_tokens
     totals.num_loads += 1
     totals.loading_seconds += tree.in_free - tree.now
     totals.fetched_bytes += num_tokens * tree.token_bytes
