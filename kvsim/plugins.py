@@ -6,7 +6,8 @@ imported at its first use, so that a router's author waits for no allocator. Wor
 
 A part is run by its path, ``my_module:Class``. An installed package gives it a name by an entry
 point in one of the groups ``kvsim.allocators``, ``kvsim.schedulers``, ``kvsim.eviction_policies``,
-``kvsim.routers``, ``kvsim.cost_models``, ``kvsim.workloads``.
+``kvsim.routers``, ``kvsim.autoscalers``, ``kvsim.disaggregations``, ``kvsim.cost_models``,
+``kvsim.workloads``.
 
 >>> from kvsim.plugins import Router, check_router
 >>> class First(Router):
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
     from kvsim.cost.model import COST_MODELS, CostConfig, CostModel, StepCost
     from kvsim.engine.backend import Backend
     from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
+    from kvsim.fleet.disaggregation import DISAGGREGATIONS, Disaggregation
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.prefix_index import PrefixIndex
+    from kvsim.fleet.prospect import Prospect
     from kvsim.fleet.router import REJECT, ROUTERS, Router
     from kvsim.fleet.view import Local, ReplicaView, Scraped
     from kvsim.kv.contiguous import ContiguousManager
@@ -50,18 +54,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALLOCATORS",
+    "AUTOSCALERS",
     "COST_MODELS",
+    "DISAGGREGATIONS",
     "EVICTION_POLICIES",
     "NO_HIT",
     "NO_TRANSFERS",
     "REJECT",
     "ROUTERS",
     "SCHEDULERS",
+    "Autoscaler",
     "Backend",
     "Cause",
     "ContiguousManager",
     "CostConfig",
     "CostModel",
+    "Disaggregation",
     "EvictionPolicy",
     "Facts",
     "Hit",
@@ -69,9 +77,12 @@ __all__ = [
     "KVCacheConfig",
     "KVCacheManager",
     "KVUsage",
+    "Load",
     "Local",
     "PagedManager",
+    "PoolLoad",
     "PrefixIndex",
+    "Prospect",
     "ReplicaView",
     "Request",
     "Router",
@@ -90,18 +101,22 @@ __all__ = [
 #: Where each name comes from today.
 _HOME = {
     "ALLOCATORS": "kvsim.kv.manager",
+    "AUTOSCALERS": "kvsim.fleet.autoscaler",
     "COST_MODELS": "kvsim.cost.model",
+    "DISAGGREGATIONS": "kvsim.fleet.disaggregation",
     "EVICTION_POLICIES": "kvsim.kv.eviction",
     "NO_HIT": "kvsim.kv.manager",
     "NO_TRANSFERS": "kvsim.kv.manager",
     "REJECT": "kvsim.fleet.router",
     "ROUTERS": "kvsim.fleet.router",
     "SCHEDULERS": "kvsim.sched.scheduler",
+    "Autoscaler": "kvsim.fleet.autoscaler",
     "Backend": "kvsim.engine.backend",
     "Cause": "kvsim.kv.usage",
     "ContiguousManager": "kvsim.kv.contiguous",
     "CostConfig": "kvsim.cost.model",
     "CostModel": "kvsim.cost.model",
+    "Disaggregation": "kvsim.fleet.disaggregation",
     "EvictionPolicy": "kvsim.kv.eviction",
     "Facts": "kvsim.fleet.facts",
     "Hit": "kvsim.kv.manager",
@@ -109,9 +124,12 @@ _HOME = {
     "KVCacheConfig": "kvsim.kv.manager",
     "KVCacheManager": "kvsim.kv.manager",
     "KVUsage": "kvsim.kv.usage",
+    "Load": "kvsim.fleet.autoscaler",
     "Local": "kvsim.fleet.view",
     "PagedManager": "kvsim.kv.paged",
+    "PoolLoad": "kvsim.fleet.autoscaler",
     "PrefixIndex": "kvsim.fleet.prefix_index",
+    "Prospect": "kvsim.fleet.prospect",
     "ReplicaView": "kvsim.fleet.view",
     "Request": "kvsim.records.request",
     "Router": "kvsim.fleet.router",

@@ -74,7 +74,7 @@ class PoolLoad:
 
     @property
     def num_replicas(self) -> int:
-        """Replicas that are ready or on their way: those on their way count."""
+        """Replicas that are ready or on their way."""
         return len(self.ready) + self.num_starting
 
     def total(self, metric: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from kvsim.fleet.parameters import Share, Weight, Whole  # noqa: TC001 - checked when one is made
 from kvsim.registry import Registry, parse_spec
@@ -48,6 +48,26 @@ def make_disaggregation(text: str) -> Disaggregation:
     """
     name, params = parse_spec(text)
     return DISAGGREGATIONS.create(name, **params)
+
+
+def placed(rule: Disaggregation, request: Prospect) -> Place:
+    """Ask a rule where a request is served.
+
+    Raises
+    ------
+    ValueError
+        If that is no place, or one where this request cannot be served.
+    """
+    place = rule.place(request)
+    said = f"disaggregation {type(rule).__name__} answered {place!r}"
+    if place not in get_args(Place):
+        raise ValueError(f"{said} (one of: {', '.join(get_args(Place))})")
+    if place == "prefill" and not request.can_stay:
+        why = (
+            "this request's can_stay is False" if rule.stays else "its stays must be True for that"
+        )
+        raise ValueError(f"{said}: {why}")
+    return place
 
 
 @DISAGGREGATIONS.register("always")

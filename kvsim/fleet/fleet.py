@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsim.fleet.disaggregation import placed
 from kvsim.fleet.drive import Drive
 from kvsim.fleet.handoffs import Handoffs
 from kvsim.fleet.member import Life
@@ -187,7 +188,7 @@ class Fleet:
         prefill, handoffs = self._prefill, self.handoffs
         stays = bool(self.may_stay[row])
         request = Prospect(self._trace, row, now, target, prefill, handoffs, can_stay=stays)
-        where = self._disaggregation.place(request)
+        where = placed(self._disaggregation, request)
         if where == "decode":
             self.submit(target, row, now)
             return

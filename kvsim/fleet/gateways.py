@@ -157,6 +157,11 @@ class Gateways:
         if self.decisions.is_compared:
             self.decisions.best[request_id] = self._holdings.most(request)
         choice = router.choose(request, views)
+        if not isinstance(choice, int | np.integer) or not REJECT <= choice < len(views):
+            raise ValueError(
+                f"router {type(router).__name__} chose {choice!r}: must be a whole number below "
+                f"{len(views)}, the replica's place in the list, or {REJECT} to turn away"
+            )
         self.decisions.note(request_id, router)
         choice = choice if choice == REJECT else views[choice].index
         if self._ledger is not None and choice != REJECT:

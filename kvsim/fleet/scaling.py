@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvsim.fleet.autoscaler import Load, PoolLoad
 from kvsim.fleet.facts import decode_timer, prefill_timer
 from kvsim.fleet.member import Life
@@ -71,7 +73,11 @@ class Scaling:
             yield world.at(start + count * scaler.interval, Phase.STEP_ENDS)
             self._lifecycle.sweep()
             pool = self._look(world.now - start)
-            wanted = min(max(scaler.desired(pool), scaler.least), scaler.most)
+            wanted = scaler.desired(pool)
+            if not isinstance(wanted, int | np.integer):
+                name = type(scaler).__name__
+                raise ValueError(f"autoscaler {name} wants {wanted!r} replicas: must be whole")
+            wanted = min(max(int(wanted), scaler.least), scaler.most)
             if wanted != pool.num_replicas:
                 self.num_events += 1
                 self._lifecycle.resize(wanted)

@@ -244,13 +244,14 @@ def run_table(
         + ", ".join(f"{percent(cache[key])} % {label}" for label, key in WASTE.items()),
         f"prefix cache hit rate {percent(s['prefix_cache_hit_rate'])} %",
     ]
-    if s["external_prefix_cache_hit_rate"] is not None:
-        hits = percent(s["external_prefix_cache_hit_rate"])
-        line = f"external prefix cache: {hits} % of what was asked of it"
-        if s["mean_kv_load_ms"] is not None:
-            wait = number(s["mean_kv_load_ms"], 1)
-            line += f"; {number(s['num_kv_loads'])} loads, awaited for {wait} ms on average"
-        lines.append(line)
+    loads = []
+    if s["external_prefix_cache_hit_rate"] is not None and not s["pools"]:  # those tell their own
+        loads.append(f"{percent(s['external_prefix_cache_hit_rate'])} % of what was asked of it")
+    if s["mean_kv_load_ms"] is not None:
+        wait = number(s["mean_kv_load_ms"], 1)
+        loads.append(f"{number(s['num_kv_loads'])} loads, awaited for {wait} ms on average")
+    if loads:
+        lines.append(f"external prefix cache: {'; '.join(loads)}")
     if s["num_encoded_items"] is not None:
         lines.append(
             f"encoder: {number(s['num_encoded_items'])} items of "
