@@ -74,8 +74,8 @@ def test_replicas_are_whole(answer: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     ("answer", "stays", "longest", "said"),
     [
         ("here", False, None, r"one of: apart, decode, prefill"),
-        ("prefill", False, None, "its stays must be True for that"),
-        ("prefill", True, 110, "this request's can_stay is False"),
+        ("prefill", False, None, "the rule's stays must be True for that"),
+        ("prefill", True, 110, "its can_stay is False"),
     ],
 )
 def test_a_request_is_served_where_it_can_be(

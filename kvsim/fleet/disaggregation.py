@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.prospect import Prospect
 
 
-#: Where a request is served: its prompt on a prefill replica and the rest on a decode replica, or
+#: Where a request is served, its prompt on a prefill replica and the rest on a decode replica, or
 #: all of it on one of these.
 Place = Literal["apart", "decode", "prefill"]
 
@@ -63,9 +63,7 @@ def placed(rule: Disaggregation, request: Prospect) -> Place:
     if place not in get_args(Place):
         raise ValueError(f"{said} (one of: {', '.join(get_args(Place))})")
     if place == "prefill" and not request.can_stay:
-        why = (
-            "this request's can_stay is False" if rule.stays else "its stays must be True for that"
-        )
+        why = "its can_stay is False" if rule.stays else "the rule's stays must be True for that"
         raise ValueError(f"{said}: {why}")
     return place
 

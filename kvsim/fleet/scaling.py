@@ -15,7 +15,6 @@ from kvsim.fleet.world import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from kvsim.fleet.autoscaler import Autoscaler
