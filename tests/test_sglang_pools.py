@@ -245,6 +245,33 @@ def test_prefixes_come_back_from_the_host(policy: str) -> None:
     assert (python.requests["num_cached_tokens"].sum() > 0) == (policy != "write_through_selective")
 
 
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_a_copy_that_goes_while_its_node_is_loaded_is_not_dropped_twice(backend: str) -> None:
+    """Under write_back a node that left the GPU keeps its place in the queue of copies.
+
+    It loses its copy by that while it is being loaded; once it is there it has none to lose.
+    """
+    arrivals = [0.01, 0.02, 0.33, 0.63, 0.73, 0.83, 0.93, 0.94, 1.05, 1.06, 1.36, 1.46, 1.46, 1.56]
+    arrivals += [1.57, 1.87, 1.87, 1.97, 1.97, 1.97, 1.97]
+    firsts = [1, 3, 2, 2, 1, 2, 2, 0, 2, 1, 3, 3, 3, 1, 3, 0, 0, 2, 3, 2, 0]
+    prompts = [50, 150, 150, 80, 100, 7, 16, 150, 150, 16, 1, 50, 33, 50, 80, 80, 100, 80, 150]
+    prompts += [50, 150]
+    outputs = [1, 12, 22, 23, 22, 31, 31, 1, 1, 37, 13, 28, 33, 1, 33, 36, 39, 1, 1, 1, 1]
+    segments = [
+        [(first, 0, min(32, prompt)), *([(100 + row, 0, prompt - 32)] if prompt > 32 else [])]
+        for row, (first, prompt) in enumerate(zip(firsts, prompts, strict=True))
+    ]
+    options = TIERED | {
+        **{"max_total_tokens": 491, "max_model_len": 200, "page_size": 16, "max_num_seqs": 5},
+        **{"chunked_prefill_size": 64, "enable_hierarchical_cache": True},
+        **{"hicache_write_policy": "write_back", "cost_model": "constant+seconds=0.02"},
+    }
+    trace = Trace.from_arrays(arrivals, prompts, outputs, segments=segments)
+    result = kvsim.simulate(trace, **options, backend=backend)
+    assert result.summary["completed"] == len(trace)
+    assert result.summary["num_kv_loads"] > 0
+
+
 def test_all_but_the_last_token_of_a_prompt_is_loaded() -> None:
     """The second prompt takes its room; the third finds it on the host."""
     segments = [[(k % 2, 0, 900)] for k in range(3)]

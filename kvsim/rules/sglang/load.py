@@ -74,7 +74,8 @@ def see_copies_done(tree: Radix, now: float) -> None:
         copy = end_copy(tree.loads)
         at = copy.node
         while at != 0 and tree.nodes[at].start >= copy.top:
-            join_copies(tree, at)
+            if tree.nodes[at].has_copy:  # it may have lost it since, by an old place in the queue
+                join_copies(tree, at)
             if tree.nodes[at].start >= copy.start:
                 tree.nodes[at].num_host_locks -= 1
             at = tree.nodes[at].parent
