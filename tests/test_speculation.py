@@ -170,6 +170,7 @@ def test_a_wrong_configuration_is_one_line(given: object, said: str) -> None:
     [
         ({"scheduler": "orca"}, "drafts nothing"),
         ({"allocator": "tiered+host-gib=1"}, "keeps no slots for drafts"),
+        ({"kv_offloading_size": 4}, "allocator 'paged' with kv_offloading_size keeps no slots"),
         ({"async_scheduling": True}, "drafts on the host"),
         ({"num_lookahead_tokens": 2}, "follows from speculative_config"),
         ({"allocator": "paged+spec=ngram"}, "METHOD:DRAFTS"),

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from kvsim.sched.scheduler import Scheduler
 
 
+def called(config: Config) -> str:
+    """Return the allocator as errors call it: host memory behind a pool makes it another one."""
+    is_tiered = config.kv_offloading_size is not None and config.kv_offloading_backend is None
+    return f"{config.allocator!r}{' with kv_offloading_size' if is_tiered else ''}"
+
+
 def tells_events(config: Config) -> bool:
     """Whether events of cached content are written."""
     return config.kv_events_config is not None and config.kv_events_config.writes
@@ -27,7 +33,7 @@ def check_events(config: Config, kv: KVCacheManager) -> None:
     if not kv.tells_events:
         raise ValueError(
             "kv_events_config: events are of blocks with content, and allocator "
-            f"{config.allocator!r} tells none; paged does"
+            f"{called(config)} tells none; paged does"
         )
     assert config.kv_events_config is not None
     check_path(str(config.kv_events_config.path))

@@ -16,6 +16,7 @@ from kvsim.budget.capacity import (
 from kvsim.budget.drafter import with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.engine.checks import (
+    called,
     check_events,
     check_speculation,
     check_states,
@@ -96,7 +97,7 @@ class Setup(Parts):
         kv = make_kv(self.allocator, kv_config)
         if not (self.scheduler_type.takes_samples and kv.serves_samples):
             raise ValueError(
-                f"num_samples: {self.config.allocator} under scheduler {self.scheduler!r} serves "
+                f"num_samples: {called(self.config)} under scheduler {self.scheduler!r} serves "
                 "one sequence per request; paged under vllm-v0 and contiguous-* serve more"
             )
         if self.kv_config.num_lookahead_tokens or self.scheduler_config.speculation:
@@ -125,7 +126,7 @@ class Setup(Parts):
         given, config = self.scheduler_config, self.config
         if self.scheduler_type.rules_of != VLLM or getattr(self.kv, "rules_of", None) != PAGED:
             raise ValueError(
-                f"trace: requests have items for an encoder, and {config.allocator} under "
+                f"trace: requests have items for an encoder, and {called(config)} under "
                 f"scheduler {self.scheduler!r} knows none; paged under vllm does"
             )
         most = given.max_num_batched_tokens
@@ -239,8 +240,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         SCHEDULERS.create(scheduler, kv, scheduler_config)
     if config.speculative_config is not None and not kv.speculates:
         raise ValueError(
-            f"speculative_config: allocator {config.allocator!r} keeps no slots for drafts; paged "
-            "does"
+            f"speculative_config: allocator {called(config)} keeps no slots for drafts; paged does"
         )
     check_events(config, kv)
     connector = make_connector(config, kv, kind, scheduler, scheduler_config.speculation)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.engine.checks import called
 from kvsim.engine.setup import with_events
 from kvsim.fleet.bookkeeping import Decisions
 from kvsim.fleet.event_feed import EventFeed
@@ -273,7 +274,7 @@ def telling_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
     if asked and setup.kv_config.enable_prefix_caching and setup.kv.keeps_untold:
         raise ValueError(
             f"router {setup.config.router!r}: it follows the events of cached blocks, and "
-            f"allocator {setup.config.allocator!r} tells none"
+            f"allocator {called(setup.config)} tells none"
         )
     has_any = setup.kv.tells_events and setup.kv_config.enable_prefix_caching
     return with_events(setup) if asked and has_any else setup

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from kvsim.engine.checks import called
 from kvsim.kv.paged import PagedManager
 from kvsim.records.connector import FAKE
 from kvsim.records.engine import VLLM
@@ -94,7 +95,7 @@ def connected(
     if setup.scheduler_type.rules_of != VLLM or type(setup.kv) is not PagedManager:
         raise ValueError(
             f"{option}: scheduler {setup.scheduler!r} with allocator "
-            f"{config.allocator!r} hands no KV over; vllm with paged does"
+            f"{called(config)} hands no KV over; vllm with paged does"
         )
     if any(spec.kind not in (FULL, SLIDING) for spec in setup.kv.groups):
         raise ValueError(
