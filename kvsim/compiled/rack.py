@@ -87,7 +87,7 @@ def collect_news(addresses, seen, table, waits, tokens, lines, counts):
             continue
         seen[place] = state.clock
         if state.num_outstanding < counts[place, 0]:
-            number = take_ends(place, table, waits, lines, counts, news, number)
+            number = take_ends(place, state.clock, table, waits, lines, counts, news, number)
         if counts[place, 1] > 0 and see_tokens(state, place, waits, tokens):
             number = take_tokens(place, waits, tokens, lines, counts, news, number)
     return news[0][:number], news[1][:number]
@@ -104,8 +104,8 @@ def write(news, number, time, is_end, request_id, place):
 
 
 @njit(cache=True)
-def take_ends(place, table, waits, lines, counts, news, number):
-    """Note who has ended at a place, and take them off its line."""
+def take_ends(place, clock, table, waits, lines, counts, news, number):
+    """Note who has ended at a place, or was refused there, and take them off its line."""
     reasons, first_tokens, finishes = table
     firsts, lasts, afters = lines
     before, at = -1, firsts[place]
@@ -114,11 +114,13 @@ def take_ends(place, table, waits, lines, counts, news, number):
         if reasons[at] == IN_FLIGHT:
             before, at = at, after
             continue
+        end = clock if np.isnan(finishes[at]) else finishes[at]
         if waits[at] == place:
             waits[at] = -1
             counts[place, 1] -= 1
-            number = write(news, number, first_tokens[at], 0, at, place)
-        number = write(news, number, finishes[at], 1, at, place)
+            first = end if np.isnan(first_tokens[at]) else first_tokens[at]
+            number = write(news, number, first, 0, at, place)
+        number = write(news, number, end, 1, at, place)
         counts[place, 0] -= 1
         if before >= 0:
             afters[before] = after

@@ -256,6 +256,8 @@ class Fleet:
                 else:
                     self.handoffs.prompt_ended(row, time)
         else:
+            if self.handoffs is not None:
+                self.handoffs.forget_refused(rows, time)
             self.clients.ended(rows, time)
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:

@@ -215,15 +215,22 @@ class Handoffs:
         return self._open.get(handoff.row) is handoff
 
     def settle(self, rows: Sequence[int]) -> None:
-        """Add to what the table says of requests what became of their prompts. Mutates."""
+        """Add to what the table says of requests what became of their prompts. Mutates.
+
+        A decode replica that lacks little of a pushed prompt may compute that itself, and before.
+        """
         for row in [row for row in rows if row in self._stayed]:
             self.write_down(row)
         apart = np.array([row for row in rows if self.prefill_place[row] >= 0], np.int64)
         table, prompts = self._main.table, self._prefill.table
-        taken = ["first_scheduled_time", "num_cached_tokens"]
-        for name in taken + ["first_token_time"] * self._takes_first_tokens:
-            table[name][apart] = prompts[name][apart]
         table["num_preemptions"][apart] += prompts["num_preemptions"][apart]
+        if self._takes_first_tokens:
+            both = table["first_token_time"][apart], prompts["first_token_time"][apart]
+            table["first_token_time"][apart] = np.fmin(*both)
+        own, there = table["first_scheduled_time"][apart], prompts["first_scheduled_time"][apart]
+        first = apart[~(own < there) & ~np.isnan(there)]
+        for name in ("first_scheduled_time", "num_cached_tokens"):
+            table[name][first] = prompts[name][first]
 
     # -- replicas come and go ----------------------------------------------------------------------
 
@@ -274,6 +281,15 @@ class Handoffs:
             elif not handoff.is_computed:
                 self.prefill_place[row] = -1
         return lost
+
+    def forget_refused(self, rows: Sequence[int], time: float) -> None:
+        """Free what is held for requests that their decode replica has refused for ever. Mutates.
+
+        Their KV and the slots it leaves to drafts do not fit there at once.
+        """
+        for row in [row for row in rows if row in self._open]:
+            if self._main.table["finish_reason"][row] == FinishReason.REJECTED:
+                self._lose_target(self._open.pop(row), time)
 
     def _lose_source(self, handoff: Handoff) -> bool:
         """Take a request back from where it would have gone on, if it lacks KV there."""

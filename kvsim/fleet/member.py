@@ -108,6 +108,7 @@ class Member:
         for row in ended:
             del self.rows[row]
         if ended:
-            last = float(self.pool.table["finish_time"][ended].max())
-            self.last_end_time = max(self.last_end_time, last)
+            times = self.pool.table["finish_time"][ended]  # none of those that it has refused
+            last = np.nan_to_num(times, nan=self.replica.clock).max()
+            self.last_end_time = max(self.last_end_time, float(last))
         return ended

@@ -101,10 +101,12 @@ class PlainNews:
                 row = table[request_id]
                 if row["finish_reason"] == FinishReason.IN_FLIGHT:
                     continue
+                first, end = float(row["first_token_time"]), float(row["finish_time"])
+                end = replica.clock if math.isnan(end) else end  # it has been refused
                 if request_id in waiting:
                     del waiting[request_id]
-                    news.append(Line(float(row["first_token_time"]), 0, request_id, place))
-                news.append(Line(float(row["finish_time"]), 1, request_id, place))
+                    news.append(Line(end if math.isnan(first) else first, 0, request_id, place))
+                news.append(Line(end, 1, request_id, place))
                 del alive[request_id]
         if waiting:
             started = replica.first_tokens()
