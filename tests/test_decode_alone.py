@@ -1,4 +1,4 @@
-"""What decode replicas do without the prefill replica: compute a prompt themselves, or refuse it."""
+"""What decode replicas do on their own: compute a prompt, or refuse one for ever."""
 
 from __future__ import annotations
 
