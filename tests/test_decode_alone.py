@@ -56,6 +56,15 @@ def test_a_pushed_prompt_may_be_computed_where_it_goes_on_before(
     assert (row["transfer_time"], row["num_cached_tokens"]) == (0.0, 16)
 
 
+def test_a_prompt_of_one_token_may_be_there_and_wait_for_its_adapter() -> None:
+    """It has a block, and no token of it is computed: the last one is computed once more."""
+    trace = Trace.from_arrays([0, 0.5], [7, 1], [8, 5], lora_id=[1, 2])
+    options = OPTIONS | {"model": "llama-3.1-8b", "enable_lora": True, "max_loras": 1}
+    options |= {"async_scheduling": True, "kv_transfer_protocol": "push"}
+    row = kvsim.simulate(trace, **options, backend="python").requests[1]
+    assert row["first_token_time"] > 9
+
+
 @both
 @pytest.mark.parametrize("protocol", ["pull", "push"])
 @pytest.mark.parametrize("router", ["round-robin", "least-outstanding"])

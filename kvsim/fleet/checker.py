@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.kv.radix_check import nodes_of_copies
+from kvsim.records.connector import NO_CONNECTOR
+from kvsim.records.record import NONE
+from kvsim.records.request import PREEMPTED, WAITING
 
 if TYPE_CHECKING:
     from kvsim.engine.replica import Replica
@@ -34,6 +37,13 @@ def check_no_leak(replica: Replica) -> None:
     state, usage = replica.state, replica.kv.usage
     live = replica.held_requests()
     num_tokens = sum(request.num_computed_tokens * request.num_samples for request in live)
+    connector = state.connector
+    if connector.kind != NO_CONNECTOR:  # loaded, and not admitted yet
+        loaded = [
+            r for r in state.requests if r.status in (WAITING, PREEMPTED) and r.holding != NONE
+        ]
+        live = [*live, *loaded]
+        num_tokens += sum(request.num_tokens for request in loaded)
     tree = state.kv.radix
     copies = nodes_of_copies(tree)  # what is on its way to the host, or from it, is held
     num_tokens += sum(tree.nodes[k].end for k in copies)
@@ -41,7 +51,6 @@ def check_no_leak(replica: Replica) -> None:
     most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
     held = usage.token_states + usage.reservation + usage.internal
     # For transfers of KV, or for a step under way that writes what nobody needs any more.
-    connector = state.connector
     waits = connector.held.length + connector.num_kept + connector.num_fenced + len(copies)
     if held and not (live or state.num_swapped or state.num_retired or waits):
         raise RuntimeError(f"{held} bytes are held, and no request is alive")
