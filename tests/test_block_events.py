@@ -258,6 +258,13 @@ def test_what_a_radix_tree_leaves_to_the_host_is_evicted(policy: str) -> None:
         assert event["kind"] != BlockEvent.ALLOC or event["block"] not in cached
         step(event, holders, cached)
     assert 900 <= len(cached) <= 1400
+    # Since it was taken or loaded, and since it was hit: all but the last token of a prompt is.
+    found = residency(result.block_events)
+    assert len(found.ends) == (result.block_events["kind"] == BlockEvent.EVICT).sum()
+    hits = result.block_events["kind"] == BlockEvent.HIT
+    assert len(found.gaps) == 0 < hits.sum()
+    assert (found.lives >= found.idles).all()
+    assert found.lives.min() > 4
 
 
 def test_a_block_is_a_copy_of_the_host_until_its_content_goes() -> None:

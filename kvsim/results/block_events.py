@@ -161,7 +161,8 @@ class Residency(NamedTuple):
 
     ``ends`` says when it went, ``lives`` how long it was there, ``idles`` how long since it was
     last touched; ``gaps`` lie between touches of content that went at ``gap_ends``. A touch is a
-    hit; taking a block for new content begins its life.
+    hit. Taking a block for new content begins its life, or naming content that came back from the
+    host into a radix tree.
     """
 
     ends: Floats
@@ -178,13 +179,14 @@ def residency(events: NDArray[Any]) -> Residency:
     gap_ends: list[float] = []
     born: dict[int, float] = {}
     touched: dict[int, list[float]] = {}
-    wanted = events[np.isin(events["kind"], (BlockEvent.ALLOC, BlockEvent.HIT, BlockEvent.EVICT))]
+    kinds = BlockEvent.ALLOC, BlockEvent.STORE, BlockEvent.HIT, BlockEvent.EVICT
+    wanted = events[np.isin(events["kind"], kinds)]
     for time, _, kind, _, block, _, _ in wanted.tolist():
-        if kind == BlockEvent.ALLOC:
+        if kind == BlockEvent.ALLOC or (kind == BlockEvent.STORE and block not in born):
             born[block], touched[block] = time, []
         elif kind == BlockEvent.HIT:
             touched[block].append(time)
-        elif block in born:
+        elif kind == BlockEvent.EVICT and block in born:
             touches, begin = touched.pop(block), born.pop(block)
             ends.append(time)
             lives.append(time - begin)
