@@ -298,6 +298,25 @@ def test_a_full_record_ends_and_the_run_says_so() -> None:
     assert recorder.full_since is not None
 
 
+def test_what_a_look_up_has_found_is_nobodys() -> None:
+    """Replicas fail and find prefixes elsewhere: tables of nobody change their lengths."""
+    trace = kvsim.Trace.from_arrays([0.0, 0.3], [7, 80], [27, 18])
+    result = kvsim.simulate(
+        trace,
+        model="llama-3.1-8b",
+        gpu="h100-sxm",
+        cost_model="constant+seconds=0.02",
+        num_prefill_workers=3,
+        num_decode_workers=3,
+        max_num_batched_tokens=16,
+        failures="rate+gpu-hours=0.0001+policy=retry+detection=0+lease=0.2",
+        kv_store="peer+pull=always",
+        record_block_events=True,
+    )
+    assert result.summary["completed"] == 2
+    assert result.summary["scaling"]["num_failures"] > 0
+
+
 def test_residency_of_a_block_by_hand() -> None:
     rows = [
         (1.0, 0, BlockEvent.ALLOC, 0, 7, 0, 0),

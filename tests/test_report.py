@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,3 +151,16 @@ def test_the_99th_percentile_can_be_read_off_the_latency_figure() -> None:
     assert [format_share(share) for share in (1, 0.01, 0.001)] == ["100 %", "1 %", "0.1 %"]
     assert [list(line.get_xdata()) for line in axes.lines].count([0.5, 0.5]) == 1
     assert not set(LINES) & {colour for colour, _ in plot.CAUSES.values()}
+
+
+def test_a_run_of_one_answer_or_none_is_drawn_without_a_warning() -> None:
+    """One value of 0.0999999... s makes no limits of its own; nobody has done anything by then."""
+    options = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "data_parallel_size": 2}
+    one = workloads.fixed(prompt=100, output=5, num_requests=1, request_rate=1.0)
+    answered = kvsim.simulate(one, **options, cost_model="constant+seconds=0.02")
+    answered.requests["arrival_time"] = 0.0
+    answered.requests["finish_time"] = float.fromhex("0x1.9999999999997p-4")
+    plot.latency(answered).canvas.draw()
+    two = kvsim.Trace.from_arrays([0.0, 0.0], [100, 200_000], [5, 5])
+    nothing = kvsim.simulate(two, **options, horizon=1e-9, cost_model="constant+seconds=0.02")
+    plot.fleet(replace(nothing, memory=nothing.memory[:0])).canvas.draw()

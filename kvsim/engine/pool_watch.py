@@ -91,7 +91,8 @@ class PoolWatch(Watch):
             seen = (lengths != self.lengths).nonzero()[0]
             seen = seen if len(self.sizes) == 1 else np.unique(seen)
         elif self.only_grows:
-            seen = np.flatnonzero(moved | (lengths != self.lengths).any(axis=1))
+            grown = (lengths != self.lengths).any(axis=1)  # nobody's: what a look-up has found
+            seen = np.flatnonzero(moved | (grown & (rows != NONE)))
         else:
             seen = np.flatnonzero(moved | (rows != NONE))
         drops: list[tuple[int, int, int]] = []

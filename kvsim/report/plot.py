@@ -245,6 +245,9 @@ def has_features(runs: Runs) -> bool:
 
 
 def _log_seconds(axes: Axes) -> None:
+    least, most = axes.dataLim.intervalx
+    if 0 < least == most:  # of one value Matplotlib cannot always make limits
+        axes.set_xlim(least / 10, most * 10)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     subs = (1, 2, 5) if high < 300 * low else (1,)  # else their labels run into each other

@@ -105,6 +105,8 @@ def _queues(axes: Axes, result: Result) -> None:
 
 def _kv_by_replica(axes: Axes, result: Result) -> None:
     numbers, usage = _by_replica(result, "kv_usage")
+    if not numbers:  # no replica has done anything
+        return
     end = float(result.summary["duration"]) or 1.0
     image = axes.imshow(
         100.0 * usage,
