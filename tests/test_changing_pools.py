@@ -68,6 +68,40 @@ def test_a_request_survives_the_replica_of_its_prompt_and_of_its_output(
         assert result.summary["scaling"]["num_failures"] == 1
 
 
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+@pytest.mark.parametrize(
+    ("protocol", "time", "times", "prefill_replica"),
+    [
+        # Computed in two steps, its KV is under way from 2 to 3.9: two more from 3.5 on.
+        ("pull", 3.0, (0.0, 5.5, 12.5), 2),
+        ("push", 3.0, (0.0, 5.5, 12.5), 2),
+        # Nobody has blocks for it yet: computed elsewhere from 1 on, moved, and a step here.
+        ("pull", 0.5, (1.0, 5.9065, 12.9065), 3),
+        ("push", 0.5, (1.0, 3.0, 10.0), -1),
+    ],
+)
+def test_a_decode_replica_may_compute_what_it_cannot_read_any_more(
+    backend: str, protocol: str, time: float, times: tuple[float, ...], prefill_replica: int
+) -> None:
+    result = kvsim.simulate(
+        Trace.from_arrays([0.0], [8000], [8]),
+        **TWO_EACH,
+        max_num_batched_tokens=4000,
+        kv_transfer_fabric="tcp-ucx",
+        kv_transfer_protocol=protocol,
+        failures=f"at+time={time}+pool=prefill+detection=0.5+policy=recompute",
+        backend=backend,
+        check_invariants=backend == "python",
+    )
+    row = result.requests[0]
+    names = ("first_scheduled_time", "first_token_time", "finish_time")
+    assert [row[name] for name in names] == pytest.approx(times, abs=1e-3)
+    assert (row["prefill_replica"], row["num_output_tokens"]) == (prefill_replica, 8)
+    moved = 8000 * TOKEN if prefill_replica == 3 else 0
+    assert result.summary["kv_transfers"]["bytes"] == moved
+    assert result.summary["scaling"]["num_lost"] == (prefill_replica == 3)
+
+
 def test_a_lost_request_says_so() -> None:
     for pool, time in (("decode", 4.5), ("prefill", 0.5)):
         planned = f"at+time={time}+pool={pool}+detection=2+policy=fail"
@@ -194,7 +228,9 @@ def test_every_request_ends_once_and_every_block_is_freed_once(
         pool, place = draw(st.sampled_from(["prefill", "decode"])), draw(st.integers(0, 1))
         fails = f"at+time={draw(st.sampled_from([0.1, 0.3]))}+replica={place}+pool={pool}"
     if fails:
-        fails += f"+policy={draw(st.sampled_from(['retry', 'fail', 'migrate']))}+limit=50"
+        fails += (
+            f"+policy={draw(st.sampled_from(['retry', 'recompute', 'fail', 'migrate']))}+limit=50"
+        )
         fails += f"+detection={draw(st.sampled_from([0, 0.05, 0.3]))}"
         fails += f"+lease={draw(st.sampled_from([0, 0.2, 5]))}"
     options: dict[str, Any] = {

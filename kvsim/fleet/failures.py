@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FAILING = 0x4641494C
 
 
-Policy = Literal["retry", "migrate", "fail"]
+Policy = Literal["retry", "recompute", "migrate", "fail"]
 
 #: Seconds. Source: vLLM's docs/features/nixl_connector_usage.md at 026c83f.
 LEASE = 30.0
@@ -42,7 +42,8 @@ class Failures:
     ----------
     detection : seconds until a gateway knows; what it sends meanwhile is lost as well
     policy : of requests in hand: ``retry`` from the beginning, ``migrate``: go on elsewhere with
-        the tokens they have, or ``fail``
+        the tokens they have, or ``fail``; ``recompute``: as ``retry``, but a decode replica that
+        has blocks for KV of the lost replica computes it (vLLM's ``kv_load_failure_policy``)
     lease : seconds after a decode replica's failure until a prefill replica frees what that one has
         not read (vLLM's NIXL connector: 30 s without a heartbeat)
     limit : how often a request migrates; the next failure it meets is its end (Dynamo's own default
@@ -51,7 +52,8 @@ class Failures:
 
     def __init__(self, *, detection: float, policy: Policy, limit: int, lease: float) -> None:
         self.detection, self.lease = detection, lease
-        self.retries, self.migrates = policy == "retry", policy == "migrate"
+        self.recomputes, self.migrates = policy == "recompute", policy == "migrate"
+        self.retries = policy == "retry" or self.recomputes
         self.limit = limit
         self.rng: Generator = np.random.default_rng(0)
 

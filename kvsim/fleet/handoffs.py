@@ -252,11 +252,12 @@ class Handoffs:
             del self._leases[number, row]
             member.replica.drop_kept(row, self._world.now)
 
-    def drop(self, member: Member, lease: float) -> list[int]:
+    def drop(self, member: Member, lease: float, *, recomputes: bool) -> list[int]:
         """Forget the requests from and to a replica that is found to have failed. Mutates.
 
         The other replica gives up what it does for them; but a prompt's blocks that nobody comes
-        for are held until so many seconds after the failure.
+        for are held until so many seconds after the failure, and where decode replicas recompute,
+        one that has blocks for a prompt goes on alone.
 
         Returns
         -------
@@ -272,7 +273,7 @@ class Handoffs:
             row = handoff.row
             del self._open[row]
             if handoff.source is member:
-                is_lost = self._lose_source(handoff)
+                is_lost = self._lose_source(handoff, recomputes=recomputes)
             else:
                 is_lost = self._main.table["finish_reason"][row] != FinishReason.FINISHED
                 self._lose_target(handoff, member.end_time + lease)
@@ -291,13 +292,17 @@ class Handoffs:
             if self._main.table["finish_reason"][row] == FinishReason.REJECTED:
                 self._lose_target(self._open.pop(row), time)
 
-    def _lose_source(self, handoff: Handoff) -> bool:
-        """Take a request back from where it would have gone on, if it lacks KV there."""
-        if handoff.num_tokens == 0:
-            handoff.source.rows.pop(handoff.row, None)
+    def _lose_source(self, handoff: Handoff, *, recomputes: bool) -> bool:
+        """Take a request back from where it would have gone on, unless it does so alone."""
+        row, target, now = handoff.row, handoff.target, self._world.now
+        computes = recomputes and handoff.has_asked and target.is_alive
+        if handoff.num_tokens == 0 or computes:
+            handoff.source.rows.pop(row, None)
+            if handoff.num_tokens:
+                target.replica.report(now, received=row, failed=True)
+                self._drive.touch(target)
             return False
-        row, target = handoff.row, handoff.target
-        target.withdraw(row, self._world.now)
+        target.withdraw(row, now)
         if target.is_alive:
             self._drive.touch(target)
         return True

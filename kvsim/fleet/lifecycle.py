@@ -153,8 +153,10 @@ class Lifecycle:
     def _detect(self, member: Member, *, replaced: bool) -> None:
         """Forget a replica that has failed, place its requests anew, and start another one."""
         assert self._failures is not None
-        handoffs, lease = self._handoffs, self._failures.lease
-        apart = [] if handoffs is None else handoffs.drop(member, lease)
+        handoffs, failures = self._handoffs, self._failures
+        apart: list[int] = []
+        if handoffs is not None:
+            apart = handoffs.drop(member, failures.lease, recomputes=failures.recomputes)
         rows = list(dict.fromkeys([*member.rows, *apart]))
         member.rows.clear()
         self.num_lost += len(rows)

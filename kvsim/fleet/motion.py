@@ -133,6 +133,11 @@ def migrates(config: Config) -> bool:
     return config.failures is not None and make_failures(config.failures, config.seed).migrates
 
 
+def recomputes(config: Config) -> bool:
+    """Whether decode replicas compute what they cannot read any more."""
+    return config.failures is not None and make_failures(config.failures, config.seed).recomputes
+
+
 def set_in_motion(
     world: World,
     fleet: Fleet,

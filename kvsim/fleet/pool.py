@@ -76,6 +76,7 @@ def connected(
     kv_recompute_threshold: int = 0,
     *,
     reads_store: bool = False,
+    recomputes: bool = False,
     option: str = "num_prefill_workers",
 ) -> Setup:
     """Return the same with a connector that gives or takes KV.
@@ -105,7 +106,7 @@ def connected(
     connector = ConnectorConfig(
         FAKE,
         "kv_both" if reads_store else CONNECTOR_ROLES[role],
-        kv_load_failure_policy="recompute" if reads_store else "fail",
+        kv_load_failure_policy="recompute" if reads_store or recomputes else "fail",
         kv_recompute_threshold=kv_recompute_threshold,
     )
     scheduler_config = replace(setup.scheduler_config, kv_transfer=connector)

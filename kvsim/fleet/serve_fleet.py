@@ -29,6 +29,7 @@ from kvsim.fleet.motion import (
     describe_scaling,
     let_move,
     migrates,
+    recomputes,
     set_in_motion,
 )
 from kvsim.fleet.outcome import Part, close, collect
@@ -245,7 +246,8 @@ def serve_fleet(
     if config.migration is not None:
         check_migration(config, apart=apart)
     if apart:
-        main_setup = connected(main_setup, "decode", config.kv_recompute_threshold)
+        threshold = config.kv_recompute_threshold
+        main_setup = connected(main_setup, "decode", threshold, recomputes=recomputes(config))
     elif store is not None:
         main_setup = with_store(main_setup, "mixed", config)
     elif config.migration is not None:
