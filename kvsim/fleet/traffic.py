@@ -16,13 +16,13 @@ class Traffic(NamedTuple):
 
     Attributes
     ----------
-    num_requests : that were sent
+    num_requests : that were sent; expected ones need not be whole
     prompt_tokens : of these, mean
     output_tokens : of those that were answered, mean; 0 if none was
     hit_rate : share of their prompts that was cached
     """
 
-    num_requests: int = 0
+    num_requests: float = 0
     prompt_tokens: float = 0.0
     output_tokens: float = 0.0
     hit_rate: float = 0.0

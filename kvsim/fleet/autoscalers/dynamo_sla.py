@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
 from kvsim.fleet.autoscalers.dynamo_throughput import replicas_for
+from kvsim.fleet.forecast import Forecast, Predictor
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
 
 
@@ -24,6 +25,7 @@ class LatencyPlanner(Autoscaler):
     ttft, itl : targets, seconds
     headroom : share of a target that may be used with one fewer
     throughput_interval : seconds; 0 for never
+    predictor : of the next such interval: constant or kalman
     """
 
     interval = 5.0
@@ -35,14 +37,17 @@ class LatencyPlanner(Autoscaler):
         itl: Limit = 0.05,
         headroom: Share = 0.8,
         throughput_interval: Delay = 0.0,
+        predictor: Predictor = "constant",
     ) -> None:
         self._ttft, self._itl, self._headroom = ttft, itl, headroom
         self._every, self._asked, self._floor = throughput_interval, 0.0, 0
+        self._forecast = Forecast(predictor)
 
     def desired(self, pool: PoolLoad) -> int:  # noqa: D102
         if self._every and pool.now >= self._asked + self._every:
             self._asked = pool.now
-            self._floor = replicas_for(pool, self._every, self._itl) or self._floor
+            needed = replicas_for(pool, self._every, self._itl, self._forecast)
+            self._floor = needed or self._floor
         return max(self._by_load(pool), self._floor)
 
     def _by_load(self, pool: PoolLoad) -> int:

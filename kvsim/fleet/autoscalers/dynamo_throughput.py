@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
+from kvsim.fleet.forecast import Forecast, Predictor
 from kvsim.fleet.parameters import Limit  # noqa: TC001 - read when one is made
 
 if TYPE_CHECKING:
@@ -18,34 +19,39 @@ class ThroughputPlanner(Autoscaler):
 
     A request takes the time of what is not cached of its prompt, at the rate of full steps, and its
     share of decode steps, of the most requests whose steps keep ``itl`` and whose KV fits, halfway
-    through their outputs. The next interval is taken to be like the last one.
+    through their outputs. The next interval is taken to be like the last one, or by a Kalman filter
+    to go on as those before it. An interval in which nobody came, or was answered, tells nothing.
 
     Source: components/src/dynamo/planner/core/throughput_scaling.py at 0c9050c9, aggregated
-    replicas, predictor ``constant``; a replica's rate is by the run's own step times.
+    replicas; a replica's rate is by the run's own step times.
 
     Parameters
     ----------
     itl : target, seconds
+    predictor : of the next interval: constant or kalman (Dynamo has arima and prophet, too)
     """
 
     interval = 180.0
 
-    def __init__(self, *, itl: Limit = 0.05) -> None:
+    def __init__(self, *, itl: Limit = 0.05, predictor: Predictor = "constant") -> None:
         self._itl = itl
+        self._forecast = Forecast(predictor)
 
     def desired(self, pool: PoolLoad) -> int:  # noqa: D102
-        return replicas_for(pool, self.interval, self._itl) or pool.num_replicas
+        return replicas_for(pool, self.interval, self._itl, self._forecast) or pool.num_replicas
 
 
-def replicas_for(pool: PoolLoad, interval: float, itl: float) -> int:
-    """Return how many replicas the requests of the last so many seconds need.
+def replicas_for(pool: PoolLoad, interval: float, itl: float, forecast: Forecast) -> int:
+    """Return how many replicas the requests need that are expected in so many seconds.
 
-    0 if none came, or none was answered: then it cannot be told.
+    0 if none came in the last ones, or none was answered: then it cannot be told.
     """
     traffic = pool.traffic(interval)
     if not traffic.num_requests or not traffic.output_tokens:
         return 0
-    return math.ceil(traffic.num_requests / interval / sustained_rate(pool, traffic, itl))
+    traffic = forecast.next(traffic)
+    needed = traffic.num_requests / interval / sustained_rate(pool, traffic, itl)
+    return max(math.ceil(needed), 1)
 
 
 def sustained_rate(pool: PoolLoad, traffic: Traffic, itl: float) -> float:
