@@ -136,7 +136,7 @@ def test_an_image_longer_than_a_step_is_encoded_at_once_and_computed_in_chunks()
         ({"model": "llama-3-8b"}, "request 1 has items for an encoder, and llama-3-8b has none"),
         ({"language_model_only": True}, "gemma-3-4b has none here"),
         ({"scheduler": "orca"}, "under scheduler 'orca' knows none; paged under vllm does"),
-        ({"allocator": "contiguous-max"}, "contiguous-max under"),
+        ({"allocator": "contiguous-max"}, "'contiguous-max' under"),
     ],
 )
 def test_who_has_no_encoder_says_so(options, reason):
