@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 
 import kvsim
 import workloads
+from kvsim.cli import main
 from kvsim.kv.usage import Cause
 from kvsim.report import plot
 from kvsim.report.colours import LINES
@@ -164,3 +166,17 @@ def test_a_run_of_one_answer_or_none_is_drawn_without_a_warning() -> None:
     two = kvsim.Trace.from_arrays([0.0, 0.0], [100, 200_000], [5, 5])
     nothing = kvsim.simulate(two, **options, horizon=1e-9, cost_model="constant+seconds=0.02")
     plot.fleet(replace(nothing, memory=nothing.memory[:0])).canvas.draw()
+
+
+def test_a_memory_that_serves_nothing_stands_in_every_figure(tmp_path: Path) -> None:
+    """900 MB hold no request of 8,192 tokens reserved, and many blocks."""
+    options = ["--model", "llama-3-8b", "--gpu", "a100-40gb", "--num-requests", "20"]
+    memory = ["--kv-cache-memory-bytes", "900000000", "--allocators", "contiguous-max,paged"]
+    main(["compare", *options, *memory, "--out", str(tmp_path / "out")])
+    assert {"memory.png", "memory_map.png"} <= {one.name for one in (tmp_path / "out").iterdir()}
+    nothing = kvsim.simulate(
+        kvsim.Trace.from_arrays([0.0], [9000], [5]), model="llama-3-8b", gpu="a100-80gb"
+    )
+    for draw in (plot.memory, plot.memory_map):
+        (axes, *_) = draw(nothing).axes
+        assert axes.get_title(loc="left") == "paged: nothing was served"

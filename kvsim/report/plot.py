@@ -60,6 +60,8 @@ def _shown(result: Result) -> int:
 
 
 def _replicas(result: Result) -> str:
+    if not len(result.memory):
+        return ": nothing was served"
     several = len(result.summary.get("replicas", (None,)))
     return f", replica {_shown(result)} of {several}" if several > 1 else ""
 
@@ -158,15 +160,18 @@ def memory_map(runs: Runs) -> Figure:
     """
     named = _named(runs)
     for name, result in named.items():
-        if not result.memory_map.size:
+        if len(result.memory) and not result.memory_map.size:
             raise ValueError(f"{name}: run it with record_memory_map=True to draw its memory map")
     figure = Figure(figsize=(9, 1.2 + 2.3 * len(named)), layout="constrained")
     panels = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
     colors = ListedColormap([CAUSES[Cause(code)][0] for code in range(len(Cause))])
     ends = {name: _end_time(result) for name, result in named.items()}
     for axes, (name, result) in zip(panels, named.items(), strict=True):
-        number = _shown(result)
-        mine = result.memory["replica"] == number
+        axes.set_title(f"{name}{_replicas(result)}", loc="left", fontsize=9)
+        axes.set_ylabel("address (GiB)")
+        if not len(result.memory):
+            continue
+        mine = result.memory["replica"] == _shown(result)
         time, causes = result.memory["time"][mine], result.memory_map[mine]
         end = ends[name]
         gib = result.summary["kv_cache"]["bytes"] / 2**30
@@ -183,8 +188,6 @@ def memory_map(runs: Runs) -> Figure:
             interpolation="nearest",
         )
         axes.set_xlim(float(time[0]), max(ends.values()))
-        axes.set_ylabel("address (GiB)")
-        axes.set_title(f"{name}{_replicas(result)}", loc="left", fontsize=9)
     panels[-1].set_xlabel("time (s)")
     _head(figure, named, "Where KV memory goes, by address")
     _legend(figure, list(CAUSES))
