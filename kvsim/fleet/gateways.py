@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 #: Keeps the random numbers of routers apart from those of workloads, which have the same seed.
 ROUTING = 0x726F757465
 
+#: What a choice may be.
+WHOLE = (int, np.integer)
+
 
 class Gateways:
     """Who decides where requests go, request by request, in turn.
@@ -158,7 +161,7 @@ class Gateways:
         if self.decisions.is_compared:
             self.decisions.best[request_id] = self._holdings.most(request)
         choice = router.choose(request, views)
-        if not isinstance(choice, int | np.integer) or not REJECT <= choice < len(views):
+        if not isinstance(choice, WHOLE) or not REJECT <= choice < len(views):
             raise ValueError(
                 f"router {type(router).__name__} chose {choice!r}: must be a whole number below "
                 f"{len(views)}, the replica's place in the list, or {REJECT} to turn away"

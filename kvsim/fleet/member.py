@@ -108,7 +108,8 @@ class Member:
         for row in ended:
             del self.rows[row]
         if ended:
-            times = self.pool.table["finish_time"][ended]  # none of those that it has refused
-            last = np.nan_to_num(times, nan=self.replica.clock).max()
-            self.last_end_time = max(self.last_end_time, float(last))
+            last = float(self.pool.table["finish_time"][ended].max())
+            if math.isnan(last):  # it has refused one, which has no time
+                last = self.replica.clock
+            self.last_end_time = max(self.last_end_time, last)
         return ended
