@@ -44,12 +44,15 @@ class Panel(NamedTuple):
     bars: Mapping[str, Callable[[Summary], float | None]]
 
 
+#: Of pools each has its own, and prefill replicas are asked as well.
+external_hits = percent("external_prefix_cache_hit_rate")
+
 PANELS = (
     Panel("tokens per verification", {"drafts": lambda s: s.get("mean_acceptance_length")}),
     Panel("% of drafts", {"accepted": percent("acceptance_rate")}),
     Panel(
         "% of tokens asked for",
-        {"external hits": percent("external_prefix_cache_hit_rate")},
+        {"external hits": lambda s: None if s.get("pools") else external_hits(s)},
     ),
     Panel(
         "GiB over the host's link",
