@@ -27,7 +27,8 @@ def events_of(rng: random.Random, keys: list[int], held: list[int]) -> tuple[Any
             told += stored
             held += stored
         elif kind == REMOVED:
-            row["key"] = rng.choice(held or keys)
+            row["first_key"], row["key_count"] = len(told), rng.randint(1, 3)
+            told += rng.choices(held or keys, k=int(row["key_count"]))
     return rows, np.array(told, np.int64)
 
 

@@ -51,8 +51,9 @@ class Consumer:
                     found = rows.keys[first : first + int(event["key_count"])].tolist()
                     self.keys.update((group, key) for key in found)
                 elif event["kind"] == REMOVED:
-                    self.keys[group, int(event["key"])] -= 1
-                    assert self.keys[group, int(event["key"])] >= 0
+                    for key in rows.keys[first : first + int(event["key_count"])].tolist():
+                        self.keys[group, key] -= 1
+                        assert self.keys[group, key] >= 0
 
     def check(self, kv: Any) -> None:
         """Compare with the pool: every block and each of its keys."""
@@ -169,13 +170,16 @@ def unequal() -> PagedManager:
     return PagedManager(kv_config(40, *groups, max_model_len=128, events=True))
 
 
-def told(kv: PagedManager, group: int = 0) -> list[tuple[Any, ...]]:
+def told(kv: PagedManager, group: int = 0) -> list[Any]:
     rows = take_events(kv.kv.pool)
-    return [
-        (int(e["first"]), int(e["stop"]), int(e["key_count"])) if e["kind"] == STORED else "removed"
-        for e in rows.events
-        if e["group"] == group
-    ]
+    found: list[Any] = []
+    for e in rows.events[rows.events["group"] == group]:
+        count = int(e["key_count"])
+        if e["kind"] == STORED:
+            found.append((int(e["first"]), int(e["stop"]), count))
+        else:
+            found += ["removed"] * count
+    return found
 
 
 def grow(kv: PagedManager, request: Any, num_tokens: int) -> None:

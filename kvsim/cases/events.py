@@ -82,13 +82,14 @@ class EventLog:
                 if event["kind"] == UPDATE:
                     published += self._waiting
                     self._waiting = []
-                elif event["kind"] == STORED:
-                    first = event["first_key"]
-                    span = slice(first, first + event["key_count"])
+                    continue
+                first = event["first_key"]
+                span = slice(first, first + event["key_count"])
+                if event["kind"] == STORED:
                     self._waiting.append(self._stored(event, rows.keys[span], rows.places[span]))
                 else:
-                    hashes = [self._number(int(event["key"]))]
-                    self._waiting.append(["R", hashes, int(event["group"]), GPU])
+                    for key in rows.keys[span].tolist():
+                        self._waiting.append(["R", [self._number(key)], int(event["group"]), GPU])
         if published:
             entry["ev"] = published
 

@@ -173,6 +173,7 @@ def _draw_parent(request_id, end, beam, num_beams, beam_switch):
 
 register_rules()
 _plain, _general = record_at(Replica, "plain"), record_at(Replica, "")
+_telling = record_at(Replica, "telling")
 _sglang, _pools = record_at(Replica, "sglang"), record_at(Replica, "sglang-pools")
 _serve = engine.serve
 
@@ -181,6 +182,12 @@ _serve = engine.serve
 def serve_plain(address, command, max_steps):
     """Do what the host asks of a replica of the plain kind."""
     return _serve(_plain(address), command, max_steps)
+
+
+@njit(cache=True, error_model="numpy")
+def serve_telling(address, command, max_steps):
+    """Do what the host asks of one of that kind that tells KV cache events."""
+    return _serve(_telling(address), command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
@@ -204,6 +211,7 @@ def serve_pools(address, command, max_steps):
 #: The entry of every variant.
 ENTRIES = {
     "plain": serve_plain,
+    "telling": serve_telling,
     "sglang": serve_sglang,
     "sglang-pools": serve_pools,
     "": serve_general,

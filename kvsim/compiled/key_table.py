@@ -133,7 +133,8 @@ def apply_events(events, told, start, stop, group, place, keys, holders, more_ke
             for k in range(event.first_key, event.first_key + event.key_count):
                 store(told[k], place, keys, holders, more_keys, more, rows)
         elif event.kind == REMOVED:
-            remove(event.key, place, keys, holders, more_keys, more, rows)
+            for k in range(event.first_key, event.first_key + event.key_count):
+                remove(told[k], place, keys, holders, more_keys, more, rows)
 
 
 @njit(cache=True)

@@ -76,6 +76,9 @@ PLAIN = {
     "Moved.num_faults": 0,
 }
 
+#: The same, telling what comes and goes in its cache, as routers and stores want to know.
+TELLING = {**PLAIN, "BlockPool.has_events": 1}
+
 #: Radix cache under sglang, with pools and tiers of all kinds: what neither of them has.
 RADIX_KIND = {
     **{name: PLAIN[name] for name in PLAIN if name.partition(".")[0] in ("Limits", "Moved")},
@@ -124,7 +127,13 @@ OF_POOLS = frozenset(
 )
 
 #: Values that a variant knows, by variant and "Record.field".
-CONSTANTS = {"plain": PLAIN, "sglang": SGLANG_KIND, "sglang-pools": RADIX_KIND, "": {}}
+CONSTANTS = {
+    "plain": PLAIN,
+    "telling": TELLING,
+    "sglang": SGLANG_KIND,
+    "sglang-pools": RADIX_KIND,
+    "": {},
+}
 
 
 def has_rule(variant: str | None, module: str) -> bool:
@@ -134,7 +143,9 @@ def has_rule(variant: str | None, module: str) -> bool:
         return False
     if variant in ("sglang", "sglang-pools"):
         return is_sglang or module in OF_SGLANG
-    return not is_sglang and (variant != "plain" or module not in OTHER_KINDS)
+    if variant == "telling" and module == "events":
+        return True
+    return not is_sglang and (variant not in ("plain", "telling") or module not in OTHER_KINDS)
 
 
 def variant_of(state: Any) -> str:
@@ -143,7 +154,10 @@ def variant_of(state: Any) -> str:
         has_pools = state.kv.radix.window or state.kv.radix.write_policy
         return "sglang-pools" if has_pools else "sglang"
     records = _records(state)
-    return "plain" if all(_known(records, name, value) for name, value in PLAIN.items()) else ""
+    for variant in ("plain", "telling"):
+        if all(_known(records, *known) for known in CONSTANTS[variant].items()):
+            return variant
+    return ""
 
 
 def _records(state: Any) -> dict[str, list[Any]]:

@@ -57,16 +57,15 @@ class PlainEventIndex(PrefixIndex):
         self, place: int, events: NDArray[Any], told: NDArray[np.int64], start: int, stop: int
     ) -> None:
         part = events[start:stop]
-        names = ("kind", "group", "key", "first_key", "key_count")
-        for kind, group, key, first, count in zip(
-            *(part[name].tolist() for name in names), strict=True
-        ):
+        names = ("kind", "group", "first_key", "key_count")
+        for kind, group, first, count in zip(*(part[name].tolist() for name in names), strict=True):
             if group != self._group:
                 continue
             if kind == STORED:
                 self._store(place, told[first : first + count].tolist())
             elif kind == REMOVED:
-                self._remove(place, key)
+                for key in told[first : first + count].tolist():
+                    self._remove(place, key)
 
     def _store(self, place: int, keys: list[int]) -> None:
         """Count blocks by key: several may hold the same content."""

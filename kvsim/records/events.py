@@ -21,7 +21,7 @@ STORED, REMOVED, UPDATE = (int(kind) for kind in EventKind)
 
 @dataclass(slots=True)
 class Event(Record):
-    """Blocks that got keys, a key that is gone, or the end of an update."""
+    """Blocks that got keys, keys that are gone, or the end of an update."""
 
     kind: Short = 0
     group: Short = 0
@@ -30,8 +30,8 @@ class Event(Record):
     first: int = 0  # its tokens from here
     stop: int = 0
     has_parent: Tiny = 0
-    key: int = 0  # of the block before, or the one that is gone
-    first_key: int = 0  # of the log's keys
+    key: int = 0  # of the block before
+    first_key: int = 0  # of the log's keys: those that came, or went
     key_count: int = 0
     time: float = 0.0
 
@@ -44,7 +44,7 @@ class EventLog(Record):
     num_events: int = 0
     is_open: bool = False  # the last one does not end an update
     keys: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)  # of their blocks in the request
+    places: list[int] = field(default_factory=list)  # of their blocks in the request, if they came
     num_keys: int = 0
     room: int = 0  # for events, and for keys
     reserve: int = 0  # of that, what a step may need

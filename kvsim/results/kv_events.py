@@ -96,7 +96,9 @@ def batches(chunks: Iterable[EventRows], names: Names, rank: int = 0) -> Iterato
             elif row["kind"] == STORED:
                 events.append(_stored(row, chunk, names))
             else:
-                events.append(BlockRemoved([int(row["key"])], GPU, int(row["group"])))
+                first, group = int(row["first_key"]), int(row["group"])
+                for key in chunk.keys[first : first + int(row["key_count"])].tolist():
+                    events.append(BlockRemoved([key], GPU, group))
 
 
 def _stored(event: Any, chunk: EventRows, names: Names) -> BlockStored:

@@ -430,7 +430,7 @@ def advance(state: Replica, max_steps: int) -> int:
                 return NEEDS_EVENTS
             if state.connector.kind == OFFLOADING and lacks_states(state):
                 return NEEDS_STATES
-            if state.steady and not state.watched and state.horizon == math.inf:
+            if state.steady and not state.watched:
                 run = run_of_steps(state, max_steps - steps)
                 steps += run
                 if run > 0:

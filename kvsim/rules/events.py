@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.events import REMOVED, STORED, UPDATE
+from kvsim.records.record import NONE
 
 if TYPE_CHECKING:
     from kvsim.records.events import Event, EventLog
@@ -96,10 +97,22 @@ def tell_stored(
 
 
 def note_removed(pool: BlockPool, k: int) -> None:
-    """Tell that a block has no key any more."""
-    block = pool.blocks[k]
-    event = next_event(pool.log, REMOVED, block.group)
-    event.key = block.key
+    """Tell that a block has no key any more; what goes in a row is one entry of the log."""
+    log, block = pool.log, pool.blocks[k]
+    last = log.events[max(log.num_events - 1, 0)]
+    first_key = log.num_keys
+    note_key(log, block.key, NONE)
+    if (
+        log.num_events > 0
+        and last.kind == REMOVED
+        and last.group == block.group
+        and last.first_key + last.key_count == first_key
+    ):
+        last.key_count += log.num_keys - first_key
+        return
+    event = next_event(log, REMOVED, block.group)
+    event.first_key = first_key
+    event.key_count = log.num_keys - first_key
 
 
 def note_update(log: EventLog, time: float) -> None:

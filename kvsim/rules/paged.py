@@ -276,15 +276,13 @@ def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, 
     if not group.is_cached:
         return
     all_places, log = keeps_all(kv, group), kv.pool.log
+    if group.keys_per_block > 1 or kv.has_states:
+        drop_names(kv, request, group, table, first, stop)
     first_key = log.num_keys
     for place in range(max(first, table.num_null), stop):
         if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:
             continue
         if all_places or worth_caching(kv, group, request, place):
-            if kv.pool.blocks[table.blocks[place]].hashed:  # by the end of a prompt in it
-                forget(kv.pool, table.blocks[place])
-                if kv.pool.num_cards > 0:
-                    drop_cards(kv.pool, table.blocks[place])
             key = holding.keys[(place + 1) * group.keys_per_block - 1]
             cache(kv.pool, table.blocks[place], key)
             if group.kind == MAMBA_ALIGN:
@@ -293,6 +291,23 @@ def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, 
                 note_key(log, key, place)
     if kv.pool.has_events:
         note_stored(kv, request, holding, group, first, stop, first_key)
+
+
+def drop_names(
+    kv: KV, request: Request, group: KVGroup, table: BlockTable, first: int, stop: int
+) -> None:
+    """Take the names away that blocks have by the end of a prompt in them; they get whole ones."""
+    all_places = keeps_all(kv, group)
+    for place in range(max(first, table.num_null), stop):
+        block = table.blocks[place]
+        if group.kind > CHUNKED and block == NULL_BLOCK:
+            continue
+        if kv.pool.blocks[block].hashed and (
+            all_places or worth_caching(kv, group, request, place)
+        ):
+            forget(kv.pool, block)
+            if kv.pool.num_cards > 0:
+                drop_cards(kv.pool, block)
 
 
 def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:

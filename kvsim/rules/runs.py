@@ -1,7 +1,8 @@
 """Runs of steps: between two events that can change a batch of decodes, it changes by arithmetic.
 
 A run advances whole steps at once: times by the same sequence of additions, blocks in the same
-order (by step, then by position in the running list), so nothing is approximated.
+order (by step, then by position in the running list), so nothing is approximated. It ends before
+the first step that would end beyond the replica's horizon.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
 from kvsim.rules.batch import batch_at
+from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.fairness import can_stay_refused, charge_run, steps_until_overtaken
 from kvsim.rules.group_runs import (
     begin_groups,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
 ENDLESS_RUN = 2**62
+#: Steps like the one under way that must fit before the horizon; a run begins and ends at a price.
+LEAST_STEPS = 3
 
 
 def is_trying(state: Replica) -> bool:
@@ -64,7 +68,7 @@ def can_run(state: Replica) -> bool:
         return False
     if limits.prefill_schedule_interval > 1 or state.num_deferred > 0 or limits.has_encoder:
         return False
-    if limits.num_drafts > 0 or kv.pool.has_events:
+    if limits.num_drafts > 0 or (kv.pool.has_events and has_groups(kv)):
         return False
     if limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):
         return False
@@ -86,7 +90,17 @@ def can_run(state: Replica) -> bool:
             return False
         if limits.fairness > 0 and not can_stay_refused(state):
             return False
+    if state.horizon < math.inf and not has_time(state):
+        return False
     return ahead == 0 or batch_at(state, 0).size == running
+
+
+def has_time(state: Replica) -> bool:
+    """Whether some steps fit before the horizon, as far as is known before they are priced."""
+    if not state.limits.asynchronous:
+        return False  # a step's end is known only after it has its blocks
+    end = batch_at(state, 0).end
+    return end + LEAST_STEPS * (end - state.clock) <= state.horizon
 
 
 def sees_windows(cost: Cost) -> bool:
@@ -255,6 +269,10 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
     under_way = batch.end  # end of the step in flight, if asynchronous
     step, flushed = 0, 0
     while step < longest and state.clock < arrival and state.clock < state.end_time:
+        if state.horizon < math.inf and (under_way > state.horizon or state.clock >= state.horizon):
+            break
+        if state.kv.pool.has_events and is_short_of_room(state.kv.pool.log):
+            break
         if not tend_blocks(state, step, tries > 0):
             break
         if state.kv.pool.has_host:
@@ -281,6 +299,8 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
         pass_time(state, end)
         note_gap(state, end - state.last_token_time, running)
         state.last_token_time = end
+        if state.kv.pool.has_events:
+            note_update(state.kv.pool.log, end)
     if step == 0:
         return 0
     state.num_empty_steps = 0
