@@ -143,6 +143,7 @@ class Cost(Record):
     prefill_rate: float = math.inf
     decode_time: float = 0.0
     decode_time_per_request: float = 0.0
+    decode_falloff: float = 0.0  # of ``kv_rate``, by the seconds that decodes read
     mixed_decode: float = 0.0
     mixed_tokens: float = 1.0
     prefill_time: float = 0.0

@@ -108,6 +108,7 @@ def decode_time(cost: Cost, work: Work) -> float:
     if work.num_decodes == 0:
         return 0.0
     reading = max(work.decode_bytes / cost.kv_rate, work.decode_flops / cost.prefill_rate)
+    reading *= 1.0 + cost.decode_falloff * reading
     mixed = min(work.num_prefill_tokens / cost.mixed_tokens, 1.0)
     launches = cost.decode_time + work.num_decodes * cost.decode_time_per_request
     return launches + reading * (1.0 + cost.mixed_decode * mixed)
