@@ -120,7 +120,11 @@ def rows(data: Path) -> list[Row]:
         between("p90 TTFT, worst up to 180 s of start-up over none", flat[0], flat[1], 0, 2),
         Row("p90 TTFT, worst from 210 s on over none", cliff[0], cliff[1], "> 5", cliff[1] > 5),
         Row("p90 TTFT, s, for 0 to 300 s", _line(theirs), _line(ours), "", None),
-        shown("GPU-hours, none", float(printed["gpu_hours"]["0"]), _mean(runs[0], "gpu_hours")),
+        shown(
+            "GPU-hours without a start-up time",
+            float(printed["gpu_hours"]["0"]),
+            _mean(runs[0], "gpu_hours"),
+        ),
     ]
     studied = table[table["experiment"] == "load_interval_s"].set_index("tag")
     was = [int(studied.loc[str(i), ["scale_up", "scale_down"]].sum()) for i in INTERVALS]

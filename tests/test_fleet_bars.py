@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import (
+    _dynamo_mocker,
     _fleet_b1,
     _fleet_b3,
     _fleet_b7,
@@ -21,7 +22,11 @@ from experiments import (
     fleet,
 )
 from experiments._fleet import NOT_BUILT, Row, above, between, close, near, not_built, worst
+from kvsim.config import Config
+from kvsim.engine.setup import resolve
 from kvsim.fleet.fabric import fabric_of
+from kvsim.records.request import Request
+from kvsim.sched.scheduler import StepPlan
 from kvsim.trace import Trace
 
 
@@ -215,3 +220,24 @@ def test_bars_that_were_not_run_again_are_kept(tmp_path) -> None:
     assert list(both) == ["B3", "B7"]
     assert both["B7"] == first["B7"]
     assert fleet.kept(file, {"B7": []})["B7"]["rows"] == []
+
+
+def test_steps_of_dynamos_mocker_take_what_its_formulas_say() -> None:
+    config = resolve(
+        Config.build(model="qwen3-32b", gpu="h200", tensor_parallel_size=2, **_dynamo_mocker.ENGINE)
+    )
+    capacity = _dynamo_mocker.BLOCK_SIZE * _dynamo_mocker.NUM_BLOCKS
+
+    def seconds(*requests: tuple[int, int]) -> float:
+        made = [Request(k, 0.0, end, 1, [], 1) for k, (_, end) in enumerate(requests)]
+        for request, (_, end) in zip(made, requests, strict=True):
+            request.num_computed_tokens = end
+        scheduled = [(r, n) for r, (n, _) in zip(made, requests, strict=True)]
+        return config.cost.step(StepPlan.of(scheduled, 0)).time
+
+    for usage in (0.001, 0.25, 1.0):
+        decode = -25.74 * usage**2 + 54.01 * usage + 5.74
+        assert seconds((1, round(usage * capacity))) == pytest.approx(decode / 1e3, rel=1e-4)
+    prompts = 4.209989e-07 * 8000**2 + 1.518344e-02 * 8000 + 1.650142e01
+    fresh = prompts + 54.01 * 8000 / capacity + 5.74  # its own KV is read to give a token
+    assert seconds((8000, 8000)) == pytest.approx(fresh / 1e3, rel=1e-4)
