@@ -13,8 +13,8 @@ steps: the least gap between tokens is 10.78 ms (kvsim, bf16: 10.83). In all run
 arguments on without AIConfigurator (``PlannerReplayBridge::new``; a review of ai-dynamo/dynamo#9598
 found the same of its blocks), so the mocker's own formulas priced the steps
 (``experiments._dynamo_mocker``). Those begin at 5.74 ms, and a full step of prompts with decodes
-takes up to 203 ms, where their print has a 99th percentile of 201. So do the steps here. Nothing
-is fitted; that the load is like theirs shows in the GPU-hours without a start-up time.
+takes up to 203 ms, where their print has a 99th percentile of 195 to 202. So do the steps here.
+Nothing is fitted; that the load is like theirs shows in the GPU-hours without a start-up time.
 
 Theirs is another simulator's print, so the shape is judged: start-up times that do not matter up to
 three minutes, then do, and a shorter interval between decisions that buys events and no latency.
