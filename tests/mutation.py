@@ -579,6 +579,7 @@ MUTANTS = [
     Mutant("a trend wanders", "fleet/forecast.py", "@ STEP.T + self._wander", "@ STEP.T"),
     Mutant("a transfer ends with its replica", "fleet/handoffs.py", "                self._transfers.cancel(handoff.transfer)\n", "                pass\n"),
     Mutant("who drains waits for who reads", "fleet/lifecycle.py", "handoffs is None or not handoffs.waits_for(member)", "True"),
+    Mutant("metrics of the last step that has ended", "fleet/scraper.py", "[place].metrics())", "[place].load())"),
     Mutant("who stays leaves its decode replica", "fleet/fleet.py", "            self._main_gateways.withdraw(row, now)\n", "            pass\n"),
     Mutant("who stays is not kept for anybody", "fleet/handoffs.py", "        source.replica.keep(row, keeps=False)\n", ""),
     Mutant("who stays frees what it held before", "fleet/handoffs.py", "        self._end_lease(self._leases.get((source.number, row)))\n        source.replica.keep(row, keeps=False)", "        source.replica.keep(row, keeps=False)"),

@@ -154,6 +154,41 @@ def test_views_know_their_age() -> None:
     assert [row[3] for row in seen] == [0, 0, 0, 0, 2, 2]
 
 
+class Probing(Watching):
+    """Requests 0 and 2 go to the first replica, the others only look at it."""
+
+    def choose(self, request: IncomingRequest, replicas: Any) -> int:
+        super().choose(request, replicas)
+        return int(request.request_id not in (0, 2))
+
+
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_metrics_are_those_of_the_last_step_that_has_ended(backend: str) -> None:
+    # Replica 0 serves request 0 from 0 to 3 and then request 2, which comes at 0.7, until 4.
+    arrivals = [0.0, 0.6, 0.7, 1.3, 2.3, 3.3, 4.3, 9.1]
+    trace = Trace.from_arrays(arrivals, [32] * 8, [3, 1, 1, 1, 1, 1, 1, 1])
+    LOG.clear()
+    serve(
+        trace,
+        router=f"{__name__}:Probing+interval=0.25",
+        backend=backend,
+        max_num_seqs=1,
+        max_model_len=64,
+        num_gpu_blocks_override=11,
+    )
+    seen = [row[2] for row in LOG if isinstance(row[0], float)]
+    assert seen == [
+        (0.0, 0, 0, 0.0),
+        (0.5, 0, 0, 0.0),  # request 0 runs, in a step that has not ended
+        (0.5, 0, 0, 0.0),
+        (1.25, 0, 1, 0.2),  # no step had seen request 2 when that ended
+        (2.25, 1, 1, 0.3),
+        (3.25, 1, 0, 0.0),  # request 0 has ended, and request 2 runs in a step that has not
+        (4.25, 0, 0, 0.0),
+        (9.0, 0, 0, 0.0),
+    ]
+
+
 def test_first_tokens_and_ends_are_told_in_order_of_time() -> None:
     trace = Trace.from_arrays([0.0, 0.0, 9.0], [32] * 3, [2, 3, 1])
     told = [row for row in watched(trace) if isinstance(row[0], str)]

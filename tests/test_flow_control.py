@@ -60,33 +60,34 @@ def test_only_what_can_be_spared_is_shed() -> None:
 def test_who_comes_to_a_full_server_waits_at_the_gate() -> None:
     """One at a time, two steps of a second each; metrics are read at 0, 0.4, 0.8, ...
 
-    A and B come at 0.5 and 0.6, when nobody waits. From 1.2 on the metrics say that B waits while A
-    runs, so C (1.3) and D (1.4) are held back. B begins at 3; at 3.2 both go on, D first, which is
-    more urgent. E comes at 3.3, when nobody was seen to wait. Without the gate C is before D.
+    A and B come at 0.5 and 0.6, when nobody waits. From 2 on, the end of A's first step, the metrics
+    say that B waits while A runs, so C (2.3) and D (2.4) are held back. B begins at 3, and its first
+    step ends at 4; then both go on, D first, which is more urgent. E comes at 4.3, when nobody was
+    seen to wait. Without the gate C is before D.
     """
     trace = Trace.from_arrays(
-        [0.0, 0.5, 0.6, 1.3, 1.4, 3.3], [8] * 6, [1, 2, 2, 2, 2, 2], priority=[0, 0, 0, 1, 0, 1]
+        [0.0, 0.5, 0.6, 2.3, 2.4, 4.3], [8] * 6, [1, 2, 2, 2, 2, 2], priority=[0, 0, 0, 1, 0, 1]
     )
     result = kvsim.simulate(trace, **SECONDS, flow_control="llm-d+queue=1+interval=0.4")
     rows, told = result.requests, result.summary["flow_control"]
     assert rows["finish_time"].tolist() == [1.0, 3.0, 5.0, 9.0, 7.0, 11.0]
     assert (told["num_held_back"], told["peak_waiting"]) == (2, 2)
-    assert told["mean_wait_ms"] == pytest.approx(1000 * (1.9 + 1.8) / 6)
+    assert told["mean_wait_ms"] == pytest.approx(1000 * (1.7 + 1.6) / 6)
     plain = kvsim.simulate(trace, **SECONDS)
     assert plain.requests["finish_time"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
 
 
 def test_tenants_take_turns_at_the_gate_also_when_no_more_will_come() -> None:
-    """As above; B begins at 3, and at 3.2 tenant 5 goes on, then 6, then 5 again."""
+    """As above; at 4 tenant 5 goes on, then 6, then 5 again."""
     trace = Trace.from_arrays(
-        [0.0, 0.5, 0.6, 1.3, 1.4, 1.5], [8] * 6, [1, 2, 2, 2, 2, 2], tenant=[5, 5, 5, 5, 5, 6]
+        [0.0, 0.5, 0.6, 2.3, 2.4, 2.5], [8] * 6, [1, 2, 2, 2, 2, 2], tenant=[5, 5, 5, 5, 5, 6]
     )
     for fairness, ends in (("round-robin", [7.0, 11.0, 9.0]), ("global", [7.0, 9.0, 11.0])):
         control = f"llm-d+queue=1+interval=0.4+fairness={fairness}"
         result = kvsim.simulate(trace, **SECONDS, flow_control=control)
         assert result.requests["finish_time"].tolist() == [1.0, 3.0, 5.0, *ends]
         assert result.requests["first_scheduled_time"][3] == 5.0
-        waits = 1.9 + 1.8 + 1.7
+        waits = 1.7 + 1.6 + 1.5
         told = result.summary["flow_control"]
         assert told["mean_wait_ms"] == pytest.approx(1000 * waits / 6)
 

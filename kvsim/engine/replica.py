@@ -464,8 +464,16 @@ class Replica:
         log: EventLog = self.state.kv.pool.log
         return log
 
+    def metrics(self) -> tuple[int, int, float]:
+        """Return what its metrics say: requests waiting and running, share of blocks in use.
+
+        As of the end of its last step: a step under way, and who came since, are not in them.
+        """
+        state = self.state
+        return state.told_waiting, state.told_running, state.told_usage
+
     def load(self) -> tuple[int, int, float]:
-        """Return what its metrics say: requests waiting and running, share of blocks in use."""
+        """Return who waits and runs now, and the share of blocks in use."""
         state = self.state
         self._call(rules.LOAD_OF, 0)
         return state.seen_waiting, state.num_running, state.seen_usage

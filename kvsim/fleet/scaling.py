@@ -101,7 +101,7 @@ class Scaling:
         return traffic_between(self._sent_time(), self._pool.table, now - seconds, now)
 
     def _load(self, member: Member) -> Load:
-        waiting, running, usage = member.replica.load()
+        waiting, running, usage = member.replica.metrics()
         started = member.replica.first_tokens()
         prompts = self._pool.trace.num_prompt_tokens
         queued = sum(int(prompts[row]) for row in member.rows if row not in started)

@@ -1,4 +1,4 @@
-"""Metrics that a gateway polls: old by up to an interval."""
+"""Metrics that a gateway polls: old by up to an interval, and by the step that is under way."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Scraper:
 
     def ask(self, place: int, time: float) -> None:
         """Read a replica that has come to the time of asking. Mutates."""
-        self.values[place] = Scraped(time, *self._replicas[place].load())
+        self.values[place] = Scraped(time, *self._replicas[place].metrics())
 
     def ask_idle(self, now: float) -> None:
         """Read those who have had nothing to do since they were last asked. Mutates."""

@@ -26,6 +26,6 @@ class Vacancy:
         """Nothing was sent here."""
         return 0
 
-    def load(self) -> tuple[int, int, float]:
+    def metrics(self) -> tuple[int, int, float]:
         """Nobody waits, nobody runs, no block is used."""
         return 0, 0, 0.0

@@ -318,6 +318,9 @@ class Replica(Record):
     found_tokens: int = 0  # of the prompt looked up last
     seen_waiting: int = 0  # requests, when the host last asked for the load
     seen_usage: float = 0.0  # share of blocks in use, likewise
+    told_waiting: int = 0  # requests, when a step's output was last taken in
+    told_running: int = 0
+    told_usage: float = 0.0
     num_outstanding: int = 0  # submitted and not ended
     num_ended: int = 0  # since the host last looked
     running: list[int] = field(default_factory=list)

@@ -48,7 +48,15 @@ from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
-from kvsim.rules.recorder import note_gap, pass_time, record_step, tell_load, write_row, write_step
+from kvsim.rules.recorder import (
+    note_gap,
+    pass_time,
+    record_step,
+    tell_load,
+    tell_metrics,
+    write_row,
+    write_step,
+)
 from kvsim.rules.report import begin_update, drop_kept, end_update, see_copies, wake
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
@@ -244,6 +252,7 @@ def complete(state: Replica) -> None:
         take_in(state, batch)
     if state.kv.pool.has_events:
         note_update(state.kv.pool.log, state.clock)
+    tell_metrics(state)
 
 
 def take_in(state: Replica, batch: Batch) -> None:

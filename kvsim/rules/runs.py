@@ -31,7 +31,7 @@ from kvsim.rules.lora import note_loras
 from kvsim.rules.paged import cache_blocks, past_the_end
 from kvsim.rules.pool import append_blocks
 from kvsim.rules.price import with_transfers, work_time
-from kvsim.rules.recorder import note_gap, pass_time, record_step
+from kvsim.rules.recorder import note_gap, pass_time, record_step, tell_metrics
 from kvsim.rules.tiered import count_transfers
 from kvsim.rules.work import weigh
 
@@ -306,6 +306,7 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
     state.num_empty_steps = 0
     end_run(state, step, state.last_token_time)
     fill(state, -flushed)
+    tell_metrics(state)
     batch.end = under_way
     return step
 
