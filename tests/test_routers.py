@@ -11,7 +11,14 @@ from kvsim.fleet.affinity import is_released, sticky
 from kvsim.fleet.hash_ring import HashRing
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.routers.dynamo import softmax_weights
-from kvsim.fleet.scorers import NoHitLru, active_requests, least_is_best, load_aware, token_load
+from kvsim.fleet.scorers import (
+    NoHitLru,
+    active_requests,
+    among_holders,
+    least_is_best,
+    load_aware,
+    token_load,
+)
 
 LONG = [(1, 160)]  # ten blocks
 (ONE,) = requests(LONG)
@@ -149,6 +156,25 @@ def test_llm_d_approximate_index_remembers_what_was_sent_in_entries_of_64() -> N
     small.choose(ONE, views())
     small.choose(ONE, views())
     assert small.predicted_tokens == 64
+
+
+def test_llm_d_looks_at_no_more_than_so_many_blocks_of_a_prompt() -> None:
+    router = started("llm-d+queue=0+kv=0+block-size=16+max-blocks=3")
+    first = router.choose(ONE, views())
+    other = requests([(1, 48), (2, 112)])[0]  # as ONE's first three blocks
+    assert router.choose(other, views()) == first
+    assert router.predicted_tokens == 48
+    assert router._belief.block_rates(other, [48, 0, 32]) == pytest.approx([1, 0, 2 / 3])
+
+
+def test_llm_d_may_score_prefixes_among_those_who_hold_any() -> None:
+    assert among_holders([93, 0, 112, 103]) == pytest.approx([0, 0, 1, 10 / 19])
+    assert among_holders([0, 93, 0]) == [0.0, 1.0, 0.0]
+    assert among_holders([5, 0, 5]) == [1.0, 0.0, 1.0]
+    assert among_holders([0, 0]) == [0.0, 0.0]
+    router = started("llm-d+index=precise+queue=0+kv=0+prefix-scale=holders")
+    assert router._scores(ONE, views(), [160, 80, 0]) == [3.0, 0.0, 0.0]
+    assert router._scores(ONE, views(), [0, 80, 0]) == [0.0, 3.0, 0.0]
 
 
 def test_pickers_of_llm_d() -> None:

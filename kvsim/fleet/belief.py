@@ -29,6 +29,7 @@ class Belief:
         prompt for cached from the moment it is sent, whatever the replica does with it
     entry_tokens : of an approximate index; a prompt's end that fills no entry is not in it
     max_entries, ttl : of an approximate index; see :class:`kvsim.fleet.prefix_index.PrefixIndex`
+    max_prompt_entries : of an approximate index: what a prompt has behind so many is not in it
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class Belief:
         entry_tokens: int = 16,
         max_entries: float = math.inf,
         ttl: float = math.inf,
+        max_prompt_entries: int | None = None,
     ) -> None:
         self._facts = facts
         self._is_precise = kind == "precise"
         self.entry_tokens = facts.entry_tokens if self._is_precise else entry_tokens
+        self._max_prompt_entries = max_prompt_entries
         self._sent = PrefixIndex(facts.num_replicas, max_entries=max_entries, ttl=ttl)
         self.index: KeyIndex = facts.index if self._is_precise else self._sent
 
@@ -50,7 +53,7 @@ class Belief:
         """Return the names of a prompt's entries."""
         if self._is_precise:
             return self._facts.entry_keys(request)
-        return request.prefix_keys(self.entry_tokens)
+        return request.prefix_keys(self.entry_tokens)[: self._max_prompt_entries]
 
     def cached_tokens(self, request: IncomingRequest) -> list[int]:
         """Return how many of a prompt's first tokens each replica is taken to hold."""

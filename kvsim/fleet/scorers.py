@@ -24,6 +24,20 @@ def least_is_best(values: Sequence[float]) -> list[float]:
     return [(high - value) / (high - low) for value in values]
 
 
+def among_holders(matched: Sequence[int]) -> list[float]:
+    """Score the matched beginnings of who has any: from 0 for the shortest to 1 for the longest.
+
+    1 if these are equal. llm-d's scorer of the precise index did so in 2025
+    (llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go); today's takes the share of
+    the prompt.
+    """
+    held = [number for number in matched if number]
+    low, high = min(held, default=0), max(held, default=0)
+    if high == low:
+        return [float(number > 0) for number in matched]
+    return [(number - low) / (high - low) if number else 0.0 for number in matched]
+
+
 def active_requests(
     in_flight: Sequence[int], *, idle_threshold: int = 0, most_when_busy: float = 1.0
 ) -> list[float]:

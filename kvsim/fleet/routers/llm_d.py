@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.fleet import scorers
 from kvsim.fleet.affinity import is_released, sticky
@@ -58,6 +58,9 @@ class LlmD(Router):
     scrape_interval : seconds between two looks at the metrics
     event_delay : seconds from a step's end until the precise index knows
     block_size, lru_entries : of the approximate index, in tokens and entries per replica
+    max_blocks : of the approximate index: entries of a prompt, which is not looked at behind them
+    prefix_scale : a matched prefix scores as its share of the ``prompt``, or as its place between
+        the shortest and the longest one that any of its ``holders`` has
     """
 
     watches_requests = True
@@ -85,6 +88,8 @@ class LlmD(Router):
         event_delay: Delay = 0.01,
         block_size: Count = 64,
         lru_entries: Count = 31_250,
+        max_blocks: Count | None = None,
+        prefix_scale: Literal["prompt", "holders"] = "prompt",
     ) -> None:
         given = zip((prefix, queue, kv), WEIGHTS[index], strict=True)
         self._prefix, self._queue, self._kv = (d if w is None else w for w, d in given)
@@ -95,7 +100,12 @@ class LlmD(Router):
         self.scrape_interval = scrape_interval
         self._kind = index
         self.event_delay = event_delay if index == "precise" else None
-        self._entries = {"entry_tokens": block_size, "max_entries": lru_entries}
+        self._entries: dict[str, Any] = {
+            "entry_tokens": block_size,
+            "max_entries": lru_entries,
+            "max_prompt_entries": max_blocks,
+        }
+        self._is_relative = prefix_scale == "holders"
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
@@ -150,6 +160,8 @@ class LlmD(Router):
         waiting = [replica.scraped.num_waiting for replica in replicas]
         home = self._homes.get(request.session_id, -1)
         held, cold = self._belief.block_rates(request, cached), self._cold.score(cached)
+        if self._is_relative:
+            held = scorers.among_holders(cached)
         weighted: list[tuple[float, list[float]]] = [
             (self._prefix, [held[replica.index] for replica in replicas]),
             (self._queue, scorers.least_is_best(waiting)),
