@@ -293,6 +293,20 @@ def test_parts_add_up_and_all_reduces_take_the_faster_way() -> None:
     assert cost.times(counted).all_reduce == pytest.approx(160 * two)
 
 
+def test_gpus_without_a_switch_send_over_the_links_between_them() -> None:
+    """MI300X: one link of 64 GB/s to each of seven others, so that three of them join four."""
+    gpu, switched = get_gpu("mi300x"), get_gpu("h100-sxm")
+    assert [gpu.link_bytes_per_s(n) for n in (2, 4, 8, 16)] == [64e9, 192e9, 448e9, 448e9]
+    assert switched.link_bytes_per_s(2) == switched.link_bytes_per_s(8) == 450e9
+    assert get_gpu("a10g").link_bytes_per_s(4) == get_gpu("a10g").pcie_bytes_per_s
+    config = cost_config("llama-3-70b", "mi300x", tp=4)
+    cost, rate = RooflineCost(config), efficiency_of("mi300x")
+    large = 2 * 8192 * 4096
+    two = rate.all_reduce + rate.all_reduce_exchange + 1.5 * large / (192e9 * rate.link_ring)
+    counted = WorkCounter(config).count(plan((0, 4096)))
+    assert cost.times(counted).all_reduce == pytest.approx(160 * two)
+
+
 def test_constants_of_the_users_replace_the_shipped_ones(tmp_path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[h100]\nweights = 0.5\n")

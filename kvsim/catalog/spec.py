@@ -445,6 +445,9 @@ class GpuSpec:
         0 where the card has no such unit, or nobody gives its rate; no step time uses FP4's yet.
     nvlink_bytes_per_s, pcie_bytes_per_s
         One direction; ``nvlink_bytes_per_s`` is 0 where GPUs talk over PCIe.
+    num_links
+        Where GPUs are wired to each other without a switch: links of a GPU, each to another one and
+        with an equal part of ``nvlink_bytes_per_s``; else 0.
     num_linked_gpus
         Most GPUs that one fabric joins: the 8 of a server unless the entry says otherwise.
     unverified
@@ -463,7 +466,15 @@ class GpuSpec:
     pcie_bytes_per_s: float
     l2_bytes: int
     num_sms: int
+    num_links: int = 0
     num_linked_gpus: int = 8
     fp4_flops_per_s: float = 0.0
     aliases: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
+
+    def link_bytes_per_s(self, num_gpus: int) -> float:
+        """Return what a GPU sends at most, in one direction, to the others of so many."""
+        rate = self.nvlink_bytes_per_s or self.pcie_bytes_per_s
+        if not self.num_links:
+            return rate
+        return rate * min(num_gpus - 1, self.num_links) / self.num_links

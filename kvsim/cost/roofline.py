@@ -290,7 +290,7 @@ def _all_reduce(config: CostConfig, rate: Efficiency) -> tuple[float, float, flo
     model, gpu, tp = config.model, config.gpu, config.tensor_parallel_size
     if tp == 1:
         return 0.0, 0.0, 0.0, 0.0
-    link = gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s
+    link = gpu.link_bytes_per_s(tp)
     reduces = 2 * model.num_layers  # after attention and after the MLP
     token = reduces * model.hidden_size * DTYPE_BYTES[config.dtype] / link
     fixed = reduces * rate.all_reduce
@@ -308,7 +308,7 @@ def _exchange(config: CostConfig, rate: Efficiency) -> tuple[float, float]:
     model, gpu, replicas = config.model, config.gpu, config.num_attention_ranks
     if replicas == 1 or not model.is_moe:
         return 0.0, 0.0
-    link = (gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s) * rate.link_ring
+    link = gpu.link_bytes_per_s(replicas) * rate.link_ring
     exchanges = 2 * model.num_moe_layers
     token = model.hidden_size * DTYPE_BYTES[config.dtype] * (replicas - 1) / link
     return exchanges * rate.all_reduce, exchanges * token
