@@ -6,14 +6,14 @@ persist from stage to stage, as they did. Two constants, of a step and of the fr
 on `precise` alone (`_fleet_b1_fit`); estimated, load and random are predicted. What is judged is
 one draw of arrivals and prompts; behind it stand the two prefix routers in other draws.
 
-Routers and servers are as that benchmark's README says, in the form that these programs had in
-September 2025 (llm-d-kv-cache-manager at d070ea60, benchmarking/73-capacity/README.md). `estimated`
-has ``hashBlockSize: 64, maxPrefixBlocksToMatch: 256``: characters of the prompt, not tokens, in the
+Routers and servers are as that benchmark's README says (llm-d-kv-cache-manager,
+benchmarking/73-capacity), in the form that these programs had in September 2025. `estimated` has
+``hashBlockSize: 64, maxPrefixBlocksToMatch: 256``: characters of the prompt, not tokens, in the
 Gateway API inference extension of then (00913f92, plugins/multi/prefix/plugin.go), so it never sees
-behind 16,384 characters, which lie in the system prompt: it knows groups, not prompts. `precise` has
-``mode: cache_tracking``, whose scores lie between the shortest and the longest prefix that any pod
-holds (llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go). Its index has blocks of
-64, as the pods must.
+behind 16,384 characters, which lie in the system prompt: it knows groups, not prompts. `precise`
+has ``mode: cache_tracking``, whose scores lie between the shortest and the longest prefix that any
+pod holds (llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go). Its index has blocks
+of 64 tokens, as the pods must.
 """
 
 from __future__ import annotations

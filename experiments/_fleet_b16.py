@@ -5,8 +5,8 @@ Qwen3-235B-A22B in FP8 with expert parallelism, 2,000 tokens in and 1,000 out, 8
 percentile of a request's own gaps: the blog tells of P99 far above 50 ms, and of requests in two
 clusters, at 30 and at 150 ms. It gives more rates: two servers of four are all good at 0.5 requests
 per second, 60 % at 1, a quarter from 2 on (the last dozen requests of each server, who see fewer
-than ten prompts in a thousand tokens); with prefill apart and KV read all are good up to 5, and 44 %
-at 10.
+than ten prompts in a thousand tokens); with prefill apart and KV read all are good up to 5, and
+44 % at 10.
 
 Its figure 3 shows both latencies of all 400 requests; here are their means and medians. The client
 is ``vllm bench serve``: TTFT of the figure goes with ours, request by request, if arrivals are its
@@ -159,7 +159,9 @@ def draws_row() -> Row:
     together, apart = (np.array(one) for one in counts.values())
     gains = apart / np.maximum(together, 1)
     inside = int(((gains >= 2) & (gains <= 3)).sum())
-    text = f"mean {gains.mean():.1f}, {gains.min():.1f} to {gains.max():.1f}, {inside} within 2 to 3"
+    text = (
+        f"mean {gains.mean():.1f}, {gains.min():.1f} to {gains.max():.1f}, {inside} within 2 to 3"
+    )
     return shown(f"1P1D over TP8 in {len(OTHER_SEEDS)} other draws", "", text)
 
 

@@ -60,10 +60,10 @@ def test_only_what_can_be_spared_is_shed() -> None:
 def test_who_comes_to_a_full_server_waits_at_the_gate() -> None:
     """One at a time, two steps of a second each; metrics are read at 0, 0.4, 0.8, ...
 
-    A and B come at 0.5 and 0.6, when nobody waits. From 2 on, the end of A's first step, the metrics
-    say that B waits while A runs, so C (2.3) and D (2.4) are held back. B begins at 3, and its first
-    step ends at 4; then both go on, D first, which is more urgent. E comes at 4.3, when nobody was
-    seen to wait. Without the gate C is before D.
+    A and B come at 0.5 and 0.6, when nobody waits. From 2 on, the end of A's first step, the
+    metrics say that B waits while A runs, so C (2.3) and D (2.4) are held back. B begins at 3, and
+    its first step ends at 4; then both go on, D first, which is more urgent. E comes at 4.3, when
+    nobody was seen to wait. Without the gate C is before D.
     """
     trace = Trace.from_arrays(
         [0.0, 0.5, 0.6, 2.3, 2.4, 4.3], [8] * 6, [1, 2, 2, 2, 2, 2], priority=[0, 0, 0, 1, 0, 1]
