@@ -10,6 +10,7 @@ import kvsim
 import workloads
 from kvsim.config import Config
 from kvsim.engine.replica import Replica
+from kvsim.fleet import live_feed
 from kvsim.fleet.log_feed import LogFeed
 from kvsim.fleet.simulate import run
 from kvsim.kv import events
@@ -51,6 +52,7 @@ def test_logs_that_spill_tell_the_same(
         fetched.append(int(feed._taken[place]))
         fetch(feed, place)
 
+    monkeypatch.setattr(live_feed, "is_live", lambda replicas, delay: False)
     monkeypatch.setattr(LogFeed, "_fetch", noted)
     monkeypatch.setattr(events, "EVENTS_PER_READING", room)
     other = serve(router=router)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ENTRY = "kvsim.compiled.entry"
 TABLES = "kvsim.compiled.key_table"
 RACK = "kvsim.compiled.rack"
+LIVE = "kvsim.compiled.live_blocks"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -89,6 +90,12 @@ def load_tables() -> ModuleType:
 def load_rack() -> ModuleType:
     """Import the compiled loops over replicas with their own cache."""
     return sys.modules.get(RACK) or _load(RACK, cache_folder())
+
+
+def load_live() -> ModuleType:
+    """Import the compiled look-ups in replicas' pools with their own cache."""
+    load_tables()
+    return sys.modules.get(LIVE) or _load(LIVE, cache_folder())
 
 
 def _load(name: str, folder: Path) -> ModuleType:

@@ -6,14 +6,13 @@ The rules run as plain Python over objects, or compiled over flat memory; nothin
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvsim.cost.model import lay_out_cost
+from kvsim.engine.event_outlet import EventOutlet
 from kvsim.engine.submissions import Submissions
-from kvsim.kv.events import EventRows, take_events
 from kvsim.kv.radix_check import holders
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.observers import Observer
     from kvsim.engine.setup import Parts
+    from kvsim.kv.events import EventRows
     from kvsim.kv.manager import KVCacheManager
-    from kvsim.records.events import EventLog
     from kvsim.records.memory import Memory
 
 #: Address ranges of a memory map.
@@ -100,8 +99,8 @@ class Replica:
         state.clock = state.stage_free_time = start_time
         state.watched = watched or observer is not None
         self._steps: list[NDArray[Any]] = []
-        #: KV cache events that found no room in the log before anybody read it.
-        self.spilled: list[EventRows] = []
+        #: Of KV cache events.
+        self.outlet = EventOutlet(state.kv.pool, self._memory)
         self._serve: Callable[[int, int], int] | None = None
         self._submissions = Submissions(
             state.trace, self._memory, contents, setup.front_end_latency_per_token
@@ -391,7 +390,7 @@ class Replica:
             elif outcome == records.NEEDS_STEPS:
                 self._drain_steps()
             elif outcome == records.NEEDS_EVENTS:
-                self.spilled.append(take_events(state.kv.pool))
+                self.outlet.make_room()
             elif outcome == records.NEEDS_STATES:
                 count = max(state.offloading.num_states, FIRST_REQUESTS)
                 add_states(state.offloading, self._memory, state.kv, count)
@@ -449,20 +448,7 @@ class Replica:
 
     def take_events(self) -> list[EventRows]:
         """Return the KV cache events since the last call."""
-        taken = [*self.spilled, take_events(self.state.kv.pool)]
-        self.spilled.clear()
-        return taken
-
-    @property
-    def has_events(self) -> bool:
-        """Whether there are KV cache events that nobody has taken."""
-        return bool(self.spilled) or self._event_log.num_events > 0
-
-    @cached_property
-    def _event_log(self) -> EventLog:
-        """The log that the rules write; a record stays where it is, though its lists do not."""
-        log: EventLog = self.state.kv.pool.log
-        return log
+        return self.outlet.take()
 
     def metrics(self) -> tuple[int, int, float]:
         """Return what its metrics say: requests waiting and running, share of blocks in use.

@@ -159,7 +159,7 @@ class Gateways:
             self._refresh(number, now)
         request = self.request(request_id, now)
         if self.decisions.is_compared:
-            self.decisions.best[request_id] = self._holdings.most(request)
+            self.decisions.best[request_id] = self._holdings.most(request, self._deepest(request))
         choice = router.choose(request, views)
         if not isinstance(choice, WHOLE) or not REJECT <= choice < len(views):
             raise ValueError(
@@ -172,6 +172,13 @@ class Gateways:
             cached = min(router.predicted_tokens or 0, request.num_prompt_tokens)
             self._ledger.send(number, choice, request, request.num_prompt_tokens - cached)
         return choice
+
+    def _deepest(self, request: IncomingRequest) -> int | None:
+        """Return who holds most of a prompt, if that can be told without asking all of them."""
+        everyone = len(self._shown) == len(self._replicas)
+        for feed in self._feeds.values() if everyone else ():
+            return feed.deepest(request)
+        return None
 
     def _refresh(self, number: int, now: float) -> None:
         """Bring what a router sees to what it can know now."""
@@ -307,6 +314,10 @@ def make_feed(replicas: Sequence[Replica], delay: float, setup: Setup) -> EventF
     group = full[0] if full else 0
     if not replicas[0].compiled:
         return EventFeed(replicas, delay, group=group, keeps=keeps)
+    from kvsim.fleet.live_feed import LiveFeed, is_live
     from kvsim.fleet.log_feed import LogFeed
+
+    if not keeps and is_live(replicas, delay):
+        return LiveFeed(replicas, delay, group=group)
 
     return LogFeed(replicas, delay, group=group, keeps=keeps)

@@ -32,8 +32,13 @@ class Holdings:
         self._places = places
         self._is_looked_up = False
 
-    def most(self, request: IncomingRequest) -> int:
-        """Return the most tokens of a prompt that any of them holds. Mutates nothing else."""
+    def most(self, request: IncomingRequest, place: int | None = None) -> int:
+        """Return the most tokens of a prompt that any of them holds. Mutates nothing else.
+
+        Only who stands at a place is asked, where it is known who that is.
+        """
+        if place is not None:
+            return int(self._replicas[place].num_cached_tokens(request))
         if not self._is_looked_up:
             asked = [self._replicas[place] for place in self._places]
             self._entries = np.array([getattr(r, "entry_address", 0) for r in asked], np.int64)

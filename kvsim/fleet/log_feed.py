@@ -34,7 +34,7 @@ class LogFeed(EventFeed):
     def _look_up(self) -> None:
         """Note where the replicas lie."""
         self._addresses = np.array([one.address for one in self._replicas], np.int64)
-        self._spilled = [one.spilled for one in self._replicas]
+        self._spilled = [one.outlet.spilled for one in self._replicas]
 
     def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
         super().replace(place, replica)

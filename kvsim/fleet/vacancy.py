@@ -9,14 +9,20 @@ if TYPE_CHECKING:
     from kvsim.kv.events import EventRows
 
 
+class NoEvents:
+    """An outlet out of which nothing comes."""
+
+    has_events = False
+    spilled: ClassVar[list[EventRows]] = []
+
+
 class Vacancy:
     """What a gateway reads where no replica has been started yet: nothing happens there."""
 
     clock = -math.inf
-    has_events = False
     compiled = False
     address = 0
-    spilled: ClassVar[list[EventRows]] = []
+    outlet = NoEvents()
 
     def next_event_time(self) -> float:
         """Never."""

@@ -44,6 +44,21 @@ def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
     log.keys, log.places = memory.ints(log.room), memory.ints(log.room)
 
 
+def widen(pool: BlockPool, memory: Memory) -> None:
+    """Make a log twice as long; it keeps what it tells. Mutates."""
+    log = pool.log
+    room = 2 * log.room
+    longer: dict[str, Any] = {
+        "events": memory.room(Event, room),
+        "keys": memory.ints(room),
+        "places": memory.ints(room),
+    }
+    for name, new in longer.items():
+        new.array[: log.room] = getattr(log, name).array[: log.room]
+        memory.replace(log, **{name: new})
+    log.room = room
+
+
 def take_events(pool: BlockPool) -> EventRows:
     """Read the log, and empty it.
 

@@ -1,0 +1,158 @@
+"""What compiled replicas hold of a prompt, looked up in their own maps from content to blocks.
+
+It is no rule of what is simulated: its plain text is :class:`kvsim.fleet.prefix_index.PrefixIndex`,
+kept by events. Where full attention alone has blocks and the least recently used one is evicted,
+who holds a block of a path holds all before it: a request's blocks are freed last to first, so a
+later one never outlives an earlier one. What a reader cannot know yet is taken off again: the
+events that stand in the log.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from kvsim.compiled.key_table import _replica, find_due
+from kvsim.records.events import STORED, UPDATE
+from kvsim.records.record import NONE
+
+#: Entries of a log that are known, from which on it is worth moving the others to its beginning.
+MANY_KNOWN = 1 << 12
+
+
+@njit(cache=True)
+def num_blocks(pool, key):
+    """Count the blocks that carry a key now."""
+    k = pool.buckets[key & pool.bucket_mask]
+    while k != NONE and pool.blocks[k].key != key:
+        k = pool.blocks[k].chain
+    number = 0
+    while k != NONE:
+        number += 1
+        k = pool.blocks[k].copy
+    return number
+
+
+@njit(cache=True)
+def num_unknown(log, first, key):
+    """Return how many blocks more carry a key by the events from a place on."""
+    number = 0
+    for at in range(first, log.num_events):
+        event = log.events[at]
+        if event.kind == UPDATE:
+            continue
+        change = 1 if event.kind == STORED else -1
+        for k in range(event.first_key, event.first_key + event.key_count):
+            if log.keys[k] == key:
+                number += change
+    return number
+
+
+@njit(cache=True)
+def holds(pool, first, key):
+    """Whether a pool held a key before the events from a place of its log on."""
+    number = num_blocks(pool, key)
+    if first < pool.log.num_events:
+        number -= num_unknown(pool.log, first, key)
+    return number > 0
+
+
+@njit(cache=True)
+def depth_of(pool, first, path, guess):
+    """Count the first keys of a path that a pool held; a good guess costs two look-ups."""
+    low, high = 0, len(path)
+    guess = min(guess, high)
+    if guess > 0:
+        if holds(pool, first, path[guess - 1]):
+            low = guess
+        else:
+            high = guess - 1
+    if low == guess and low < high:
+        if holds(pool, first, path[low]):
+            low += 1
+        else:
+            high = low
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(pool, first, path[middle - 1]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@njit(cache=True)
+def forget_known(log, known):
+    """Take the first entries out of a log, when they are all or many; returns how many stay."""
+    if known == log.num_events:
+        log.num_events = log.num_keys = 0
+        return 0
+    if known < MANY_KNOWN:
+        return known
+    first_key = log.num_keys
+    for at in range(known, log.num_events):
+        if log.events[at].kind != UPDATE:
+            first_key = min(first_key, log.events[at].first_key)
+    for at in range(known, log.num_events):
+        event, to = log.events[at], log.events[at - known]
+        to.kind = event.kind
+        to.group = event.group
+        to.row = event.row
+        to.block_size = event.block_size
+        to.first = event.first
+        to.stop = event.stop
+        to.has_parent = event.has_parent
+        to.key = event.key
+        to.first_key = event.first_key - first_key
+        to.key_count = event.key_count
+        to.time = event.time
+    for k in range(first_key, log.num_keys):
+        log.keys[k - first_key] = log.keys[k]
+        log.places[k - first_key] = log.places[k]
+    log.num_events -= known
+    log.num_keys -= first_key
+    return 0
+
+
+@njit(cache=True)
+def learn(address, known, until):
+    """Move on to what is known of a replica by a time; returns its place in the log."""
+    log = _replica(address).kv.pool.log
+    if log.num_events == known:
+        return forget_known(log, known)
+    return forget_known(log, find_due(log, known, until)[0])
+
+
+@njit(cache=True)
+def match_live(addresses, known, until, path, guesses, matched):
+    """Count how many of the first keys of a path each replica held, as known by a time."""
+    for place in range(len(addresses)):
+        matched[place] = 0
+        if addresses[place] == 0:
+            continue
+        known[place] = learn(addresses[place], known[place], until)
+        pool = _replica(addresses[place]).kv.pool
+        matched[place] = depth_of(pool, known[place], path, guesses[place])
+        guesses[place] = matched[place]
+
+
+@njit(cache=True)
+def deepest(addresses, path, guesses):
+    """Return who holds most of a path now."""
+    best, most = 0, -1
+    for place in range(len(addresses)):
+        if addresses[place] == 0:
+            continue
+        pool = _replica(addresses[place]).kv.pool
+        depth = depth_of(pool, pool.log.num_events, path, guesses[place])
+        if depth > most:
+            best, most = place, depth
+    return best
+
+
+@njit(cache=True)
+def held_by(addresses, known, key, held):
+    """Note who held a key."""
+    for place in range(len(addresses)):
+        held[place] = False
+        if addresses[place] != 0:
+            held[place] = holds(_replica(addresses[place]).kv.pool, known[place], key)
