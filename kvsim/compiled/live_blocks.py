@@ -16,7 +16,7 @@ from kvsim.records.events import STORED, UPDATE
 from kvsim.records.record import NONE
 
 #: Entries of a log that are known, from which on it is worth moving the others to its beginning.
-MANY_KNOWN = 1 << 12
+MANY_KNOWN = 1 << 6
 
 
 @njit(cache=True)
