@@ -189,6 +189,28 @@ def test_metrics_are_those_of_the_last_step_that_has_ended(backend: str) -> None
     ]
 
 
+class Reading(Router):
+    """In turn; notes the first replica's metrics."""
+
+    scrape_interval = 0.5
+
+    def choose(self, request: IncomingRequest, replicas: Any) -> int:
+        LOG.append(tuple(replicas[0].scraped))
+        return request.request_id % len(replicas)
+
+
+def test_metrics_of_sglangs_replicas_are_the_same_in_both_engines() -> None:
+    logs = []
+    for backend in ("python", "compiled"):
+        trace = Trace.from_arrays([0.0, 0.2, 1.7, 2.7, 3.7], [32] * 5, [3, 3, 2, 2, 1])
+        LOG.clear()
+        own = {"scheduler": "sglang", "allocator": "radix", "max_model_len": 64}
+        serve(trace, router=f"{__name__}:Reading", backend=backend, **own)
+        logs.append(list(LOG))
+    assert logs[0] == logs[1]
+    assert max(num_running for _, _, num_running, _ in logs[0]) > 0
+
+
 def test_first_tokens_and_ends_are_told_in_order_of_time() -> None:
     trace = Trace.from_arrays([0.0, 0.0, 9.0], [32] * 3, [2, 3, 1])
     told = [row for row in watched(trace) if isinstance(row[0], str)]

@@ -116,7 +116,7 @@ OTHER_KINDS = frozenset(
 OF_SGLANG = frozenset(
     (
         *("abort", "arrival", "batch", "engine", "held", "keys", "kv", "links", "memory_map"),
-        *("price", "queue", "recorder", "usage", "work"),
+        *("price", "queue", "recorder", "told", "usage", "work"),
     )
 )
 

@@ -89,8 +89,7 @@ class Replica:
         self._memory: Memory = Flat() if compiled else Objects()
         self._on_end = on_end
         self._observer = observer
-        self._contents = contents
-        self._requests = requests
+        self._contents, self._requests = contents, requests
         self.setup = setup
         self.compiled = compiled
         self.state = self._lay_out()
@@ -342,10 +341,8 @@ class Replica:
         state.horizon, state.until_finish, state.num_ended = horizon, until_finish, 0
         num_told = 0
         for stop in self.stops():
-            if self._on_end is not None:
-                for _ in range(num_told, state.num_ended):
-                    self._on_end()
-                num_told = state.num_ended
+            self.tell_ends(state.num_ended - num_told)
+            num_told = state.num_ended
             if self._observer is not None and stop == records.SCHEDULED:
                 self._observer.scheduled(self)
             elif self._observer is not None and stop == records.COMPLETED:
@@ -451,18 +448,13 @@ class Replica:
         return self.outlet.take()
 
     def metrics(self) -> tuple[int, int, float]:
-        """Return what its metrics say: requests waiting and running, share of blocks in use.
-
-        As of the end of its last step: a step under way, and who came since, are not in them.
-        """
-        state = self.state
-        return state.told_waiting, state.told_running, state.told_usage
+        """Return what metrics say since its last step ended: waiting, running, use of blocks."""
+        return self.state.told_waiting, self.state.told_running, self.state.told_usage
 
     def load(self) -> tuple[int, int, float]:
         """Return who waits and runs now, and the share of blocks in use."""
-        state = self.state
         self._call(rules.LOAD_OF, 0)
-        return state.seen_waiting, state.num_running, state.seen_usage
+        return self.state.seen_waiting, self.state.num_running, self.state.seen_usage
 
     def first_tokens(self) -> dict[int, float]:
         """Return when each request that lives here got its first token, if it has one."""

@@ -48,15 +48,7 @@ from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
-from kvsim.rules.recorder import (
-    note_gap,
-    pass_time,
-    record_step,
-    tell_load,
-    tell_metrics,
-    write_row,
-    write_step,
-)
+from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
 from kvsim.rules.report import begin_update, drop_kept, end_update, see_copies, wake
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
@@ -64,6 +56,7 @@ from kvsim.rules.sglang.direct import operate
 from kvsim.rules.sglang.loop import has_work_sglang, pass_sglang, take_in_sglang
 from kvsim.rules.speculation import hand_back_drafts, take_back, verify
 from kvsim.rules.static import end_batch, retire_request, schedule_static
+from kvsim.rules.told import tell_load, tell_metrics
 from kvsim.rules.vllm import schedule_vllm
 from kvsim.rules.vllm_v0 import schedule_v0
 
@@ -120,8 +113,7 @@ def look_again(state: Replica) -> None:
 def begin_step(state: Replica, batch: Batch) -> None:
     """Begin an empty step."""
     batch.size = 0
-    state.num_admitted = 0
-    state.num_preempted = 0
+    state.num_admitted = state.num_preempted = 0
     state.swapped_bytes = 0
     state.steady = True
     state.tried = False

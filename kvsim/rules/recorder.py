@@ -19,22 +19,6 @@ if TYPE_CHECKING:
 MAX_MEMORY_SAMPLES = 4096
 
 
-def tell_load(state: Replica) -> None:
-    """Note what a replica has in hand now."""
-    state.seen_waiting = num_waiting(state)
-    state.seen_usage = kv_usage(state.kv)
-
-
-def tell_metrics(state: Replica) -> None:
-    """Note what the metrics say from now on: vLLM makes them behind each step's output.
-
-    So who arrives during a step is in no metric before the end of the next one.
-    """
-    state.told_waiting = num_waiting(state)
-    state.told_running = state.num_running
-    state.told_usage = kv_usage(state.kv)
-
-
 def num_waiting(state: Replica) -> int:
     """Requests that have arrived, are unfinished and not running."""
     return num_queued(state) + state.num_swapped

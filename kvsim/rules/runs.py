@@ -31,8 +31,9 @@ from kvsim.rules.lora import note_loras
 from kvsim.rules.paged import cache_blocks, past_the_end
 from kvsim.rules.pool import append_blocks
 from kvsim.rules.price import with_transfers, work_time
-from kvsim.rules.recorder import note_gap, pass_time, record_step, tell_metrics
+from kvsim.rules.recorder import note_gap, pass_time, record_step
 from kvsim.rules.tiered import count_transfers
+from kvsim.rules.told import tell_metrics
 from kvsim.rules.work import weigh
 
 if TYPE_CHECKING:
