@@ -189,8 +189,8 @@ def faster_row() -> Row:
 
 
 CAUSE = (
-    "a prefill server alone has just less work than it can do: from the fiftieth request on ours "
-    "falls behind, theirs catches up once; see the last row"
+    "a prefill server alone gets 13.9 s of our work in 12.5 s: from the fiftieth request on ours "
+    "falls behind, where theirs catches up once; see the last row"
 )
 
 
