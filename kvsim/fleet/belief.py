@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from kvsim.fleet.prefix_index import PrefixIndex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.event_index import KeyIndex
@@ -57,9 +61,14 @@ class Belief:
 
     def cached_tokens(self, request: IncomingRequest) -> list[int]:
         """Return how many of a prompt's first tokens each replica is taken to hold."""
+        found: list[int] = self.cached_array(request).tolist()
+        return found
+
+    def cached_array(self, request: IncomingRequest) -> NDArray[np.int64]:
+        """Return the same as an array."""
         path = self._facts.entry_path(request) if self._is_precise else self.keys(request)
-        matched = self.index.match(path, request.arrival_time)
-        return [number * self.entry_tokens for number in matched]
+        matched = np.array(self.index.match(path, request.arrival_time), np.int64)
+        return matched * self.entry_tokens
 
     def block_rates(self, request: IncomingRequest, cached_tokens: Sequence[int]) -> list[float]:
         """Return which share of a prompt's entries each replica is taken to hold."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.random import Generator
+    from numpy.typing import NDArray
 
     from kvsim.fleet.view import ReplicaView
 
@@ -18,10 +21,13 @@ def argmin(values: Sequence[float], among: Iterable[int] | None = None) -> int:
     return min(places, key=lambda place: (values[place], place))
 
 
-def uniform_argmin(values: Sequence[float], rng: Generator) -> int:
+def uniform_argmin(values: Sequence[float] | NDArray[np.float64], rng: Generator) -> int:
     """Return the place of the smallest value; of several, each is as likely."""
-    smallest = min(values)
-    equal = [place for place, value in enumerate(values) if value == smallest]
+    if isinstance(values, np.ndarray):
+        equal: list[int] = np.flatnonzero(values == values.min()).tolist()
+    else:
+        smallest = min(values)
+        equal = [place for place, value in enumerate(values) if value == smallest]
     return equal[0] if len(equal) == 1 else equal[int(rng.integers(len(equal)))]
 
 

@@ -95,7 +95,8 @@ class Drive:
         """Bring all replicas to a time; False if something new in the world comes before."""
         if not self._coupled:
             for place in self._rack.bring(target):
-                self._tell_ended(self._members[place])
+                if self._members[place].is_followed:
+                    self._tell_ended(self._members[place])
             return self._world.peek() >= target
         waits: set[int] = set()  # who can only start a step at the target itself
         while True:

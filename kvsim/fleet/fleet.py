@@ -129,6 +129,9 @@ class Fleet:
             self._deal_out()
             return
         self._world.process(clients.process())
+        if not self._coupled and self._main.lifecycle is None:
+            for member in self._main.members:
+                member.is_followed = False
         for pool in self.pools:
             if pool.scaling is not None:
                 self._world.process(pool.scaling.process())

@@ -47,7 +47,8 @@ class Member:
     is_first : it was there when the run began
     drain_time : since when it gets no new work
     last_end_time : when its last request ended
-    rows : requests it has in hand, in order of their coming
+    is_followed : somebody wants to know when its requests end, and what it has in hand
+    rows : requests it has in hand, in order of their coming, if it is followed
     """
 
     number: int
@@ -61,11 +62,13 @@ class Member:
     is_first: bool = False
     drain_time: float = -math.inf
     last_end_time: float = -math.inf
+    is_followed: bool = True
     rows: dict[int, None] = field(default_factory=dict)
 
     def submit(self, request_id: int, time: float) -> None:
         """Hand over a request. Mutates."""
-        self.rows[request_id] = None
+        if self.is_followed:
+            self.rows[request_id] = None
         if self.life is Life.FAILED:
             return
         self.replica.submit(np.array([request_id]), np.array([time]))

@@ -20,6 +20,8 @@ from kvsim.fleet.router import ROUTERS, Router
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.view import ReplicaView
@@ -110,7 +112,7 @@ class Dynamo(Router):
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         # At dozens of replicas a loop over them would be most of a decision.
-        cached = np.array(self._belief.cached_tokens(request))
+        cached = self._belief.cached_array(request)
         prefilling, decode = self._num_prefilling, self._num_blocks
         size, prompt, credit = self._belief.entry_tokens, request.num_prompt_tokens, self._credit
         if len(replicas) < len(cached):
@@ -122,16 +124,16 @@ class Dynamo(Router):
         blocks = np.maximum(0.0, prefilling + prompt - credit * cached) / size
         if self._active_weight:
             decode = decode + self._active_weight * np.array(queues(replicas))
-        costs: list[float] = (self._prefill_weight * blocks + decode).tolist()
-        choice = self._pick(costs)
+        choice = self._pick(self._prefill_weight * blocks + decode)
         self._note(request, replicas[choice].index, int(cached[choice]))
         return choice
 
-    def _pick(self, costs: Sequence[float]) -> int:
+    def _pick(self, costs: NDArray[np.float64]) -> int:
         rng = self.facts.rng
         if not self._temperature:
             return uniform_argmin(costs, rng)
-        return int(rng.choice(len(costs), p=softmax_weights(costs, self._temperature)))
+        weights = softmax_weights(costs.tolist(), self._temperature)
+        return int(rng.choice(len(costs), p=weights))
 
     def _note(self, request: IncomingRequest, choice: int, cached: int) -> None:
         """Remember the blocks of a request until it ends, and its prefill until it is done."""
