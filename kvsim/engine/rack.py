@@ -56,7 +56,7 @@ class Rack:
                 before = self.times[place]
                 self._told[place] += replica.advance(target)
                 self.times[place] = replica.next_after_advance
-        found: list[int] = np.flatnonzero(self._ended + self._told).tolist()
+        found: list[int] = (self._ended + self._told).nonzero()[0].tolist()
         for place in found:
             self._replicas[place].tell_ends(int(self._ended[place]))
         return found

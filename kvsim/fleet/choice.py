@@ -24,7 +24,7 @@ def argmin(values: Sequence[float], among: Iterable[int] | None = None) -> int:
 def uniform_argmin(values: Sequence[float] | NDArray[np.float64], rng: Generator) -> int:
     """Return the place of the smallest value; of several, each is as likely."""
     if isinstance(values, np.ndarray):
-        equal: list[int] = np.flatnonzero(values == values.min()).tolist()
+        equal: list[int] = (values == values.min()).nonzero()[0].tolist()
     else:
         smallest = min(values)
         equal = [place for place, value in enumerate(values) if value == smallest]
