@@ -50,6 +50,7 @@ def test_runs_are_steps(
 
     def noted(state: Any, most_steps: int) -> int:
         steps = run_of_steps(state, most_steps)
+        assert steps == 0 or state.clock <= state.horizon
         if state.horizon < float("inf") and state.kv.pool.has_events:
             runs.append(steps)
         return steps
