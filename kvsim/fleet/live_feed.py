@@ -138,6 +138,8 @@ class LiveFeed(EventFeed):
             replica.outlet.widen()
 
     def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+        if self._shown[place].address:
+            self._shown[place].outlet.on_full = None  # nobody looks at it any more
         super().replace(place, replica)
         self._follow(place, replica)
 
