@@ -306,7 +306,7 @@ MUTANTS = [
     Mutant("4 get from the front", POOL, "        k = pool.unhashed[pool.num_unhashed]\n", "        k = pool.unhashed[0]\n        pool.unhashed[0] = pool.unhashed[pool.num_unhashed]\n"),
     Mutant("4 uncached freed to the front", POOL, "            pool.unhashed[pool.num_unhashed] = k\n", "            for other in range(pool.num_unhashed, 0, -1):\n                pool.unhashed[other] = pool.unhashed[other - 1]\n            pool.unhashed[0] = k\n"),
     Mutant("4 uncached keep list order", POOL, "    for place in range(first, stop):\n", "    for place in range(stop - 1, first - 1, -1):\n"),
-    Mutant("4 cached freed to the back", EVICTION, "        append(pool.cached, pool.blocks, k)\n", "        from kvsim.rules.links import push_front\n\n        push_front(pool.cached, pool.blocks, k)\n"),
+    Mutant("4 cached freed to the back", EVICTION, "        append(pool.cached, pool.places, k)\n", "        from kvsim.rules.links import push_front\n\n        push_front(pool.cached, pool.places, k)\n"),
     Mutant("4 LRU, not MRU", EVICTION, "k = pool.cached.head", "k = pool.cached.tail"),
     Mutant("4 lazy eviction", POOL, "gone = forget(pool, k)", "gone = False"),
     Mutant("4 freed last to first", PAGED, "        free_blocks(kv.pool, group, table, table.num_null, table.length)\n", "        for at in range((table.length - table.num_null) // 2):\n            a, b = table.num_null + at, table.length - 1 - at\n            table.blocks[a], table.blocks[b] = table.blocks[b], table.blocks[a]\n        free_blocks(kv.pool, group, table, table.num_null, table.length)\n"),

@@ -64,7 +64,7 @@ class Consumer:
             while card != NONE:
                 assert pool.blocks[block].hashed
                 there[pool.blocks[card].group, pool.blocks[card].key] += 1
-                card = pool.blocks[card].next
+                card = pool.places[card].next
         assert +self.keys == there
 
 

@@ -16,11 +16,11 @@ from numba.extending import overload, register_jitable
 
 from kvsim import records, rules
 from kvsim.compiled.linking import linked_at
-from kvsim.compiled.types import CHECKED, Ref, Rows, record_at, register_properties
+from kvsim.compiled.types import CHECKED, Ref, Rows, prefetch, record_at, register_properties
 from kvsim.compiled.variants import has_rule, variant_of
 from kvsim.records.engine import Replica
 from kvsim.records.record import Record
-from kvsim.rules import engine, keys, python
+from kvsim.rules import engine, fetching, keys, python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,8 @@ SMALL = frozenset(
     for line in (
         "append remove push_front cdiv num_skipped past_the_end num_missing num_slots set_quiet",
         "need_to_grow last_unnamed_end has_groups count_keys sees_windows",
-        "find touch take_block append_blocks insert_victim remove_victim evict note_cached",
+        "find touch ask_for_key ask_for_bucket ask_for_entry take_block",
+        "later_victim append_blocks insert_victim remove_victim evict note_cached",
         "note_hit forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time",
         "prefill_time price work_time weigh weigh_attention step_time kv_usage measure",
         "measure_paged pass_time note_gap record_step is_refused is_trying find_all piece_of",
@@ -66,7 +67,7 @@ OF_RUNS = frozenset(
 INNER = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 
 #: Rules with a second text below.
-UNSIGNED = (keys.fold, keys.mix, keys.draw_parent)
+OWN = (keys.fold, keys.mix, keys.draw_parent, fetching.ask)
 
 
 def all_records() -> list[type[Record]]:
@@ -88,7 +89,7 @@ def register_rules() -> None:
     register_properties(all_records())
     for module in walk_packages(rules.__path__, rules.__name__ + "."):
         for name, rule in inspect.getmembers(import_module(module.name), inspect.isfunction):
-            if rule.__module__ != module.name or rule in UNSIGNED:
+            if rule.__module__ != module.name or rule in OWN:
                 continue
             if module.name == python.__name__:
                 _register_absent(rule)
@@ -154,6 +155,14 @@ def _fold(key, value):
 @overload(keys.mix)
 def _mix(key, value):
     return lambda key, value: np.int64(_fold(np.uint64(key), value) >> np.uint64(1))
+
+
+@overload(fetching.ask, inline="always")
+def _ask(rows, place):
+    def ask(rows, place):
+        prefetch(rows, place)
+
+    return ask
 
 
 @overload(keys.draw_parent)

@@ -173,6 +173,22 @@ def _setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
+@intrinsic
+def prefetch(typing_context: Any, rows: Any, place: Any) -> Any:
+    """Ask for an item of a list, wherever its place may be."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if not CHECKED:
+            flags = [ir.Constant(ir.IntType(32), flag) for flag in (0, 3, 1)]  # read, keep, data
+            kind = ir.FunctionType(ir.VoidType(), [BYTES, *(flag.type for flag in flags)])
+            name = "llvm.prefetch.p0i8"
+            call = cgutils.get_or_insert_function(builder.module, kind, name)
+            builder.call(call, [_item(context, builder, rows, *args), *flags])
+        return context.get_dummy_value()
+
+    return types.none(rows, types.int64), generate
+
+
 @lower_builtin(operator.is_, Ref, Ref)
 def _is(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # by default False, always
     return builder.icmp_unsigned("==", *args)

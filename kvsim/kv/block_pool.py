@@ -14,6 +14,7 @@ from kvsim.records.kv import KV
 from kvsim.records.memory import Objects, column, head
 from kvsim.records.paged import NULL_BLOCK, Block, BlockTable, KVGroup
 from kvsim.records.paged import BlockPool as Pool
+from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
 from kvsim.rules import pool as rules
 
@@ -44,10 +45,11 @@ def lay_out_pool(
     buckets = 1 << (2 * blocks * num_groups - 1).bit_length()
     pool.num_usable = pool.num_unhashed = blocks - 1
     pool.blocks = memory.records(Block, blocks + num_cards)
+    pool.places = memory.records(Neighbours, blocks + num_cards)
     if num_cards > 0:
         pool.num_cards, pool.free_card = num_cards, blocks
         for card in range(blocks, blocks + num_cards - 1):
-            pool.blocks[card].next = card + 1
+            pool.places[card].next = card + 1
         pool.first_cards = memory.ints(blocks, NONE)
         pool.card_owners = memory.ints(num_cards)
     pool.unhashed = memory.list_of(range(blocks - 1, 0, -1) if blocks > 1 else [0])
@@ -219,10 +221,10 @@ class BlockPool:
                 found += 1
                 if not hashed[owner] or pool.card_owners[k - pool.num_usable - 1] != owner:
                     raise RuntimeError(f"block {owner} has keys beside none, or another one's")
-                k = pool.blocks[k].next
+                k = pool.places[k].next
         k = pool.free_card
         while k != NONE:
             found += 1
-            k = pool.blocks[k].next
+            k = pool.places[k].next
         if found != pool.num_cards:
             raise RuntimeError(f"{pool.num_cards} records for further keys, {found} found")

@@ -12,6 +12,7 @@ from kvsim.records.eviction import PYTHON_POLICY, Eviction, Note, Ranking
 from kvsim.records.eviction import Ranked as RankedEntry
 from kvsim.records.memory import Objects, Room, copied
 from kvsim.records.paged import Block, BlockPool
+from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
 from kvsim.registry import Registry, overridden, parse_spec
 from kvsim.rules import eviction as rules
@@ -157,7 +158,7 @@ def victims(pool: BlockPool) -> Iterator[int]:
         k = pool.cached.head
         while k != NONE:
             yield k
-            k = pool.blocks[k].next
+            k = pool.places[k].next
     else:
         twin = copied(pool)
         for _ in range(twin.num_cached):
@@ -184,6 +185,7 @@ class RulePolicy(EvictionPolicy):
     def __init__(self) -> None:
         self.pool = BlockPool()
         self.pool.blocks = Room(Block)  # type: ignore[assignment]
+        self.pool.places = Room(Neighbours)  # type: ignore[assignment]
         lay_out_policy(self, self.pool, Objects())
         self.pool.policy = self.rules_of
 

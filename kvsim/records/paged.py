@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Annotated
 
 from kvsim.records.contents import Contents, HostTier
 from kvsim.records.encoder import Item
 from kvsim.records.events import EventLog
 from kvsim.records.eviction import LRU, Note, Ranking
-from kvsim.records.queue import Queue
-from kvsim.records.record import NONE, Record
+from kvsim.records.queue import Neighbours, Queue
+from kvsim.records.record import NONE, Record, Short, Tiny
 
 NULL_BLOCK = 0  # a placeholder that is never handed out
 
@@ -32,16 +33,14 @@ FULL, SLIDING, CHUNKED, RSWA, RING, MAMBA, MAMBA_ALIGN = (int(kind) for kind in 
 
 @dataclass(slots=True)
 class Block(Record):
-    """One block of the pool. ``next`` and ``previous`` are the eviction policy's."""
+    """One block of the pool, small: pools are read in no order, and wait for memory."""
 
-    ref_cnt: int = 0
-    next: int = NONE
-    previous: int = NONE
-    hashed: bool = False
+    ref_cnt: Short = 0
+    chain: Short = NONE  # next content in the bucket
+    copy: Short = NONE  # next block of this content
+    hashed: Annotated[bool, 8] = False
+    group: Tiny = 0
     key: int = 0
-    group: int = 0
-    chain: int = NONE  # next content in the bucket
-    copy: int = NONE  # next block of this content
 
 
 @dataclass(slots=True)
@@ -49,6 +48,7 @@ class BlockPool(Record):
     """Blocks with reference counts, a free queue, and a hash map from content to blocks."""
 
     blocks: list[Block] = field(default_factory=list)
+    places: list[Neighbours] = field(default_factory=list)  # in ``cached``, by block; of cards
     num_usable: int = 0
     unhashed: list[int] = field(default_factory=list)  # a stack: the next one out is last
     num_unhashed: int = 0

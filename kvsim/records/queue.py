@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvsim.records.record import NONE, Record
+from kvsim.records.record import NONE, Record, Short
 
 
 @dataclass(slots=True)
@@ -20,5 +20,5 @@ class Queue(Record):
 class Neighbours(Record):
     """Where a record stands in a list beside the one that is threaded through it."""
 
-    next: int = NONE
-    previous: int = NONE
+    next: Short = NONE
+    previous: Short = NONE

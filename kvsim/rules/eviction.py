@@ -38,7 +38,7 @@ def insert_victim(pool: BlockPool, k: int) -> None:
     """Take in a block whose last reference has gone."""
     pool.num_cached += 1
     if pool.policy == LRU:
-        append(pool.cached, pool.blocks, k)
+        append(pool.cached, pool.places, k)
     elif pool.policy == LFU:
         insert_lfu(pool, k)
     elif pool.policy == SIEVE:
@@ -53,7 +53,7 @@ def remove_victim(pool: BlockPool, k: int) -> None:
     """Let go of a block that a prefix hit references again."""
     pool.num_cached -= 1
     if pool.policy == LRU:
-        remove(pool.cached, pool.blocks, k)
+        remove(pool.cached, pool.places, k)
     elif pool.policy == PYTHON_POLICY:
         python_remove(pool, k)
 
@@ -63,7 +63,7 @@ def evict(pool: BlockPool) -> int:
     pool.num_cached -= 1
     if pool.policy == LRU:
         k = pool.cached.head
-        remove(pool.cached, pool.blocks, k)
+        remove(pool.cached, pool.places, k)
         return k
     return evict_ranked(pool)
 

@@ -25,7 +25,7 @@ def cached_sieve(pool: BlockPool, k: int) -> None:
     """Queue a block in use that has got its key."""
     pool.notes[k].num_hits = 0
     give_rank(pool, k)
-    append(pool.cached, pool.blocks, k)
+    append(pool.cached, pool.places, k)
 
 
 def hit_sieve(pool: BlockPool, k: int) -> None:
@@ -63,5 +63,5 @@ def evict_sieve(pool: BlockPool) -> int:
         insert_ranked(pool, k)
     if pool.cached.tail == k:
         turn(pool)
-    remove(pool.cached, pool.blocks, k)
+    remove(pool.cached, pool.places, k)
     return k

@@ -11,6 +11,7 @@ from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING, RS
 from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
 from kvsim.rules.events import note_key, note_partial, note_stored
 from kvsim.rules.eviction import note_arrival
+from kvsim.rules.fetching import ask_for_key
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.mamba import (
     admit_states,
@@ -283,7 +284,9 @@ def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, 
         if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:
             continue
         if all_places or worth_caching(kv, group, request, place):
-            key = holding.keys[(place + 1) * group.keys_per_block - 1]
+            at = (place + 1) * group.keys_per_block - 1
+            ask_for_key(kv.pool, holding.keys, at, stop * group.keys_per_block - 1, g)
+            key = holding.keys[at]
             cache(kv.pool, table.blocks[place], key)
             if group.kind == MAMBA_ALIGN:
                 kv.states.named_in[table.blocks[place]] = kv.states.step

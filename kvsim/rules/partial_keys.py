@@ -29,11 +29,11 @@ def add_card(pool: BlockPool, owner: int, key: int) -> bool:
     while k != NONE:
         if pool.blocks[k].key == key:
             return False
-        k = pool.blocks[k].next
+        k = pool.places[k].next
     k = pool.free_card
     card = pool.blocks[k]
-    pool.free_card = card.next
-    card.next = pool.first_cards[owner]
+    pool.free_card = pool.places[k].next
+    pool.places[k].next = pool.first_cards[owner]
     pool.first_cards[owner] = k
     pool.card_owners[k - pool.num_usable - 1] = owner
     card.key = key

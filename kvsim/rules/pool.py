@@ -17,6 +17,7 @@ from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.events import note_removed
 from kvsim.rules.eviction import evict, insert_victim, note_cached, note_hit, remove_victim
+from kvsim.rules.fetching import AHEAD, ask_for_bucket, ask_for_entry, later_victim
 from kvsim.rules.host_tier import store
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ def drop_cards(pool: BlockPool, owner: int) -> None:
         if pool.has_events:
             note_removed(pool, k)
         unlink(pool, k)
-        following = pool.blocks[k].next
-        pool.blocks[k].next = pool.free_card
+        following = pool.places[k].next
+        pool.places[k].next = pool.free_card
         pool.free_card = k
         k = following
     pool.first_cards[owner] = NONE
@@ -133,7 +134,12 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
 
 def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks: int) -> None:
     """Hand out free blocks to the end of a table; the caller has checked that there are enough."""
+    near = later_victim(pool, pool.cached.head, min(num_blocks - 1, AHEAD))
+    far = later_victim(pool, near, min(num_blocks - 1, AHEAD))
     for place in range(table.length, table.length + num_blocks):
+        if num_blocks > 1:
+            ask_for_bucket(pool, near)
+            near, far = later_victim(pool, near, 1), later_victim(pool, far, 1)
         table.blocks[place] = take_block(pool, group)
     table.length += num_blocks
     group.num_used += num_blocks
@@ -169,6 +175,7 @@ def drop_references(
 ) -> None:
     """Drop a reference of the entries of a table, last to first; those with content are queued."""
     for place in range(stop - 1, first - 1, -1):
+        ask_for_entry(pool, table, place - AHEAD)
         k = table.blocks[place]
         if k == NULL_BLOCK:
             continue

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, SLIDING
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, num_skipped
+from kvsim.rules.fetching import ask_for_key
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.partial_keys import owner_of
 from kvsim.rules.pool import find
@@ -33,6 +34,7 @@ def find_all(kv: KV, holding: Holding, spec: LookupSpec, place: int) -> bool:
 def find_part(kv: KV, holding: Holding, spec: LookupSpec, place: int, units: int) -> bool:
     """Do as :func:`find_all` for the content up to so many hash units, which may end inside."""
     key = holding.keys[units - 1]
+    ask_for_key(kv.pool, holding.keys, units - 1, holding.num_keys - 1, spec.groups[0])
     for k in range(spec.num_groups):
         block = find(kv.pool, key, spec.groups[k])
         if block == NONE:
