@@ -20,6 +20,7 @@ ENTRY = "kvsim.compiled.entry"
 TABLES = "kvsim.compiled.key_table"
 RACK = "kvsim.compiled.rack"
 LIVE = "kvsim.compiled.live_blocks"
+DESK = "kvsim.compiled.desk"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -96,6 +97,13 @@ def load_live() -> ModuleType:
     """Import the compiled look-ups in replicas' pools with their own cache."""
     load_tables()
     return sys.modules.get(LIVE) or _load(LIVE, cache_folder())
+
+
+def load_desk() -> ModuleType:
+    """Import the compiled decisions of a router with their own cache."""
+    load_rack()
+    load_live()
+    return sys.modules.get(DESK) or _load(DESK, cache_folder())
 
 
 def _load(name: str, folder: Path) -> ModuleType:

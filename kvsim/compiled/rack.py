@@ -80,17 +80,38 @@ def collect_news(addresses, seen, table, waits, tokens, lines, counts):
     news = np.empty(most), np.empty((most, 3), np.int64)
     number = 0
     for place in range(len(addresses)):
-        if addresses[place] == 0 or counts[place, 0] == 0:
-            continue
-        state = _replica(addresses[place])
-        if state.clock == seen[place]:
-            continue
-        seen[place] = state.clock
-        if state.num_outstanding < counts[place, 0]:
-            number = take_ends(place, state.clock, table, waits, lines, counts, news, number)
-        if counts[place, 1] > 0 and see_tokens(state, place, waits, tokens):
-            number = take_tokens(place, waits, tokens, lines, counts, news, number)
+        if addresses[place] != 0 and counts[place, 0] > 0:
+            state = _replica(addresses[place])
+            number = look_at(state, place, seen, table, waits, tokens, lines, counts, news, number)
     return news[0][:number], news[1][:number]
+
+
+@njit(cache=True)
+def look_at(state, place, seen, table, waits, tokens, lines, counts, news, number):
+    """Write down what is new of those who live at a place; returns how many lines there are."""
+    if state.clock == seen[place]:
+        return number
+    seen[place] = state.clock
+    if state.num_outstanding < counts[place, 0]:
+        number = take_ends(place, state.clock, table, waits, lines, counts, news, number)
+    if counts[place, 1] > 0 and see_tokens(state, place, waits, tokens):
+        number = take_tokens(place, waits, tokens, lines, counts, news, number)
+    return number
+
+
+@njit(cache=True)
+def send(request_id, place, waits, lines, counts):
+    """Put a request behind those who live at a place; it waits for its first token."""
+    firsts, lasts, afters = lines
+    waits[request_id] = place
+    last = lasts[place]
+    if last < 0:
+        firsts[place] = request_id
+    else:
+        afters[last] = request_id
+    lasts[place], afters[request_id] = request_id, -1
+    counts[place, 0] += 1
+    counts[place, 1] += 1
 
 
 @njit(cache=True)

@@ -12,6 +12,9 @@ from kvsim.rules.engine import ADVANCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
+
+    from numpy.typing import NDArray
 
     from kvsim.engine.replica import Replica
 
@@ -51,29 +54,47 @@ class Rack:
         """Bring all to a time; returns the places where requests have ended. Mutates."""
         self._ended[:] = self._told[:] = 0
         for place in self._left_to_host(target):
-            before, replica = -math.inf, self._replicas[place]
-            while before < self.times[place] <= target and self.times[place] < math.inf:
-                before = self.times[place]
-                self._told[place] += replica.advance(target)
-                self.times[place] = replica.next_after_advance
+            self._told[place] += self.bring_one(place, target)
         found: list[int] = (self._ended + self._told).nonzero()[0].tolist()
         for place in found:
             self._replicas[place].tell_ends(int(self._ended[place]))
         return found
 
-    def _left_to_host(self, target: float) -> Iterator[int]:
-        """Bring those on that need no host, and say each time who does."""
+    def bring_one(self, place: int, target: float) -> int:
+        """Bring a replica to a time; returns how many requests have ended, of whom it has told."""
+        before, replica, number = -math.inf, self._replicas[place], 0
+        while before < self.times[place] <= target and self.times[place] < math.inf:
+            before = self.times[place]
+            number += replica.advance(target)
+            self.times[place] = replica.next_after_advance
+        return number
+
+    def tell_ended(self) -> None:
+        """Tell who counts them of the requests that have ended in compiled code. Mutates."""
+        for place in self._ended.nonzero()[0].tolist():
+            self._replicas[place].tell_ends(int(self._ended[place]))
+        self._ended[:] = 0
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """Return of all entries, 0 where the host must run them, addresses, times, ended requests.
+
+        Who changes the last two does what :meth:`bring` does.
+        """
         if not self._is_looked_up:
             self._entries = np.array([one.entry_address for one in self._replicas], np.int64)
             self._addresses = np.array([one.address for one in self._replicas], np.int64)
             self._is_looked_up = True
+        return self._entries, self._addresses, self.times, self._ended
+
+    def _left_to_host(self, target: float) -> Iterator[int]:
+        """Bring those on that need no host, and say each time who does."""
+        columns = self.columns()
         if not self._entries.any():
             yield from range(len(self._replicas))
             return
         from kvsim.compiled.cache import load_rack
 
         advance_due, place = load_rack().advance_due, 0
-        columns = self._entries, self._addresses, self.times, self._ended
         while place >= 0:
             place = advance_due(*columns, place, target, ADVANCE, STEPS_PER_CALL)
             if place >= 0:

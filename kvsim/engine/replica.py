@@ -205,6 +205,11 @@ class Replica:
         self._submissions.add(request_ids, arrival_times)
         self.state.num_outstanding += len(request_ids)
 
+    @property
+    def room(self) -> int:
+        """Places in its list of submissions, for compiled callers; 0 if the host must submit."""
+        return self._submissions.room
+
     def abort(self, request_id: int) -> bool:
         """End a request that has arrived where it stands; False if it is not here any more.
 

@@ -51,6 +51,11 @@ class Submissions:
         self._entries[stop : stop + count] = self._tokenised(request_ids, arrival_times)
         trace.num_arrivals = stop + count
 
+    @property
+    def room(self) -> int:
+        """Places in the list; 0 if who writes into it must ask when prompts are tokenised."""
+        return 0 if self._per_token else len(self._ids)
+
     def remove(self, request_id: int) -> bool:
         """Take out a request that was not seen yet; False if it is not here. Mutates."""
         trace, stop = self._trace, self._trace.num_arrivals

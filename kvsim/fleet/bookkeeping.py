@@ -54,6 +54,18 @@ class Decisions:
         if router.predicted_tokens is not None:
             self.predicted[request_id] = router.predicted_tokens
 
+    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """Return predicted and best tokens by request, and which decisions are compared: 0, none.
+
+        Who writes them calls :meth:`note_all` afterwards.
+        """
+        return self.predicted, self.best, self._stride if self._compares else 0
+
+    def note_all(self, rows: NDArray[np.int64], router: Router) -> None:
+        """Note that a router has decided for some requests, all by one rule. Mutates."""
+        self.num_noted += len(rows)
+        self._branches[rows] = self._names.setdefault(router.branch, len(self._names))
+
     def branches(self, rows: NDArray[np.bool_]) -> Counter[str]:
         """Count the branches by which some requests were routed."""
         counts = np.bincount(self._branches[rows & (self._branches >= 0)])

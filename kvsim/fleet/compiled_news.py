@@ -28,7 +28,7 @@ class CompiledNews:
     """
 
     def __init__(self, replicas: Sequence[Replica], table: NDArray[Any]) -> None:
-        self._collect = load_rack().collect_news
+        self._collect, self._send = load_rack().collect_news, load_rack().send
         names = ("finish_reason", "first_token_time", "finish_time")
         self._table = tuple(table[name] for name in names)
         number, places = len(table), len(replicas)
@@ -53,16 +53,11 @@ class CompiledNews:
         self._counts[place] = 0
 
     def send(self, request_id: int, place: int) -> None:  # noqa: D102
-        self._waits[request_id] = place
         if not self._addresses[place]:  # a request is on one list only, and this one is never read
+            self._waits[request_id] = place
             return
-        last = self._lasts[place]
-        if last < 0:
-            self._firsts[place] = request_id
-        else:
-            self._afters[last] = request_id
-        self._lasts[place], self._afters[request_id] = request_id, -1
-        self._counts[place] += 1
+        lines = self._firsts, self._lasts, self._afters
+        self._send(request_id, place, self._waits, lines, self._counts)
 
     def withdraw(self, request_id: int, place: int) -> bool:  # noqa: D102
         waited = bool(self._waits[request_id] == place)
@@ -87,6 +82,11 @@ class CompiledNews:
         self.send(request_id, target)
         self._waits[request_id] = -1
         self._counts[target, 1] -= 1
+
+    def columns(self) -> tuple[Any, ...]:
+        """Return what :func:`kvsim.compiled.rack.look_at` reads and writes."""
+        lines = self._firsts, self._lasts, self._afters
+        return self._seen, self._table, self._waits, self._tokens, lines, self._counts
 
     def collect(self) -> list[Line]:  # noqa: D102
         lines = self._firsts, self._lasts, self._afters

@@ -44,6 +44,10 @@ class Drive:
     world : SimPy's
     watcher : is told what replicas do
     coupled : what one replica does may reach another one
+
+    Attributes
+    ----------
+    rack : in which the replicas stand
     """
 
     def __init__(self, world: World, watcher: Watcher, *, coupled: bool) -> None:
@@ -51,22 +55,22 @@ class Drive:
         self._watcher = watcher
         self._coupled = coupled
         self._members: list[Member] = []
-        self._rack = Rack()
+        self.rack = Rack()
 
     def add(self, member: Member) -> None:
         """Take a replica in. Mutates."""
         self._members.append(member)
-        self._rack.add(member.replica)
+        self.rack.add(member.replica)
 
     def remove(self, member: Member) -> None:
         """Let a replica go. Mutates."""
         place = self._members.index(member)
         del self._members[place]
-        self._rack.remove(place)
+        self.rack.remove(place)
 
     def touch(self, member: Member) -> None:
         """Learn that something has reached a replica. Mutates."""
-        self._rack.touch(self._members.index(member))
+        self.rack.touch(self._members.index(member))
 
     def process(self) -> Process:
         """Run until nothing happens any more."""
@@ -80,7 +84,7 @@ class Drive:
         """Bring all replicas to the world's next event; returns its time."""
         while True:
             limit = self._world.peek()
-            if limit == math.inf and self._rack.times.min(initial=math.inf) == math.inf:
+            if limit == math.inf and self.rack.times.min(initial=math.inf) == math.inf:
                 return math.inf
             look = self._watcher.next_look(self._world.now, limit)
             target = min(limit, look)
@@ -94,7 +98,7 @@ class Drive:
     def _reach(self, target: float) -> bool:
         """Bring all replicas to a time; False if something new in the world comes before."""
         if not self._coupled:
-            for place in self._rack.bring(target):
+            for place in self.rack.bring(target):
                 if self._members[place].is_followed:
                     self._tell_ended(self._members[place])
             return self._world.peek() >= target
@@ -105,7 +109,7 @@ class Drive:
                 return True
             horizon = min(target, max(second, math.nextafter(first, math.inf)))
             self._advance(place, horizon)
-            if self._rack.times[place] == first and first >= horizon:
+            if self.rack.times[place] == first and first >= horizon:
                 waits.add(place)
             if self._world.peek() < target:
                 return False
@@ -113,7 +117,7 @@ class Drive:
     def _earliest(self, waits: set[int]) -> tuple[int, float, float]:
         """Return who is next, when, and when the one after him is."""
         place, first, second = -1, math.inf, math.inf
-        for k, time in enumerate(self._rack.times.tolist()):
+        for k, time in enumerate(self.rack.times.tolist()):
             if time < first and k not in waits:
                 place, first, second = k, time, first
             elif time < second:
@@ -124,7 +128,7 @@ class Drive:
         member = self._members[place]
         replica = member.replica
         num_ended = replica.advance(horizon, until_finish=True)
-        self._rack.times[place] = replica.next_after_advance
+        self.rack.times[place] = replica.next_after_advance
         if num_ended:
             self._tell_ended(member)
         for row, num_tokens, time in replica.take_begun():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsim.fleet.desk import can_decide, decide
 from kvsim.fleet.disaggregation import placed
 from kvsim.fleet.drive import Drive
 from kvsim.fleet.handoffs import Handoffs
@@ -128,10 +129,13 @@ class Fleet:
             clients.send_all()
             self._deal_out()
             return
-        self._world.process(clients.process())
         if not self._coupled and self._main.lifecycle is None:
             for member in self._main.members:
                 member.is_followed = False
+            if self._decide_together():
+                clients.send_all()
+        if not clients.all_sent:
+            self._world.process(clients.process())
         for pool in self.pools:
             if pool.scaling is not None:
                 self._world.process(pool.scaling.process())
@@ -139,6 +143,15 @@ class Fleet:
             self._world.process(self.moves.process())
         self._world.process(self.drive.process())
         self._world.run()
+
+    def _decide_together(self) -> bool:
+        """Let the requests be decided on in one loop, if there is one for their router. Mutates."""
+        gateways, replicas = self._main_gateways, [one.replica for one in self._main.members]
+        if not can_decide(gateways, replicas, self._trace):
+            return False
+        rows = np.flatnonzero(self._admissible)
+        decide(gateways, replicas, self.drive.rack, rows, self._planned[rows])
+        return True
 
     def _deal_out(self) -> None:
         """Serve requests that nothing outside a replica can reach, without an event per request."""

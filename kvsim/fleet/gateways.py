@@ -145,6 +145,21 @@ class Gateways:
         """Places for replicas."""
         return len(self._replicas)
 
+    @property
+    def num_requests(self) -> int:
+        """Requests of the run."""
+        return len(self._trace)
+
+    def alone(self) -> tuple[Any, Any, Any]:
+        """Return the only router, what it reads events by, and its news; None for what is not."""
+        router = self._routers[0] if self._choosing and len(self._routers) == 1 else None
+        feed = next(iter(self._feeds.values()), None)
+        return router, feed, None if self._ledger is None else self._ledger.news
+
+    def prompts(self) -> tuple[NDArray[Any], ...]:
+        """Return what prompts consist of, as :class:`PromptKeys` says."""
+        return self._prompt_keys.columns()
+
     # -- choices -----------------------------------------------------------------------------------
 
     def choose(self, request_id: int, now: float) -> int:

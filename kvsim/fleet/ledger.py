@@ -50,6 +50,11 @@ class Ledger:
         self._sent: dict[int, Sent] = {}
         self._moved: dict[int, int] = {}  # to which place, unknown to routers
 
+    @property
+    def news(self) -> News:
+        """What tells of first tokens and ends."""
+        return self._news
+
     def replace(self, place: int, replica: Replica) -> None:
         """Follow another replica; what the one before had in hand is nobody's now. Mutates."""
         for row in [row for row, sent in self._sent.items() if sent.place == place]:

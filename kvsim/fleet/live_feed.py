@@ -43,7 +43,7 @@ class LiveIndex:
     def __init__(self, replicas: Sequence[Any]) -> None:
         self._live = load_live()
         self._replicas = replicas
-        self._guesses = np.zeros(len(replicas), np.int64)
+        self.guesses = np.zeros(len(replicas), np.int64)  # of depths
         self.known = np.zeros(len(replicas), np.int64)  # of each log, the first so many events
         self.until = -np.inf
         self._look_up()
@@ -65,13 +65,13 @@ class LiveIndex:
         del now
         path = keys if isinstance(keys, np.ndarray) else np.array(list(keys), np.int64)
         matched = np.zeros(len(self._addresses), np.int64)
-        self._live.match_live(self._addresses, self.known, self.until, path, self._guesses, matched)
+        self._live.match_live(self._addresses, self.known, self.until, path, self.guesses, matched)
         found: list[int] = matched.tolist()
         return found
 
     def deepest(self, path: NDArray[np.int64]) -> int:
         """Return who holds most of a path now, known or not."""
-        return int(self._live.deepest(self._addresses, path, self._guesses))
+        return int(self._live.deepest(self._addresses, path, self.guesses))
 
     def learn(self, place: int, until: float) -> None:
         """Move on to what is known of a replica by a time. Mutates."""
@@ -145,6 +145,15 @@ class LiveFeed(EventFeed):
 
     def update(self, now: float) -> None:  # noqa: D102
         self.index.until = now - self._delay
+
+    @property
+    def names_whole_blocks(self) -> bool:
+        """Whether its entries are the blocks of prompts, and their keys name nothing else."""
+        return self._per_entry == 1 and self._ahead == 0
+
+    def columns(self) -> tuple[Any, ...]:
+        """Return known events of each log, guesses of depths, and the delay."""
+        return self.index.known, self.index.guesses, self._delay
 
     def deepest(self, request: IncomingRequest) -> int:
         """Return who holds most of a prompt now, known or not."""

@@ -7,7 +7,7 @@ computed side by side is the same place of different prompts. The naming is that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,6 +64,10 @@ class PromptKeys:
             rows = self._next_rows(request_id)
             known.update(zip(rows, keys_of(self._trace, rows, block_size), strict=True))
         return known[request_id].view(np.int64)
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """Return content, start, length and places of all segments, and salts by request."""
+        return (*self._columns, np.ascontiguousarray(self._offsets, np.int64), self._salts)
 
     def _columns_of(self, request_id: int) -> Sequence[NDArray[np.int64]]:
         """Return content, start and length of a prompt's segments."""

@@ -16,6 +16,7 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
 )
 from kvsim.fleet.path_set import PathSet
 from kvsim.fleet.router import ROUTERS, Router
+from kvsim.rules.routing import dynamo_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,14 +91,18 @@ class Dynamo(Router):
         event_delay: Delay = 0.005,
         ttl: Seconds = 120.0,
     ) -> None:
-        self._credit = credit
-        self._prefill_weight = prefill_weight
+        #: Credit, weight of prefill and of active requests, and decay.
+        self.weights = float(credit), float(prefill_weight), float(active_weight), float(decay)
         self._active_weight = active_weight
-        self._decay = decay
         self._temperature = temperature
         self._ttl = ttl
         self._events = events
         self.event_delay = event_delay if events else None
+
+    @property
+    def is_formula(self) -> bool:
+        """Whether a choice is the smallest cost, of what events tell."""
+        return self._events and not self._temperature
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
@@ -114,17 +119,16 @@ class Dynamo(Router):
         # At dozens of replicas a loop over them would be most of a decision.
         cached = self._belief.cached_array(request)
         prefilling, decode = self._num_prefilling, self._num_blocks
-        size, prompt, credit = self._belief.entry_tokens, request.num_prompt_tokens, self._credit
+        size, prompt = self._belief.entry_tokens, request.num_prompt_tokens
         if len(replicas) < len(cached):
             places = [replica.index for replica in replicas]
             cached, prefilling, decode = cached[places], prefilling[places], decode[places]
-        if self._decay:
-            ahead = (prefilling - prefilling.min()) / max(prompt, size)
-            credit = credit / (1 + self._decay * ahead)
-        blocks = np.maximum(0.0, prefilling + prompt - credit * cached) / size
-        if self._active_weight:
-            decode = decode + self._active_weight * np.array(queues(replicas))
-        choice = self._pick(self._prefill_weight * blocks + decode)
+        active = np.array(queues(replicas)) if self._active_weight else 0
+        costs = dynamo_cost(
+            *(prefilling, decode, active, cached, prefilling.min(), prompt, size),
+            *self.weights,
+        )
+        choice = self._pick(costs)
         self._note(request, replicas[choice].index, int(cached[choice]))
         return choice
 

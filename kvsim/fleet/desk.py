@@ -1,0 +1,82 @@
+"""A router's decisions in one compiled loop, where nothing happens between two arrivals."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.engine.replica import STEPS_PER_CALL
+from kvsim.fleet.routers.dynamo import Dynamo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.rack import Rack
+    from kvsim.engine.replica import Replica
+    from kvsim.fleet.gateways import Gateways
+    from kvsim.trace import Trace
+
+#: Decisions after which the loop comes back, so that progress shows and Ctrl-C works.
+DECISIONS_PER_CALL = 1024
+#: Prompts at one place for which there is room at first.
+FIRST_ROOM = 64
+
+
+def can_decide(gateways: Gateways, replicas: Sequence[Replica], trace: Trace) -> bool:
+    """Whether there is such a loop for a router, what it reads, and all replicas."""
+    router, feed, _ = gateways.alone()
+    if type(router) is not Dynamo or not router.is_formula or not trace.has_segments:
+        return False
+    from kvsim.fleet.live_feed import LiveFeed
+
+    looks_up = isinstance(feed, LiveFeed) and feed.names_whole_blocks
+    return looks_up and all(one.entry_address for one in replicas)
+
+
+def decide(
+    gateways: Gateways,
+    replicas: Sequence[Replica],
+    rack: Rack,
+    rows: NDArray[np.int64],
+    planned: NDArray[np.float64],
+) -> None:
+    """Decide where requests go, each at its time, and bring replicas on as they come. Mutates.
+
+    Parameters
+    ----------
+    gateways : whose decisions these are
+    replicas : by place
+    rack : in which they stand
+    rows : the requests in order
+    planned : their times
+    """
+    from kvsim.compiled.cache import load_desk
+
+    code, (router, feed, news) = load_desk(), gateways.alone()
+    places, number = len(replicas), gateways.num_requests
+    rooms = np.array([one.room for one in replicas], np.int64)
+    fleet = (*rack.columns(), rooms, np.full(places, math.nan))
+    there, counts = np.zeros((places, FIRST_ROOM), np.int32), np.zeros(places, np.int64)
+    amounts = np.zeros(places), np.zeros(places), np.zeros(number, np.int64), np.zeros(number, bool)
+    cursor, outcome = np.zeros(3, np.int64), code.LATER
+    while outcome != code.DONE:
+        outcome = code.decide(
+            *(fleet, news.columns(), (*amounts, there, counts), gateways.prompts(), feed.columns()),
+            *((rows, planned), gateways.decisions.columns(), (feed.entry_tokens, *router.weights)),
+            *(router.facts.rng, cursor, STEPS_PER_CALL, DECISIONS_PER_CALL),
+        )
+        at, first, place = cursor.tolist()
+        if outcome == code.ADVANCE_ONE:
+            rack.bring_one(first, float(planned[at]))
+        elif outcome == code.SUBMIT:
+            replicas[place].submit(rows[at - 1 : at], planned[at - 1 : at])
+            rooms[place] = replicas[place].room
+            rack.touch(place)
+        elif outcome == code.MORE_ROOM:
+            there = np.concatenate((there, np.zeros_like(there)), axis=1)
+        rack.tell_ended()
+    gateways.decisions.note_all(rows, router)

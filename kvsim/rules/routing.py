@@ -1,0 +1,37 @@
+"""Formulas of routers, of one replica or, where they are given arrays, of all at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def dynamo_cost(
+    prefilling: Any,
+    decode: Any,
+    active: Any,
+    cached: Any,
+    least: float,
+    prompt: int,
+    size: int,
+    credit: float,
+    prefill_weight: float,
+    active_weight: float,
+    decay: float,
+) -> Any:
+    """Return what a prompt costs by Dynamo's formula, in blocks.
+
+    Parameters
+    ----------
+    prefilling : prompt tokens ahead of their first token there, their cached part left out
+    decode : different blocks of the prompts that are there
+    active : requests that are there
+    cached : tokens of this prompt that are cached there
+    least : the least of ``prefilling`` among all replicas
+    prompt : tokens
+    size : tokens of a block
+    credit, prefill_weight, active_weight, decay : see :class:`kvsim.fleet.routers.dynamo.Dynamo`
+    """
+    ahead = (prefilling - least) / max(prompt, size)
+    missing = prefilling + prompt - credit / (1 + decay * ahead) * cached
+    missing = (missing + abs(missing)) / 2  # at least 0, of arrays, too
+    return prefill_weight * (missing / size) + (decode + active_weight * active)
