@@ -101,7 +101,7 @@ def go(prompts, there, counts, place, row, size):
 
 
 @njit(cache=True)
-def hear(addresses, times, heard, size, news, beliefs, prompts):
+def hear(addresses, times, heard, size, news, beliefs, prompts, told):
     """Take in what has become of requests on the replicas that have moved."""
     seen, table, waits, tokens, lines, counts = news
     prefilling, decode, uncached, rests, there, numbers = beliefs
@@ -109,11 +109,9 @@ def hear(addresses, times, heard, size, news, beliefs, prompts):
         if times[place] == heard[place]:
             continue
         heard[place] = times[place]
-        if counts[place, 0] == 0:
-            continue
-        most = 2 * counts[place, 0]
-        told = np.empty(most), np.empty((most, 3), np.int64)
         state = _replica(addresses[place])
+        if state.num_outstanding == counts[place, 0] and state.num_started == seen[place, 1]:
+            continue
         number = look_at(state, place, seen, table, waits, tokens, lines, counts, told, 0)
         for k in range(number):
             row = told[1][k, 1]
@@ -185,6 +183,8 @@ def decide(
     predicted, best, stride = noted
     size, credit, prefill_weight, active_weight, decay = weights
     last = min(cursor[0] + most, len(rows))
+    lines = 2 * (news[5][:, 0].max() + most)
+    told = np.empty(lines), np.empty((lines, 3), np.int64)
     matched, costs = np.zeros(len(addresses), np.int64), np.zeros(len(addresses))
     while cursor[0] < last:
         at = cursor[0]
@@ -194,7 +194,7 @@ def decide(
             cursor[1] = place
             return ADVANCE_ONE
         cursor[1] = 0
-        hear(addresses, times, heard, size, news, beliefs, prompts)
+        hear(addresses, times, heard, size, news, beliefs, prompts, told)
         if numbers.max() == there.shape[1]:
             return MORE_ROOM
         first, stop = offsets[row], offsets[row + 1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from numba import njit
 
 from kvsim.compiled.key_table import _replica, find_due
+from kvsim.compiled.types import prefetch
 from kvsim.records.events import STORED, UPDATE
 from kvsim.records.record import NONE
 
@@ -123,13 +124,30 @@ def learn(address, known, until):
 
 
 @njit(cache=True)
+def ask_for_depth(pool, path, guess, is_second):
+    """Ask for the memory of the first look-ups of :func:`depth_of`: buckets, and then blocks."""
+    for at in range(max(guess - 1, 0), min(guess + 1, len(path))):
+        bucket = path[at] & pool.bucket_mask
+        if is_second:
+            prefetch(pool.blocks, pool.buckets[bucket])
+        else:
+            prefetch(pool.buckets, bucket)
+
+
+@njit(cache=True)
 def match_live(addresses, known, until, path, guesses, matched):
     """Count how many of the first keys of a path each replica held, as known by a time."""
+    for place in range(len(addresses)):
+        if addresses[place] != 0:
+            known[place] = learn(addresses[place], known[place], until)
+            ask_for_depth(_replica(addresses[place]).kv.pool, path, guesses[place], False)
+    for place in range(len(addresses)):
+        if addresses[place] != 0:
+            ask_for_depth(_replica(addresses[place]).kv.pool, path, guesses[place], True)
     for place in range(len(addresses)):
         matched[place] = 0
         if addresses[place] == 0:
             continue
-        known[place] = learn(addresses[place], known[place], until)
         pool = _replica(addresses[place]).kv.pool
         matched[place] = depth_of(pool, known[place], path, guesses[place])
         guesses[place] = matched[place]

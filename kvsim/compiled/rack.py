@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from kvsim.compiled.types import WORD, record_at
-from kvsim.records.engine import DONE, Replica
+from kvsim.records.engine import DONE, SGLANG, Replica
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import IN_FLIGHT
 
@@ -71,7 +71,8 @@ def look_up(entries, addresses, command, request_id):
 def collect_news(addresses, seen, table, waits, tokens, lines, counts):
     """Return first tokens and ends since the last look: times; whether it is an end, who, where.
 
-    ``table`` are reason, first token and finish by request; ``waits`` says at which place somebody
+    ``seen`` are the clock and the number of first tokens at each place at the last look, ``table``
+    reason, first token and finish by request; ``waits`` says at which place somebody
     waits for a first token, and ``tokens`` is scratch. ``lines`` are the first and the last who
     live at each place, and behind each request the next; ``counts``, how many live at a place, and
     how many of them wait.
@@ -89,13 +90,16 @@ def collect_news(addresses, seen, table, waits, tokens, lines, counts):
 @njit(cache=True)
 def look_at(state, place, seen, table, waits, tokens, lines, counts, news, number):
     """Write down what is new of those who live at a place; returns how many lines there are."""
-    if state.clock == seen[place]:
+    if state.clock == seen[place, 0]:
         return number
-    seen[place] = state.clock
+    seen[place, 0] = state.clock
     if state.num_outstanding < counts[place, 0]:
         number = take_ends(place, state.clock, table, waits, lines, counts, news, number)
-    if counts[place, 1] > 0 and see_tokens(state, place, waits, tokens):
-        number = take_tokens(place, waits, tokens, lines, counts, news, number)
+    if state.num_started != seen[place, 1]:
+        most = min(counts[place, 1], state.num_started - max(seen[place, 1], 0))
+        seen[place, 1] = state.num_started
+        if most > 0 and see_tokens(state, place, waits, tokens, most):
+            number = take_tokens(place, waits, tokens, lines, counts, news, number)
     return number
 
 
@@ -154,17 +158,31 @@ def take_ends(place, clock, table, waits, lines, counts, news, number):
 
 
 @njit(cache=True)
-def see_tokens(state, place, waits, tokens):
-    """Write down the first tokens of those who wait for one; False if nobody has any."""
-    found = False
-    for k in range(state.num_requests):
-        request = state.requests[k]
-        if request.status == FINISHED or math.isnan(request.first_token_time):
-            continue  # a record that is free may be of the same request, which has come again
-        if waits[request.request_id] == place:
-            tokens[request.request_id] = request.first_token_time
-            found = True
-    return found
+def see_tokens(state, place, waits, tokens, most):
+    """Write down the first tokens of those who wait for one; False if nobody has any.
+
+    At most so many have got one since the last look; they were admitted last.
+    """
+    number = 0
+    if state.limits.scheduler != SGLANG:
+        for at in range(state.num_running - 1, -1, -1):
+            number += see_token(state.requests[state.running[at]], place, waits, tokens)
+            if number == most:
+                return True
+    for k in range(state.num_requests):  # somebody has been preempted, or has ended
+        number += see_token(state.requests[k], place, waits, tokens)
+    return number > 0
+
+
+@njit(cache=True)
+def see_token(request, place, waits, tokens):
+    """Write down a first token; returns 1 if somebody waits for it, else 0."""
+    if request.status == FINISHED or math.isnan(request.first_token_time):
+        return 0  # a record that is free may be of the same request, which has come again
+    if waits[request.request_id] != place:
+        return 0
+    tokens[request.request_id] = request.first_token_time
+    return 1
 
 
 @njit(cache=True)

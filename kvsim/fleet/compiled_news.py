@@ -33,7 +33,7 @@ class CompiledNews:
         self._table = tuple(table[name] for name in names)
         number, places = len(table), len(replicas)
         self._addresses = np.array([one.address for one in replicas], np.int64)
-        self._seen = np.full(places, -math.inf)  # clock at the last look
+        self._seen = np.full((places, 2), -math.inf)  # clock and first tokens at the last look
         self._waits = np.full(number, -1, np.int32)  # for a first token, at a place
         self._tokens = np.full(number, math.nan)
         # Who lives at a place, in the order in which they were sent.

@@ -318,6 +318,7 @@ class Replica(Record):
     found_tokens: int = 0  # of the prompt looked up last
     seen_waiting: int = 0  # requests, when the host last asked for the load
     seen_usage: float = 0.0  # share of blocks in use, likewise
+    num_started: int = 0  # first tokens so far
     told_waiting: int = 0  # requests, when a step's output was last taken in
     told_running: int = 0
     told_usage: float = 0.0

@@ -331,6 +331,7 @@ def note_token(state: Replica, request: Request, now: float) -> None:
     """Stamp a first token, or bin the gap since the last one."""
     if math.isnan(request.last_token_time):
         request.first_token_time = now
+        state.num_started += 1
     else:
         note_gap(state, now - request.last_token_time, 1)
 

@@ -176,6 +176,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         num_sampled += 1
         if math.isnan(request.last_token_time):
             request.first_token_time = now
+            state.num_started += 1
         elif request.last_token_time == before:
             num_regular += 1
         else:
