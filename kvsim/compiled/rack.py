@@ -93,13 +93,15 @@ def look_at(state, place, seen, table, waits, tokens, lines, counts, news, numbe
     if state.clock == seen[place, 0]:
         return number
     seen[place, 0] = state.clock
-    if state.num_outstanding < counts[place, 0]:
-        number = take_ends(place, state.clock, table, waits, lines, counts, news, number)
+    left = counts[place, 0] - state.num_outstanding
+    if left > 0:
+        number = take_ends(place, left, state.clock, table, waits, lines, counts, news, number)
     if state.num_started != seen[place, 1]:
         most = min(counts[place, 1], state.num_started - max(seen[place, 1], 0))
         seen[place, 1] = state.num_started
-        if most > 0 and see_tokens(state, place, waits, tokens, most):
-            number = take_tokens(place, waits, tokens, lines, counts, news, number)
+        if most > 0:
+            left = see_tokens(state, place, waits, tokens, most)
+            number = take_tokens(place, left, waits, tokens, lines, counts, news, number)
     return number
 
 
@@ -129,16 +131,17 @@ def write(news, number, time, is_end, request_id, place):
 
 
 @njit(cache=True)
-def take_ends(place, clock, table, waits, lines, counts, news, number):
-    """Note who has ended at a place, or was refused there, and take them off its line."""
+def take_ends(place, left, clock, table, waits, lines, counts, news, number):
+    """Note so many who have ended at a place, or were refused there; takes them off its line."""
     reasons, first_tokens, finishes = table
     firsts, lasts, afters = lines
     before, at = -1, firsts[place]
-    while at >= 0:
+    while at >= 0 and left > 0:
         after = afters[at]
         if reasons[at] == IN_FLIGHT:
             before, at = at, after
             continue
+        left -= 1
         end = clock if np.isnan(finishes[at]) else finishes[at]
         if waits[at] == place:
             waits[at] = -1
@@ -159,19 +162,19 @@ def take_ends(place, clock, table, waits, lines, counts, news, number):
 
 @njit(cache=True)
 def see_tokens(state, place, waits, tokens, most):
-    """Write down the first tokens of those who wait for one; False if nobody has any.
+    """Write down the first tokens of those who wait for one; returns how many have got any.
 
-    At most so many have got one since the last look; they were admitted last.
+    They are so many at most since the last look, and were admitted last.
     """
     number = 0
     if state.limits.scheduler != SGLANG:
         for at in range(state.num_running - 1, -1, -1):
             number += see_token(state.requests[state.running[at]], place, waits, tokens)
             if number == most:
-                return True
+                return number
     for k in range(state.num_requests):  # somebody has been preempted, or has ended
         number += see_token(state.requests[k], place, waits, tokens)
-    return number > 0
+    return number
 
 
 @njit(cache=True)
@@ -179,19 +182,20 @@ def see_token(request, place, waits, tokens):
     """Write down a first token; returns 1 if somebody waits for it, else 0."""
     if request.status == FINISHED or math.isnan(request.first_token_time):
         return 0  # a record that is free may be of the same request, which has come again
-    if waits[request.request_id] != place:
+    if waits[request.request_id] != place or not math.isnan(tokens[request.request_id]):
         return 0
     tokens[request.request_id] = request.first_token_time
     return 1
 
 
 @njit(cache=True)
-def take_tokens(place, waits, tokens, lines, counts, news, number):
+def take_tokens(place, left, waits, tokens, lines, counts, news, number):
     """Note the first tokens that were seen, in the order in which the requests were sent."""
     firsts, _, afters = lines
     at = firsts[place]
-    while at >= 0:
+    while at >= 0 and left > 0:
         if waits[at] == place and not math.isnan(tokens[at]):
+            left -= 1
             waits[at] = -1
             counts[place, 1] -= 1
             number = write(news, number, tokens[at], 0, at, place)
