@@ -38,6 +38,7 @@ from kvsim.rules.connector import has_reports, has_transfers, release
 from kvsim.rules.encoder import release_all, release_computed
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.fairness import charge_output
+from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
@@ -256,6 +257,7 @@ def take_in(state: Replica, batch: Batch) -> None:
     if connected:
         begin_update(state, batch)
     for at in range(batch.size):
+        ask(state.requests, batch.entries[min(at + AHEAD, batch.size - 1)].request)
         entry = batch.entries[at]
         k = entry.request
         request = state.requests[k]

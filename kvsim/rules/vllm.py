@@ -30,6 +30,7 @@ from kvsim.rules.encoder import (
     encode_items,
     release_all,
 )
+from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
 from kvsim.rules.kept import is_in_use
@@ -89,6 +90,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
     encodes = state.limits.has_encoder
     budget, inputs = state.budget, state.input_budget - slots
     while index < state.num_running and budget > 0 and inputs > 0:
+        ask(state.requests, state.running[min(index + AHEAD, state.num_running - 1)])
         k = state.running[index]
         request = state.requests[k]
         computed, placeholders = request.num_computed_tokens, request.num_placeholders
