@@ -353,7 +353,7 @@ MUTANTS = [
     Mutant("7 dense retention", LAYOUT, "kv.segment = kv.alignment if retention is None else retention", "kv.segment = retention or 0"),
     # 8. Hybrid groups.
     Mutant("8 lcm of block sizes", LAYOUT, "lcm(*(spec", "max(*(spec"),
-    Mutant("8 gcd of block sizes", PAGED, "holding.keys[(place + 1) * group.keys_per_block - 1]", "holding.keys[place * group.keys_per_block]"),
+    Mutant("8 gcd of block sizes", PAGED, "at = (place + 1) * group.keys_per_block - 1", "at = place * group.keys_per_block"),
     Mutant("8 full attention first", LAYOUT, "key=lambda m: not sees_all(m[0])", "key=lambda m: 0"),
     Mutant("8 equal specs hit together", PREFIX, "        if block == NONE:\n            return False\n", "        if block == NONE:\n            block = 1\n"),
     Mutant("8 fixpoint", PREFIX, "if one_pass or not shrunk:", "if True:"),

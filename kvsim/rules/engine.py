@@ -49,7 +49,7 @@ from kvsim.rules.orca import schedule_orca
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
-from kvsim.rules.recorder import note_gap, pass_time, record_step, write_row, write_step
+from kvsim.rules.recorder import note_gap, note_token, pass_time, record_step, write_row, write_step
 from kvsim.rules.report import begin_update, drop_kept, end_update, see_copies, wake
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
@@ -327,15 +327,6 @@ def is_void(state: Replica, request: Request, entry: Entry, stale: bool) -> bool
     if entry.unfinished == 0 and request.num_placeholders > 0:
         request.num_placeholders -= 1 + entry.num_drafts
     return True
-
-
-def note_token(state: Replica, request: Request, now: float) -> None:
-    """Stamp a first token, or bin the gap since the last one."""
-    if math.isnan(request.last_token_time):
-        request.first_token_time = now
-        state.num_started += 1
-    else:
-        note_gap(state, now - request.last_token_time, 1)
 
 
 def finish(state: Replica, k: int, now: float) -> None:

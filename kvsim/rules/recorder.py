@@ -135,6 +135,15 @@ def note_gap(state: Replica, seconds: float, num_tokens: int) -> None:
     state.gaps[key] += num_tokens
 
 
+def note_token(state: Replica, request: Request, now: float) -> None:
+    """Stamp a first token, or bin the gap since the last one."""
+    if math.isnan(request.last_token_time):
+        request.first_token_time = now
+        state.num_started += 1
+    else:
+        note_gap(state, now - request.last_token_time, 1)
+
+
 def write_row(state: Replica, request: Request, reason: int) -> None:
     """Write the row of a request that will not change any more."""
     row = state.rows[request.request_id]
