@@ -389,7 +389,7 @@ def test_a_shorter_key_stands_beside_a_longer_one_and_goes_with_its_block():
     name_part(kv, holding, block, 6, 4)
     assert find_inside(kv, holding, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK + 2 * UNIT
     assert holding.tables[1].blocks[1] == block
-    assert kv.pool.blocks[kv.pool.first_cards[block]].next == NONE  # one card
+    assert kv.pool.places[kv.pool.first_cards[block]].next == NONE  # one card
 
 
 CHECKPOINTS = [group("mamba", checkpoint_blocks=1, checkpoint_alignment=8), group("full")]
