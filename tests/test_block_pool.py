@@ -257,3 +257,8 @@ def test_the_largest_piece_of_an_empty_memory(fit: Any) -> None:
         space = AddressSpace(num_slots, fit)
         assert space.allocate(space.largest()) is not None
         assert AddressSpace(num_slots, fit).allocate(space.largest() + 1) is None
+
+
+def test_too_many_groups_are_refused() -> None:
+    with pytest.raises(ValueError, match="128 groups of layers: at most 127"):
+        BlockPool(8, num_groups=128)

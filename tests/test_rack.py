@@ -68,3 +68,14 @@ def test_a_row_that_the_host_runs_is_the_same(monkeypatch: pytest.MonkeyPatch) -
     other = serve(router="dynamo")
     assert equal_tables(one.requests, other.requests)
     assert one.summary == other.summary
+
+
+def test_who_is_preempted_after_a_first_token_is_heard() -> None:
+    name = "shared-prefix+num-prefixes=5+prefix=64+suffix=100+output=120"
+    trace = workloads.generate(name, num_requests=80, request_rate=3.0, seed=1)
+    options = OPTIONS | {"data_parallel_size": 2, "num_gpu_blocks_override": 40}
+    options |= {"max_model_len": 600, "router": "dynamo"}
+    one = kvsim.simulate(trace, **options)
+    assert one.summary["num_preemptions"] > 10
+    other = kvsim.simulate(trace, backend="python", **options)
+    assert equal_tables(one.requests, other.requests)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NULL_BLOCK", "BlockPool", "lay_out_pool"]
 
+#: A block says in 8 bits which group's it is.
+MOST_GROUPS = 127
+
 
 def lay_out_pool(
     pool: Pool,
@@ -41,6 +44,8 @@ def lay_out_pool(
 
     Behind the blocks come ``num_cards`` records for further keys of a block.
     """
+    if num_groups > MOST_GROUPS:
+        raise ValueError(f"model: {num_groups} groups of layers: at most {MOST_GROUPS}")
     blocks = max(num_gpu_blocks, 1)
     buckets = 1 << (2 * blocks * num_groups - 1).bit_length()
     pool.num_usable = pool.num_unhashed = blocks - 1
