@@ -335,7 +335,7 @@ MUTANTS = [
     Mutant("6 the last token is computed", PREFIX, "limit = request.num_tokens - max(ahead, 1)", "limit = request.num_tokens - ahead"),
     Mutant("6 parents count", KEYS, "key = holding.keys[k - 1] if k > 0 else mix(FIRST_KEY, request.cache_salt)", "key = mix(FIRST_KEY, request.cache_salt)"),
     Mutant("6 cache salt", KEYS, "mix(FIRST_KEY, request.cache_salt)", "mix(FIRST_KEY, 0)"),
-    Mutant("6 position in the content counts", KEYS, "        key = mix(mix(mix(key, piece), piece_start), piece_length)\n        if look", "        key = mix(mix(key, piece), piece_length)\n        if look"),
+    Mutant("6 position in the content counts", KEYS, "        key = mix_piece(key, piece, piece_start, piece_length)\n        if look", "        key = mix_piece(key, piece, 0, piece_length)\n        if look"),
     Mutant("6 full attention stops at a miss", PREFIX, "    while place < limit // spec.block_size and find_all(kv, holding, spec, place):\n        place += 1\n", "    for later in range(place, limit // spec.block_size):\n        place += int(find_all(kv, holding, spec, later))\n"),
     # 7. Windows.
     Mutant("7 window includes the token itself", ATTENTION, "return max(0, num_tokens - window + 1)", "return max(0, num_tokens - window)"),

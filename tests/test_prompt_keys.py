@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from strategies import traces, with_seldom
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet import prompt_keys
 from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
+from kvsim.rules.keys import LENGTH_WORD, mix, mix_piece
 from kvsim.trace import Trace
 
 
@@ -37,6 +39,29 @@ def test_pieces_of_one_content_are_one_piece(compiled: bool) -> None:
     assert keys(whole) == keys(parts)
     apart = Trace.from_arrays([0.0], [96], [1], segments=[[(5, 8, 7), (5, 16, 80), (5, 95, 9)]])
     assert keys(whole)[0] != keys(apart)[0]
+
+
+def test_pieces_that_differ_have_different_numbers() -> None:
+    contents, starts = np.arange(2**18, dtype=np.uint64), np.arange(0, 2**14, 8, dtype=np.uint64)
+    for size in (1, 16, 512):
+        many = np.concatenate(
+            [cut_all(contents, 0, size), cut_all(contents, 16, size), cut_all(7, starts, size)]
+        )
+        assert len(np.unique(many)) == len(many) - 2  # content 7 at 0 and at 16 stand there twice
+
+
+def cut_all(contents, starts, size: int):
+    """Return the numbers of pieces, as a prompt of one block each would have them."""
+    pieces = np.array(contents, np.uint64) + np.zeros_like(np.array(starts), np.uint64)
+    prompt_keys.fold_in(pieces, np.array(starts, np.uint64))
+    return pieces + np.uint64(size * LENGTH_WORD % 2**64)
+
+
+@pytest.mark.parametrize("length", [1, 7, 16, 17])
+def test_length_and_start_of_a_piece_count(length: int) -> None:
+    keys = {mix_piece(5, 3, start, n) for start in range(64) for n in range(1, length + 1)}
+    assert len(keys) == 64 * length
+    assert mix_piece(5, 3, 0, 16) == mix(5, mix(3, 0) + 16 * LENGTH_WORD - 2**64 * 9)
 
 
 def test_what_is_computed_ahead_is_bounded(monkeypatch) -> None:

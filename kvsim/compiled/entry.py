@@ -67,7 +67,7 @@ OF_RUNS = frozenset(
 INNER = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 
 #: Rules with a second text below.
-OWN = (keys.fold, keys.mix, keys.draw_parent, fetching.ask)
+OWN = (keys.fold, keys.mix, keys.mix_piece, keys.draw_parent, fetching.ask)
 
 
 def all_records() -> list[type[Record]]:
@@ -155,6 +155,16 @@ def _fold(key, value):
 @overload(keys.mix)
 def _mix(key, value):
     return lambda key, value: np.int64(_fold(np.uint64(key), value) >> np.uint64(1))
+
+
+@overload(keys.mix_piece)
+def _mix_piece(key, content, start, length):
+    def mix_piece(key, content, start, length):
+        piece = _fold(np.uint64(content), start) >> np.uint64(1)
+        word = piece + np.uint64(length) * np.uint64(keys.LENGTH_WORD)
+        return np.int64(_fold(np.uint64(key), word) >> np.uint64(1))
+
+    return mix_piece
 
 
 @overload(fetching.ask, inline="always")

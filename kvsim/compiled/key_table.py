@@ -12,6 +12,7 @@ from numba import njit
 from kvsim.compiled.types import record_at
 from kvsim.records.engine import Replica
 from kvsim.records.events import REMOVED, STORED, UPDATE
+from kvsim.rules.keys import LENGTH_WORD
 
 #: A row without a key; keys are not negative.
 EMPTY = -1
@@ -222,8 +223,9 @@ def mix_word(key, value):
 
 @njit(cache=True)
 def mix_piece(key, content, start, length):
-    """Mix a piece of content into a key."""
-    return mix_word(mix_word(mix_word(key, content), start), length)
+    """Mix a piece of content into a key, as :func:`kvsim.rules.keys.mix_piece` does."""
+    piece = mix_word(np.uint64(content), start)
+    return mix_word(key, piece + np.uint64(length) * np.uint64(LENGTH_WORD))
 
 
 @njit(cache=True)

@@ -14,7 +14,7 @@ import numpy as np
 from kvsim.compiled.cache import load_tables
 from kvsim.engine.contents import Contents
 from kvsim.engine.incoming import IncomingRequest
-from kvsim.rules.keys import FIRST_KEY, START
+from kvsim.rules.keys import FIRST_KEY, LENGTH_WORD, START
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,17 +121,16 @@ def keys_of(trace: Trace, rows: Sequence[int], block_size: int) -> list[Words]:
     lengths = np.array([len(pieces) for pieces, _ in cuts])
     order = np.argsort(-lengths, kind="stable")  # the longest first: who is left is a slice
     steps = int(lengths.max(initial=0))
-    words = np.zeros((steps, 3, len(cuts)), np.uint64)
+    words = np.zeros((steps, len(cuts)), np.uint64)
     for place, i in enumerate(order.tolist()):
-        words[: lengths[i], :, place] = cuts[i][0]
+        words[: lengths[i], place] = cuts[i][0]
     left = np.searchsorted(-lengths[order], -np.arange(steps), "left")
     keys = np.full(len(cuts), FIRST_KEY, np.uint64)
     salts = Contents.of(trace).lists["cache_salt"][list(rows)]  # adapters are in them
     fold_in(keys, salts.astype(np.uint64)[order])
     found = np.empty((steps, len(cuts)), np.uint64)
     for step, (pieces, number) in enumerate(zip(words, left.tolist(), strict=True)):
-        for word in pieces:
-            fold_in(keys[:number], word[:number])
+        fold_in(keys[:number], pieces[:number])
         found[step] = keys
     places = np.argsort(order, kind="stable").tolist()
     return [found[ends, place] for (_, ends), place in zip(cuts, places, strict=True)]
@@ -142,7 +141,7 @@ def cut(trace: Trace, row: int, block_size: int) -> tuple[Words, NDArray[np.intp
 
     Returns
     -------
-    pieces : content, start and length of each, shape (pieces, 3)
+    pieces : the number of each, as :func:`kvsim.rules.keys.mix_piece` has it
     ends : which of them end a block
     """
     content, start, length = np.array(trace.segments_of(row), dtype=np.int64).T
@@ -155,8 +154,10 @@ def cut(trace: Trace, row: int, block_size: int) -> tuple[Words, NDArray[np.intp
     inner = begins[(begins < blocks[-1]) & (begins % block_size > 0)]
     marks = np.insert(blocks, np.searchsorted(blocks, inner), inner)
     inside = np.searchsorted(begins, marks[:-1], "right") - 1
-    pieces = (content[inside], start[inside] + marks[:-1] - begins[inside], np.diff(marks))
-    return np.stack(pieces, axis=1).astype(np.uint64), np.flatnonzero(marks[1:] % block_size == 0)
+    pieces = content[inside].astype(np.uint64)
+    fold_in(pieces, (start[inside] + marks[:-1] - begins[inside]).astype(np.uint64))
+    pieces += np.diff(marks).astype(np.uint64) * np.uint64(LENGTH_WORD)
+    return pieces, np.flatnonzero(marks[1:] % block_size == 0)
 
 
 def fold_in(keys: Words, values: Words) -> None:

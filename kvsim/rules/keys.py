@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 START = 0x9E3779B97F4A7C15
+LENGTH_WORD = START  # of a piece's number, so many times its tokens
 FIRST_KEY = 1  # parent of a first block (any constant)
 ENDLESS = 2**62  # tokens of an output's content; it never runs out
 ITEM = 2**61 + 1  # before an item that an encoder computes, in a key; no content's number
@@ -23,7 +24,7 @@ ITEM = 2**61 + 1  # before an item that an encoder computes, in a key; no conten
 def fold(key: int, value: int) -> int:
     """Fold an integer into a 64-bit key (the finaliser of SplitMix64, Steele et al. 2014).
 
-    This rule, and those two that call it, have a second text, in unsigned arithmetic, for the
+    This rule, and those three that call it, have a second text, in unsigned arithmetic, for the
     compiled engine: they need the wrap-around of 64-bit products, which signed integers there do
     not have.
     """
@@ -36,6 +37,14 @@ def fold(key: int, value: int) -> int:
 def mix(key: int, value: int) -> int:
     """Fold an integer into a 63-bit key."""
     return fold(key, value) >> 1
+
+
+def mix_piece(key: int, content: int, start: int, length: int) -> int:
+    """Fold a piece of content into a 63-bit key; has a second text, as :func:`fold` has.
+
+    The piece becomes a number first, which waits for no key: one fold only follows the key before.
+    """
+    return mix(key, (mix(content, start) + length * LENGTH_WORD) % 2**64)
 
 
 def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switch: float) -> int:
@@ -102,14 +111,14 @@ def extend_keys(
                 piece_length += taken
             else:
                 if piece_length > 0:
-                    key = mix(mix(mix(key, piece), piece_start), piece_length)
+                    key = mix_piece(key, piece, piece_start, piece_length)
                 piece, piece_start, piece_length = content, begin, taken
             missing -= taken
             holding.offset += taken
             if holding.offset == length:
                 holding.segment += 1
                 holding.offset = 0
-        key = mix(mix(mix(key, piece), piece_start), piece_length)
+        key = mix_piece(key, piece, piece_start, piece_length)
         if lookahead > 0:
             key = look_ahead(key, holding, request, lookahead)
         if holding.has_items:

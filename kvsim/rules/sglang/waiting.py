@@ -15,7 +15,7 @@ from kvsim.records.sglang import (
     RANDOM,
     SHORTEST_PREFILL_FIRST,
 )
-from kvsim.rules.keys import mix, piece_of
+from kvsim.rules.keys import mix, mix_piece, piece_of
 from kvsim.rules.links import append, remove
 from kvsim.rules.sglang.mersenne import draw_below
 from kvsim.rules.sglang.walk import match_prefix, num_host_found
@@ -118,11 +118,11 @@ def beginning_of(request: Request) -> int:
             piece_length += taken
         elif taken > 0:
             if piece_length > 0:
-                key = mix(mix(mix(key, piece), piece_start), piece_length)
+                key = mix_piece(key, piece, piece_start, piece_length)
             piece, piece_start, piece_length = content, start, taken
         missing -= taken
         segment += 1
-    return mix(mix(mix(key, piece), piece_start), piece_length)
+    return mix_piece(key, piece, piece_start, piece_length)
 
 
 def defer_equals(state: Replica) -> None:
