@@ -102,6 +102,28 @@ def test_who_cannot_be_served_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     assert 0 < result.summary["num_rejected"] < len(trace)
 
 
+def test_the_loop_is_given_whom_replicas_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes keys of whole prompts."""
+    seen: list[int] = []
+    monkeypatch.setattr(fleet, "decide", lambda *args: seen.extend(args[3]) or desk.decide(*args))
+    trace = conversations(turns=8)
+    kvsim.simulate(trace, **OPTIONS | {"max_model_len": 1024})
+    fits = trace.num_prompt_tokens < 1024
+    assert seen == np.flatnonzero(fits).tolist()
+    assert not fits.all()
+
+
+@pytest.mark.parametrize("length", [159, 160, 161, 176])
+def test_prompts_of_whole_blocks_come_again(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last token is computed, whoever has all blocks; prompts end in a later segment."""
+    who = np.random.default_rng(0).integers(20, size=200).tolist()
+    segments = [[(k, 0, 100), (k, 100, length - 109), (k + 99, 0, 6), (k + 99, 9, 3)] for k in who]
+    times = np.linspace(0.0, 4.0, 200)
+    trace = kvsim.Trace.from_arrays(times, [length] * 200, [40] * 200, segments=segments)
+    result = check(monkeypatch, trace)
+    assert 0 < result.summary["routing"]["best_hit_rate"] <= (length - 1) // 16 * 16 / length
+
+
 def test_requests_at_one_instant_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = conversations()
     times = np.floor(trace.arrival_time)

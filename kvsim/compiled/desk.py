@@ -14,7 +14,7 @@ from numba import njit
 from kvsim.compiled.key_table import name_path
 from kvsim.compiled.live_blocks import deepest, match_live
 from kvsim.compiled.rack import _replica, advance_due, call_entry, look_at, send
-from kvsim.rules.engine import ADVANCE, LOOK_UP, NEXT_EVENT
+from kvsim.rules.engine import ADVANCE, NEXT_EVENT
 from kvsim.rules.keys import FIRST_KEY
 from kvsim.rules.routing import dynamo_cost
 
@@ -140,6 +140,23 @@ def pick(costs, rng):
 
 
 @njit(cache=True)
+def give_keys(kv, row, path, lengths, rest):
+    """Give who is admitted next its keys, as :func:`kvsim.rules.keys.extend_keys` computes them.
+
+    Should it be somebody else, the keys stay unread: they say whose they are.
+    """
+    holding = kv.holdings[kv.free_holdings[kv.num_free_holdings - 1]]
+    for k in range(len(path)):
+        holding.keys[k] = path[k]
+    segment = len(lengths)
+    while rest > 0:
+        segment -= 1
+        rest -= lengths[segment]
+    holding.owner, holding.num_keys = row, len(path)
+    holding.segment, holding.offset = segment, -rest
+
+
+@njit(cache=True)
 def submit(entry, address, room, row, now):
     """Submit a request to a replica; False if its list is full."""
     state = _replica(address)
@@ -169,7 +186,7 @@ def decide(
         whether its last block is full in part; who is at each place, and how many
     prompts : content, start and length of segments, their places by request, and salts
     known : events of each log that are known, guesses of depths, and the delay
-    arrivals : requests in order, and times
+    arrivals : requests in order, all of which replicas have room for, and times
     noted : by request, predicted and best tokens; the stride of comparisons, or 0
     weights : block size, credit, prefill weight, active weight, decay
     cursor : the next arrival, the place to bring on from, and where the last one is to go
@@ -206,12 +223,11 @@ def decide(
             FIRST_KEY,
             salts[row],
         )
-        if stride > 0 and at % stride == 0:
-            place = deepest(addresses, path, guesses)
-            call_entry(entries[place], addresses[place], LOOK_UP, row)
-            best[row] = _replica(addresses[place]).found_tokens
-        match_live(addresses, logs, now - delay, path, guesses, matched)
         prompt, least = lengths[first:stop].sum(), prefilling.min()
+        if stride > 0 and at % stride == 0:
+            depth = deepest(addresses, path, guesses)[1]
+            best[row] = size * min(depth, (prompt - 1) // size)  # the last token is computed
+        match_live(addresses, logs, now - delay, path, guesses, matched)
         for place in range(len(addresses)):
             active = _replica(addresses[place]).num_outstanding if active_weight > 0 else 0
             costs[place] = cost_of(
@@ -227,6 +243,9 @@ def decide(
         heard[place] = math.nan  # it may be idle again by the next look
         send(row, place, news[2], news[4], news[5])
         cursor[0] += 1
+        state = _replica(addresses[place])
+        if state.num_outstanding == state.num_running:  # nobody else waits
+            give_keys(state.kv, row, path, lengths[first:stop], prompt % size)
         if not submit(entries[place], addresses[place], rooms[place], row, now):
             cursor[2] = place
             return SUBMIT

@@ -155,7 +155,7 @@ def match_live(addresses, known, until, path, guesses, matched):
 
 @njit(cache=True)
 def deepest(addresses, path, guesses):
-    """Return who holds most of a path now."""
+    """Return who holds most of a path now, and how many of its keys."""
     best, most = 0, -1
     for place in range(len(addresses)):
         if addresses[place] == 0:
@@ -164,7 +164,7 @@ def deepest(addresses, path, guesses):
         depth = depth_of(pool, pool.log.num_events, path, guesses[place])
         if depth > most:
             best, most = place, depth
-    return best
+    return best, most
 
 
 @njit(cache=True)
