@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from kvsim.compiled.key_table import name_path
-from kvsim.compiled.live_blocks import deepest, match_live
+from kvsim.compiled.live_blocks import match_live
 from kvsim.compiled.rack import _replica, advance_due, call_entry, look_at, send
 from kvsim.rules.engine import ADVANCE, NEXT_EVENT
 from kvsim.rules.keys import FIRST_KEY
@@ -224,10 +224,9 @@ def decide(
             salts[row],
         )
         prompt, least = lengths[first:stop].sum(), prefilling.min()
+        held = match_live(addresses, logs, now - delay, path, guesses, matched)
         if stride > 0 and at % stride == 0:
-            depth = deepest(addresses, path, guesses)[1]
-            best[row] = size * min(depth, (prompt - 1) // size)  # the last token is computed
-        match_live(addresses, logs, now - delay, path, guesses, matched)
+            best[row] = size * min(held, (prompt - 1) // size)  # the last token is computed
         for place in range(len(addresses)):
             active = _replica(addresses[place]).num_outstanding if active_weight > 0 else 0
             costs[place] = cost_of(

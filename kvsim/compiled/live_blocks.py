@@ -58,6 +58,24 @@ def holds(pool, first, key):
 
 
 @njit(cache=True)
+def tells_of(log, first, path, depth):
+    """Whether events from a place on name the last key that is held of a path, or the first not.
+
+    If not, as many were held before them: what is held of a path has no gaps, then and now.
+    """
+    for at in range(first, log.num_events):
+        event = log.events[at]
+        if event.kind == UPDATE:
+            continue
+        for k in range(event.first_key, event.first_key + event.key_count):
+            if depth > 0 and log.keys[k] == path[depth - 1]:
+                return True
+            if depth < len(path) and log.keys[k] == path[depth]:
+                return True
+    return False
+
+
+@njit(cache=True)
 def depth_of(pool, first, path, guess):
     """Count the first keys of a path that a pool held; a good guess costs two look-ups."""
     low, high = 0, len(path)
@@ -136,7 +154,10 @@ def ask_for_depth(pool, path, guess, is_second):
 
 @njit(cache=True)
 def match_live(addresses, known, until, path, guesses, matched):
-    """Count how many of the first keys of a path each replica held, as known by a time."""
+    """Count how many of the first keys of a path each replica held, as known by a time.
+
+    Returns the most that any of them holds now.
+    """
     for place in range(len(addresses)):
         if addresses[place] != 0:
             known[place] = learn(addresses[place], known[place], until)
@@ -144,18 +165,23 @@ def match_live(addresses, known, until, path, guesses, matched):
     for place in range(len(addresses)):
         if addresses[place] != 0:
             ask_for_depth(_replica(addresses[place]).kv.pool, path, guesses[place], True)
+    most = 0
     for place in range(len(addresses)):
         matched[place] = 0
         if addresses[place] == 0:
             continue
         pool = _replica(addresses[place]).kv.pool
-        matched[place] = depth_of(pool, known[place], path, guesses[place])
-        guesses[place] = matched[place]
+        depth = depth_of(pool, pool.log.num_events, path, guesses[place])
+        most = max(most, depth)
+        if tells_of(pool.log, known[place], path, depth):
+            depth = depth_of(pool, known[place], path, depth)
+        matched[place] = guesses[place] = depth
+    return most
 
 
 @njit(cache=True)
 def deepest(addresses, path, guesses):
-    """Return who holds most of a path now, and how many of its keys."""
+    """Return who holds most of a path now."""
     best, most = 0, -1
     for place in range(len(addresses)):
         if addresses[place] == 0:
@@ -164,7 +190,7 @@ def deepest(addresses, path, guesses):
         depth = depth_of(pool, pool.log.num_events, path, guesses[place])
         if depth > most:
             best, most = place, depth
-    return best, most
+    return best
 
 
 @njit(cache=True)

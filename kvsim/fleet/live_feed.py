@@ -71,7 +71,7 @@ class LiveIndex:
 
     def deepest(self, path: NDArray[np.int64]) -> int:
         """Return who holds most of a path now, known or not."""
-        return int(self._live.deepest(self._addresses, path, self.guesses)[0])
+        return int(self._live.deepest(self._addresses, path, self.guesses))
 
     def learn(self, place: int, until: float) -> None:
         """Move on to what is known of a replica by a time. Mutates."""

@@ -129,9 +129,9 @@ class BlockTable(Record):
     """Logical to physical blocks of one sequence in one group, null blocks first."""
 
     blocks: list[int] = field(default_factory=list)
-    length: int = 0
-    num_null: int = 0
-    num_offered: int = 0  # blocks that were offered to the cache, where groups differ in that
+    length: Short = 0
+    num_null: Short = 0
+    num_offered: Short = 0  # blocks that were offered to the cache, where groups differ in that
 
 
 @dataclass(slots=True)
@@ -139,16 +139,16 @@ class Holding(Record):
     """What a request holds of a paged cache: its block tables, and the keys of its content."""
 
     tables: list[BlockTable] = field(default_factory=list)  # one per group, or per sequence
-    num_blocks: int = 0  # different ones of all sequences, or swapped out
     keys: list[int] = field(default_factory=list)
-    owner: int = NONE  # whose keys
-    num_keys: int = 0
-    segment: int = 0  # where the next block to hash begins
+    owner: Short = NONE  # whose keys
+    num_keys: Short = 0
+    segment: Short = 0  # where the next block to hash begins
     offset: int = 0
+    num_blocks: int = 0  # different ones of all sequences, or swapped out
     has_items: bool = False  # some requests have parts that an encoder computes
     items: list[Item] = field(default_factory=list)  # of all requests, as in the trace
     item_offsets: list[int] = field(default_factory=list)
-    num_cached_tokens: int = 0  # leading tokens whose blocks have been offered to the cache
+    num_cached_tokens: Short = 0  # leading tokens whose blocks have been offered to the cache
     num_processed_tokens: int = 0  # known to be computed when windows were last moved
     dead_bytes: int = 0  # before the windows, in the blocks that they are leaving
     dead_rate: int = 0  # more of them with every token processed
