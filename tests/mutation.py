@@ -83,6 +83,7 @@ FAIR, LOCAL, RUNS = (f"rules/{name}.py" for name in ("fairness", "dlpm", "runs")
 CONNECTOR, HELD, KEPT = "rules/connector.py", "rules/held.py", "rules/kept.py"
 LOADING, REPORT, ABORT = "rules/loading.py", "rules/report.py", "rules/abort.py"
 ATTENTION, KEYS, EVICTION = "rules/attention.py", "rules/keys.py", "rules/eviction.py"
+LINE = "rules/line.py"
 PLANNER, PAGES, PACKED = (f"budget/{name}.py" for name in ("planner", "pages", "packed"))
 LAYOUT, POOL_LAYOUT = "kv/paged.py", "kv/block_pool.py"  # the constants that the rules read
 
@@ -306,8 +307,10 @@ MUTANTS = [
     Mutant("4 get from the front", POOL, "        k = pool.unhashed[pool.num_unhashed]\n", "        k = pool.unhashed[0]\n        pool.unhashed[0] = pool.unhashed[pool.num_unhashed]\n"),
     Mutant("4 uncached freed to the front", POOL, "            pool.unhashed[pool.num_unhashed] = k\n", "            for other in range(pool.num_unhashed, 0, -1):\n                pool.unhashed[other] = pool.unhashed[other - 1]\n            pool.unhashed[0] = k\n"),
     Mutant("4 uncached keep list order", POOL, "    for place in range(first, stop):\n", "    for place in range(stop - 1, first - 1, -1):\n"),
-    Mutant("4 cached freed to the back", EVICTION, "        append(pool.cached, pool.places, k)\n", "        from kvsim.rules.links import push_front\n\n        push_front(pool.cached, pool.places, k)\n"),
-    Mutant("4 LRU, not MRU", EVICTION, "k = pool.cached.head", "k = pool.cached.tail"),
+    Mutant("4 cached freed to the back", EVICTION, "        line_up(pool.line, pool.blocks, k)\n", "        line_up(pool.line, pool.blocks, k)\n        for at in range(pool.line.stop - 1, pool.line.first, -1):\n            other = pool.line.entries[at - 1]\n            pool.line.entries[at] = other\n            if other >= 0:\n                pool.blocks[other].slot = at\n        pool.line.entries[pool.line.first] = k\n        pool.blocks[k].slot = pool.line.first\n"),
+    Mutant("4 LRU, not MRU", EVICTION, "        return call_next(pool.line)\n", "        while pool.line.entries[pool.line.stop - 1] < 0:\n            pool.line.stop -= 1\n        pool.line.stop -= 1\n        return pool.line.entries[pool.line.stop]\n"),
+    Mutant("4 a hit leaves the queue", LINE, "    line.entries[rows[k].slot] = NONE\n", "    pass\n"),
+    Mutant("4 places follow when gaps close", LINE, "            rows[k].slot = stop\n", "            pass\n"),
     Mutant("4 lazy eviction", POOL, "gone = forget(pool, k)", "gone = False"),
     Mutant("4 freed last to first", PAGED, "        free_blocks(kv.pool, group, table, table.num_null, table.length)\n", "        for at in range((table.length - table.num_null) // 2):\n            a, b = table.num_null + at, table.length - 1 - at\n            table.blocks[a], table.blocks[b] = table.blocks[b], table.blocks[a]\n        free_blocks(kv.pool, group, table, table.num_null, table.length)\n"),
     Mutant("4 one free per group, in order", PAGED, "    for g in range(kv.num_groups):\n        group, table = kv.groups[g], holding.tables[g]\n        free_blocks(", "    for g in range(kv.num_groups - 1, -1, -1):\n        group, table = kv.groups[g], holding.tables[g]\n        free_blocks("),

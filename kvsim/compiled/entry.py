@@ -31,8 +31,8 @@ SMALL = frozenset(
     for line in (
         "append remove push_front cdiv num_skipped past_the_end num_missing num_slots set_quiet",
         "need_to_grow last_unnamed_end has_groups count_keys sees_windows",
-        "find touch ask_for_key ask_for_bucket ask_for_entry take_block",
-        "later_victim append_blocks insert_victim remove_victim evict note_cached",
+        "find touch ask_for_key ask_for_victim ask_for_entry take_block",
+        "line_up step_out call_next append_blocks insert_victim remove_victim evict note_cached",
         "note_hit forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time",
         "prefill_time price work_time weigh weigh_attention step_time kv_usage measure",
         "measure_paged pass_time note_gap record_step is_refused is_trying find_all piece_of",

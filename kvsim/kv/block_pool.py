@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.kv.eviction import LRU, evictable, lay_out_policy, victims
+from kvsim.records.eviction import SIEVE
 from kvsim.records.kv import KV
 from kvsim.records.memory import Objects, column, head
 from kvsim.records.paged import NULL_BLOCK, Block, BlockTable, KVGroup
@@ -50,7 +51,8 @@ def lay_out_pool(
     buckets = 1 << (2 * blocks * num_groups - 1).bit_length()
     pool.num_usable = pool.num_unhashed = blocks - 1
     pool.blocks = memory.records(Block, blocks + num_cards)
-    pool.places = memory.records(Neighbours, blocks + num_cards)
+    if num_cards > 0 or eviction.rules_of == SIEVE:
+        pool.places = memory.records(Neighbours, blocks + num_cards)
     if num_cards > 0:
         pool.num_cards, pool.free_card = num_cards, blocks
         for card in range(blocks, blocks + num_cards - 1):
@@ -58,7 +60,7 @@ def lay_out_pool(
         pool.first_cards = memory.ints(blocks, NONE)
         pool.card_owners = memory.ints(num_cards)
     pool.unhashed = memory.list_of(range(blocks - 1, 0, -1) if blocks > 1 else [0])
-    pool.buckets, pool.bucket_mask = memory.ints(buckets, NONE), buckets - 1
+    pool.buckets, pool.bucket_mask = memory.shorts(buckets, NONE), buckets - 1
     pool.num_seen, pool.fewest_dead = memory.ints(blocks), memory.ints(blocks)
     lay_out_policy(eviction, pool, memory)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kvsim.records.contents import Content
 from kvsim.records.eviction import PYTHON_POLICY, Eviction, Note, Ranking
 from kvsim.records.eviction import Ranked as RankedEntry
-from kvsim.records.memory import Objects, Room, copied
+from kvsim.records.memory import Objects, Room, Zeros, copied
 from kvsim.records.paged import Block, BlockPool
 from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kvsim.records.memory import Memory
 
 
+#: Blocks beyond which a policy by itself closes its gaps.
+MANY = 1 << 20
 #: What a policy does in its own way, at the price of the compiled engine.
 ORDERS = ("insert", "remove", "evict", "cached", "hit", "foresee", "arrived")
 
@@ -132,7 +134,10 @@ def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> N
         pool.policy, pool.python = PYTHON_POLICY, policy
         return
     pool.policy = policy.rules_of
-    if pool.policy != Eviction.LRU:
+    if pool.policy == Eviction.LRU:
+        pool.line.size = 2 * num_blocks
+        pool.line.entries = memory.shorts(pool.line.size)
+    else:
         pool.notes = memory.room(Note, num_blocks)
         pool.rankings = memory.records(Ranking, 2)
         for queue in range(2):
@@ -155,10 +160,9 @@ def victims(pool: BlockPool) -> Iterator[int]:
         policy: Any = pool.python
         yield from policy
     elif pool.policy == Eviction.LRU:
-        k = pool.cached.head
-        while k != NONE:
-            yield k
-            k = pool.places[k].next
+        line = pool.line
+        waiting = (line.entries[at] for at in range(line.first, line.stop))
+        yield from (k for k in waiting if k != NONE)
     else:
         twin = copied(pool)
         for _ in range(twin.num_cached):
@@ -188,6 +192,7 @@ class RulePolicy(EvictionPolicy):
         self.pool.places = Room(Neighbours)  # type: ignore[assignment]
         lay_out_policy(self, self.pool, Objects())
         self.pool.policy = self.rules_of
+        self.pool.line.entries, self.pool.line.size = Zeros(), MANY  # type: ignore[assignment]
 
     def insert(self, block_id: int) -> None:  # noqa: D102 - see EvictionPolicy
         self.pool.blocks[block_id].ref_cnt = 0

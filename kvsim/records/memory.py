@@ -52,6 +52,9 @@ class Memory(Protocol):
     def ints(self, count: int, value: int = 0) -> list[int]:
         """Make a list of equal ints; memory that is never touched is never really taken."""
 
+    def shorts(self, count: int, value: int = 0) -> list[int]:
+        """Do as :meth:`ints`, in 32 bits."""
+
     def floats(self, count: int) -> list[float]:
         """Make a list of zeros."""
 
@@ -118,6 +121,8 @@ class Objects:
     def ints(self, count: int, value: int = 0) -> Any:  # noqa: D102
         return [value] * count if value or count <= 64 else Zeros()
 
+    shorts = ints
+
     def floats(self, count: int) -> Any:  # noqa: D102
         return [0.0] * count
 
@@ -171,6 +176,11 @@ class Flat:
         if not value:
             return Numbers(untouched(8 * count).view(np.int64))
         return Numbers(np.full(count, value, np.int64))
+
+    def shorts(self, count: int, value: int = 0) -> Any:  # noqa: D102
+        if not value:
+            return Numbers(untouched(4 * count).view(np.int32))
+        return Numbers(np.full(count, value, np.int32))
 
     def floats(self, count: int) -> Any:  # noqa: D102
         return Numbers(np.zeros(count))

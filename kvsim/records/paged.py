@@ -10,7 +10,7 @@ from kvsim.records.contents import Contents, HostTier
 from kvsim.records.encoder import Item
 from kvsim.records.events import EventLog
 from kvsim.records.eviction import LRU, Note, Ranking
-from kvsim.records.queue import Neighbours, Queue
+from kvsim.records.queue import Line, Neighbours, Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 
 NULL_BLOCK = 0  # a placeholder that is never handed out
@@ -38,6 +38,7 @@ class Block(Record):
     ref_cnt: Short = 0
     chain: Short = NONE  # next content in the bucket
     copy: Short = NONE  # next block of this content
+    slot: Short = 0  # in ``line``, while it waits there
     hashed: Annotated[bool, 8] = False
     group: Tiny = 0
     key: int = 0
@@ -49,12 +50,13 @@ class BlockPool(Record):
 
     blocks: list[Block] = field(default_factory=list)
     places: list[Neighbours] = field(default_factory=list)  # in ``cached``, by block; of cards
+    line: Line = field(default_factory=Line)  # LRU: free ones whose content can still be hit
     num_usable: int = 0
     unhashed: list[int] = field(default_factory=list)  # a stack: the next one out is last
     num_unhashed: int = 0
     num_cached: int = 0  # free blocks whose content can still be hit
     policy: int = LRU
-    cached: Queue = field(default_factory=Queue)  # LRU: free ones, next one out first; SIEVE: all
+    cached: Queue = field(default_factory=Queue)  # SIEVE: all that carry a key
     notes: list[Note] = field(default_factory=list)  # by block; none under LRU
     rankings: list[Ranking] = field(default_factory=list)
     last_rank: int = 0  # given so far
@@ -66,7 +68,7 @@ class BlockPool(Record):
     has_events: bool = False
     log: EventLog = field(default_factory=EventLog)
     num_hashed: int = 0  # blocks that carry a key, in use or free
-    buckets: list[int] = field(default_factory=list)
+    buckets: list[Short] = field(default_factory=list)
     bucket_mask: int = 0
     tracks_kept: bool = False  # requests that do not run may hold blocks for a transfer
     keepers: list[int] = field(default_factory=list)  # how many of them, by block

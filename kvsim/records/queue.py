@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvsim.records.record import NONE, Record, Short
 
@@ -22,3 +22,13 @@ class Neighbours(Record):
 
     next: Short = NONE
     previous: Short = NONE
+
+
+@dataclass(slots=True)
+class Line(Record):
+    """A queue in an array: places of records, and NONE where somebody has left."""
+
+    entries: list[Short] = field(default_factory=list)
+    first: int = 0  # nobody stands before it
+    stop: int = 0
+    size: int = 0

@@ -12,7 +12,7 @@ from kvsim.records.eviction import FIFO, LFU, LRU, PYTHON_POLICY, S3FIFO, SIEVE
 from kvsim.rules.eviction_lfu import cached_lfu, hit_lfu, insert_lfu
 from kvsim.rules.eviction_s3fifo import cached_s3fifo, evict_s3fifo, hit_s3fifo
 from kvsim.rules.eviction_sieve import cached_sieve, evict_sieve, hit_sieve, insert_sieve
-from kvsim.rules.links import append, remove
+from kvsim.rules.line import call_next, line_up, step_out
 from kvsim.rules.python import (
     python_arrived,
     python_cached,
@@ -38,7 +38,7 @@ def insert_victim(pool: BlockPool, k: int) -> None:
     """Take in a block whose last reference has gone."""
     pool.num_cached += 1
     if pool.policy == LRU:
-        append(pool.cached, pool.places, k)
+        line_up(pool.line, pool.blocks, k)
     elif pool.policy == LFU:
         insert_lfu(pool, k)
     elif pool.policy == SIEVE:
@@ -53,7 +53,7 @@ def remove_victim(pool: BlockPool, k: int) -> None:
     """Let go of a block that a prefix hit references again."""
     pool.num_cached -= 1
     if pool.policy == LRU:
-        remove(pool.cached, pool.places, k)
+        step_out(pool.line, pool.blocks, k)
     elif pool.policy == PYTHON_POLICY:
         python_remove(pool, k)
 
@@ -62,9 +62,7 @@ def evict(pool: BlockPool) -> int:
     """Remove and return the cached block to give away."""
     pool.num_cached -= 1
     if pool.policy == LRU:
-        k = pool.cached.head
-        remove(pool.cached, pool.places, k)
-        return k
+        return call_next(pool.line)
     return evict_ranked(pool)
 
 

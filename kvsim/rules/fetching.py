@@ -39,20 +39,14 @@ def ask_for_entry(pool: BlockPool, table: BlockTable, place: int) -> None:
         ask(pool.blocks, table.blocks[place])
 
 
-def later_victim(pool: BlockPool, k: int, steps: int) -> int:
-    """Return who gives way so many evictions after a block, NONE if that is not known."""
+def ask_for_victim(pool: BlockPool, ahead: int) -> None:
+    """Ask for a block that gives way after so many others, and the bucket of one half as late."""
     if pool.policy != LRU:
-        return NONE
-    for _ in range(steps):
-        if k == NONE:
-            break
-        k = pool.places[k].next
-        ask(pool.blocks, k)
-    return k
-
-
-def ask_for_bucket(pool: BlockPool, k: int) -> None:
-    """Ask for the bucket of a block that gives way soon."""
-    if k != NONE:
-        block = pool.blocks[k]
+        return
+    at, line = pool.line.first + ahead, pool.line
+    if at < line.stop:
+        ask(pool.blocks, line.entries[at])
+    at -= ahead // 2
+    if at < line.stop and line.entries[at] != NONE:
+        block = pool.blocks[line.entries[at]]
         ask(pool.buckets, (block.key ^ block.group) & pool.bucket_mask)

@@ -17,7 +17,7 @@ from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.events import note_removed
 from kvsim.rules.eviction import evict, insert_victim, note_cached, note_hit, remove_victim
-from kvsim.rules.fetching import AHEAD, ask_for_bucket, ask_for_entry, later_victim
+from kvsim.rules.fetching import AHEAD, ask_for_entry, ask_for_victim
 from kvsim.rules.host_tier import store
 
 if TYPE_CHECKING:
@@ -134,12 +134,10 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
 
 def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks: int) -> None:
     """Hand out free blocks to the end of a table; the caller has checked that there are enough."""
-    near = later_victim(pool, pool.cached.head, min(num_blocks - 1, AHEAD))
-    far = later_victim(pool, near, min(num_blocks - 1, AHEAD))
+    for ahead in range(min(num_blocks - 1, 2 * AHEAD)):
+        ask_for_victim(pool, ahead)
     for place in range(table.length, table.length + num_blocks):
-        if num_blocks > 1:
-            ask_for_bucket(pool, near)
-            near, far = later_victim(pool, near, 1), later_victim(pool, far, 1)
+        ask_for_victim(pool, 2 * AHEAD)
         table.blocks[place] = take_block(pool, group)
     table.length += num_blocks
     group.num_used += num_blocks
