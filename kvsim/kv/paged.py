@@ -141,7 +141,6 @@ class PagedManager(RuleManager):
         kv.enable_prefix_caching = config.enable_prefix_caching
         kv.replay_window = max(map(replay_window, self.groups))
         kv.has_windows = any(spec.kind != FULL for spec in self.groups)
-        kv.asks = len(self.groups) == 1 and not kv.has_windows
         kv.num_cpu_free = config.swap_space_bytes // self.bytes_per_block
         self._lay_out_groups(kv, memory)
         if any(spec.kind == MAMBA_ALIGN for spec in self.groups):

@@ -61,7 +61,6 @@ class KV(Record):
     specs: list[LookupSpec] = field(default_factory=list)
     num_specs: int = 0
     holdings: list[Holding] = field(default_factory=list)
-    asks: bool = False  # memory is asked for early
     free_holdings: list[int] = field(default_factory=list)
     num_free_holdings: int = 0
     num_holdings: int = 0

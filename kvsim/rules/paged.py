@@ -11,7 +11,7 @@ from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING, RS
 from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
 from kvsim.rules.events import note_key, note_partial, note_stored
 from kvsim.rules.eviction import note_arrival
-from kvsim.rules.fetching import ask, ask_for_key
+from kvsim.rules.fetching import ask_for_key
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.mamba import (
     admit_states,
@@ -27,7 +27,6 @@ from kvsim.rules.replay import filled_by_hit
 from kvsim.rules.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
 
 if TYPE_CHECKING:
-    from kvsim.records.engine import Replica
     from kvsim.records.kv import KV
     from kvsim.records.paged import BlockTable, Holding, KVGroup
     from kvsim.records.request import Request
@@ -185,30 +184,6 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
     kv.num_filled += filled - request.num_filled
     request.num_filled = filled
     return True
-
-
-def ask_for_growth(state: Replica) -> None:
-    """Ask for what those need whose next token takes or names a block, one thing after another."""
-    kv = state.kv
-    for at in range(state.num_running):
-        request = state.requests[state.running[at]]
-        if request.num_computed_tokens >= request.quiet_until:
-            ask(kv.holdings, request.holding)
-    for at in range(state.num_running):
-        request = state.requests[state.running[at]]
-        if request.num_computed_tokens >= request.quiet_until:
-            holding = kv.holdings[request.holding]
-            ask(holding.tables, 0)
-            ask(holding.keys, holding.num_keys - 1)
-    if not kv.enable_prefix_caching:
-        return
-    for at in range(state.num_running):
-        request = state.requests[state.running[at]]
-        size, end = kv.hash_block_size, request.num_computed_tokens + 1
-        if end > request.quiet_until and end % size == 0:
-            holding = kv.holdings[request.holding]
-            extend_keys(holding, request, end // size, size, kv.num_hash_lookahead_tokens)
-            ask(kv.pool.buckets, holding.keys[end // size - 1] & kv.pool.bucket_mask)
 
 
 def need_to_grow(kv: KV, request: Request, holding: Holding, end: int) -> int:

@@ -36,7 +36,6 @@ from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
 from kvsim.rules.kept import is_in_use
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras, note_switch
-from kvsim.rules.paged import ask_for_growth
 from kvsim.rules.queue import defer
 from kvsim.rules.replay import num_replayed, worth_replaying
 from kvsim.rules.speculation import add_drafts, expect_drafts, is_padded, without_lookahead
@@ -90,8 +89,6 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
     speculates, slots = state.limits.num_drafts > 0, state.limits.num_draft_slots
     encodes = state.limits.has_encoder
     budget, inputs = state.budget, state.input_budget - slots
-    if state.kv.asks:
-        ask_for_growth(state)
     while index < state.num_running and budget > 0 and inputs > 0:
         ask(state.requests, state.running[min(index + AHEAD, state.num_running - 1)])
         k = state.running[index]
