@@ -14,7 +14,6 @@ from experiments import (
     _fleet_b1,
     _fleet_b3,
     _fleet_b7,
-    _fleet_b10,
     _fleet_b11,
     _fleet_b15,
     _fleet_b16,
@@ -152,26 +151,6 @@ def test_load_and_random_may_change_places() -> None:
 def test_the_bands_of_llm_ds_routers_hold(sample_data) -> None:
     missed = [row.what for row in _fleet_b1.rows(sample_data) if row.holds is False]
     assert missed == []
-
-
-def test_conversations_about_code_are_as_long_as_told() -> None:
-    trace = _fleet_b10.code_generation(200, 0)
-    turns = np.bincount(trace.session_id)
-    assert turns.min() >= 2
-    assert turns.max() <= 20
-    assert turns.mean() == pytest.approx(6, rel=0.1)
-    assert trace.num_output_tokens.mean() == pytest.approx(800, rel=0.1)
-    second = trace.segments_of(1)
-    assert second[:2] == trace.segments_of(0)
-    assert second[2].content_id == trace.output_content_id[0]  # the answer is part of it
-
-
-def test_prompts_of_long_answers_come_three_times_in_turn() -> None:
-    trace = _fleet_b10.reasoning(500, 0)
-    assert len(trace) == 1500
-    assert trace.segments_of(500) == trace.segments_of(0)
-    assert trace.num_prompt_tokens.mean() == pytest.approx(1250, rel=0.05)
-    assert trace.num_output_tokens.mean() == pytest.approx(8000, rel=0.1)
 
 
 def test_a_trace_like_another_has_its_means_and_shares_what_it_shared() -> None:
