@@ -167,6 +167,18 @@ def test_llm_d_looks_at_no_more_than_so_many_blocks_of_a_prompt() -> None:
     assert router._belief.block_rates(other, [48, 0, 32]) == pytest.approx([1, 0, 2 / 3])
 
 
+def test_token_aware_takes_who_holds_all_that_it_looks_at_for_warm() -> None:
+    other = requests([(1, 48), (2, 112)])[0]  # as ONE's first three blocks
+    router = started("llm-d-token-aware+index=approximate+block-size=16+max-blocks=3")
+    first = router.choose(ONE, views())
+    assert router.choose(other, views()) == first
+    assert (router.branch, router.predicted_tokens) == ("sticky", 48)
+    router = started("llm-d-token-aware+index=approximate+block-size=16")
+    router.choose(ONE, views())
+    router.choose(other, views())
+    assert router.branch == "all"
+
+
 def test_llm_d_may_score_prefixes_among_those_who_hold_any() -> None:
     assert among_holders([93, 0, 112, 103]) == pytest.approx([0, 0, 1, 10 / 19])
     assert among_holders([0, 93, 0]) == [0.0, 1.0, 0.0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.affinity import is_released, sticky
 from kvsim.fleet.belief import Belief, Kind
@@ -44,6 +44,7 @@ class LlmDTokenAware(Router):
     rate : prompt tokens per second of a replica
     event_delay : seconds from a step's end until the precise index knows
     block_size, lru_entries : of the approximate index, in tokens and entries per replica
+    max_blocks : of the approximate index: entries of a prompt, which is not looked at behind them
     """
 
     watches_requests = True
@@ -58,13 +59,18 @@ class LlmDTokenAware(Router):
         event_delay: Delay = 0.01,
         block_size: Count = 64,
         lru_entries: Count = 31_250,
+        max_blocks: Count | None = None,
     ) -> None:
         self._affinity = affinity
         self._max_wait = max_wait
         self._rate = rate
         self._kind = index
         self.event_delay = event_delay if index == "precise" else None
-        self._entries = {"entry_tokens": block_size, "max_entries": lru_entries}
+        self._entries: dict[str, Any] = {
+            "entry_tokens": block_size,
+            "max_entries": lru_entries,
+            "max_prompt_entries": max_blocks,
+        }
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
