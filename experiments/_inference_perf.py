@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.engine.incoming import IncomingRequest
+    from kvsim.fleet.facts import Facts
     from kvsim.fleet.view import ReplicaView
     from kvsim.fleet.world import Process
     from kvsim.results.result import Result
@@ -58,7 +59,7 @@ class Lengths(NamedTuple):
     std: float = 0.0
 
     def draw(self, rng: np.random.Generator, number: int) -> NDArray[np.int64]:
-        """Draw so many."""
+        """Draw so many, in tokens; shape (number,)."""
         if self.kind == "uniform":
             found = rng.uniform(self.low, self.high, number)
         elif self.kind == "normal":
@@ -196,7 +197,7 @@ class KeptConnections(Router):
 
     watches_requests = True
 
-    def start(self, facts: Any) -> None:
+    def start(self, facts: Facts) -> None:
         super().start(facts)
         self._idle: list[deque[tuple[int, float]]] = [deque() for _ in range(NUM_WORKERS)]
         self._worker: dict[int, int] = {}
@@ -227,10 +228,12 @@ def play(load: Load, router: str, **servers: Any) -> Result:
 def play_within(
     load: Load, router: str, timeout: float, **servers: Any
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Play with a client that gives up after some seconds; return the table, and who was late.
+    """Play with a client that gives up after some seconds.
+
+    Returns the requests table of the last run, and who was late in any; shape (requests,).
 
     A request that is given up ends where it is then: its output is cut, and the run played again,
-    until nobody is late any more.
+    until nobody is late any more, or has nothing left to cut (no token came in time).
     """
     trace = load.trace
     outputs, late = trace.num_output_tokens.copy(), np.zeros(len(trace), bool)
@@ -238,10 +241,12 @@ def play_within(
         cut = load._replace(trace=replace(trace, num_output_tokens=outputs.copy()))
         rows = play(cut, router, **servers).requests
         over = rows["finish_time"] - rows["arrival_time"] > timeout * 1.002
+        late |= over
+        over &= outputs > 1
         if not over.any():
             return rows, late
-        first = rows["first_token_time"]
-        each = (rows["finish_time"] - first) / np.maximum(rows["num_output_tokens"] - 1, 1)
-        left = np.maximum(timeout - (first - rows["arrival_time"]), 0.0)
-        outputs[over] = np.maximum(1 + (left / each)[over].astype(np.int64), 1)
-        late |= over
+        cut_rows = rows[over]
+        first = cut_rows["first_token_time"]
+        each = (cut_rows["finish_time"] - first) / (cut_rows["num_output_tokens"] - 1)
+        left = np.maximum(timeout - (first - cut_rows["arrival_time"]), 0.0)
+        outputs[over] = 1 + (left / each).astype(np.int64)

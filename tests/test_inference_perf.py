@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from experiments import _fleet_b10
+from experiments import _fleet_b10, _inference_perf
 from experiments._inference_perf import (
     NUM_WORKERS,
     SERVICE,
@@ -158,3 +158,30 @@ def test_who_is_late_is_cut_there() -> None:
     assert late.tolist() == [True] + [False] * (len(late) - 1)
     assert rows["finish_time"][0] == pytest.approx(limit, rel=0.01)
     assert rows["arrival_time"][NUM_WORKERS + 1] == rows["finish_time"][0]
+
+
+def test_others_may_be_late_by_a_cut_and_some_cannot_be_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played: list[list[int]] = []
+
+    def pretend(load: Load, router: str) -> Any:
+        """First the first is late, then another one; the last never gets a token in time."""
+        del router
+        outputs = load.trace.num_output_tokens
+        played.append(outputs.tolist())
+        names = ("arrival_time", "first_token_time", "finish_time")
+        rows = np.zeros(3, [(name, float) for name in names] + [("num_output_tokens", int)])
+        rows["first_token_time"] = [1.0, 1.0, 30.0]
+        rows["num_output_tokens"] = outputs
+        rows["finish_time"] = rows["first_token_time"] + 0.1 * (outputs - 1)
+        if len(played) == 1:
+            rows["finish_time"][1] = 9.0
+        return SimpleNamespace(requests=rows)
+
+    monkeypatch.setattr(_inference_perf, "play", pretend)
+    trace = Trace.from_arrays([0.0] * 3, [8] * 3, [200, 150, 50], session_id=[0, 1, 2])
+    rows, late = play_within(Load(trace, np.ones(3, bool)), "random", 10.0)
+    assert late.tolist() == [True] * 3
+    assert played == [[200, 150, 50], [91, 150, 1], [91, 91, 1]]
+    assert rows["finish_time"].tolist() == pytest.approx([10.0, 10.0, 30.0])
