@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import argparse
 
 #: What the licences of the measured sets let the project carry; tests/data/README.md lists it.
 SAMPLE = Path(__file__).resolve().parents[1] / "tests" / "data"
@@ -19,6 +16,13 @@ LEFT_OUT = {
 }
 
 
+def folder(text: str) -> Path:
+    """Return a folder to write to, which need not be there yet."""
+    if Path(text).exists() and not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a file, not a folder")
+    return Path(text)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give a script --data and --out."""
     parser.add_argument(
@@ -28,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="the folder with all measurements (default: the sample in tests/data)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and pictures there")
+    parser.add_argument("--out", type=folder, metavar="DIR", help="write JSON and pictures there")
 
 
 def is_sample(data: Path) -> bool:

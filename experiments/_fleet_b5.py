@@ -19,7 +19,7 @@ from experiments._fleet import Row, between, near
 if TYPE_CHECKING:
     from pathlib import Path
 
-SETS = ("fleet/mooncake_transfer",)
+SETS = ("fleet/mooncake_transfer/a10_pd_vs_regular.csv",)
 SEEDS = range(5)
 #: The server of the measurements; its KV memory follows from the card.
 SERVER: dict[str, Any] = {
@@ -64,7 +64,7 @@ def rows(data: Path) -> list[Row]:
     ----------
     data : the folder with the measurements
     """
-    table = pd.read_csv(data / SETS[0] / "a10_pd_vs_regular.csv")
+    table = pd.read_csv(data / SETS[0])
     table = table[table["request_rate_rps"] == 4].set_index("setup")
     theirs = {
         setup: {key: float(table.loc[setup, column]) for key, column in COLUMNS.items()}

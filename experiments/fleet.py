@@ -2,7 +2,8 @@
 
 A bar is a figure that somebody measured or published: routers before eight servers, transfers of
 KV, stores that overflow, prefixes that are pulled or computed again. Bands were stated before
-anything was run. What kvsim cannot compute yet counts as a miss, and a miss ends the script with 1.
+anything was run. What kvsim cannot compute yet counts as a miss, and a miss ends the script with 1;
+so does a bar that cannot be judged, since its measurements are not in the folder.
 
     python -m experiments.fleet [--data FOLDER] [--bars B1,B3] [--out DIR]
 """
@@ -29,7 +30,7 @@ from experiments import (
     _fleet_b15,
     _fleet_b16,
 )
-from experiments._data import add_arguments, opening, require
+from experiments._data import absent, add_arguments, opening, require
 from experiments._fleet import Bar, Row
 from experiments._record import write
 from kvsim.errors import unknown_name
@@ -64,7 +65,7 @@ def chosen(names: str) -> list[str]:
     ValueError
         For a bar that is not there.
     """
-    wanted = [name.strip().upper() for name in names.split(",") if name.strip()]
+    wanted = [name.strip().upper() for name in names.split(",")] if names else []
     for name in wanted:
         if name not in BARS:
             raise unknown_name("bar", name, BARS)
@@ -123,15 +124,19 @@ def main() -> None:
     print(opening(options.data, SETS))
     console = Console(width=150)
     found: dict[str, list[Row]] = {}
+    lacking = {name: absent(options.data, BARS[name].sets) for name in names}
     for name in names:
-        found[name] = BARS[name].rows(options.data)
-        console.print(table_of(name, found[name]))
-    for name, rows in found.items():
-        print(verdict(name, rows))
+        if not lacking[name]:
+            found[name] = BARS[name].rows(options.data)
+            console.print(table_of(name, found[name]))
+    for name in names:
+        without = f"{name}: not judged, for want of {', '.join(lacking[name])}"
+        print(without if lacking[name] else verdict(name, found[name]))
     if options.out is not None:
         record = {"bars": kept(options.out / "fleet.json", found)}
         write(options.out, "fleet", record, {}, data=options.data, sets=SETS)
-    if any(row.holds is False for rows in found.values() for row in rows):
+    missed = any(row.holds is False for rows in found.values() for row in rows)
+    if missed or len(found) < len(names):
         raise SystemExit(1)
 
 

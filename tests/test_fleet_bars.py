@@ -47,6 +47,35 @@ def test_bars_are_chosen_in_their_order() -> None:
     assert fleet.chosen("") == list(fleet.BARS)
     with pytest.raises(ValueError, match="unknown bar 'B2'"):
         fleet.chosen("B2")
+    with pytest.raises(ValueError, match="unknown bar ''"):
+        fleet.chosen("B3,")
+
+
+def test_a_bar_without_its_measurements_is_not_judged_and_no_pass(
+    monkeypatch, capsys, sample_data
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fleet", "--bars", "B3,B4,B5,B8,B11"])
+    with pytest.raises(SystemExit) as ended:
+        fleet.main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    assert "B3: 6 of 6 bands hold" in said
+    for name, lacking in (
+        ("B4", "fleet/distserve_profiles"),
+        ("B5", "fleet/mooncake_transfer/a10_pd_vs_regular.csv"),
+        ("B8", "fleet/vtc_a10g_slora"),
+        ("B11", "fleet/dynosim"),
+    ):
+        assert f"{name}: not judged, for want of {lacking}" in said
+
+
+def test_what_is_written_goes_to_a_folder(monkeypatch, capsys, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["fleet", "--bars", "B3", "--out", str(tmp_path / "file")])
+    with pytest.raises(SystemExit) as ended:
+        fleet.main()
+    assert ended.value.code == 2
+    assert "file is a file, not a folder" in capsys.readouterr().err
 
 
 def test_a_miss_ends_the_script_with_1_and_is_written(monkeypatch, tmp_path, sample_data) -> None:
