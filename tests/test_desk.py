@@ -124,6 +124,21 @@ def test_prompts_of_whole_blocks_come_again(length: int, monkeypatch: pytest.Mon
     assert 0 < result.summary["routing"]["best_hit_rate"] <= (length - 1) // 16 * 16 / length
 
 
+@pytest.mark.parametrize("delay", [0.005, 0.03])
+def test_events_become_known_while_a_step_runs(
+    delay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same prompts come again within a step: what is known of a replica changes in it."""
+    draw = np.random.default_rng(0)
+    segments = [
+        [(int(who), 0, 1600), (100 + k, 0, 8)] for k, who in enumerate(draw.integers(6, size=300))
+    ]
+    times = np.sort(draw.uniform(0.0, 3.0, 300))
+    trace = kvsim.Trace.from_arrays(times, [1608] * 300, [60] * 300, segments=segments)
+    result = check(monkeypatch, trace, router=f"dynamo+event-delay={delay}")
+    assert result.summary["prefix_cache_hit_rate"] > 0.3
+
+
 def test_requests_at_one_instant_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = conversations()
     times = np.floor(trace.arrival_time)

@@ -11,9 +11,10 @@ import math
 import numpy as np
 from numba import njit
 
-from kvsim.compiled.key_table import name_path
+from kvsim.compiled.key_table import EMPTY, name_path
 from kvsim.compiled.live_blocks import match_live
 from kvsim.compiled.rack import _replica, advance_due, call_entry, look_at, send
+from kvsim.compiled.sent import bound_depths, note_sent
 from kvsim.rules.engine import ADVANCE, NEXT_EVENT
 from kvsim.rules.keys import FIRST_KEY
 from kvsim.rules.routing import dynamo_cost
@@ -185,8 +186,8 @@ def decide(
     beliefs : of each place prompt tokens ahead and blocks; of each request tokens not cached, and
         whether its last block is full in part; who is at each place, and how many
     prompts : content, start and length of segments, their places by request, and salts
-    known : events of each log that are known, guesses of depths, and the delay
-    arrivals : requests in order, all of which replicas have room for, and times
+    known : events of each log that are known, guesses of depths, the delay, who was sent what
+    arrivals : requests in order, all of which replicas have room for, times, contents of outputs
     noted : by request, predicted and best tokens; the stride of comparisons, or 0
     weights : block size, credit, prefill weight, active weight, decay
     cursor : the next arrival, the place to bring on from, and where the last one is to go
@@ -195,14 +196,16 @@ def decide(
     entries, addresses, times, ended, rooms, heard = fleet
     prefilling, decode, uncached, rests, there, numbers = beliefs
     contents, starts, lengths, offsets, salts = prompts
-    logs, guesses, delay = known
-    rows, planned = arrivals
+    logs, guesses, delay, sent = known
+    rows, planned, outputs = arrivals
     predicted, best, stride = noted
     size, credit, prefill_weight, active_weight, decay = weights
     last = min(cursor[0] + most, len(rows))
     lines = 2 * (news[5][:, 0].max() + most)
     told = np.empty(lines), np.empty((lines, 3), np.int64)
     matched, costs = np.zeros(len(addresses), np.int64), np.zeros(len(addresses))
+    most_held, nowhere = np.zeros(len(addresses), np.int64), np.full(len(addresses), math.nan)
+    looked = guesses, np.zeros_like(guesses), np.full(len(guesses), EMPTY), nowhere, nowhere.copy()
     while cursor[0] < last:
         at = cursor[0]
         row, now = rows[at], planned[at]
@@ -224,7 +227,8 @@ def decide(
             salts[row],
         )
         prompt, least = lengths[first:stop].sum(), prefilling.min()
-        held = match_live(addresses, logs, now - delay, path, guesses, matched)
+        bound_depths(sent, contents[first:stop], lengths[first:stop], size, most_held)
+        held = match_live(addresses, times, logs, now - delay, path, most_held, looked, matched)
         if stride > 0 and at % stride == 0:
             best[row] = size * min(held, (prompt - 1) // size)  # the last token is computed
         for place in range(len(addresses)):
@@ -239,8 +243,9 @@ def decide(
         rests[row] = prompt % size > 0
         prefilling[place] += uncached[row]
         decode[place] += come(prompts, there, numbers, place, row, size) + rests[row]
-        heard[place] = math.nan  # it may be idle again by the next look
+        heard[place] = nowhere[place] = math.nan  # it may be idle again by the next look
         send(row, place, news[2], news[4], news[5])
+        note_sent(sent, contents[first:stop], outputs[row], place)
         cursor[0] += 1
         state = _replica(addresses[place])
         if state.num_outstanding == state.num_running:  # nobody else waits

@@ -170,7 +170,7 @@ def _mix_piece(key, content, start, length):
 @overload(fetching.ask, inline="always")
 def _ask(rows, place):
     def ask(rows, place):
-        prefetch(rows, place)
+        prefetch(rows, place, 0)
 
     return ask
 

@@ -9,9 +9,12 @@ events that stand in the log.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 from numba import njit
 
-from kvsim.compiled.key_table import _replica, find_due
+from kvsim.compiled.key_table import EMPTY, _replica, find_due
 from kvsim.compiled.types import prefetch
 from kvsim.records.events import STORED, UPDATE
 from kvsim.records.record import NONE
@@ -63,22 +66,22 @@ def tells_of(log, first, path, depth):
 
     If not, as many were held before them: what is held of a path has no gaps, then and now.
     """
-    for at in range(first, log.num_events):
-        event = log.events[at]
-        if event.kind == UPDATE:
-            continue
-        for k in range(event.first_key, event.first_key + event.key_count):
-            if depth > 0 and log.keys[k] == path[depth - 1]:
-                return True
-            if depth < len(path) and log.keys[k] == path[depth]:
-                return True
-    return False
+    while first < log.num_events and log.events[first].kind == UPDATE:
+        first += 1
+    if first == log.num_events:
+        return False
+    last = path[depth - 1] if depth > 0 else EMPTY
+    after = path[depth] if depth < len(path) else EMPTY
+    found = False
+    for k in range(log.events[first].first_key, log.num_keys):
+        found |= (log.keys[k] == last) | (log.keys[k] == after)
+    return found
 
 
 @njit(cache=True)
-def depth_of(pool, first, path, guess):
-    """Count the first keys of a path that a pool held; a good guess costs two look-ups."""
-    low, high = 0, len(path)
+def depth_of(pool, first, path, most, guess):
+    """Count the first keys of a path that a pool held, at most so many; a good guess costs two."""
+    low, high = 0, most
     guess = min(guess, high)
     if guess > 0:
         if holds(pool, first, path[guess - 1]):
@@ -142,41 +145,79 @@ def learn(address, known, until):
 
 
 @njit(cache=True)
-def ask_for_depth(pool, path, guess, is_second):
-    """Ask for the memory of the first look-ups of :func:`depth_of`: buckets, and then blocks."""
-    for at in range(max(guess - 1, 0), min(guess + 1, len(path))):
-        bucket = path[at] & pool.bucket_mask
-        if is_second:
-            prefetch(pool.blocks, pool.buckets[bucket])
-        else:
-            prefetch(pool.buckets, bucket)
+def due_of(address, known):
+    """Return when more of a replica will be known, if it does nothing else."""
+    log = _replica(address).kv.pool.log
+    for at in range(known, log.num_events):
+        if log.events[at].kind == UPDATE:
+            return log.events[at].time
+    return math.inf
 
 
 @njit(cache=True)
-def match_live(addresses, known, until, path, guesses, matched):
+def ask_for_depth(pool, path, most, guess, is_second):
+    """Ask for the memory of the first look-ups of :func:`depth_of`: buckets, and then blocks."""
+    for at in range(max(min(guess, most) - 1, 0), min(guess + 1, most)):
+        bucket = path[at] & pool.bucket_mask
+        if is_second:
+            prefetch(pool.blocks, pool.buckets[bucket], 0)
+        else:
+            prefetch(pool.buckets, bucket, 0)
+
+
+@njit(cache=True)
+def match_live(addresses, times, known, until, path, most, looked, matched):
     """Count how many of the first keys of a path each replica held, as known by a time.
 
-    Returns the most that any of them holds now.
+    Parameters
+    ----------
+    addresses, times : of each replica; its next event, nan if that says nothing
+    known : events of each log that are known
+    until : so far events are known
+    path : the keys
+    most : how many of them each replica can hold
+    looked : of each replica what was found last: depths, known and now, the key that was last in
+        question, its next event then, and when more of its log will be known
+    matched : the answer
+
+    Returns
+    -------
+    The most that any of them holds now.
     """
+    depths, depths_now, ends, seen, due = looked
+    places, number = np.empty(len(addresses), np.int64), 0
     for place in range(len(addresses)):
-        if addresses[place] != 0:
-            known[place] = learn(addresses[place], known[place], until)
-            ask_for_depth(_replica(addresses[place]).kv.pool, path, guesses[place], False)
-    for place in range(len(addresses)):
-        if addresses[place] != 0:
-            ask_for_depth(_replica(addresses[place]).kv.pool, path, guesses[place], True)
-    most = 0
-    for place in range(len(addresses)):
-        matched[place] = 0
-        if addresses[place] == 0:
+        address = addresses[place]
+        if address == 0:
+            matched[place] = 0
             continue
+        if times[place] != seen[place] or until >= due[place]:
+            known[place] = learn(address, known[place], until)
+            due[place] = due_of(address, known[place])
+            seen[place], ends[place] = times[place], EMPTY
+        if most[place] > 0 and path[most[place] - 1] != ends[place]:
+            places[number] = place
+            number += 1
+            pool = _replica(address).kv.pool
+            ask_for_depth(pool, path, most[place], depths[place], False)
+    for at in range(number):
+        place = places[at]
         pool = _replica(addresses[place]).kv.pool
-        depth = depth_of(pool, pool.log.num_events, path, guesses[place])
-        most = max(most, depth)
+        ask_for_depth(pool, path, most[place], depths[place], True)
+    for at in range(number):
+        place = places[at]
+        pool = _replica(addresses[place]).kv.pool
+        depth = depth_of(pool, pool.log.num_events, path, most[place], depths[place])
+        depths_now[place], ends[place] = depth, path[most[place] - 1]
         if tells_of(pool.log, known[place], path, depth):
-            depth = depth_of(pool, known[place], path, depth)
-        matched[place] = guesses[place] = depth
-    return most
+            depth = depth_of(pool, known[place], path, most[place], depth)
+        depths[place] = depth
+    held = 0
+    for place in range(len(addresses)):
+        if addresses[place] != 0:
+            matched[place] = depths[place] if most[place] > 0 else 0
+            held = max(held, depths_now[place] if most[place] > 0 else 0)
+    return held
 
 
 @njit(cache=True)
@@ -187,7 +228,7 @@ def deepest(addresses, path, guesses):
         if addresses[place] == 0:
             continue
         pool = _replica(addresses[place]).kv.pool
-        depth = depth_of(pool, pool.log.num_events, path, guesses[place])
+        depth = depth_of(pool, pool.log.num_events, path, len(path), guesses[place])
         if depth > most:
             best, most = place, depth
     return best

@@ -174,8 +174,8 @@ def _setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 @intrinsic
-def prefetch(typing_context: Any, rows: Any, place: Any) -> Any:
-    """Ask for an item of a list, wherever its place may be."""
+def prefetch(typing_context: Any, rows: Any, place: Any, line: Any) -> Any:
+    """Ask for 64 bytes of an item of a list, wherever its place may be."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if not CHECKED:
@@ -183,10 +183,12 @@ def prefetch(typing_context: Any, rows: Any, place: Any) -> Any:
             kind = ir.FunctionType(ir.VoidType(), [BYTES, *(flag.type for flag in flags)])
             name = "llvm.prefetch.p0i8"
             call = cgutils.get_or_insert_function(builder.module, kind, name)
-            builder.call(call, [_item(context, builder, rows, *args), *flags])
+            item = _item(context, builder, rows, *args[:2])
+            offset = builder.mul(args[2], ir.Constant(WORD, 64))
+            builder.call(call, [builder.gep(item, [offset]), *flags])
         return context.get_dummy_value()
 
-    return types.none(rows, types.int64), generate
+    return types.none(rows, types.int64, types.int64), generate
 
 
 @lower_builtin(operator.is_, Ref, Ref)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DECISIONS_PER_CALL = 1024
 #: Prompts at one place for which there is room at first.
 FIRST_ROOM = 64
+#: The most bits of a row of the table of who was sent what: 8 MB.
+MOST_SENT = 20
 
 
 def can_decide(gateways: Gateways, replicas: Sequence[Replica], trace: Trace) -> bool:
@@ -43,6 +45,7 @@ def decide(
     rack: Rack,
     rows: NDArray[np.int64],
     planned: NDArray[np.float64],
+    outputs: NDArray[np.int64],
 ) -> None:
     """Decide where requests go, each at its time, and bring replicas on as they come. Mutates.
 
@@ -53,6 +56,7 @@ def decide(
     rack : in which they stand
     rows : the requests in order
     planned : their times
+    outputs : by request, the content of its output
     """
     from kvsim.compiled.cache import load_desk
 
@@ -62,11 +66,13 @@ def decide(
     fleet = (*rack.columns(), rooms, np.full(places, math.nan))
     there, counts = np.zeros((places, FIRST_ROOM), np.int32), np.zeros(places, np.int64)
     amounts = np.zeros(places), np.zeros(places), np.zeros(number, np.int64), np.zeros(number, bool)
+    prompts, weights = gateways.prompts(), (feed.entry_tokens, *router.weights)
+    sent = np.zeros(1 << min(max(number, 2).bit_length(), MOST_SENT), np.int64)
     cursor, outcome = np.zeros(3, np.int64), code.LATER
     while outcome != code.DONE:
         outcome = code.decide(
-            *(fleet, news.columns(), (*amounts, there, counts), gateways.prompts(), feed.columns()),
-            *((rows, planned), gateways.decisions.columns(), (feed.entry_tokens, *router.weights)),
+            *(fleet, news.columns(), (*amounts, there, counts), prompts, (*feed.columns(), sent)),
+            *((rows, planned, outputs), gateways.decisions.columns(), weights),
             *(router.facts.rng, cursor, STEPS_PER_CALL, DECISIONS_PER_CALL),
         )
         at, first, place = cursor.tolist()

@@ -150,7 +150,8 @@ class Fleet:
         if not can_decide(gateways, replicas, self._trace):
             return False
         rows = np.flatnonzero(self._admissible)
-        decide(gateways, replicas, self.drive.rack, rows, self._planned[rows])
+        outputs = np.ascontiguousarray(self._trace.output_content_id)
+        decide(gateways, replicas, self.drive.rack, rows, self._planned[rows], outputs)
         return True
 
     def _deal_out(self) -> None:

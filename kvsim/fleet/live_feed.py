@@ -64,8 +64,12 @@ class LiveIndex:
         """Return how many of the first keys each replica holds."""
         del now
         path = keys if isinstance(keys, np.ndarray) else np.array(list(keys), np.int64)
-        matched = np.zeros(len(self._addresses), np.int64)
-        self._live.match_live(self._addresses, self.known, self.until, path, self.guesses, matched)
+        matched, now_held = np.zeros((2, len(self._addresses)), np.int64)
+        most, unseen = np.full(len(matched), len(path)), np.full(len(matched), np.nan)
+        looked = self.guesses, now_held, np.full(len(matched), -1), unseen, unseen.copy()
+        self._live.match_live(
+            *(self._addresses, unseen, self.known, self.until, path, most, looked, matched)
+        )
         found: list[int] = matched.tolist()
         return found
 
