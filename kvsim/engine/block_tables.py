@@ -71,7 +71,9 @@ class FlatTables(BlockTables):
         every = as_strided(tables.array, (shape[0] * shape[1],), tables.array.strides)
         self._lengths: Ints = every["length"].reshape(shape)
         self._blocks: Ints = as_strided(
-            blocks, (*shape, len(blocks)), (len(tables) * blocks.nbytes, blocks.nbytes, 8)
+            blocks,
+            (*shape, len(blocks)),
+            (len(tables) * blocks.nbytes, blocks.nbytes, blocks.itemsize),
         )
         self._places: Ints = holdings.array["request"]
         pool: Any = state.kv.pool

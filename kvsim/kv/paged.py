@@ -40,7 +40,7 @@ from kvsim.records.paged import (
     KVGroup,
     LookupSpec,
 )
-from kvsim.records.record import NONE
+from kvsim.records.record import NONE, Short
 from kvsim.rules.attention import admission_cap, cdiv
 from kvsim.rules.window import num_dead
 
@@ -252,7 +252,7 @@ class PagedManager(RuleManager):
             kv.states.copy_groups = memory.ints(most)
         memory.share_out(holdings, "keys", int, width)
         tables = memory.share_out(holdings, "tables", BlockTable, self.num_tables())
-        memory.share_out(tables, "blocks", int, width)
+        memory.share_out(tables, "blocks", Short, width)
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
         blocks = self.num_usable + 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from kvsim.records.record import Record, is_record, item_of, plain
+from kvsim.records.record import Record, Short, is_record, item_of, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -65,7 +65,7 @@ class Memory(Protocol):
         """Give a record other lists; the old ones are let go."""
 
     def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:
-        """Give every record a list of ``count`` new records, or of zeros if ``item`` is int.
+        """Give every record a list of ``count`` new records, or of zeros if ``item`` is a number.
 
         Returns the items of all, one after another.
         """
@@ -131,10 +131,10 @@ class Objects:
             setattr(record, name, new)
 
     def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:  # noqa: D102
-        shares = [self.ints(count) if item is int else self.records(item, count) for _ in rows]
+        shares = [items_of(self, item, count) for _ in rows]
         for row, share in zip(rows, shares, strict=True):
             setattr(row, name, share)
-        return [] if item is int else [one for share in shares for one in share]
+        return [one for share in shares for one in share] if is_record(item) else []
 
     def list_of(self, values: Iterable[float] | NDArray[Any]) -> Any:  # noqa: D102
         return Numbers(values) if isinstance(values, np.ndarray) else list(values)
@@ -194,7 +194,7 @@ class Flat:
 
     def share_out(self, rows: Any, name: str, item: Any, count: int) -> Any:  # noqa: D102
         total = len(rows) * count
-        whole: Any = self.ints(total) if item is int else self.records(item, total)
+        whole = items_of(self, item, total)
         size = whole.array.strides[0] * count
         first = whole.array.ctypes.data
         rows.array[name]["address"] = first + size * np.arange(len(rows)) if count else 0
@@ -208,6 +208,13 @@ class Flat:
             values = np.arange(values.start, values.stop, values.step)
         array = values if isinstance(values, np.ndarray) else np.array(list(values))
         return Numbers(np.ascontiguousarray(array))
+
+
+def items_of(memory: Memory, item: Any, count: int) -> Any:
+    """Make a list of records, or of zeros of a width."""
+    if is_record(item):
+        return memory.records(item, count)
+    return memory.shorts(count) if item is Short else memory.ints(count)
 
 
 def untouched(num_bytes: int) -> NDArray[np.uint8]:

@@ -130,7 +130,7 @@ class LookupSpec(Record):
 class BlockTable(Record):
     """Logical to physical blocks of one sequence in one group, null blocks first."""
 
-    blocks: list[int] = field(default_factory=list)
+    blocks: list[Short] = field(default_factory=list)
     length: Short = 0
     num_null: Short = 0
     num_offered: Short = 0  # blocks that were offered to the cache, where groups differ in that
