@@ -31,12 +31,13 @@ SMALL = frozenset(
     for line in (
         "append remove push_front cdiv num_skipped past_the_end num_missing num_slots set_quiet",
         "need_to_grow last_unnamed_end has_groups count_keys sees_windows",
-        "find touch ask_for_key ask_for_victim ask_for_entry take_block",
+        "find touch ask_for_key ask_for_victim ask_for_bucket ask_for_entry take_block",
         "line_up step_out call_next append_blocks insert_victim remove_victim evict note_cached",
         "note_hit forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time",
         "prefill_time price work_time weigh weigh_attention step_time kv_usage measure",
         "measure_paged pass_time note_gap record_step is_refused is_trying find_all piece_of",
-        "extend_keys cache_blocks",
+        "extend_keys cache_blocks gap_bin",
+        "foresees_growth note_growth ask_for_batch",
         "cache_computed worth_caching count_work count_attention num_pairs num_keys free_blocks",
         "recycle forget_finished host_time gemms_time head_time swap_time elementwise_time",
         "all_reduce_time with_transfers is_before enqueue requeue dequeue head_of num_waiting",
@@ -58,7 +59,7 @@ OF_RUNS = frozenset(
     for line in (
         "step_time work_time weigh weigh_attention gemm_time decode_time prefill_time host_time",
         "gemms_time head_time swap_time elementwise_time all_reduce_time with_transfers pass_time",
-        "note_gap record_step is_refused num_waiting allocate_slots plan batch_at cdiv",
+        "note_gap gap_bin record_step is_refused num_waiting allocate_slots plan batch_at cdiv",
     )
     for name in line.split()
 )
@@ -67,7 +68,10 @@ OF_RUNS = frozenset(
 INNER = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 
 #: Rules with a second text below.
-OWN = (keys.fold, keys.mix, keys.mix_piece, keys.draw_parent, fetching.ask)
+OWN = (
+    *(keys.fold, keys.mix, keys.mix_piece, keys.draw_parent),
+    *(fetching.ask, fetching.ask_whole),
+)
 
 
 def all_records() -> list[type[Record]]:
@@ -173,6 +177,15 @@ def _ask(rows, place):
         prefetch(rows, place, 0)
 
     return ask
+
+
+@overload(fetching.ask_whole, inline="always")
+def _ask_whole(rows, place):
+    def ask_whole(rows, place):
+        prefetch(rows, place, 0)
+        prefetch(rows, place, 1)
+
+    return ask_whole
 
 
 @overload(keys.draw_parent)

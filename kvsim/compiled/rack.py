@@ -14,10 +14,11 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kvsim.compiled.types import WORD, record_at
+from kvsim.compiled.types import WORD, prefetch, record_at
 from kvsim.records.engine import DONE, SGLANG, Replica
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import IN_FLIGHT
+from kvsim.rules.fetching import AHEAD
 
 _replica = record_at(Replica, "")
 
@@ -34,11 +35,33 @@ def call_entry(typing_context: Any, entry: Any, address: Any, command: Any, argu
 
 
 @njit(cache=True)
+def ask_for_step(state):
+    """Ask for the requests of the step that ends next."""
+    entries = state.batches[state.first_batch].entries
+    for line in range(4):
+        prefetch(entries, 0, line)
+
+
+@njit(cache=True)
+def ask_for_requests(state):
+    """Ask for the first requests of it."""
+    batch = state.batches[state.first_batch]
+    for at in range(min(AHEAD, batch.size)):
+        prefetch(state.requests, batch.entries[at].request, 0)
+
+
+@njit(cache=True)
 def advance_due(entries, addresses, times, ended, first, target, command, most_steps):
     """Bring replicas to a time, from one on; returns who needs the host, -1 for none.
 
     ``times`` are their next events, ``ended`` counts the requests that end.
     """
+    for place in range(first, len(times)):
+        if times[place] <= target and addresses[place] != 0:
+            ask_for_step(_replica(addresses[place]))
+    for place in range(first, len(times)):
+        if times[place] <= target and addresses[place] != 0:
+            ask_for_requests(_replica(addresses[place]))
     for place in range(first, len(times)):
         before = -math.inf
         while before < times[place] <= target and times[place] < math.inf:

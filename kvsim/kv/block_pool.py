@@ -48,7 +48,7 @@ def lay_out_pool(
     if num_groups > MOST_GROUPS:
         raise ValueError(f"model: {num_groups} groups of layers: at most {MOST_GROUPS}")
     blocks = max(num_gpu_blocks, 1)
-    buckets = 1 << (2 * blocks * num_groups - 1).bit_length()
+    buckets = 1 << (8 * blocks * num_groups - 1).bit_length()
     pool.num_usable = pool.num_unhashed = blocks - 1
     pool.blocks = memory.records(Block, blocks + num_cards)
     if num_cards > 0 or eviction.rules_of == SIEVE:

@@ -330,6 +330,8 @@ class Replica(Record):
     heap: list[int] = field(default_factory=list)  # the waiting queue by priority
     shares: Shares = field(default_factory=Shares)  # of tenants in a fair queue
     aside: list[int] = field(default_factory=list)  # scratch, a place per request
+    growing: list[int] = field(default_factory=list)  # who takes a block in the next step
+    num_growing: int = 0
     swapped: list[int] = field(default_factory=list)  # requests in host memory
     num_swapped: int = 0
     ended: list[int] = field(default_factory=list)  # of a static batch that still runs

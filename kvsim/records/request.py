@@ -48,7 +48,7 @@ class Request(Record):
     num_samples : sequences, all of the same length
     """
 
-    request_id: Rare = NONE
+    request_id: Short = NONE
     arrival_time: float = 0.0
     num_prompt_tokens: Rare = 0
     max_tokens: Rare = 0
@@ -58,7 +58,7 @@ class Request(Record):
     cache_salt: int = 0
     num_samples: Rare = 1
     first_segment: Rare = 0  # of `segments`, which it may share with others
-    num_segments: Rare = NONE
+    num_segments: Short = NONE
 
     num_tokens: Short = NONE  # prompt and generated so far
     num_computed_tokens: Short = 0  # scheduled so far, in flight or done
@@ -70,8 +70,8 @@ class Request(Record):
     num_stale_tokens: Short = 0  # in flight when preempted
     status: Short = WAITING
     holding: Short = NONE  # what it holds of the KV cache
-    next: Short = NONE  # in the waiting queue
-    previous: Short = NONE
+    next: Rare = NONE  # in the waiting queue
+    previous: Rare = NONE
     end: Short = NONE  # tokens at which it stops
     is_chunk: Tiny = 0  # its last scheduled tokens left known ones to compute
     num_drafts: Tiny = 0  # tokens proposed, to be verified with its next step

@@ -33,9 +33,10 @@ def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
     entry.num_tokens = num_tokens
     entry.end = end
     entry.num_drafts = 0
-    entry.unfinished = int(end < request.num_tokens + request.num_placeholders)
-    request.is_chunk = entry.unfinished
-    if entry.unfinished == 0:
+    unfinished = int(end < request.num_tokens + request.num_placeholders)
+    entry.unfinished = unfinished
+    request.is_chunk = unfinished
+    if unfinished == 0:
         request.num_placeholders += int(state.limits.asynchronous)
         if state.limits.num_stages > 1:
             request.next_call = state.num_calls + state.limits.num_stages

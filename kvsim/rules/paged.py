@@ -11,7 +11,7 @@ from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, RING, RS
 from kvsim.rules.attention import cdiv, keeps_all, num_skipped, worth_caching
 from kvsim.rules.events import note_key, note_partial, note_stored
 from kvsim.rules.eviction import note_arrival
-from kvsim.rules.fetching import ask_for_key
+from kvsim.rules.fetching import ask_for_key, ask_for_keys
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.mamba import (
     admit_states,
@@ -173,7 +173,7 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
     Out-of-window blocks are dropped even then, as in vLLM.
     """
     end = request.num_computed_tokens + num_tokens
-    if end > request.quiet_until:
+    if end > request.quiet_until and not only_fills(kv, request, end):
         if not grow(kv, request, end):
             return False
     elif kv.has_windows:
@@ -184,6 +184,16 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
     kv.num_filled += filled - request.num_filled
     request.num_filled = filled
     return True
+
+
+def only_fills(kv: KV, request: Request, end: int) -> bool:
+    """Whether the last token up to ``end`` fills a block that it does not name, being unknown yet.
+
+    With asynchronous scheduling every decode is such a token; the one after it names the block.
+    """
+    if kv.has_windows or kv.has_states or kv.num_lookahead_tokens > 0:
+        return False
+    return end == request.quiet_until + 1 and request.num_tokens < end
 
 
 def need_to_grow(kv: KV, request: Request, holding: Holding, end: int) -> int:
@@ -279,13 +289,17 @@ def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, 
     all_places, log = keeps_all(kv, group), kv.pool.log
     if group.keys_per_block > 1 or kv.has_states:
         drop_names(kv, request, group, table, first, stop)
+    if stop - first > 1:
+        each = group.keys_per_block
+        ask_for_keys(kv.pool, holding.keys, first * each, stop * each, g)
     first_key = log.num_keys
     for place in range(max(first, table.num_null), stop):
         if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:
             continue
         if all_places or worth_caching(kv, group, request, place):
             at = (place + 1) * group.keys_per_block - 1
-            ask_for_key(kv.pool, holding.keys, at, stop * group.keys_per_block - 1, g)
+            if stop - first > 1:
+                ask_for_key(kv.pool, holding.keys, at, stop * group.keys_per_block - 1, g)
             key = holding.keys[at]
             cache(kv.pool, table.blocks[place], key)
             if group.kind == MAMBA_ALIGN:

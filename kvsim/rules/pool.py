@@ -17,7 +17,13 @@ from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.events import note_removed
 from kvsim.rules.eviction import evict, insert_victim, note_cached, note_hit, remove_victim
-from kvsim.rules.fetching import AHEAD, ask_for_entry, ask_for_victim
+from kvsim.rules.fetching import (
+    AHEAD,
+    ask_for_buckets,
+    ask_for_entry,
+    ask_for_victim,
+    ask_for_victims,
+)
 from kvsim.rules.host_tier import store
 
 if TYPE_CHECKING:
@@ -134,10 +140,12 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
 
 def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks: int) -> None:
     """Hand out free blocks to the end of a table; the caller has checked that there are enough."""
-    for ahead in range(min(num_blocks - 1, 2 * AHEAD)):
-        ask_for_victim(pool, ahead)
+    if num_blocks > 1:
+        ask_for_victims(pool, num_blocks)
+        ask_for_buckets(pool, num_blocks)
     for place in range(table.length, table.length + num_blocks):
-        ask_for_victim(pool, 2 * AHEAD)
+        if num_blocks > 1:
+            ask_for_victim(pool)
         table.blocks[place] = take_block(pool, group)
     table.length += num_blocks
     group.num_used += num_blocks
@@ -172,8 +180,10 @@ def drop_references(
     pool: BlockPool, group: KVGroup, table: BlockTable, first: int, stop: int
 ) -> None:
     """Drop a reference of the entries of a table, last to first; those with content are queued."""
+    for place in range(stop - 1, max(stop - 1 - 2 * AHEAD, first - 1), -1):
+        ask_for_entry(pool, table, place)
     for place in range(stop - 1, first - 1, -1):
-        ask_for_entry(pool, table, place - AHEAD)
+        ask_for_entry(pool, table, place - 2 * AHEAD)
         k = table.blocks[place]
         if k == NULL_BLOCK:
             continue

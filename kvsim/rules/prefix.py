@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, SLIDING
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv, num_skipped
-from kvsim.rules.fetching import ask_for_key
+from kvsim.rules.fetching import ask_for_key, ask_for_keys
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.partial_keys import owner_of
 from kvsim.rules.pool import find
@@ -62,6 +62,7 @@ def find_prefix(kv: KV, holding: Holding, spec: LookupSpec, limit: int, drops: b
         for k in range(spec.num_groups):
             for unseen in range(place):
                 holding.tables[spec.groups[k]].blocks[unseen] = NULL_BLOCK
+    ask_for_keys(kv.pool, holding.keys, 0, holding.num_keys, spec.groups[0])
     while place < limit // spec.block_size and find_all(kv, holding, spec, place):
         place += 1
     found = place * spec.block_size

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.records.connector import NO_CONNECTOR
+from kvsim.rules.gaps import gap_bin
 from kvsim.rules.held import num_queued
 from kvsim.rules.memory_map import paint
 from kvsim.rules.python import python_heap
@@ -129,10 +130,8 @@ def write_step(state: Replica, batch: Batch, start: float, time: float) -> None:
 
 
 def note_gap(state: Replica, seconds: float, num_tokens: int) -> None:
-    """Bin the gap between two tokens by the float's exponent and its top 10 mantissa bits."""
-    mantissa, exponent = math.frexp(seconds)
-    key = (exponent + 1021) * 1024 + int(mantissa * 2048.0) if seconds > 0.0 else 0
-    state.gaps[key] += num_tokens
+    """Count tokens by the gap before them."""
+    state.gaps[gap_bin(seconds)] += num_tokens
 
 
 def note_token(state: Replica, request: Request, now: float) -> None:

@@ -32,6 +32,7 @@ from kvsim.rules.encoder import (
 )
 from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.grammar import lacks_grammar
+from kvsim.rules.growing import ask_for_growth
 from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
 from kvsim.rules.kept import is_in_use
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
@@ -62,6 +63,8 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
         threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)
     if limits.has_encoder:
         begin_encoding(state)
+    if state.num_growing > 0:
+        ask_for_growth(state)
     schedule_running(state, batch, threshold, held)
     if limits.max_loras > 0:
         note_loras(state)

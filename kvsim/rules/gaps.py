@@ -1,0 +1,11 @@
+"""Gaps between tokens, binned by the float's exponent and its top 10 mantissa bits."""
+
+from __future__ import annotations
+
+import math
+
+
+def gap_bin(seconds: float) -> int:
+    """Return the bin of a gap."""
+    mantissa, exponent = math.frexp(seconds)
+    return (exponent + 1021) * 1024 + int(mantissa * 2048.0) if seconds > 0.0 else 0

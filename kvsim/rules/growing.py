@@ -1,0 +1,94 @@
+"""Requests that take a block in the next step, and the memory that they will need.
+
+It is far apart: a record, its block table, its last key, the buckets of a new key and a victim's.
+Each says where the next one is, so all requests that grow are asked for together, place by place.
+A replica that tells no events is not asked for: alone it has the caches to itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.kv import PAGED
+from kvsim.records.request import RUNNING
+from kvsim.rules.fetching import (
+    ask,
+    ask_for_buckets,
+    ask_for_entry,
+    ask_for_victims,
+    ask_whole,
+)
+from kvsim.rules.gaps import gap_bin
+from kvsim.rules.keys import extend_keys
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.kv import KV
+
+
+def foresees_growth(kv: KV) -> bool:
+    """Whether it is worth knowing, and simple: one group of blocks that are named when full."""
+    if kv.manager != PAGED or kv.num_groups > 1 or not kv.pool.has_events:
+        return False
+    return kv.num_hash_lookahead_tokens == 0 and not kv.names_by_group
+
+
+def ask_for_batch(state: Replica, batch: Batch, gap: float) -> None:
+    """Ask for the first requests of a step that ends, and for where its gap is counted."""
+    if not foresees_growth(state.kv):
+        return
+    state.num_growing = 0
+    if gap > 0:
+        ask(state.gaps, gap_bin(gap))
+
+
+def note_growth(state: Replica, k: int) -> None:
+    """Note who takes a block in the next step, and ask for what says where it goes."""
+    request = state.requests[k]
+    if foresees_growth(state.kv) and request.num_tokens > request.quiet_until:
+        state.growing[state.num_growing] = k
+        state.num_growing += 1
+        ask(state.kv.holdings, request.holding)
+        ask_whole(state.requests, k)
+
+
+def leave_out_ended(state: Replica) -> None:
+    """Keep those who still run, and still grow."""
+    kept = 0
+    for at in range(state.num_growing):
+        k = state.growing[at]
+        request = state.requests[k]
+        if request.status == RUNNING and request.num_tokens > request.quiet_until:
+            state.growing[kept] = k
+            kept += 1
+    state.num_growing = kept
+
+
+def ask_for_growth(state: Replica) -> None:
+    """Ask for tables, keys and victims of those who take a block in this step.
+
+    The key that it names is computed for that; it is the same a moment later.
+    """
+    leave_out_ended(state)
+    kv, pool, number = state.kv, state.kv.pool, state.num_growing
+    ask_for_victims(pool, number)
+    for at in range(number):
+        holding = kv.holdings[state.requests[state.growing[at]].holding]
+        ask(holding.tables, 0)
+        ask(holding.keys, holding.num_keys - 1)
+    ask_for_buckets(pool, number)
+    for at in range(number):
+        request = state.requests[state.growing[at]]
+        holding, unit = kv.holdings[request.holding], kv.hash_block_size
+        known = request.num_tokens - kv.num_unnamed_tokens
+        units = (known - known % kv.alignment) // unit
+        if units > 0:
+            extend_keys(holding, request, units, unit, 0)
+            ask(pool.buckets, holding.keys[units - 1] & pool.bucket_mask)
+    for at in range(number):
+        table = kv.holdings[state.requests[state.growing[at]].holding].tables[0]
+        ask(table.blocks, table.length - 1)
+    for at in range(number):
+        table = kv.holdings[state.requests[state.growing[at]].holding].tables[0]
+        ask_for_entry(pool, table, table.length - 1)
+    state.num_growing = 0
