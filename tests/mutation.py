@@ -119,6 +119,7 @@ MUTANTS = [
     Mutant("21 groups that drop name one more", PAGED, "end = min(named, named // unit * unit + group.block_size)", "end = whole"),
     Mutant("21 multi-module drafters name later", PAGED, "    num_tokens -= kv.num_unnamed_tokens\n", ""),
     Mutant("21 boundaries of drafters", ATTENTION, "boundary = max(tokens // size * size - size, 0)", "boundary = tokens // size * size"),
+    Mutant("5 a known token that fills a block names it", PAGED, " and request.num_tokens < end\n", "\n"),
     Mutant("20 the end of a prompt has a key", PAGED, "        name_tail(kv, request, holding, g, end)\n", "        pass\n"),
     Mutant("20 victim: the first of equals", BATCH, "            if is_more_urgent(state.requests[k], state.requests[other]):", "            if not is_more_urgent(state.requests[other], state.requests[k]):"),
     Mutant("20 ties of a trace's clock", BATCH, "        elif is_before(state.requests[k], state.requests[other]):", "        elif is_more_urgent(state.requests[k], state.requests[other]):"),
