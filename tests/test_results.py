@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import kvsim
 import workloads
 from kvsim.records import engine as records
+from kvsim.records import paged
 from kvsim.records.engine import Replica
 from kvsim.records.memory import Flat, Zeros
 from kvsim.results.metrics import Pool, latencies, summarize
@@ -246,3 +247,14 @@ def test_two_names_of_one_list_are_replaced_together() -> None:
         memory.replace(record, ids=shared, arrival_time=shared)
         assert list(record.ids) == list(record.arrival_time) == list(range(size))
     assert len(memory.lists) == 1
+
+
+@pytest.mark.parametrize("given", ["ints", "floats"])
+def test_a_list_of_another_width_is_refused(given: str) -> None:
+    """Compiled rules would read between its items."""
+    memory = Flat()
+    table = memory.one(paged.BlockTable)
+    with pytest.raises(TypeError, match=r"BlockTable.blocks: 8 bytes an item, not 4"):
+        table.blocks = getattr(memory, given)(4)
+    table.blocks = memory.shorts(4)
+    assert list(table.blocks) == [0, 0, 0, 0]

@@ -248,7 +248,7 @@ class PagedManager(RuleManager):
             most = stop * kv.num_groups  # copies of one step
             old = [*kv.states.pending[: first * kv.num_groups]]
             kv.states.pending = memory.list_of([*old, *[NONE] * (most - len(old))])
-            kv.states.copies.blocks = memory.ints(2 * most)
+            kv.states.copies.blocks = memory.shorts(2 * most)
             kv.states.copy_groups = memory.ints(most)
         memory.share_out(holdings, "keys", int, width)
         tables = memory.share_out(holdings, "tables", BlockTable, self.num_tables())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from kvsim.records.record import Record, Short, is_record, item_of, plain
+from kvsim.records.record import Record, Short, format_of, is_record, item_of, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -318,6 +318,10 @@ class View:
         if form != LIST:
             self._array[name] = value
             return
+        width = format_of(item_of(self._record.kinds()[name])).itemsize
+        if len(value) and value.array.itemsize != width:
+            given = value.array.itemsize
+            raise TypeError(f"{self._record.__name__}.{name}: {given} bytes an item, not {width}")
         address = value.array.ctypes.data if len(value) else 0
         self._memory.lists[address] = value
         self._array[name][0] = (address, len(value))
