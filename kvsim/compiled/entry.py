@@ -37,7 +37,7 @@ SMALL = frozenset(
         "prefill_time price work_time weigh weigh_attention step_time kv_usage measure",
         "measure_paged pass_time note_gap record_step is_refused is_trying find_all piece_of",
         "extend_keys cache_blocks gap_bin",
-        "foresees_growth note_growth ask_for_batch",
+        "foresees_growth note_growth begin_growing",
         "cache_computed worth_caching count_work count_attention num_pairs num_keys free_blocks",
         "recycle forget_finished host_time gemms_time head_time swap_time elementwise_time",
         "all_reduce_time with_transfers is_before enqueue requeue dequeue head_of num_waiting",

@@ -40,7 +40,7 @@ from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.fairness import charge_output
 from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
-from kvsim.rules.growing import ask_for_batch, note_growth
+from kvsim.rules.growing import begin_growing, note_growth
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
 from kvsim.rules.mamba import begin_states, release_copies
@@ -255,7 +255,7 @@ def take_in(state: Replica, batch: Batch) -> None:
     num_regular, num_sampled, num_finished = 0, 0, 0
     speculates = state.limits.num_drafts > 0
     connected = state.connector.kind != NO_CONNECTOR
-    ask_for_batch(state, batch, now - before)
+    begin_growing(state, now - before)
     if connected:
         begin_update(state, batch)
     for at in range(batch.size):

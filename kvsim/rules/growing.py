@@ -22,7 +22,7 @@ from kvsim.rules.gaps import gap_bin
 from kvsim.rules.keys import extend_keys
 
 if TYPE_CHECKING:
-    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.engine import Replica
     from kvsim.records.kv import KV
 
 
@@ -33,13 +33,12 @@ def foresees_growth(kv: KV) -> bool:
     return kv.num_hash_lookahead_tokens == 0 and not kv.names_by_group
 
 
-def ask_for_batch(state: Replica, batch: Batch, gap: float) -> None:
-    """Ask for the first requests of a step that ends, and for where its gap is counted."""
-    if not foresees_growth(state.kv):
-        return
-    state.num_growing = 0
-    if gap > 0:
-        ask(state.gaps, gap_bin(gap))
+def begin_growing(state: Replica, gap: float) -> None:
+    """Note nobody yet, and ask for where the gap before a step's tokens is counted."""
+    if foresees_growth(state.kv):
+        state.num_growing = 0
+        if gap > 0:
+            ask(state.gaps, gap_bin(gap))
 
 
 def note_growth(state: Replica, k: int) -> None:
