@@ -204,8 +204,8 @@ def decide(
     lines = 2 * (news[5][:, 0].max() + most)
     told = np.empty(lines), np.empty((lines, 3), np.int64)
     matched, costs = np.zeros(len(addresses), np.int64), np.zeros(len(addresses))
-    most_held, nowhere = np.zeros(len(addresses), np.int64), np.full(len(addresses), math.nan)
-    looked = guesses, np.zeros_like(guesses), np.full(len(guesses), EMPTY), nowhere, nowhere.copy()
+    most_held, seen = np.zeros(len(addresses), np.int64), np.full(len(addresses), math.nan)
+    looked = guesses, np.zeros_like(guesses), np.full(len(guesses), EMPTY), seen, seen.copy()
     while cursor[0] < last:
         at = cursor[0]
         row, now = rows[at], planned[at]
@@ -243,7 +243,7 @@ def decide(
         rests[row] = prompt % size > 0
         prefilling[place] += uncached[row]
         decode[place] += come(prompts, there, numbers, place, row, size) + rests[row]
-        heard[place] = nowhere[place] = math.nan  # it may be idle again by the next look
+        heard[place] = seen[place] = math.nan  # it may be idle again by the next look
         send(row, place, news[2], news[4], news[5])
         note_sent(sent, contents[first:stop], outputs[row], place)
         cursor[0] += 1

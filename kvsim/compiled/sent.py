@@ -19,7 +19,10 @@ def row_of(sent, content):
 
 @njit(cache=True)
 def note_sent(sent, contents, output, place):
-    """Note that a place was sent contents, and makes one of its own."""
+    """Note that a place was sent contents, and makes one of its own, its output.
+
+    ``sent`` has a power of two of rows, int64: bit ``place % 64`` of all who share a row.
+    """
     bit = np.int64(1) << np.int64(place & 63)
     for k in range(len(contents)):
         sent[row_of(sent, contents[k])] |= bit
@@ -28,7 +31,11 @@ def note_sent(sent, contents, output, place):
 
 @njit(cache=True)
 def bound_depths(sent, contents, lengths, size, most):
-    """Write down how many blocks of a prompt each place can hold: those before what it lacks."""
+    """Write down how many blocks of a prompt each place can hold: those before what it lacks.
+
+    ``contents`` and ``lengths`` (tokens) are those of its segments, ``size`` a block's tokens;
+    ``most`` gets the blocks by place.
+    """
     left, before = np.int64(-1), 0
     for k in range(len(contents)):
         bits = sent[row_of(sent, contents[k])]
