@@ -49,6 +49,32 @@ def test_popularity_is_what_a_limit_per_minute_refused() -> None:
     assert np.mean(beyond) == pytest.approx(919, rel=0.02)
 
 
+def test_answers_are_as_long_as_a_limit_per_minute_let_through() -> None:
+    """Of 581 requests that it served, at 219 tokens/s, within 600 to 640 s; 256 tokens for all."""
+    for seed in range(10):
+        trace = _fleet_b8.drawn(seed)
+        seen: dict[tuple[int, int], int] = {}
+        answers = []
+        for row, (client, time) in enumerate(zip(trace.tenant, trace.arrival_time, strict=True)):
+            place = int(client), int(time // 60)
+            seen[place] = seen.get(place, 0) + 1
+            if seen[place] <= 5:
+                answers.append(int(trace.num_output_tokens[row]))
+        share = np.mean(answers) / trace.num_output_tokens.mean()
+        assert 226.1 / 256 < share < 241.3 / 256
+        assert trace.num_output_tokens.mean() == pytest.approx(256, rel=0.005)
+
+
+@pytest.mark.parametrize(("share", "holds"), [(None, True), ((1.03, 1.1), False)])
+def test_the_sign_is_that_of_the_popular_clients_answers(
+    monkeypatch: pytest.MonkeyPatch, share: tuple[float, float] | None, holds: bool
+) -> None:
+    if share:
+        monkeypatch.setattr(_fleet_b8, "LIMITED_SHARE", share)
+    traces = [dict.fromkeys(_fleet_b8.RUNS, _fleet_b8.drawn(seed)) for seed in range(6)]
+    assert _fleet_b8.ttft_row("drawn", traces, 0.03).holds is holds
+
+
 def test_the_real_trace_is_replayed_where_it_is(tmp_path: Path) -> None:
     write(tmp_path, real=True)
     assert [row.what for row in _fleet_b8.rows(tmp_path)[6:]] == [
