@@ -167,7 +167,8 @@ def test_weights_that_do_not_fit_are_refused_with_the_sizes() -> None:
 
 
 def test_conventions_follow_the_vllm_version() -> None:
-    assert engine_of("0.33").gpu_memory_utilization == 0.92
+    shares = {v: engine_of(v).gpu_memory_utilization for v in ("0.20.2", "0.21.0", "0.33")}
+    assert shares == {"0.20.2": 0.90, "0.21.0": 0.92, "0.33": 0.92}
     assert engine_of("v0.19.1").graphs_gib == 0.0
     assert engine_of("0.6.4.post1").sampler_copies == 9.9
     with pytest.raises(ValueError, match=r"must look like 0\.33"):
