@@ -20,7 +20,7 @@ class Row(NamedTuple):
     what : the figure in words, with its unit
     theirs, ours : as published or measured, and as computed; texts where several belong together
     band : how far ours may be off, as stated before it was computed; empty: for information
-    holds : whether it is inside; None without a band
+    holds : whether it is inside; None without a band, or where the data lacks what it needs
     note : conventions, and the cause of a miss where one was found
     """
 

@@ -86,16 +86,24 @@ def table_of(name: str, rows: Sequence[Row]) -> Table:
         table.add_column(column, justify="right" if column in ("theirs", "ours") else "left")
     for row in rows:
         figures = (figure(row.theirs), figure(row.ours), row.band)
-        table.add_row(row.what, *figures, VERDICTS[row.holds], row.note)
+        said = "not judged" if row in unjudged(rows) else VERDICTS[row.holds]
+        table.add_row(row.what, *figures, said, row.note)
     return table
+
+
+def unjudged(rows: Sequence[Row]) -> list[Row]:
+    """Return what has a band, and nothing in the data to hold against it."""
+    return [row for row in rows if row.band and row.holds is None]
 
 
 def verdict(name: str, rows: Sequence[Row]) -> str:
     """Count what holds and what does not."""
     judged = [row for row in rows if row.holds is not None]
     missed = [row.what for row in judged if not row.holds]
+    lacking = [row.what for row in unjudged(rows)]
     text = f"{name}: {len(judged) - len(missed)} of {len(judged)} bands hold"
-    return text + (f"; missed: {'; '.join(missed)}" if missed else "")
+    text += f"; missed: {'; '.join(missed)}" if missed else ""
+    return text + (f"; not judged: {'; '.join(lacking)}" if lacking else "")
 
 
 def kept(file: Path, found: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
@@ -136,7 +144,7 @@ def main() -> None:
         record = {"bars": kept(options.out / "fleet.json", found)}
         write(options.out, "fleet", record, {}, data=options.data, sets=SETS)
     missed = any(row.holds is False for rows in found.values() for row in rows)
-    if missed or len(found) < len(names):
+    if missed or len(found) < len(names) or any(unjudged(rows) for rows in found.values()):
         raise SystemExit(1)
 
 

@@ -80,7 +80,8 @@ def test_what_is_written_goes_to_a_folder(monkeypatch, capsys, tmp_path) -> None
 
 def test_a_miss_ends_the_script_with_1_and_is_written(monkeypatch, tmp_path, sample_data) -> None:
     rows = [Row("a", 1.0, 1.01, "±10 %", True), not_built("b", "x", "y")]
-    for name, kept, code in (("B3", rows[:1], None), ("B7", rows, 1)):
+    absent = [rows[0], Row("c", "1, 2", "1, 2", "a < b", None)]
+    for name, kept, code in (("B3", rows[:1], None), ("B7", rows, 1), ("B10", absent, 1)):
         monkeypatch.setitem(
             fleet.BARS, name, fleet.BARS[name]._replace(rows=lambda data, k=kept: k)
         )
@@ -95,6 +96,13 @@ def test_a_miss_ends_the_script_with_1_and_is_written(monkeypatch, tmp_path, sam
         written = json.loads((tmp_path / name / "fleet.json").read_text())
         assert [row["holds"] for row in written["bars"][name]["rows"]] == [r.holds for r in kept]
     assert fleet.verdict("B7", rows) == "B7: 1 of 2 bands hold; missed: b"
+    assert fleet.verdict("B10", absent) == "B10: 1 of 1 bands hold; not judged: c"
+
+
+def test_what_the_data_lacks_is_said_in_the_table() -> None:
+    rows = [Row("a", 1.0, 1.0, "", None), Row("b", 1.0, 1.0, "±1 %", None)]
+    column = fleet.table_of("B8", rows).columns[4]
+    assert list(column.cells) == ["", "not judged"]
 
 
 def test_all_bytes_and_times_of_transfers_hold(sample_data) -> None:
