@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.trace import Trace
+from kvsim.trace.slices import Slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,17 +26,6 @@ def first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
         front.append((content, start, min(length, num_tokens)))
         num_tokens -= length
     return front
-
-
-def without_first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
-    """Return the end of a content, cut before ``num_tokens``."""
-    rest: list[Piece] = []
-    for content, start, length in pieces:
-        cut = min(max(num_tokens, 0), length)
-        num_tokens -= cut
-        if cut < length:
-            rest.append((content, start + cut, length - cut))
-    return rest
 
 
 @dataclass(frozen=True)
@@ -107,7 +97,10 @@ class Draft:
         """Return the requests sorted by arrival time; equal times stay as they stand."""
         assert self.arrival_time is not None
         order = np.argsort(np.asarray(self.arrival_time), kind="stable").tolist()
-        moved = {name: [column[i] for i in order] for name, column in self.columns().items()}
+        moved = {
+            name: column.take(order) if isinstance(column, Slices) else [column[i] for i in order]
+            for name, column in self.columns().items()
+        }
         return replace(self, **moved)  # type: ignore[arg-type]  # by name, as columns() gave them
 
     def build(self) -> Trace:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from kvsim.trace import Trace  # noqa: TC001 - the registry resolves annotations
+from kvsim.trace.slices import Slices
 from workloads.arrivals import draw_arrivals
-from workloads.draft import Draft, Pace, Piece, without_first_tokens
+from workloads.draft import Draft, Pace
 from workloads.generators import NUM_REQUESTS, streams
 from workloads.lengths import around
 from workloads.registry import WORKLOADS
@@ -120,9 +121,11 @@ class Script:
         self._max_prompt = max_prompt
         self._contents = 0
         self._session = -1
-        self._history: list[Piece] = []
+        self._texts: list[tuple[int, int]] = []  # content and tokens, of all sessions
+        self._begins = 0  # the session's first text
         self.num_tokens = 0
-        self._segments: list[list[Piece]] = []
+        self._runs: list[tuple[int, int, int]] = []  # of texts: first, end, tokens cut off
+        self._prompts: list[int] = []
         self._outputs: list[int] = []
         self._output_content_id: list[int] = []
         self._session_id: list[int] = []
@@ -139,13 +142,13 @@ class Script:
     def begin(self) -> None:
         """Start the next session, with nothing said."""
         self._session += 1
-        self._history, self.num_tokens = [], 0
+        self._begins, self.num_tokens = len(self._texts), 0
 
     def say(self, num_tokens: int, content_id: int | None = None) -> None:
         """Append a text to the session; its own content unless one is given. 0 tokens are none."""
         if num_tokens > 0:
             content = self.new_content() if content_id is None else content_id
-            self._history.append((content, 0, num_tokens))
+            self._texts.append((content, num_tokens))
             self.num_tokens += num_tokens
 
     def answer(self, num_tokens: int, place: int = 0) -> None:
@@ -156,9 +159,14 @@ class Script:
         num_tokens : of the output
         place : line of the file the turn comes from
         """
-        excess = 0 if self._max_prompt is None else self.num_tokens - self._max_prompt
+        excess = 0 if self._max_prompt is None else max(self.num_tokens - self._max_prompt, 0)
+        self._prompts.append(self.num_tokens - excess)
+        first = self._begins
+        while excess and excess >= self._texts[first][1]:
+            excess -= self._texts[first][1]
+            first += 1
+        self._runs.append((first, len(self._texts), excess))
         content = self.new_content()
-        self._segments.append(without_first_tokens(self._history, excess))
         self._outputs.append(num_tokens)
         self._output_content_id.append(content)
         self._session_id.append(self._session)
@@ -167,10 +175,12 @@ class Script:
 
     def draft(self, pace: Pace, notes: tuple[str, ...] = ()) -> Draft:
         """Return the requests written so far, without times."""
+        content, tokens = np.array(self._texts, np.int64).reshape(-1, 2).T
+        first, end, cut = np.array(self._runs, np.int64).reshape(-1, 3).T
         return Draft(
-            [sum(n for _, _, n in pieces) for pieces in self._segments],
+            self._prompts,
             self._outputs,
-            segments=self._segments,
+            segments=Slices(content, tokens, first, end, cut),
             output_content_id=self._output_content_id,
             session_id=self._session_id,
             places=self._places,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.trace.slices import Slices
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -194,6 +196,11 @@ def read_segments(
         empty = np.zeros(0, dtype=np.int64)
         return offsets, empty, empty.copy(), empty.copy()
     check_length("segments", segments, n, "list")
+    if isinstance(segments, Slices):
+        empty_rows = np.flatnonzero(segments.end <= segments.first)
+        if len(empty_rows):
+            raise RowError(int(empty_rows[0]), "segments", "must not be empty")
+        return segments.flat()
     pieces: list[tuple[int, int, int]] = []
     for i, request in enumerate(segments):
         if isinstance(request, str) or not hasattr(request, "__iter__"):
