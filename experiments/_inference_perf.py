@@ -21,14 +21,14 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 
-import kvsim
-from kvsim.fleet import serve_fleet
+from kvsim.config import Config
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.serve_fleet import resolve_fleet
+from kvsim.fleet.simulate import serve
 from kvsim.fleet.world import Phase
 from kvsim.trace import Trace
 
@@ -227,10 +227,10 @@ class KeptConnections(Router):
 def play(load: Load, router: str, **servers: Any) -> Result:
     """Send a run's requests to some servers, as many at once as there are slots."""
     slots = int(load.trace.session_id.max()) + 1
+    config = Config.build(router=router, max_concurrency=slots, **servers)
     # kvsim's own clients take a place when a request is sent, not when a turn begins to wait.
-    with patch.object(serve_fleet, "Clients", partial(Workers, begins=load.begins)):
-        result: Result = kvsim.simulate(load.trace, router=router, max_concurrency=slots, **servers)
-    return result
+    clients = partial(Workers, begins=load.begins)
+    return serve(resolve_fleet(config), load.trace, make_clients=clients)
 
 
 def play_within(

@@ -227,6 +227,7 @@ def serve_fleet(
     observer: Observer | None,
     on_start: Callable[[Replica], object] | None,
     choose_backend: Callable[[Setup], str],
+    make_clients: Callable[..., Clients] = Clients,
 ) -> Result:
     """Serve a trace; ``setup`` is that of the replicas that answer requests."""
     asked, asked_prefill = pools_of(config)
@@ -311,7 +312,7 @@ def serve_fleet(
         else:  # the table has the transfers between the pools
             reader, times = prefill, np.zeros(len(trace))
         fleet.fetches = Fetches(world, fleet.drive, reader, store, fabric, times)
-    clients = Clients(
+    clients = make_clients(
         world,
         trace,
         fleet.send,

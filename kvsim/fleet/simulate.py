@@ -13,6 +13,7 @@ from kvsim.engine.observers import together
 from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.sglang import of_engine
 from kvsim.fleet.checker import Checker
+from kvsim.fleet.clients import Clients
 from kvsim.fleet.intake import check_columns, check_trace
 from kvsim.fleet.router import make_router
 from kvsim.fleet.serve_fleet import resolve_fleet, serve_fleet
@@ -83,11 +84,13 @@ def serve(
     observer: Observer | None = None,
     on_start: Callable[[Replica], object] | None = None,
     config: Config | None = None,
+    make_clients: Callable[..., Clients] = Clients,
 ) -> Result:
     """Serve a trace by a resolved configuration; see :func:`run`.
 
     ``observer`` looks at every replica after each of its steps, ``on_start`` before the first.
-    ``config`` is the run's where its pools have options of their own.
+    ``config`` is the run's where its pools have options of their own. ``make_clients`` is called
+    as :class:`kvsim.fleet.clients.Clients` is.
     """
     check_trace(trace)
     if setup.config.num_samples is not None:
@@ -111,6 +114,7 @@ def serve(
         observer=together(observer, recorder),
         on_start=on_start,
         choose_backend=choose_backend,
+        make_clients=make_clients,
     )
     return result if recorder is None else with_block_events(result, recorder, trace)
 
