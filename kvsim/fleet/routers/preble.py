@@ -83,6 +83,7 @@ class Preble(Router):
         self._first_tokens: dict[int, float] = {}
         empty = [deque[float](maxlen=MOST_REMEMBERED) for _ in range(2 * number)]
         self._outputs, self._tpots = empty[:number], empty[number:]
+        self._output, self._tpot = [0.0] * number, [FIRST_TPOT] * number  # their medians
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         now, prompt = request.arrival_time, request.num_prompt_tokens
@@ -110,9 +111,7 @@ class Preble(Router):
         """Return L of each replica."""
         loads = self._prefixes.seconds()
         for place, number in enumerate(active):
-            output = median(self._outputs[place]) if self._outputs[place] else 0.0
-            tpot = median(self._tpots[place]) if self._tpots[place] else FIRST_TPOT
-            loads[place] += number * output * tpot
+            loads[place] += number * self._output[place] * self._tpot[place]
         return loads
 
     def _dropped(self, replica: int, num_entries: int, cached_tokens: int) -> float:
@@ -137,5 +136,7 @@ class Preble(Router):
     def on_finish(self, request_id: int, replica: int, time: float, num_tokens: int) -> None:  # noqa: D102
         first = self._first_tokens.pop(request_id, time)
         self._outputs[replica].append(num_tokens)
+        self._output[replica] = median(self._outputs[replica])
         if num_tokens > 1:
             self._tpots[replica].append((time - first) / (num_tokens - 1))
+            self._tpot[replica] = median(self._tpots[replica])
