@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def run(seconds: float, pods: list[int]) -> NDArray[Any]:
-    """Requests of 1,000 tokens, sent at once, each begun after a tenth of its time."""
+    """Requests of 1,000 tokens, sent one by one, each begun after a tenth of its time."""
     rows = np.zeros(len(pods), REQUESTS)
     rows["replica"], rows["num_prompt_tokens"] = pods, 1000
-    rows["first_scheduled_time"] = 0.1 * seconds
-    rows["first_token_time"], rows["finish_time"] = 0.5 * seconds, seconds
+    rows["arrival_time"] = sent = np.arange(5.0, 5.0 + len(pods))
+    rows["first_scheduled_time"] = sent + 0.1 * seconds
+    rows["first_token_time"], rows["finish_time"] = sent + 0.5 * seconds, sent + seconds
     return rows
 
 
@@ -34,7 +35,8 @@ def test_the_slowest_draw_is_told_in_what_was_published(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(_fleet_b10, "code_rate", rate)
     row = slow_row([run(10.0, [0, 1, 2]), run(40.0, [3, 3, 4]), run(20.0, [5, 6, 7])])
-    expected = (0.1, 40.0, *[20.0] * 3, *[40.0] * 3, 4.0, 2.7)
+    # 3,000 tokens in 42 s; 108 s of running, and the average goes on for 17 s.
+    expected = (0.1, 2.0, *[20.0] * 3, *[40.0] * 3, 4.0, 108 / 59)
     assert row.ours == ", ".join(f"{k:.1f}" for k in expected)
     assert row.theirs == ", ".join(f"{k:.1f}" for k in SLOW)
     assert row.holds is None
