@@ -12,7 +12,7 @@ from strategies import examples, traces
 
 import kvsim
 import workloads
-from kvsim.fleet.autoscaler import Autoscaler, Load, PoolLoad, make_autoscaler
+from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad, make_autoscaler
 from kvsim.fleet.autoscalers.dynamo_throughput import sustained_rate
 from kvsim.fleet.autoscalers.hpa import recommend
 from kvsim.fleet.motion import perfect_replica_hours
@@ -58,6 +58,12 @@ def test_hpa_at_most_doubles_or_adds_four_in_a_period() -> None:
     hpa = make_autoscaler("hpa+target=1+max=100")
     assert hpa.desired(pool(busy(waiting=50))) == 5
     assert hpa.desired(pool(*[busy(waiting=50)] * 10, now=20.0)) == 20
+    steady = make_autoscaler("hpa+target=1+max=100")  # four more, then the double, every period
+    sizes = [1]
+    for period in range(5):
+        load = [busy(waiting=100)] * sizes[-1]
+        sizes.append(steady.desired(pool(*load, now=15.0 * period)))
+    assert sizes == [1, 5, 10, 20, 40, 80]
     again = make_autoscaler("hpa+target=1+max=100")
     assert again.desired(pool(busy(waiting=50))) == 5
     assert again.desired(pool(*[busy(waiting=50)] * 5, now=10.0)) == 5  # of one, 10 s ago
@@ -89,6 +95,37 @@ def test_dynamo_load_looks_at_any_on_the_way_up_and_at_all_on_the_way_down() -> 
     assert planner.desired(pool(busy(kv=0.9), busy(kv=0.1))) == 2
     assert planner.desired(pool(busy(kv=0.5), busy(kv=0.1))) == 1
     assert planner.desired(pool(busy(kv=0.9, queued=200), starting=1)) == 2
+
+
+def test_dynamo_load_measures_prefill_replicas_by_prompts_not_computed() -> None:
+    def desired(*queued: int, spec: str = "dynamo-load") -> int:
+        ready = [busy(kv=0.9, queued=tokens) for tokens in queued]
+        return make_autoscaler(spec).desired(
+            PoolLoad(0.0, ready, 0, 0, 1600, 16, max_model_len=1000, role="prefill")
+        )
+
+    assert desired(1000, 0) == 3
+    assert desired(999, 0) == 2
+    assert desired(99, 99) == 1
+    assert desired(100, 99) == 2
+    assert desired(100, 0, spec="dynamo-load+prefill-up=0.1") == 3
+
+
+def test_prompts_that_are_being_computed_are_not_queued() -> None:
+    trace = Trace.from_arrays([0.0, 0.0], [3000, 3000], [50, 50])
+    seen: list[tuple[float, list[int]]] = []
+
+    class Watch(Autoscaler):
+        interval = 1.5
+
+        def desired(self, pool: PoolLoad) -> int:
+            seen.append((pool.now, [one.queued_tokens for one in pool.ready]))
+            return pool.num_replicas
+
+    with AUTOSCALERS.lend(Watch) as name:
+        kvsim.simulate(trace, **SECONDS, autoscaler=name, max_num_batched_tokens=2048)
+    # Steps of a second: 2,048 of the first; its last 952 and 1,096; the last 1,904.
+    assert [queued for _, queued in seen[:3]] == [[1904], [0], [0]]
 
 
 def test_kpa_panics_and_does_not_shrink_in_panic() -> None:

@@ -473,6 +473,10 @@ class Replica:
         """Return how many tokens each request that lives here has, prompt and output."""
         return self._living("num_tokens")
 
+    def computed_tokens(self) -> dict[int, float]:
+        """Return how many tokens of each request that lives here are computed, or being so."""
+        return self._living("num_computed_tokens")
+
     def _living(self, name: str) -> dict[int, float]:
         requests = self.state.requests[: self.state.num_requests]
         if isinstance(requests, Views):

@@ -12,6 +12,8 @@ from kvsim.registry import Registry, parse_spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kvsim.pool_config import Role
+
 
 def no_time(num_requests: int, num_tokens: int) -> float:
     """Price no step."""
@@ -32,7 +34,7 @@ class Load(NamedTuple):
     ----------
     num_waiting, num_running : requests
     kv_usage : share of its blocks in use
-    queued_tokens : of the prompts of requests without a first token
+    queued_tokens : of prompts, not computed yet
     mean_prompt_tokens : of the requests it has in hand
     """
 
@@ -59,6 +61,8 @@ class PoolLoad:
     step_time : seconds of a step in which so many requests decode, each with so many tokens before
     max_num_seqs : requests of one replica's step
     traffic : of the last so many seconds
+    max_model_len : tokens of the longest request
+    role : what its replicas do
     """
 
     now: float
@@ -71,6 +75,8 @@ class PoolLoad:
     step_time: Callable[[int, int], float] = no_time
     max_num_seqs: int = 1
     traffic: Callable[[float], Traffic] = no_traffic
+    max_model_len: int = 1
+    role: Role = "mixed"
 
     @property
     def num_replicas(self) -> int:

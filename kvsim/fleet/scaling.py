@@ -94,6 +94,8 @@ class Scaling:
             self._step_time,
             self._pool.setup.scheduler_config.max_num_seqs,
             self._traffic,
+            self._pool.setup.scheduler_config.max_model_len,
+            self._pool.role,
         )
 
     def _traffic(self, seconds: float) -> Traffic:
@@ -102,8 +104,9 @@ class Scaling:
 
     def _load(self, member: Member) -> Load:
         waiting, running, usage = member.replica.metrics()
-        started = member.replica.first_tokens()
+        started, computed = member.replica.first_tokens(), member.replica.computed_tokens()
         prompts = self._pool.trace.num_prompt_tokens
-        queued = sum(int(prompts[row]) for row in member.rows if row not in started)
+        left = (prompts[k] - computed.get(k, 0) for k in member.rows if k not in started)
+        queued = sum(max(int(number), 0) for number in left)
         mean = float(prompts[list(member.rows)].mean()) if member.rows else 0.0
         return Load(waiting, running, usage, queued, mean)

@@ -10,28 +10,44 @@ from kvsim.fleet.parameters import Limit  # noqa: TC001 - read when one is made
 class LoadPlanner(Autoscaler):
     """One more if any replica's utilisation is above ``up``, one less if all are below ``down``.
 
-    Utilisation is KV in use, and the tokens of prompts not computed yet, over the capacity. Nothing
-    is decided while a replica is starting.
+    Utilisation is KV in use, and the tokens of prompts not computed yet, over the capacity. In a
+    pool that computes prompts for others it is these tokens over ``max_model_len``: one more from
+    ``prefill-up`` on, one less below ``prefill-down``. Nothing is decided while a replica is
+    starting.
 
-    Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e, aggregated replicas; the
-    defaults are of throughput, those of latency are 0.4 and 0.1.
+    Source: components/src/dynamo/planner/core/load_scaling.py at 0c6da1e; the defaults are of
+    throughput, those of latency are 0.4 and 0.1, and for prompts 0.1 and 0 (here the least above).
 
     Parameters
     ----------
     up, down : utilisation
+    prefill_up, prefill_down : prompts of ``max_model_len`` tokens
     """
 
     interval = 5.0
 
-    def __init__(self, *, up: Limit = 1.0, down: Limit = 0.6) -> None:
+    def __init__(
+        self,
+        *,
+        up: Limit = 1.0,
+        down: Limit = 0.6,
+        prefill_up: Limit = 1.0,
+        prefill_down: Limit = 0.1,
+    ) -> None:
         self._up, self._down = up, down
+        self._prefill_up, self._prefill_down = prefill_up, prefill_down
 
     def desired(self, pool: PoolLoad) -> int:  # noqa: D102
         number = pool.num_replicas
         if pool.num_starting:
             return number
-        capacity = pool.num_kv_tokens
-        used = [one.kv_usage + one.queued_tokens / capacity for one in pool.ready]
-        if pool.num_unplaced or any(share > self._up for share in used):
+        if pool.role == "prefill":
+            used = [one.queued_tokens / pool.max_model_len for one in pool.ready]
+            is_full, down = any(share >= self._prefill_up for share in used), self._prefill_down
+        else:
+            capacity = pool.num_kv_tokens
+            used = [one.kv_usage + one.queued_tokens / capacity for one in pool.ready]
+            is_full, down = any(share > self._up for share in used), self._down
+        if pool.num_unplaced or is_full:
             return number + 1
-        return number - all(share < self._down for share in used)
+        return number - all(share < down for share in used)

@@ -53,7 +53,7 @@ class HorizontalPodAutoscaler(Autoscaler):
         current = pool.num_replicas
         wanted = recommend(current, pool.total(self._metric), self._target, self._tolerance)
         self._sizes.append((pool.now, current))
-        while self._sizes[0][0] < pool.now - GROWTH_PERIOD:
+        while self._sizes[0][0] <= pool.now - GROWTH_PERIOD:  # growth just then counts no more
             self._sizes.popleft()
         before = min(size for _, size in self._sizes)
         wanted = min(wanted, max(2 * before, before + GROWTH))
