@@ -492,14 +492,29 @@ def test_a_day_has_a_peak_at_noon_and_keeps_its_rate() -> None:
 
 
 def test_the_hours_of_a_perfect_pool_follow_its_arrivals() -> None:
-    """The best minute of a replica completes two; minutes bring three, none and one."""
+    """The best minute of a replica completes two; minutes bring three, none and, cut off, one."""
     table = np.zeros(4, REQUESTS)
     table["arrival_time"] = [10.0, 11.0, 12.0, 130.0]
     table["finish_time"] = [20.0, 21.0, 22.0, 131.0]
     table["replica"] = [0, 0, 1, 0]
-    assert perfect_replica_hours(table) == (2 + 0 + 1) / 60
+    assert perfect_replica_hours(table, 0.0) == pytest.approx((2 * 60 + 0 + 1) / 3600)
+    assert perfect_replica_hours(table, 3 / 60) == pytest.approx((60 + 1) / 3600)
     table["finish_reason"] = FinishReason.REJECTED
-    assert perfect_replica_hours(table) == 0.0
+    assert perfect_replica_hours(table, 0.0) == 0.0
+
+
+def test_the_hours_of_a_perfect_pool_do_not_grow_with_an_idle_fleet() -> None:
+    trace = workloads.fixed(prompt=256, output=64, num_requests=300, request_rate=1.0)
+
+    def serve(number: int) -> dict[str, Any]:
+        options = {"data_parallel_size": number, "autoscaler": f"hpa+min={number}"}
+        return kvsim.simulate(trace, model="llama-3.1-8b", gpu="h100-sxm", **options).summary
+
+    alone, idle = serve(1), serve(8)
+    assert idle["gpu_hours"] > 7 * alone["gpu_hours"]
+    bounds = [one["scaling"]["gpu_hours_perfect"] for one in (alone, idle)]
+    assert bounds[0] == pytest.approx(bounds[1], rel=0.01)
+    assert 0.9 * alone["gpu_hours"] < bounds[0] <= alone["gpu_hours"]
 
 
 def test_the_figure_of_a_fleet_has_a_panel_for_what_there_is() -> None:

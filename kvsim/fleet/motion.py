@@ -244,7 +244,8 @@ def describe_pool(pool: Pool, first: float) -> dict[str, Any]:
         "num_failures": lifecycle.num_failures,
         "num_lost": lifecycle.num_lost,
         "peak_replicas": max(one.ready for one in lifecycle.changes),
-        "gpu_hours_perfect": perfect_replica_hours(pool.table) * pool.gpus_per_replica,
+        "gpu_hours_perfect": pool.gpus_per_replica
+        * perfect_replica_hours(pool.table, scaling.sustained_rate()),
         "timeline": timeline,
     }
 
@@ -268,19 +269,20 @@ def merge(timelines: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, 
     return merged
 
 
-def perfect_replica_hours(table: NDArray[Any]) -> float:
+def perfect_replica_hours(table: NDArray[Any], rate: float) -> float:
     """Return the replica-hours of a fleet that always had just enough, without a delay.
 
-    In every minute ``ceil(arrivals / most)`` replicas, where ``most`` is what the best replica of
-    the run completed in a minute (the bound of llm-d-autoscaling, issue 1499, with that for the
-    rate that a replica sustains).
+    In every minute ``ceil(arrivals / most)`` replicas (the bound of llm-d-autoscaling, issue 1499).
+    ``most`` is what a replica answers in a minute at a ``rate``, requests per second, or what the
+    best one of the run did, if that is more. The last minute ends with the run.
     """
     done = table[table["finish_reason"] == FinishReason.FINISHED]
     if not len(done):
         return 0.0
-    start = float(table["arrival_time"].min())
+    start, end = float(table["arrival_time"].min()), float(done["finish_time"].max())
     minutes = ((done["finish_time"] - start) // WINDOW).astype(np.int64)
     pairs = minutes * (int(done["replica"].max()) + 1) + done["replica"]
-    most = int(np.unique(pairs, return_counts=True)[1].max())
+    most = max(int(np.unique(pairs, return_counts=True)[1].max()), rate * WINDOW)
     arrivals = np.bincount(((done["arrival_time"] - start) // WINDOW).astype(np.int64))
-    return float(np.ceil(arrivals / most).sum()) * WINDOW / 3600.0
+    seconds = np.minimum(end - start - WINDOW * np.arange(len(arrivals)), WINDOW)
+    return float((np.ceil(arrivals / most) * seconds).sum()) / 3600.0

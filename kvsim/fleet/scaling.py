@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvsim.fleet.autoscaler import Load, PoolLoad
+from kvsim.fleet.autoscalers.dynamo_throughput import sustained_rate
 from kvsim.fleet.facts import decode_timer, prefill_timer
 from kvsim.fleet.member import Life
 from kvsim.fleet.traffic import traffic_between
@@ -80,6 +82,12 @@ class Scaling:
             if wanted != pool.num_replicas:
                 self.num_events += 1
                 self._lifecycle.resize(wanted)
+
+    def sustained_rate(self) -> float:
+        """Return the requests per second that a busy replica answers, such as the run's are."""
+        pool = self._look(self._world.now)
+        traffic = pool.traffic(math.inf)
+        return sustained_rate(pool, traffic, math.inf) if traffic.output_tokens else 0.0
 
     def _look(self, now: float) -> PoolLoad:
         kv = self._pool.setup.kv
