@@ -44,7 +44,7 @@ def test_saturation_is_a_mean_of_the_fuller_side() -> None:
     control = make_flow_control("llm-d")
     both = [Scraped(0.0, 10, 1, 0.4), Scraped(0.0, 1, 1, 0.6)]
     assert control.saturation(both) == pytest.approx((10 / 5 + 0.6 / 0.8) / 2)
-    assert control.saturation([]) == 0
+    assert control.saturation([]) == 1  # nobody could take it
     tuned = make_flow_control("llm-d+queue=2+kv=0.5")
     assert tuned.saturation(both) == pytest.approx((5.0 + 1.2) / 2)
 
@@ -75,6 +75,24 @@ def test_who_comes_to_a_full_server_waits_at_the_gate() -> None:
     assert told["mean_wait_ms"] == pytest.approx(1000 * (1.7 + 1.6) / 6)
     plain = kvsim.simulate(trace, **SECONDS)
     assert plain.requests["finish_time"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
+
+
+def test_the_gate_holds_back_who_comes_while_no_replica_is_ready() -> None:
+    """The only replica fails at 1.5, which shows at 2.5; another one is ready at 12.5."""
+    trace = Trace.from_arrays([0.0, 3.0, 4.0, 5.0], [8] * 4, [1] * 4, priority=[0, 0, 0, -1])
+    result = kvsim.simulate(
+        trace,
+        **SECONDS,
+        flow_control="llm-d+most-waiting=2+interval=0.5",
+        failures="at+time=1.5+detection=1",
+        cold_start=10.0,
+    )
+    told = result.summary["flow_control"]
+    assert (told["num_held_back"], told["num_too_many"], told["peak_waiting"]) == (2, 1, 2)
+    rows = result.requests
+    assert rows["finish_reason"][3] == FinishReason.REJECTED
+    assert rows["finish_time"][1:3].tolist() == [13.5, 14.5]
+    assert told["mean_wait_ms"] == pytest.approx(1000 * (9.5 + 8.5) / 3)
 
 
 def test_tenants_take_turns_at_the_gate_also_when_no_more_will_come() -> None:

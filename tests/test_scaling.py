@@ -128,6 +128,40 @@ def test_prompts_that_are_being_computed_are_not_queued() -> None:
     assert [queued for _, queued in seen[:3]] == [[1904], [0], [0]]
 
 
+def test_an_autoscaler_replaces_nobody_before_a_failure_is_noticed() -> None:
+    """A replica of two fails at 4.5, which shows at 7.5; the autoscaler looks every second."""
+    trace = workloads.fixed(prompt=8, output=3, num_requests=40, request_rate=2.0)
+    result = kvsim.simulate(
+        trace,
+        **SECONDS,
+        data_parallel_size=2,
+        autoscaler="hpa+min=2+interval=1+target=1000",
+        failures="at+time=4.5+detection=3",
+        cold_start=2.0,
+    )
+    scaling = result.summary["scaling"]
+    lives = [(round(row["time"], 3), row["ready"], row["starting"]) for row in scaling["timeline"]]
+    assert lives[:4] == [(0.0, 2, 0), (4.5, 1, 0), (7.5, 1, 1), (9.5, 2, 0)]
+    assert scaling["num_scaling_events"] == 0
+
+
+def test_a_decision_counts_if_somebody_comes_or_goes() -> None:
+    """Who drains keeps its place: of two places none is free, until it has left at 10."""
+    trace = Trace.from_arrays([0.0, 0.1], [8, 8], [10, 30])
+
+    class Wavering(Autoscaler):
+        interval = 1.0
+
+        def desired(self, pool: PoolLoad) -> int:
+            return 1 if pool.now < 1.5 else 2
+
+    with AUTOSCALERS.lend(Wavering) as name:
+        result = kvsim.simulate(
+            trace, **SECONDS, data_parallel_size=2, autoscaler=f"{name}+max=2", cold_start=1.0
+        )
+    assert result.summary["scaling"]["num_scaling_events"] == 2
+
+
 def test_kpa_panics_and_does_not_shrink_in_panic() -> None:
     kpa = make_autoscaler("kpa+target=10+max=100")
     for step in range(18):

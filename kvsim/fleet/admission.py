@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.fleet.bands import Bands
-from kvsim.fleet.member import Life
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +93,8 @@ class Admission:
     def _saturation(self) -> float:
         """Return how full the replicas are that take requests, as last read."""
         self._scraper.ask_idle(self._world.now)
-        members = [m for m in self._pool.places if m is not None and m.life is Life.READY]
+        lifecycle, everybody = self._pool.lifecycle, [m for m in self._pool.places if m is not None]
+        members = everybody if lifecycle is None else lifecycle.choosable()
         return self._control.saturation([self._scraper.values[m.place] for m in members])
 
     def _await(self) -> None:

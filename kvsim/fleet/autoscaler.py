@@ -52,7 +52,7 @@ class PoolLoad:
     Parameters
     ----------
     now : seconds since the run began
-    ready : load of each replica that takes requests
+    ready : load of each replica that takes requests, or seems to: a failure is not noticed at once
     num_starting : replicas on their way
     num_unplaced : requests that wait at the gateway, since no replica is ready
     num_kv_tokens : slots of one replica's KV cache

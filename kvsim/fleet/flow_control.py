@@ -68,9 +68,10 @@ def make_flow_control(text: str) -> FlowControl:
 class UtilisationBands(FlowControl):
     """Bands by priority, strictly, while the replicas' queues or KV caches are full.
 
-    Saturation is the mean over replicas of ``max(waiting / queue, kv_usage / kv)``. Priorities are
-    vLLM's: lower first. With ``sheds`` a request whose priority is above 0 (llm-d's "sheddable", a
-    priority below 0 there) is turned away with probability ``min(300 * saturation^5, 1)``.
+    Saturation is the mean over replicas of ``max(waiting / queue, kv_usage / kv)``, and 1 while
+    none is ready. Priorities are vLLM's: lower first. With ``sheds`` a request whose priority is
+    above 0 (llm-d's "sheddable", a priority below 0 there) is turned away with probability
+    ``min(300 * saturation^5, 1)``.
 
     Source: llm-d-inference-scheduler at 520af478, its flow control and probabilistic admission.
 
@@ -102,7 +103,7 @@ class UtilisationBands(FlowControl):
 
     def saturation(self, replicas: Sequence[Scraped]) -> float:  # noqa: D102
         if not replicas:
-            return 0.0
+            return 1.0  # nobody could take it
         full = [max(one.num_waiting / self._queue, one.kv_usage / self._kv) for one in replicas]
         return sum(full) / len(full)
 

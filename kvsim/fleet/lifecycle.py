@@ -92,23 +92,25 @@ class Lifecycle:
         there = self.members(Life.READY, Life.FAILED)
         return [member for member in there if member.drain_time == -math.inf]
 
-    def resize(self, desired: int) -> None:
-        """Start or drain replicas until there are so many, those that start included. Mutates."""
+    def resize(self, desired: int) -> bool:
+        """Start or drain replicas until there are so many, those that start included. Mutates.
+
+        Who has failed is there until the gateway notices. Returns whether any came or goes: a place
+        is free again only when who drains there has left.
+        """
         now, alive = self._world.now, self.members(Life.READY, Life.STARTING)
-        for _ in range(desired - len(alive)):
-            self.start(now)
+        desired -= len([one for one in self.choosable() if one.life is Life.FAILED])
+        free = [place for place, member in enumerate(self._pool.places) if member is None]
+        started = free[: max(desired - len(alive), 0)]
+        for place in started:
+            self._start_at(place, now)
         # The newest go first, and those that are not ready before all others.
         alive.sort(key=lambda m: (m.life is Life.STARTING, m.number))
-        for member in alive[max(desired, 0) :][::-1]:
+        leaving = alive[max(desired, 0) :][::-1]
+        for member in leaving:
             self._drain(member, now)
         self._note()
-
-    def start(self, now: float) -> None:
-        """Start a replica at the first place that is free; none is if all drain. Mutates."""
-        for place, member in enumerate(self._pool.places):
-            if member is None:
-                self._start_at(place, now)
-                return
+        return bool(started or leaving)
 
     def sweep(self) -> None:
         """Let those go that have drained. Mutates."""

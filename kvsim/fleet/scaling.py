@@ -80,8 +80,7 @@ class Scaling:
                 raise ValueError(f"autoscaler {name} wants {wanted!r} replicas: must be whole")
             wanted = min(max(int(wanted), scaler.least), scaler.most)
             if wanted != pool.num_replicas:
-                self.num_events += 1
-                self._lifecycle.resize(wanted)
+                self.num_events += self._lifecycle.resize(wanted)
 
     def sustained_rate(self) -> float:
         """Return the requests per second that a busy replica answers, such as the run's are."""
@@ -93,7 +92,7 @@ class Scaling:
         kv = self._pool.setup.kv
         return PoolLoad(
             now,
-            [self._load(member) for member in self._lifecycle.members(Life.READY)],
+            [self._load(member) for member in self._lifecycle.choosable()],
             len(self._lifecycle.members(Life.STARTING)),
             self._num_unplaced(),
             kv.num_gpu_blocks * kv.block_size,
