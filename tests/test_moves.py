@@ -15,6 +15,7 @@ import workloads
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
 from kvsim.fleet.migration import Candidate, Fullness, make_migration
+from kvsim.fleet.router import ROUTERS, Router
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.report.fleet import fleet_lines
 from kvsim.results.tables import FinishReason
@@ -37,6 +38,25 @@ FULL: dict[str, Any] = {
 }
 CROWDED = Trace.from_arrays([0.0] * 4, [100, 10, 80, 10], [100, 3, 100, 3])
 TOKEN = 131_072  # bytes of KV of Llama-3.1-8B: 2 x 32 layers x 8 heads x 128 x 2 bytes
+
+
+def test_routers_count_a_request_where_they_sent_it() -> None:
+    """Two of the first replica's requests go to the second; the router does not see it."""
+    seen: list[list[int]] = []
+
+    class Curious(Router):
+        watches_requests = looks_at_replicas = True
+
+        def choose(self, request: Any, replicas: Any) -> int:
+            seen.append([replica.num_outstanding() for replica in replicas])
+            assert seen[-1] == [replica.local.num_requests for replica in replicas]
+            return request.request_id % 2
+
+    late = Trace.from_arrays([0.0] * 4 + [90.0], [100, 10, 80, 10, 8], [100, 3, 100, 3, 2])
+    with ROUTERS.lend(Curious) as name:
+        result = kvsim.simulate(late, **{**FULL, "router": name}, migration="llumnix")
+    assert result.summary["migration"]["num_moves"] > 0
+    assert seen[-1] == [2, 0]
 
 
 def test_the_fullest_give_to_the_freest() -> None:

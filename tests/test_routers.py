@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from fleets import BLOCK, cache, requests, started, views
 
-from kvsim.fleet.affinity import is_released, sticky
+from kvsim.fleet.affinity import lead, sticky
 from kvsim.fleet.hash_ring import HashRing
-from kvsim.fleet.router import REJECT
+from kvsim.fleet.router import REJECT, make_router
 from kvsim.fleet.routers.dynamo import softmax_weights
 from kvsim.fleet.scorers import (
     NoHitLru,
@@ -19,6 +22,7 @@ from kvsim.fleet.scorers import (
     load_aware,
     token_load,
 )
+from kvsim.rules.routing import dynamo_decode_cost
 
 LONG = [(1, 160)]  # ten blocks
 (ONE,) = requests(LONG)
@@ -101,6 +105,17 @@ def test_chwbl_passes_by_who_is_above_the_bound() -> None:
     assert router.choose(ONE, views(loads)) == second
 
 
+def test_chwbl_bound_of_a_whole_number_is_that_number() -> None:
+    """1.1 times 100 in flight on ten is 11, though not in binary."""
+    router = started("chwbl+epsilon=0.1", 10)
+    owner = router.choose(ONE, views([0] * 10))
+    loads = [(100 - 12) // 9 + (k < (100 - 12) % 9) for k in range(9)]
+    loads.insert(owner, 12)
+    assert sum(loads) == 100
+    assert router.choose(ONE, views(loads)) != owner
+    assert router.branch == "spilled"
+
+
 def test_chwbl_sends_one_prefix_to_one_place() -> None:
     first, same, other = requests([(1, 64), (2, 300)], [(1, 64), (3, 9)], [(4, 64), (2, 300)])
     router = started("chwbl", 50)
@@ -121,14 +136,17 @@ def test_scores_of_llm_d() -> None:
 
 
 def test_no_hit_lru_takes_the_unused_first_then_the_oldest() -> None:
-    lru = NoHitLru(3)
-    assert lru.score([0, 0, 0]) == [1.0, 0.5, 0.0]
+    lru, all_three = NoHitLru(), [0, 1, 2]
+    assert lru.score([0, 0, 0], all_three) == [1.0, 0.5, 0.0]
     lru.sent(0, [0, 0, 0])
-    assert lru.score([0, 0, 0]) == [0.0, 1.0, 0.5]
+    assert lru.score([0, 0, 0], all_three) == [0.0, 1.0, 0.5]
     lru.sent(1, [0, 1, 0])  # warm: not counted
     lru.sent(2, [0, 0, 0])
-    assert lru.score([0, 0, 0]) == [0.5, 1.0, 0.0]  # 1 unused, then 0, then 2
-    assert lru.score([0, 4, 0]) == [0.5, 0.5, 0.5]
+    assert lru.score([0, 0, 0], all_three) == [0.5, 1.0, 0.0]  # 1 unused, then 0, then 2
+    assert lru.score([0, 4, 0], all_three) == [0.5, 0.5, 0.5]
+    assert lru.score([0, 0, 0], [0, 2]) == [1.0, 0.0]  # of those that may be chosen
+    lru.forget(2)  # another one is at its place
+    assert lru.score([0, 0, 0], all_three) == [0.0, 1.0, 0.5]
 
 
 def test_llm_d_adds_weighted_scores() -> None:
@@ -205,21 +223,42 @@ def test_pickers_of_llm_d() -> None:
 def test_the_affinity_filter_keeps_the_warm_until_they_are_too_slow() -> None:
     assert sticky([0.9, 0.1, 0.8], 0.8) == [0, 2]
     assert sticky([0.7, 0.1], 0.8) == [0, 1]
-    assert is_released([300, 10, 250], [0, 2], 240)
-    assert not is_released([300, 10, 250], [0, 2], 241)
-    assert not is_released([300, 250], [0, 1], 0)
+    assert lead([300, 10, 250], [0, 2]) == 240
+    assert lead([300, 250], [0, 1]) == -math.inf
     router = started("llm-d+index=precise+prefix=0+queue=1+kv=0+affinity=0.8+explore=0")
     cache(router, ONE, [10, 0, 0])
     assert router.choose(ONE, views(waiting=[9, 0, 0])) == 0  # sticky, however long the queue
     assert router.branch == "sticky"
     # 5 s at 1000 tokens/s; the warm one saves 160 tokens.
-    assert router.choose(ONE, views(waiting=[9, 0, 1], uncached=[5159, 0, 0])) == 0
-    assert router.choose(ONE, views(waiting=[9, 0, 1], uncached=[5160, 0, 0])) == 1
+    assert router.choose(ONE, views(waiting=[9, 0, 1], uncached=[5160, 0, 0])) == 0
+    assert router.choose(ONE, views(waiting=[9, 0, 1], uncached=[5161, 0, 0])) == 1
     assert router.branch == "released"
     exploring = started("llm-d+index=precise+affinity=0.8+explore=1")
     cache(exploring, ONE, [10, 0, 0])
     exploring.choose(ONE, views())
     assert exploring.branch == "explored"
+
+
+@pytest.mark.parametrize(
+    ("router", "said"),
+    [
+        ("llm-d+index=precise+block-size=16", "block-size=16: is not read with index=precise"),
+        ("llm-d+index=precise+max-blocks=9", "max-blocks=9: is not read with index=precise"),
+        ("llm-d-token-aware+lru-entries=9", "lru-entries=9: is not read with index=precise"),
+        ("llm-d+event-delay=1", "event-delay=1.0: is not read with index=approximate"),
+        ("llm-d+explore=0.5", "explore=0.5: is not read without affinity"),
+        ("llm-d+max-ttft-penalty=2", "max-ttft-penalty=2.0: is not read without affinity"),
+        ("dynamo+ttl=5", "ttl=5.0: is not read with events=true"),
+        ("dynamo+events=false+event-delay=0", "event-delay=0.0: is not read with events=false"),
+        ("production-stack+threshold=5", "threshold=5: is not read with policy=prefixaware"),
+        ("production-stack+beta=0", "beta=0.0: is not read with policy=prefixaware"),
+        ("production-stack+event-delay=1", "event-delay=1.0: is not read with policy=prefixaware"),
+        ("production-stack+policy=kvaware+chunk-tokens=8", "chunk-tokens=8: is not read with"),
+    ],
+)
+def test_what_a_router_would_not_read_is_refused(router: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^router: {said}"):
+        make_router(router)
 
 
 def test_token_aware_spills_at_tau() -> None:
@@ -291,6 +330,19 @@ def test_dynamo_counts_a_prompt_as_prefill_up_to_its_first_token() -> None:
     assert router._num_prefilling[0] == 102
     router.on_leave(0)
     assert router._num_prefilling[0] == router._num_blocks[0] == 0
+
+
+def test_dynamo_does_not_count_prefill_where_it_only_decodes() -> None:
+    """The cost is ``max(0, decode - credit)``: 36, and 35 where most is ahead."""
+    router = started("dynamo", 2)
+    router.facts = replace(router.facts, decodes_only=True)
+    router._num_prefilling[:], router._num_blocks[:] = [96, 3200], [36, 35]
+    assert router.choose(ONE, views([0, 0])) == 1
+    router._num_blocks[:] = [36, 35]
+    cache(router, ONE, [3, 0])  # 33 against 35
+    assert router.choose(ONE, views([0, 0])) == 0
+    costs = dynamo_decode_cost(np.array([2.0, 9.0]), 3, np.array([64, 64]), 16, 1.0, 0.5)
+    assert costs.tolist() == [1.5, 6.5]
 
 
 def test_dynamo_active_weight_decay_and_temperature() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,7 +15,10 @@ def sticky(hit_rates: Sequence[float], least: float) -> list[int]:
     return found or list(range(len(hit_rates)))
 
 
-def is_released(loads: Sequence[float], warm: Sequence[int], most_apart: float) -> bool:
-    """Whether the least loaded sticky replica is too far above the least loaded other one."""
+def lead(loads: Sequence[float], warm: Sequence[int]) -> float:
+    """Return how far the least loaded sticky replica is above the least loaded other one.
+
+    Minus infinity if there is no other one.
+    """
     cold = [load for place, load in enumerate(loads) if place not in warm]
-    return bool(cold) and min(loads[place] for place in warm) - min(cold) >= most_apart
+    return min(loads[place] for place in warm) - min(cold) if cold else -math.inf

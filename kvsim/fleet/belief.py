@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from kvsim.fleet.parameters import refuse_unread
 from kvsim.fleet.prefix_index import PrefixIndex
 
 if TYPE_CHECKING:
@@ -21,6 +22,45 @@ if TYPE_CHECKING:
 Kind = Literal["precise", "approximate"]
 #: Characters of a token, where a rule counts characters.
 CHARS_PER_TOKEN = 4
+
+
+#: Of an approximate index of llm-d: tokens of an entry, and entries of a replica.
+BLOCK_SIZE, LRU_ENTRIES = 64, 31_250
+#: Seconds from a step's end until llm-d's precise index knows.
+EVENT_DELAY = 0.01
+
+
+def delay_of(kind: Kind, event_delay: float | None) -> float | None:
+    """Return after how long llm-d's index knows of an event; None for one that reads none."""
+    if kind == "approximate":
+        return None
+    return EVENT_DELAY if event_delay is None else event_delay
+
+
+def entries_of(
+    kind: Kind,
+    event_delay: float | None,
+    block_size: int | None,
+    lru_entries: int | None,
+    max_blocks: int | None,
+) -> dict[str, Any]:
+    """Return an index of llm-d as :class:`Belief` takes it; None is not given.
+
+    Raises
+    ------
+    ValueError
+        For what the other kind of index has: a precise one has the replicas' own blocks.
+    """
+    if kind == "precise":
+        why = "with index=precise: its blocks are those of the replicas' KV caches"
+        refuse_unread(why, block_size=block_size, lru_entries=lru_entries, max_blocks=max_blocks)
+    else:
+        refuse_unread("with index=approximate", event_delay=event_delay)
+    return {
+        "entry_tokens": block_size or BLOCK_SIZE,
+        "max_entries": lru_entries or LRU_ENTRIES,
+        "max_prompt_entries": max_blocks,
+    }
 
 
 class Belief:

@@ -33,6 +33,8 @@ def can_decide(gateways: Gateways, replicas: Sequence[Replica], trace: Trace) ->
     router, feed, _ = gateways.alone()
     if type(router) is not Dynamo or not router.is_formula or not trace.has_segments:
         return False
+    if router.facts.decodes_only:
+        return False
     from kvsim.fleet.live_feed import LiveFeed
 
     looks_up = isinstance(feed, LiveFeed) and feed.names_whole_blocks

@@ -41,6 +41,7 @@ class Facts:
     entry_path : the keys of a request's prompt there, front to back, as an array
     prefill_time : seconds to compute a prompt of so many tokens, of which the first so many are
         cached, on an idle replica, by the run's own cost model
+    decodes_only : prompts are computed by other replicas
     """
 
     num_replicas: int
@@ -53,6 +54,7 @@ class Facts:
     entry_tokens: int
     entry_path: Callable[[IncomingRequest], NDArray[np.int64]]
     prefill_time: Callable[[int, int], float]
+    decodes_only: bool = False
 
     def entry_keys(self, request: IncomingRequest) -> list[int]:
         """Return the keys of a request's prompt in the index, front to back."""

@@ -67,6 +67,7 @@ class Gateways:
         start_time: float,
         *,
         counts_sent: bool = False,
+        decodes_only: bool = False,
     ) -> None:
         self._routers = routers
         self._trace = trace
@@ -94,9 +95,9 @@ class Gateways:
         self._feeds: dict[float, EventFeed] = {}
         self._looked = -math.inf
         if self._choosing:
-            self._start(setup, start_time)
+            self._start(setup, start_time, decodes_only=decodes_only)
 
-    def _start(self, setup: Setup, start_time: float) -> None:
+    def _start(self, setup: Setup, start_time: float, *, decodes_only: bool) -> None:
         """Tell every router what its fleet is like."""
         prefill_time = prefill_timer(setup)
         for number, router in enumerate(self._routers):
@@ -118,6 +119,7 @@ class Gateways:
                     entry_tokens=feed.entry_tokens if feed else setup.kv.block_size,
                     entry_path=feed.entry_path if feed else no_path,
                     prefill_time=prefill_time,
+                    decodes_only=decodes_only,
                 )
             )
 

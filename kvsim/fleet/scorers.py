@@ -62,28 +62,29 @@ def load_aware(waiting: Sequence[int]) -> list[float]:
 class NoHitLru:
     """Spreads prompts that nobody has: first to who never had one, then to who had one longest ago.
 
-    Parameters
-    ----------
-    num_replicas : replicas
+    By rank among those that may be chosen: from 1 for the first to 0 for the last.
     """
 
-    def __init__(self, num_replicas: int) -> None:
+    def __init__(self) -> None:
         self._order: list[int] = []  # who got cold work, the oldest first
-        self._num_replicas = num_replicas
 
-    def score(self, matched: Sequence[int]) -> list[float]:
-        """Score a prompt: 0.5 for all if anybody has a part of it."""
+    def score(self, matched: Sequence[int], among: Sequence[int]) -> list[float]:
+        """Score some replicas for a prompt: 0.5 for all if anybody has a part of it."""
         if any(matched):
-            return [0.5] * len(matched)
-        fresh = [i for i in range(self._num_replicas) if i not in self._order]
-        rank = {replica: place for place, replica in enumerate([*fresh, *self._order])}
-        steps = max(self._num_replicas - 1, 1)
-        return [max(1 - rank[i] / steps, 0.0) for i in range(self._num_replicas)]
+            return [0.5] * len(among)
+        fresh = [replica for replica in among if replica not in self._order]
+        used = [replica for replica in self._order if replica in among]
+        rank = {replica: place for place, replica in enumerate([*fresh, *used])}
+        steps = max(len(among) - 1, 1)
+        return [1 - rank[replica] / steps for replica in among]
 
     def sent(self, replica: int, matched: Sequence[int]) -> None:
         """Note where cold work went. Mutates."""
-        if any(matched):
-            return
+        if not any(matched):
+            self.forget(replica)
+            self._order.append(replica)
+
+    def forget(self, replica: int) -> None:
+        """Forget a replica that is gone: another one at its place has had nothing. Mutates."""
         if replica in self._order:
             self._order.remove(replica)
-        self._order.append(replica)

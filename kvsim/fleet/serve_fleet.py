@@ -193,7 +193,14 @@ class Assembly:
             member.is_first = True
         replicas = [Vacancy() if m is None else m.replica for m in pool.places]
         pool.gateways = Gateways(
-            routers, setup, trace, pool.table, replicas, start, counts_sent=counts_sent
+            routers,
+            setup,
+            trace,
+            pool.table,
+            replicas,
+            start,
+            counts_sent=counts_sent,
+            decodes_only=asked.role == "decode",
         )
         return pool
 
@@ -260,7 +267,9 @@ def serve_fleet(
     if changes:
         for one in wanted:
             check_changes(config, one, main_setup)
-    main = make.pool(asked, main_setup, trace, counts_sent=apart, num_places=places[asked.role])
+    # A replica has other requests than it was sent, if they begin or go on elsewhere.
+    differs = apart or config.migration is not None
+    main = make.pool(asked, main_setup, trace, counts_sent=differs, num_places=places[asked.role])
     if asked_prefill is not None:
         prefill_setup = pool_setup(config, asked_prefill)
         check_alike(main_setup, prefill_setup)

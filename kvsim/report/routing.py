@@ -28,7 +28,11 @@ def routing_lines(routing: Mapping[str, Any] | None) -> list[str]:
     known = {label: routing[key] for label, key in HELD.items() if routing[key] is not None}
     if known:
         shares = (f"{label} {100 * share:.1f}" for label, share in known.items())
-        lines.append(f"prompt tokens cached, %: {', '.join(shares)}")
+        line = f"prompt tokens cached, %: {', '.join(shares)}"
+        compared = routing.get("compared_hit_rate")  # the best is looked up for some requests
+        if compared is not None and compared != routing["actual_hit_rate"]:
+            line += f" (where {100 * compared:.1f} were found)"
+        lines.append(line)
     if routing["imbalance"] is not None:
         busiest, most = number(routing["imbalance"], 2), number(routing["request_imbalance"], 2)
         lines.append(f"busiest replica {busiest} times the mean, most requests {most} times")

@@ -5,6 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 
+def dynamo_decode_cost(
+    decode: Any, active: Any, cached: Any, size: int, credit: float, active_weight: float
+) -> Any:
+    """Return what a request costs by Dynamo's formula where prompts are computed elsewhere.
+
+    In blocks; parameters as of :func:`dynamo_cost`.
+    """
+    left = decode - credit * (cached / size)
+    return (left + abs(left)) / 2 + active_weight * active
+
+
 def dynamo_cost(
     prefilling: Any,
     decode: Any,

@@ -53,7 +53,7 @@ class BoundedLoads(Router):
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         loads = queues(replicas)
-        bound = ceil((1 + self._epsilon) * sum(loads) / len(loads))
+        bound = ceil((1 + self._epsilon) * sum(loads) / len(loads) - 1e-9)  # 1.1 * 10 is 11
         pieces = request.prefix_keys(PIECE)[: self._num_pieces]
         key = pieces[-1] if pieces else request.request_id
         for place, replica in enumerate(self._ring.walk(key)):

@@ -60,7 +60,10 @@ class Conductor(Router):
         if self._slo is not None and times[choice] > self._slo:
             self.branch, self.predicted_tokens = "turned away", None
             return REJECT
-        self.branch = "longest match" if cached[choice] == max(cached) else "shorter queue"
+        longest = max(cached)
+        self.branch = "longest match" if cached[choice] == longest else "shorter queue"
+        if not longest:
+            self.branch = "no match"
         self._queues[choice][request.request_id] = own[choice]
         self.predicted_tokens = cached[choice]
         return choice

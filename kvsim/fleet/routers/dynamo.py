@@ -8,15 +8,16 @@ import numpy as np
 
 from kvsim.fleet.belief import Belief, Kind
 from kvsim.fleet.choice import queues, uniform_argmin
-from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.parameters import (
     Delay,
     Seconds,
     Share,
     Weight,
+    refuse_unread,
 )
 from kvsim.fleet.path_set import PathSet
 from kvsim.fleet.router import ROUTERS, Router
-from kvsim.rules.routing import dynamo_cost
+from kvsim.rules.routing import dynamo_cost, dynamo_decode_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.view import ReplicaView
+
+
+#: Seconds, unless given: from a step's end until the index knows, and for which a prompt is taken
+#: for cached without events.
+EVENT_DELAY, TTL = 0.005, 120.0
 
 
 def softmax_weights(costs: Sequence[float], temperature: float) -> list[float]:
@@ -56,6 +62,8 @@ class Dynamo(Router):
     requests``. ``raw`` is this prompt and the prompt tokens in flight there without their cached
     part; ``credit`` the cached blocks of this prompt, less where more is in flight than at the
     least loaded worker (``decay``); ``decode`` the different blocks of the prompts that are there.
+    Where other replicas compute the prompts it is ``max(0, decode - credit) + active-weight *
+    requests``.
     What is in flight is the router's own prediction: added when a request is sent, its prefill
     taken off at the first token, the rest at the end. The smallest wins, of equals each as likely;
     with a temperature, one is drawn.
@@ -67,11 +75,11 @@ class Dynamo(Router):
     Parameters
     ----------
     events : the replicas' events tell what is cached; without, prompts are taken for cached for
-        ``ttl`` seconds from when they are sent
+        ``ttl`` seconds from when they are sent, 120
     credit : of a cached block, 0 for load balancing alone
     prefill_weight, active_weight, decay : s, a and d of the formula
     temperature : 0 for the smallest cost
-    event_delay : seconds from a step's end until the index knows
+    event_delay : seconds from a step's end until the index knows, 0.005
     ttl : seconds
     """
 
@@ -88,16 +96,21 @@ class Dynamo(Router):
         active_weight: Weight = 0.0,
         decay: Weight = 0.0,
         temperature: Weight = 0.0,
-        event_delay: Delay = 0.005,
-        ttl: Seconds = 120.0,
+        event_delay: Delay | None = None,
+        ttl: Seconds | None = None,
     ) -> None:
+        if events:
+            refuse_unread("with events=true", ttl=ttl)
+        else:
+            refuse_unread("with events=false", event_delay=event_delay)
         #: Credit, weight of prefill and of active requests, and decay.
         self.weights = float(credit), float(prefill_weight), float(active_weight), float(decay)
         self._active_weight = active_weight
         self._temperature = temperature
-        self._ttl = ttl
+        self._ttl = TTL if ttl is None else ttl
         self._events = events
-        self.event_delay = event_delay if events else None
+        delay = EVENT_DELAY if event_delay is None else event_delay
+        self.event_delay = delay if events else None
 
     @property
     def is_formula(self) -> bool:
@@ -124,10 +137,14 @@ class Dynamo(Router):
             places = [replica.index for replica in replicas]
             cached, prefilling, decode = cached[places], prefilling[places], decode[places]
         active = np.array(queues(replicas)) if self._active_weight else 0
-        costs = dynamo_cost(
-            *(prefilling, decode, active, cached, prefilling.min(), prompt, size),
-            *self.weights,
-        )
+        if self.facts.decodes_only:
+            credit, _, weight, _ = self.weights
+            costs = dynamo_decode_cost(decode, active, cached, size, credit, weight)
+        else:
+            costs = dynamo_cost(
+                *(prefilling, decode, active, cached, prefilling.min(), prompt, size),
+                *self.weights,
+            )
         choice = self._pick(costs)
         self._note(request, replicas[choice].index, int(cached[choice]))
         return choice

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.fleet import scorers
-from kvsim.fleet.affinity import is_released, sticky
-from kvsim.fleet.belief import Belief, Kind
+from kvsim.fleet.affinity import lead, sticky
+from kvsim.fleet.belief import Belief, Kind, delay_of, entries_of
 from kvsim.fleet.choice import queues, uniform_argmax
-from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.parameters import (
     Count,
     Delay,
     Limit,
     Seconds,
     Share,
     Weight,
+    refuse_unread,
 )
 from kvsim.fleet.router import ROUTERS, Router
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Weights of prefix, queue and KV usage: as deployed with events, and the defaults without.
 WEIGHTS = {"precise": (3.0, 2.0, 2.0), "approximate": (1.0, 1.0, 1.0)}
+#: Of the filter, unless given: the share that passes it by, and seconds.
+EXPLORE, MAX_TTFT_PENALTY = 0.01, 5.0
 
 
 @ROUTERS.register("llm-d")
@@ -40,7 +43,7 @@ class LlmD(Router):
 
     The filter keeps the replicas that hold at least ``affinity`` of the prompt, but for a share
     ``explore`` of the requests, and while the best of them is predicted to give the first token
-    less than ``max-ttft-penalty`` seconds later than the best other one.
+    no more than ``max-ttft-penalty`` seconds later than the best other one.
 
     Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling; weights of
     its precise deployment: llm-d-kv-cache-manager at a378f5b3, benchmark 73. Predicted latency as a
@@ -53,11 +56,11 @@ class LlmD(Router):
     running, active, tokens, load, session, no_hit_lru : weights
     picker : ``max-score`` (of equals, each as likely), ``weighted-random`` or ``random``
     affinity : least share of the prompt to be kept by the filter, 0 for no filter
-    explore : share of the requests that pass the filter by
-    max_ttft_penalty : seconds
+    explore : share of the requests that pass the filter by, 0.01
+    max_ttft_penalty : seconds, 5
     scrape_interval : seconds between two looks at the metrics
-    event_delay : seconds from a step's end until the precise index knows
-    block_size, lru_entries : of the approximate index, in tokens and entries per replica
+    event_delay : seconds from a step's end until the precise index knows, 0.01
+    block_size, lru_entries : of the approximate index, 64 tokens and 31,250 entries per replica
     max_blocks : of the approximate index: entries of a prompt, which is not looked at behind them
     prefix_scale : a matched prefix scores as its share of the ``prompt``, or as its place between
         the shortest and the longest one that any of its ``holders`` has
@@ -82,35 +85,38 @@ class LlmD(Router):
         no_hit_lru: Weight = 0.0,
         picker: Literal["max-score", "weighted-random", "random"] = "max-score",
         affinity: Share = 0.0,
-        explore: Share = 0.01,
-        max_ttft_penalty: Limit = 5.0,
+        explore: Share | None = None,
+        max_ttft_penalty: Limit | None = None,
         scrape_interval: Seconds = 0.05,
-        event_delay: Delay = 0.01,
-        block_size: Count = 64,
-        lru_entries: Count = 31_250,
+        event_delay: Delay | None = None,
+        block_size: Count | None = None,
+        lru_entries: Count | None = None,
         max_blocks: Count | None = None,
         prefix_scale: Literal["prompt", "holders"] = "prompt",
     ) -> None:
+        self._entries: dict[str, Any] = entries_of(
+            index, event_delay, block_size, lru_entries, max_blocks
+        )
+        if not affinity:
+            no_filter = {"explore": explore, "max_ttft_penalty": max_ttft_penalty}
+            refuse_unread("without affinity", **no_filter)
         given = zip((prefix, queue, kv), WEIGHTS[index], strict=True)
         self._prefix, self._queue, self._kv = (d if w is None else w for w, d in given)
         self._running, self._active, self._tokens = running, active, tokens
         self._load, self._session, self._no_hit_lru = load, session, no_hit_lru
         self._picker = picker
-        self._affinity, self._explore, self._penalty = affinity, explore, max_ttft_penalty
+        self._affinity = affinity
+        self._explore = EXPLORE if explore is None else explore
+        self._penalty = MAX_TTFT_PENALTY if max_ttft_penalty is None else max_ttft_penalty
         self.scrape_interval = scrape_interval
         self._kind = index
-        self.event_delay = event_delay if index == "precise" else None
-        self._entries: dict[str, Any] = {
-            "entry_tokens": block_size,
-            "max_entries": lru_entries,
-            "max_prompt_entries": max_blocks,
-        }
+        self.event_delay = delay_of(index, event_delay)
         self._is_relative = prefix_scale == "holders"
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
         self._belief = Belief(facts, self._kind, **self._entries)
-        self._cold = scorers.NoHitLru(facts.num_replicas)
+        self._cold = scorers.NoHitLru()
         self._homes: dict[int, int] = {}  # of sessions
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
@@ -128,6 +134,7 @@ class LlmD(Router):
 
     def on_leave(self, replica: int) -> None:  # noqa: D102
         self._belief.forget(replica)
+        self._cold.forget(replica)
         self._homes = {k: home for k, home in self._homes.items() if home != replica}
 
     def _filter(
@@ -147,7 +154,7 @@ class LlmD(Router):
             return everyone
         own = request.num_prompt_tokens
         loads = [r.local.num_uncached_tokens + own - cached[r.index] for r in replicas]
-        if is_released(loads, warm, self._penalty * self.facts.prefill_rate):
+        if lead(loads, warm) > self._penalty * self.facts.prefill_rate:
             self.branch = "released"
             return everyone
         self.branch = "sticky"
@@ -159,7 +166,7 @@ class LlmD(Router):
         """Return the weighted sum of the scores of each replica that was kept."""
         waiting = [replica.scraped.num_waiting for replica in replicas]
         home = self._homes.get(request.session_id, -1)
-        held, cold = self._belief.block_rates(request, cached), self._cold.score(cached)
+        held = self._belief.block_rates(request, cached)
         if self._is_relative:
             held = scorers.among_holders(cached)
         weighted: list[tuple[float, list[float]]] = [
@@ -171,7 +178,7 @@ class LlmD(Router):
             (self._tokens, scorers.token_load([r.local.num_prompt_tokens for r in replicas])),
             (self._load, scorers.load_aware(waiting)),
             (self._session, [float(replica.index == home) for replica in replicas]),
-            (self._no_hit_lru, [cold[replica.index] for replica in replicas]),
+            (self._no_hit_lru, self._cold.score(cached, [r.index for r in replicas])),
         ]
         used = [(weight, scores) for weight, scores in weighted if weight]
         return [sum(w * scores[place] for w, scores in used) for place in range(len(replicas))]

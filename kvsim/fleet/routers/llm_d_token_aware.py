@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.fleet.affinity import is_released, sticky
-from kvsim.fleet.belief import Belief, Kind
+from kvsim.fleet.affinity import lead, sticky
+from kvsim.fleet.belief import Belief, Kind, delay_of, entries_of
 from kvsim.fleet.choice import uniform_argmin
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
@@ -42,8 +42,8 @@ class LlmDTokenAware(Router):
     affinity : least share of the prompt
     max_wait : seconds of prefill that a cached prefix may be worth
     rate : prompt tokens per second of a replica
-    event_delay : seconds from a step's end until the precise index knows
-    block_size, lru_entries : of the approximate index, in tokens and entries per replica
+    event_delay : seconds from a step's end until the precise index knows, 0.01
+    block_size, lru_entries : of the approximate index, 64 tokens and 31,250 entries per replica
     max_blocks : of the approximate index: entries of a prompt, which is not looked at behind them
     """
 
@@ -56,21 +56,19 @@ class LlmDTokenAware(Router):
         affinity: Share = 0.8,
         max_wait: Seconds = 14.0,
         rate: Limit | None = None,
-        event_delay: Delay = 0.01,
-        block_size: Count = 64,
-        lru_entries: Count = 31_250,
+        event_delay: Delay | None = None,
+        block_size: Count | None = None,
+        lru_entries: Count | None = None,
         max_blocks: Count | None = None,
     ) -> None:
         self._affinity = affinity
         self._max_wait = max_wait
         self._rate = rate
         self._kind = index
-        self.event_delay = event_delay if index == "precise" else None
-        self._entries: dict[str, Any] = {
-            "entry_tokens": block_size,
-            "max_entries": lru_entries,
-            "max_prompt_entries": max_blocks,
-        }
+        self.event_delay = delay_of(index, event_delay)
+        self._entries: dict[str, Any] = entries_of(
+            index, event_delay, block_size, lru_entries, max_blocks
+        )
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
@@ -83,7 +81,7 @@ class LlmDTokenAware(Router):
         in_flight = [replica.local.num_uncached_tokens for replica in replicas]
         kept = sticky(self._belief.block_rates(request, cached), self._affinity)
         self.branch = "sticky" if len(kept) < len(replicas) else "all"
-        if is_released(in_flight, kept, self.tau):
+        if lead(in_flight, kept) >= self.tau:
             kept, self.branch = list(range(len(replicas))), "spilled"
         costs = [in_flight[i] + request.num_prompt_tokens - cached[i] for i in kept]
         choice = kept[uniform_argmin(costs, self.facts.rng)]

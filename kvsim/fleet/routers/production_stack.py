@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from kvsim.fleet.belief import CHARS_PER_TOKEN, Belief, hit_rates
+from kvsim.fleet.belief import CHARS_PER_TOKEN, EVENT_DELAY, Belief, hit_rates
 from kvsim.fleet.choice import argmin, queues
 from kvsim.fleet.hash_ring import HashRing
-from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.parameters import (
     Count,
     Delay,
     Weight,
     Whole,
+    refuse_unread,
 )
 from kvsim.fleet.request_rate import RequestRate
 from kvsim.fleet.router import ROUTERS, Router
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Characters of a chunk of the prefix trie.
 CHUNK = 128
+#: Tokens by which a match may fall short of the prompt.
+THRESHOLD = 2000
 #: Of each replica on the hash ring, and seconds over which requests are counted: as `session`.
 POINTS, WINDOW = 160, 60.0
 
@@ -47,26 +50,36 @@ class ProductionStack(Router):
     Parameters
     ----------
     policy : which one
-    threshold : tokens (``kvaware``)
-    beta : how much load counts (``loadaware``)
-    event_delay : seconds from a step's end until a look-up knows
-    chunk_tokens : tokens of a chunk, at four characters each
+    threshold : tokens (``kvaware``), 2000
+    beta : how much load counts (``loadaware``), 1
+    event_delay : seconds from a step's end until a look-up knows (not ``prefixaware``), 0.01
+    chunk_tokens : tokens of a chunk (``prefixaware``), 32, at four characters each
     """
 
     def __init__(
         self,
         *,
         policy: Literal["prefixaware", "kvaware", "loadaware"] = "prefixaware",
-        threshold: Whole = 2000,
-        beta: Weight = 1.0,
-        event_delay: Delay = 0.01,
-        chunk_tokens: Count = CHUNK // CHARS_PER_TOKEN,
+        threshold: Whole | None = None,
+        beta: Weight | None = None,
+        event_delay: Delay | None = None,
+        chunk_tokens: Count | None = None,
     ) -> None:
         self._policy = policy
-        self._threshold = threshold
-        self._beta = beta
-        self._chunk_tokens = chunk_tokens
-        self.event_delay = None if policy == "prefixaware" else event_delay
+        why = f"with policy={policy}"
+        if policy != "kvaware":
+            refuse_unread(why, threshold=threshold)
+        if policy != "loadaware":
+            refuse_unread(why, beta=beta)
+        if policy == "prefixaware":
+            refuse_unread(why, event_delay=event_delay)
+        else:
+            refuse_unread(why, chunk_tokens=chunk_tokens)
+        self._threshold = THRESHOLD if threshold is None else threshold
+        self._beta = 1.0 if beta is None else beta
+        self._chunk_tokens = chunk_tokens or CHUNK // CHARS_PER_TOKEN
+        delay = EVENT_DELAY if event_delay is None else event_delay
+        self.event_delay = None if policy == "prefixaware" else delay
         self.looks_at_replicas = policy == "loadaware"
 
     def start(self, facts: Facts) -> None:  # noqa: D102
