@@ -154,7 +154,12 @@ def test_few_missing_tokens_are_computed_where_they_are_missed() -> None:
         result = kvsim.simulate(trace, **ONE_EACH, **H100, kv_recompute_threshold=threshold)
         assert result.summary["kv_transfers"]["num_transfers"] == transfers
         assert result.summary["completed"] == 2
-    for rule, transfers in (("llm-d+tokens=400", 2), ("llm-d+tokens=401", 1), ("dynamo", 1)):
+    for rule, transfers in (
+        ("llm-d+tokens=400", 2),
+        ("llm-d+tokens=401", 1),
+        ("dynamo", 1),
+        ("llm-d+tokens=0", 0),
+    ):
         result = kvsim.simulate(trace, **ONE_EACH, **H100, disaggregation=rule)
         assert (result.requests["prefill_replica"] >= 0).sum() == transfers
 
@@ -441,6 +446,14 @@ def test_pools_have_options_of_their_own(tmp_path: Path) -> None:
         ({**ONE_EACH, "kv_offloading_size": 4}, "hands no KV over"),
         ({**ONE_EACH, "model": "nemotron-h-8b"}, "only the KV of these is handed over"),
         ({"pool": [{"role": "cook"}]}, "unknown role 'cook'"),
+        (
+            {"pool": [{"role": "decode", "name": "a"}, {"role": "prefill", "name": "a"}]},
+            "two have the name 'a'",
+        ),
+        (
+            {"pool": [{"role": "decode"}, {"role": "prefill"}], "prefill_router": "random"},
+            "prefill_router: not beside pool",
+        ),
         ({"pool": [{"role": "decode"}]}, "must be one mixed, or one prefill and one decode"),
         ({"pool": [{"role": "mixed", "replicas": 0}]}, "at least 1"),
         ({"pool": [{"role": "mixed", "gpus": "a100"}]}, "unknown option of pool 'mixed' 'gpus'"),

@@ -216,3 +216,23 @@ def test_who_stayed_has_not_ended_where_it_goes_on(backend: str) -> None:
     assert rows["prefill_replica"].tolist()[1:] == [2 - place] * 3
     assert rows["first_scheduled_time"].tolist() == pytest.approx([0, 17.2, 16.2, 18.2])
     assert rows["num_output_tokens"].tolist() == [12, 10, 2, 2]
+
+
+def test_who_stays_came_when_it_was_sent() -> None:
+    """The decode replica fails at 5; who comes at 7 waits at the gateway for its successor."""
+    trace = Trace.from_arrays([0.0, 6.0, 7.0], [100, 800, 500], [3, 10, 4])
+    result = kvsim.simulate(
+        trace,
+        model="llama-3.1-8b",
+        gpu="h100-sxm",
+        cost_model="constant+seconds=1",
+        async_scheduling=False,
+        num_prefill_workers=1,
+        num_decode_workers=1,
+        num_gpu_blocks_override=75,
+        disaggregation="splitwise",
+        failures="at+time=5+pool=decode+detection=0",
+        cold_start=20.0,
+    )
+    assert result.requests["arrival_time"].tolist() == [0.0, 6.0, 7.0]
+    assert result.requests["first_token_time"][2] == pytest.approx(27.0, abs=0.01)

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples
 
+import kvsim
 from kvsim.fleet.network import Network
+from kvsim.trace import Trace
 
 GB = 1e9
 
@@ -26,6 +28,21 @@ def ends(*transfers: tuple[int, str, str, float, float]) -> dict[int, float]:
         else:
             found |= dict.fromkeys(network.ended(end), end)
     return found
+
+
+def test_a_transfer_ends_also_where_the_clock_is_coarse() -> None:
+    """At 1.7e9 s a step of the clock is a quarter of a microsecond, 12 kB of this link."""
+    network, now = Network(50e9), 1.7e9
+    network.start(1, "a", "b", 8_000_000.0, now)
+    for _ in range(3):
+        now = network.next_end()
+        if network.ended(now):
+            break
+    assert len(network) == 0
+    trace = Trace.from_arrays([1.7e9, 1.7e9 + 1, 1.7e9 + 2], [1000] * 3, [4] * 3)
+    options = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
+    result = kvsim.simulate(trace, **options, num_prefill_workers=1, num_decode_workers=1)
+    assert result.summary["completed"] == 3
 
 
 def test_one_transfer_has_the_link_to_itself() -> None:

@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+#: The place of a replica that is gone.
+GONE = -1
+
+
 class Deliveries:
     """What replicas tell of what they stored, in the order of time.
 
@@ -23,6 +27,12 @@ class Deliveries:
     def take(self, time: float, replica: int, keys: list[int]) -> None:
         """Note what a replica has computed; replicas tell one after another. Mutates."""
         self._coming.append((time + self._delay, replica, keys))
+
+    def forget(self, replica: int) -> None:
+        """Learn that a replica is gone: what it told is on its way, but nobody's. Mutates."""
+        self._coming = [
+            (time, GONE if place == replica else place, keys) for time, place, keys in self._coming
+        ]
 
     def due(self, now: float) -> Iterator[tuple[float, int, list[int]]]:
         """Hand out what is there by now: when, whose, which. Mutates."""

@@ -86,7 +86,7 @@ class Uncached(Disaggregation):
 
     Parameters
     ----------
-    tokens : that it must lack
+    tokens : that it must lack; 0 computes none apart
     """
 
     def __init__(self, *, tokens: Whole = 16) -> None:
@@ -94,7 +94,7 @@ class Uncached(Disaggregation):
 
     def place(self, request: Prospect) -> Place:  # noqa: D102
         left = request.num_prompt_tokens - request.num_cached_tokens
-        return "apart" if left >= self._tokens else "decode"
+        return "apart" if 0 < self._tokens <= left else "decode"
 
 
 @DISAGGREGATIONS.register("dynamo")

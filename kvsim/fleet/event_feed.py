@@ -72,6 +72,8 @@ class EventFeed:
         self._open: list[list[int]] = [[] for _ in replicas]
         #: Called with the time, the place and the keys of what a replica stored in a step.
         self.listeners: list[Callable[[float, int, list[int]], object]] = []
+        #: Called with a place whose replica is gone.
+        self.leavers: list[Callable[[int], object]] = []
 
     def _make_index(self, num_replicas: int, group: int) -> EventIndex:
         return PlainEventIndex(num_replicas, group)
@@ -92,7 +94,14 @@ class EventFeed:
         return None
 
     def replace(self, place: int, replica: Replica) -> None:
-        """Follow another replica, whose cache is empty. Mutates."""
+        """Follow another replica, whose cache is empty. Mutates.
+
+        Listeners still learn what the one before had stored.
+        """
+        if self.listeners and self._replicas[place].outlet.has_events:
+            self._fetch(place)
+        for leaver in self.leavers:
+            leaver(place)
         self._replicas[place] = replica
         self.index.forget(place)
         self._coming[place] = deque()

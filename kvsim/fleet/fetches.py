@@ -41,6 +41,7 @@ class Fetch:
     start_time : when its transfers could begin, seconds
     num_open : transfers that have not ended
     sources : replicas that it is read from
+    ways : its transfers, and over what each goes
     """
 
     row: int
@@ -50,6 +51,7 @@ class Fetch:
     start_time: float = 0.0
     num_open: int = 0
     sources: list[Member] = field(default_factory=list)
+    ways: list[tuple[Transfers, int]] = field(default_factory=list)
 
     @property
     def has_sources(self) -> bool:
@@ -97,6 +99,7 @@ class Fetches:
         self._counts = dict.fromkeys(("num_found", "num_declined", "num_gone", "num_fetches"), 0)
         self._num_tokens = 0
         store.start(self._feed, transfer_bytes(pool.setup, self._tokens))
+        self._feed.leavers.append(store.forget)
 
     # -- a request comes ---------------------------------------------------------------------------
 
@@ -183,7 +186,8 @@ class Fetches:
             tokens = min(end, fetch.num_offered) - begin
             if tokens > 0:
                 fetch.num_open += 1
-                self._over(portion.tier).begin(
+                way = self._over(portion.tier)
+                number = way.begin(
                     ("read", fetch.row) if portion.source is None else portion.source,
                     fetch.target.place,
                     transfer_bytes(self.pool.setup, tokens),
@@ -191,6 +195,7 @@ class Fetches:
                     now,
                     lambda: self._end(fetch, num_tokens),
                 )
+                fetch.ways.append((way, number))
 
     def _end(self, fetch: Fetch, num_tokens: int) -> None:
         fetch.num_open -= 1
@@ -210,6 +215,13 @@ class Fetches:
         del self._open[fetch.row]
         fetch.target.replica.report(self._world.now, received=fetch.row, failed=failed)
         self._drive.touch(fetch.target)
+
+    def break_off(self, member: Member) -> None:
+        """Break off what a replica reads that has failed. Mutates."""
+        for fetch in [one for one in self._open.values() if one.target is member]:
+            for way, number in fetch.ways:
+                way.cancel(number)
+            del self._open[fetch.row]
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -121,8 +121,14 @@ class Handoffs:
         return row in self._stayed
 
     def write_down(self, row: int) -> None:
-        """Write a request that stayed into the table of those that decode replicas end. Mutates."""
-        self._main.table[row] = self._prefill.table[row]
+        """Write a request that stayed into the table of those that decode replicas end. Mutates.
+
+        It came when it was sent, which may be before a prefill replica got it.
+        """
+        table = self._main.table
+        sent = table["arrival_time"][row]
+        table[row] = self._prefill.table[row]
+        table["arrival_time"][row] = sent
 
     def prompts_at(self, member: Member) -> list[int]:
         """Return the requests whose prompts are in hand at a prefill replica."""

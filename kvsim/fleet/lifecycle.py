@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from kvsim.fleet.drive import Drive
     from kvsim.fleet.failures import Failures
+    from kvsim.fleet.fetches import Fetches
     from kvsim.fleet.handoffs import Handoffs
     from kvsim.fleet.member import Member
     from kvsim.fleet.migrations import Migrations
@@ -48,6 +49,7 @@ class Lifecycle:
     table : the requests table of the pool that answers
     migrations : what requests take along
     handoffs : of requests between this pool and another one
+    fetches : what its replicas read from a store
     end_time : when replicas stop, whatever they have in hand, seconds; then nothing fails any more
     """
 
@@ -66,6 +68,7 @@ class Lifecycle:
         table: NDArray[Any],
         migrations: Migrations,
         handoffs: Handoffs | None,
+        fetches: Fetches | None,
         end_time: float,
     ) -> None:
         self._world, self._drive, self._pool = world, drive, pool
@@ -77,8 +80,9 @@ class Lifecycle:
         self.changes: list[Change] = []
         self.num_failures = 0
         self.num_lost = 0  # requests in hand of replicas that failed
+        self.waited_until = -math.inf
         self._table, self._migrations = table, migrations
-        self._handoffs = handoffs
+        self._handoffs, self._fetches = handoffs, fetches
         self._end_time = end_time
         self._show()
         self._note()
@@ -148,9 +152,19 @@ class Lifecycle:
         self._drive.remove(member)
         if self._handoffs is not None:
             self._handoffs.break_off(member)
+        if self._fetches is not None:
+            self._fetches.break_off(member)
         self._note()
         time = now + self._failures.detection
-        self._world.call_at(time, lambda: self._detect(member, replaced=was_ready))
+        if time < self._end_time:
+            self._world.call_at(time, lambda: self._detect(member, replaced=was_ready))
+        else:
+            self._world.call_at(self._end_time, lambda: self._outlast(member))
+
+    def _outlast(self, member: Member) -> None:
+        """Come to the end of the run with a failure that nobody has noticed. Mutates."""
+        if member.rows:  # they wait until then
+            self.waited_until = self._end_time
 
     def _detect(self, member: Member, *, replaced: bool) -> None:
         """Forget a replica that has failed, place its requests anew, and start another one."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kvsim.fleet.parameters import Count, Seconds, Whole  # noqa: TC001 - checked when one is made
+from kvsim.fleet.parameters import (  # noqa: TC001 - checked when one is made
+    Count,
+    Finite,
+    Seconds,
+    Whole,
+)
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
@@ -114,7 +119,7 @@ class Freest(Migration):
     def __init__(
         self,
         *,
-        threshold: float = 3.0,
+        threshold: Finite = 3.0,
         victim: Victim = "shortest",
         interval: Seconds = 0.05,
         most_stages: Count = 3,

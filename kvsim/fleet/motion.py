@@ -193,6 +193,7 @@ def move(
         table=fleet.pools[-1].table,
         migrations=fleet.migrations,
         handoffs=fleet.handoffs,
+        fetches=fleet.fetches,
         end_time=world.now + config.horizon,
     )
     pool.lifecycle = lifecycle

@@ -74,10 +74,15 @@ class Network:
     def ended(self, now: float) -> list[int]:
         """Return and forget the transfers that have ended by now, in order of their start."""
         self._pass(now)
-        done = [key for key, t in self._transfers.items() if t.remaining <= CRUMB]
+        done = [key for key, t in self._transfers.items() if self._is_done(t)]
         for key in done:
             self._forget(key)
         return done
+
+    def _is_done(self, transfer: Transfer) -> bool:
+        """Whether all has arrived, or the rest takes less than the clock can tell."""
+        rest = transfer.remaining
+        return rest <= CRUMB or self._now + rest / self._rate(transfer) == self._now
 
     def _rate(self, transfer: Transfer) -> float:
         sharers = max(self._outgoing[transfer.source], self._incoming[transfer.target])

@@ -73,8 +73,10 @@ def step_time_basis(setup: Setup) -> str:
     return f"{basis_of(memory.gpu.name)}{wide}; {accuracy}"
 
 
-def close(parts: Sequence[Part]) -> tuple[float, dict[int, Totals]]:
+def close(parts: Sequence[Part], waited_until: float) -> tuple[float, dict[int, Totals]]:
     """Bring all replicas to the end of a run; writes down who is still served. Mutates.
+
+    It is no earlier than requests have waited at a replica that had failed, which nobody knew.
 
     Returns
     -------
@@ -82,7 +84,7 @@ def close(parts: Sequence[Part]) -> tuple[float, dict[int, Totals]]:
     totals : of each replica, by number
     """
     members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
-    end_time = max(member.replica.clock for member in members)
+    end_time = max(waited_until, *(member.replica.clock for member in members))
     return end_time, {member.number: member.settle(end_time) for member in members}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,6 +94,12 @@ def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
         )
     if prefill or decode or config.data_parallel_size > 1:
         raise ValueError("pool: its replicas say how many there are; give no other number of them")
+    if config.prefill_router is not None:
+        raise ValueError("prefill_router: not beside pool; each pool's router is one of its keys")
+    names = [pool.name for pool in config.pool]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"pool: two have the name {twice!r}: must be different ones")
     roles = [pool.role for pool in config.pool]
     if roles == ["mixed"]:
         return config.pool[0], None
@@ -334,7 +341,8 @@ def serve_fleet(
         let_move(world, fleet, config)
     fleet.run(clients)
     parts = [_part(pool) for pool in ([main] if prefill is None else [main, prefill])]
-    end_time, totals = close(parts)
+    lives = [pool.lifecycle for pool in fleet.pools if pool.lifecycle is not None]
+    end_time, totals = close(parts, max((one.waited_until for one in lives), default=-math.inf))
     _settle_table(fleet, clients, main, admissible, config)
     if fleet.migrations is not None:
         fleet.migrations.settle(totals)

@@ -41,6 +41,8 @@ class Shelf:
     def put(self, keys: Iterable[Hashable]) -> None:
         """Store entries, in order; those that are here are used. Mutates."""
         held = self._held
+        if self._most < 1:
+            return  # there is no room at all
         for key in keys:
             held[key] = None
             held.move_to_end(key)

@@ -73,6 +73,10 @@ class Store(ABC):
         """Learn that a replica has read the first entries of a prompt. May mutate."""
         del keys, replica, now
 
+    def forget(self, replica: int) -> None:
+        """Learn that the replica at a place is gone, with what was its own. May mutate."""
+        del replica
+
 
 #: Factories take keyword parameters only.
 STORES: Registry[Store] = Registry("KV store", "kvsim.fleet.stores", Store, "kvsim.stores")

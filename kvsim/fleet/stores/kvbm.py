@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.deliveries import Deliveries
+from kvsim.fleet.deliveries import GONE, Deliveries
 from kvsim.fleet.parameters import Delay, Seconds, Weight  # noqa: TC001 - read when made
 from kvsim.fleet.shelf import Shelf
 from kvsim.fleet.store import STORES, Portion, Store
@@ -55,6 +55,7 @@ class BlockManager(Store):
         self._coming = Deliveries(delay)
         self._tiers: dict[int, tuple[Shelf, Shelf]] = {}
         self._uses: dict[tuple[int, int], tuple[int, float]] = {}  # frequency, and when
+        self._num_gone = 0  # evictions of replicas that are gone
 
     def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
         self._room = tuple(size // entry_bytes for size in self._bytes)
@@ -64,7 +65,7 @@ class BlockManager(Store):
         self, keys: Sequence[int], replica: int, now: float
     ) -> list[Portion]:
         for time, place, stored in self._coming.due(now):
-            for key in stored:
+            for key in stored if place != GONE else ():
                 self._put(place, key, max(1, self._frequency(place, key, time)), time)
         host, disk = self._of(replica)
         found = []
@@ -72,7 +73,7 @@ class BlockManager(Store):
             if key not in host and key not in disk:
                 break
             found.append("host" if key in host else "disk")
-        self.num_evicted = sum(one.num_evicted for one, _ in self._tiers.values())
+        self.num_evicted = self._num_gone + sum(one.num_evicted for one, _ in self._tiers.values())
         return [
             Portion(tier, f"{tier} {replica}", len(list(same))) for tier, same in groupby(found)
         ]
@@ -80,6 +81,12 @@ class BlockManager(Store):
     def read(self, keys: Sequence[int], replica: int, now: float) -> None:  # noqa: D102
         for key in keys:
             self._put(replica, key, 2 * max(1, self._frequency(replica, key, now)), now)
+
+    def forget(self, replica: int) -> None:  # noqa: D102
+        self._coming.forget(replica)
+        self._num_gone += self._of(replica)[0].num_evicted
+        del self._tiers[replica]
+        self._uses = {which: use for which, use in self._uses.items() if which[0] != replica}
 
     def _frequency(self, replica: int, key: int, now: float) -> int:
         """Return how often a block was used, less what has decayed."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.deliveries import Deliveries
+from kvsim.fleet.deliveries import GONE, Deliveries
 from kvsim.fleet.parameters import Count, Delay, Weight  # noqa: TC001 - read when made
 from kvsim.fleet.shelf import Shelf
 from kvsim.fleet.store import STORES, Portion, Store
@@ -53,7 +54,8 @@ class LMCache(Store):
         self._chunk_tokens = chunk
         self._coming = Deliveries(delay)
         self._shelves: dict[tuple[str, int], Shelf] = {}
-        self._ends: set[int] = set()  # keys of the last blocks of chunks
+        self._ends: dict[int, float] = {}  # last blocks of prompts' chunks, and since when
+        self._num_gone = 0  # evictions of replicas that are gone
 
     def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
         self._per_chunk = max(1, self._chunk_tokens // feed.entry_tokens)
@@ -64,18 +66,19 @@ class LMCache(Store):
         self, keys: Sequence[int], replica: int, now: float
     ) -> list[Portion]:
         ends = keys[self._per_chunk - 1 :: self._per_chunk]
-        self._ends.update(ends)
-        for _, place, stored in self._coming.due(now):
-            chunks = [key for key in stored if key in self._ends]
-            for tier in self._bytes:
+        for key in ends:
+            self._ends.setdefault(key, now)
+        for time, place, stored in self._coming.due(now):
+            # Of what was generated nobody had asked when it was computed.
+            told = time - self.event_delay
+            chunks = [key for key in stored if self._ends.get(key, math.inf) <= told]
+            for tier in self._bytes if place != GONE else ("server",):
                 self._shelf(tier, place).put(chunks)
         found = list(self._tiers(ends, replica))
         for tier in self._bytes:
             shelf = self._shelf(tier, replica)
             shelf.touch(key for key, _ in zip(ends, found, strict=False) if key in shelf)
-        self.num_evicted = sum(
-            one.num_evicted for (t, _), one in self._shelves.items() if t == "host"
-        )
+        self.num_evicted = self._num_gone + self._num_evicted()
         return [
             Portion(
                 tier,
@@ -84,6 +87,21 @@ class LMCache(Store):
             )
             for tier, same in groupby(found)
         ]
+
+    def forget(self, replica: int) -> None:  # noqa: D102
+        self._coming.forget(replica)
+        self._num_gone += self._num_evicted(replica)
+        for tier in ("host", "disk"):
+            self._shelves.pop((tier, replica), None)
+
+    def _num_evicted(self, replica: int | None = None) -> int:
+        """Return how many blocks have left the memory of a replica, or of all."""
+        chunks = sum(
+            one.num_evicted
+            for (tier, place), one in self._shelves.items()
+            if tier == "host" and replica in (place, None)
+        )
+        return chunks * self._per_chunk
 
     def _shelf(self, tier: str, replica: int) -> Shelf:
         place = -1 if tier == "server" else replica
