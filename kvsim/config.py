@@ -256,8 +256,11 @@ class Config(Validated, SglangOptions):
     autoscaler: str | None = Field(
         None, description="who says how many replicas there shall be: NAME[+max=N][+KEY=VALUE]..."
     )
-    cold_start: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        60.0, description="seconds from the decision for a replica until it takes requests"
+    cold_start: Annotated[float, Field(ge=0, allow_inf_nan=False)] | str = Field(
+        60.0,
+        union_mode="left_to_right",
+        description="seconds from the decision for a replica until it takes requests, or "
+        "parts[+KEY=VALUE]...",
     )
     migration: str | None = Field(
         None, description="who moves running requests between replicas: NAME[+KEY=VALUE]..."

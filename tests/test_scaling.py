@@ -179,6 +179,29 @@ def test_llumnix_counts_free_blocks_per_request() -> None:
     assert llumnix.desired(pool(busy(running=2), busy(running=0))) == 2  # 50
 
 
+def test_a_cold_start_is_the_sum_of_its_parts() -> None:
+    """16.06 GB of weights at 8 GB/s are 2.0 s; the next replica of the same size is as late."""
+    trace = workloads.fixed(prompt=8, output=3, num_requests=40, request_rate=2.0)
+    parts = "parts+node=1+image=2+compile=3+graphs=4+first-request=5+bandwidth=8"
+    result = kvsim.simulate(
+        trace, **SECONDS, failures="at+time=4.5+detection=1", cold_start=parts, horizon=100.0
+    )
+    rows = result.summary["scaling"]["timeline"]
+    begins = next(row["time"] for row in rows if row["starting"])
+    ready = next(row["time"] for row in rows if row["time"] > begins and row["ready"])
+    assert ready - begins == pytest.approx(15 + 2.0, abs=0.02)
+    for wrong, said in (
+        ("-1", "must be seconds from 0 on, or parts"),
+        ("nan", "must be seconds from 0 on, or parts"),
+        ("warm", "must be seconds from 0 on, or parts"),
+        ("parts+disk=3", "cold start 'parts' has no parameter 'disk'"),
+        ("parts+node=-3", "node"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            kvsim.simulate(trace, **SECONDS, cold_start=wrong)
+    assert kvsim.simulate(trace, **SECONDS, cold_start="30").config.cold_start == 30.0
+
+
 def test_a_pool_grows_after_its_cold_start_and_shrinks_when_drained() -> None:
     trace = workloads.fixed(prompt=16, output=20, num_requests=40, request_rate=2.0)
     result = kvsim.simulate(

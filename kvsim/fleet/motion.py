@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.fleet.autoscaler import Autoscaler, PoolLoad, make_autoscaler
+from kvsim.fleet.cold_start import cold_start_seconds
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.failures import make_failures
 from kvsim.fleet.lifecycle import Lifecycle
@@ -169,6 +170,11 @@ def set_in_motion(
         world.call_at(world.now + time, partial(pools[-1].lifecycle.fail_at, place))
 
 
+def weight_bytes(pool: Pool) -> int:
+    """Return the bytes of weights of one replica, on all its GPUs."""
+    return pool.setup.memory.budget.weights * pool.gpus_per_replica
+
+
 def move(
     world: World,
     fleet: Fleet,
@@ -185,7 +191,7 @@ def move(
         fleet.drive,
         pool,
         partial(make, pool),
-        cold_start=config.cold_start,
+        cold_start=cold_start_seconds(config.cold_start, weight_bytes(pool)),
         failures=failures,
         place_again=fleet.place_again,
         give_up=fleet.give_up,

@@ -15,6 +15,7 @@ from kvsim.engine.setup import resolve, with_events
 from kvsim.errors import unknown_name
 from kvsim.fleet.admission import Admission
 from kvsim.fleet.clients import Clients
+from kvsim.fleet.cold_start import cold_start_seconds
 from kvsim.fleet.disaggregation import make_disaggregation
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.fetches import Fetches
@@ -255,6 +256,7 @@ def serve_fleet(
             "first_token_from: no prompts are computed apart; give num_prefill_workers and "
             "num_decode_workers"
         )
+    cold_start_seconds(config.cold_start, 0)  # a wrong one is refused, used or not
     make = Assembly(config, trace, on_end, observer, on_start, choose_backend)
     admissible = admissible_requests(main_setup, trace)
     store = None if config.kv_store is None else make_store(config.kv_store)

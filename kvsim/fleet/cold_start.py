@@ -1,0 +1,68 @@
+"""How long it takes until a new replica takes requests: one number, or the sum of its parts."""
+
+from __future__ import annotations
+
+from kvsim.fleet.parameters import Delay, Limit  # noqa: TC001 - checked when one is made
+from kvsim.registry import Registry, parse_spec
+
+
+class Parts:
+    """``node + image + weights / bandwidth + compile + graphs + first-request``.
+
+    Source: vLLM's start of Llama-3-8B, of which 19.4 s are compilation (Dynamo 4.6, Inductor 14.8)
+    and 15 s CUDA graphs (vllm issue 11005; 7.5 and 17 with a warm cache, 20264); 130 GB of weights
+    in 26 s, that is 5 GB/s. A node that is not there yet took 35 to 65 s on one cluster, and its
+    image 300 more.
+
+    Parameters
+    ----------
+    node, image : seconds until there is a node, and the container's image on it
+    bandwidth : GB/s at which a replica reads its weights, of all its GPUs together
+    compile, graphs : seconds
+    first_request : seconds that the first request warms up
+    """
+
+    def __init__(
+        self,
+        *,
+        node: Delay = 0.0,
+        image: Delay = 0.0,
+        bandwidth: Limit = 5.0,
+        compile: Delay = 19.4,
+        graphs: Delay = 15.0,
+        first_request: Delay = 0.0,
+    ) -> None:
+        self._fixed = node + image + compile + graphs + first_request
+        self._bandwidth = bandwidth * 1e9
+
+    def seconds(self, weight_bytes: int) -> float:
+        """Return how long a replica with so many bytes of weights takes."""
+        return self._fixed + weight_bytes / self._bandwidth
+
+
+#: Factories take keyword parameters only.
+COLD_STARTS: Registry[Parts] = Registry("cold start", None, Parts)
+COLD_STARTS.register("parts")(Parts)
+
+
+def cold_start_seconds(given: float | str, weight_bytes: int) -> float:
+    """Return the seconds of ``SECONDS`` or ``parts[+KEY=VALUE]...``.
+
+    Raises
+    ------
+    ValueError
+        For anything else, an unknown part, or a value of the wrong type.
+
+    Examples
+    --------
+    >>> cold_start_seconds(60.0, 0)
+    60.0
+    >>> round(cold_start_seconds("parts+node=50+bandwidth=2", 16_000_000_000), 1)
+    92.4
+    """
+    if not isinstance(given, str):
+        return given
+    name, params = parse_spec(given)
+    if name != "parts":
+        raise ValueError(f"cold_start: {given!r}: must be seconds from 0 on, or parts+KEY=VALUE")
+    return COLD_STARTS.create(name, **params).seconds(weight_bytes)
