@@ -145,6 +145,32 @@ def test_an_autoscaler_replaces_nobody_before_a_failure_is_noticed() -> None:
     assert scaling["num_scaling_events"] == 0
 
 
+@pytest.mark.parametrize(
+    ("grace", "lost", "ends"), [(0.0, 1, 31.0), (4.0, 1, 35.0), (50.0, 0, 30.1)]
+)
+def test_who_has_not_drained_in_time_is_killed(grace: float, lost: int, ends: float) -> None:
+    """The second replica is not wanted from 1 on; its request needs 30 steps of a second."""
+    trace = Trace.from_arrays([0.0, 0.1], [8, 8], [40, 30])
+
+    class One(Autoscaler):
+        interval = 1.0
+
+        def desired(self, pool: PoolLoad) -> int:
+            return 1
+
+    with AUTOSCALERS.lend(One) as name:
+        spec = f"{name}+grace={grace}"
+        options = {"data_parallel_size": 2, "router": "round-robin", "autoscaler": spec}
+        result = kvsim.simulate(trace, **SECONDS, **options)
+    told, rows = result.summary["scaling"], result.requests
+    assert (told["num_failures"], told["num_lost"], told["num_scaling_events"]) == (0, lost, 1)
+    assert rows["replica"].tolist() == [0, 0 if lost else 1]
+    assert rows["finish_time"][1] == pytest.approx(ends, abs=1.0)
+    assert result.summary["completed"] == 2
+    with pytest.raises(ValueError, match="grace=-1: must be seconds from 0 on"):
+        make_autoscaler("hpa+grace=-1")
+
+
 def test_a_decision_counts_if_somebody_comes_or_goes() -> None:
     """Who drains keeps its place: of two places none is free, until it has left at 10."""
     trace = Trace.from_arrays([0.0, 0.1], [8, 8], [10, 30])

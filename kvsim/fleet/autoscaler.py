@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -101,9 +102,11 @@ class Autoscaler(ABC):
     ----------
     interval : seconds between two decisions
     least, most : replicas, at any time
+    grace : seconds that a replica has to drain before it is killed
     """
 
     interval: float = 15.0
+    grace: float = math.inf
     least: int = 1
     most: int = 8
 
@@ -119,7 +122,7 @@ AUTOSCALERS: Registry[Autoscaler] = Registry(
 
 
 def make_autoscaler(text: str) -> Autoscaler:
-    """Make ``NAME[+min=N][+max=N][+interval=SECONDS][+KEY=VALUE]...``.
+    """Make ``NAME[+min=N][+max=N][+interval=SECONDS][+grace=SECONDS][+KEY=VALUE]...``.
 
     Raises
     ------
@@ -128,7 +131,7 @@ def make_autoscaler(text: str) -> Autoscaler:
     """
     name, params = parse_spec(text)
     least, most = params.pop("min", "1"), params.pop("max", "8")
-    interval = params.pop("interval", None)
+    interval, grace = params.pop("interval", None), params.pop("grace", None)
     made = AUTOSCALERS.create(name, **params)
     for key, value in (("min", least), ("max", most)):
         if not (value or "").isdecimal() or int(value or 0) < 1:
@@ -145,4 +148,11 @@ def make_autoscaler(text: str) -> Autoscaler:
             made.interval = 0.0
         if not 0 < made.interval < float("inf"):
             raise ValueError(f"autoscaler {name!r}: interval={interval}: must be seconds above 0")
+    if grace is not None:
+        try:
+            made.grace = float(grace)
+        except ValueError:
+            made.grace = math.nan
+        if not made.grace >= 0:
+            raise ValueError(f"autoscaler {name!r}: grace={grace}: must be seconds from 0 on")
     return made

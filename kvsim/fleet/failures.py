@@ -50,7 +50,14 @@ class Failures:
         is 0, no migration)
     """
 
-    def __init__(self, *, detection: float, policy: Policy, limit: int, lease: float) -> None:
+    def __init__(
+        self,
+        *,
+        detection: float = 10.0,
+        policy: Policy = "retry",
+        limit: int = 3,
+        lease: float = LEASE,
+    ) -> None:
         self.detection, self.lease = detection, lease
         self.recomputes, self.migrates = policy == "recompute", policy == "migrate"
         self.retries = policy == "retry" or self.recomputes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvsim.fleet.failures import Failures
 from kvsim.fleet.member import Life
 from kvsim.results.tables import FinishReason
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvsim.fleet.drive import Drive
-    from kvsim.fleet.failures import Failures
     from kvsim.fleet.fetches import Fetches
     from kvsim.fleet.handoffs import Handoffs
     from kvsim.fleet.member import Member
@@ -43,6 +43,7 @@ class Lifecycle:
     make : makes a replica for a place, at a time
     cold_start : seconds from the decision to the first request a replica can take
     failures : when replicas fail, and what becomes of their requests; None for never
+    grace : seconds after which who drains is killed; its requests are as those of a failed one
     place_again : takes requests that are to be placed (again)
     give_up : takes requests that are lost, when that is known
     is_done : tells whether all requests have ended
@@ -62,6 +63,7 @@ class Lifecycle:
         *,
         cold_start: float,
         failures: Failures | None,
+        grace: float,
         place_again: Callable[[list[int]], object],
         give_up: Callable[[list[int]], object],
         is_done: Callable[[], bool],
@@ -75,6 +77,8 @@ class Lifecycle:
         self._make = make
         self._cold_start = cold_start
         self._failures = failures
+        self._policy = Failures() if failures is None else failures
+        self._grace = grace
         self._place_again, self._give_up = place_again, give_up
         self._is_done = is_done
         self.changes: list[Change] = []
@@ -137,11 +141,21 @@ class Lifecycle:
 
     def fail(self, member: Member) -> None:
         """Let a replica fail now; the gateway notices after the time of detection. Mutates."""
-        assert self._failures is not None
+        if member.is_alive and self._goes_on():
+            self.num_failures += 1
+            self._lose(member, self._policy.detection)
+
+    def _kill(self, member: Member) -> None:
+        """Let a replica go that has not drained in time; its requests are lost. Mutates."""
+        if member.life is Life.DRAINING and self._goes_on():
+            self._lose(member, 0.0)
+
+    def _goes_on(self) -> bool:
+        return not self._is_done() and self._world.now < self._end_time
+
+    def _lose(self, member: Member, detection: float) -> None:
+        """End a replica with what it has in hand, which the gateway learns later. Mutates."""
         now, replica = self._world.now, member.replica
-        if not member.is_alive or self._is_done() or now >= self._end_time:
-            return
-        self.num_failures += 1
         self._migrations.see(list(member.rows), replica.last_tokens())
         for row in list(member.rows):
             replica.withdraw(row, now)
@@ -155,7 +169,7 @@ class Lifecycle:
         if self._fetches is not None:
             self._fetches.break_off(member)
         self._note()
-        time = now + self._failures.detection
+        time = now + detection
         if time < self._end_time:
             self._world.call_at(time, lambda: self._detect(member, replaced=was_ready))
         else:
@@ -168,8 +182,7 @@ class Lifecycle:
 
     def _detect(self, member: Member, *, replaced: bool) -> None:
         """Forget a replica that has failed, place its requests anew, and start another one."""
-        assert self._failures is not None
-        handoffs, failures = self._handoffs, self._failures
+        handoffs, failures = self._handoffs, self._policy
         apart: list[int] = []
         if handoffs is not None:
             apart = handoffs.drop(member, failures.lease, recomputes=failures.recomputes)
@@ -184,9 +197,9 @@ class Lifecycle:
         if replaced:
             self._start_at(member.place, self._world.now)
         table = self._table
-        again, lost = (rows, []) if self._failures.retries else ([], rows)
-        if self._failures.migrates:
-            again, lost = self._migrations.split(rows, self._failures.limit)
+        again, lost = (rows, []) if failures.retries else ([], rows)
+        if failures.migrates:
+            again, lost = self._migrations.split(rows, failures.limit)
             if handoffs is not None:
                 handoffs.settle(again)
             self._migrations.leave(again)
@@ -234,6 +247,8 @@ class Lifecycle:
         self._show()
         if self._is_idle(member):
             self._leave(member, now)
+        elif self._grace < math.inf:
+            self._world.call_at(now + self._grace, lambda: self._kill(member))
 
     def _leave(self, member: Member, time: float) -> None:
         member.life, member.end_time = Life.GONE, time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -193,6 +194,7 @@ def move(
         partial(make, pool),
         cold_start=cold_start_seconds(config.cold_start, weight_bytes(pool)),
         failures=failures,
+        grace=math.inf if autoscaler is None else autoscaler.grace,
         place_again=fleet.place_again,
         give_up=fleet.give_up,
         is_done=lambda: fleet.is_done,
