@@ -148,6 +148,9 @@ class Config(Validated, SglangOptions):
     dlpm_quantum: Count = Field(
         4096, description="dlpm: tokens given at a time to a tenant that has none left"
     )
+    tenant_weights: str | None = Field(
+        None, description="vtc: shares of service, NAME=WEIGHT,...; all others have 1"
+    )
     watermark: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="share of blocks that admissions leave free [0; vllm-v0: 0.01]"
     )

@@ -86,6 +86,35 @@ def test_an_output_token_weighs_two_of_a_prompt() -> None:
     assert turns(ask("aaaabbbb", {"a": (8, 1), "b": (1, 2)})) == "abbabbaa"  # 10 and 5
 
 
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_a_tenant_of_twice_the_weight_has_two_turns(backend: str) -> None:
+    same = ask("aaaabbbbbbbbcc", {"a": (10, 3), "b": (10, 3), "c": (10, 3)})
+    assert turns(same, tenant_weights="b=2", backend=backend) == "abcbabcbabbabb"
+    several = ask("ab" * 60, {"a": (10, 30), "b": (10, 30)})
+    options = {"max_num_seqs": 4, "backend": backend, "tenant_weights": "b=3"}
+    order = turns(several, **options)
+    assert 0.70 < order[:60].count("b") / 60 < 0.80
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ("d=2", "unknown tenant of tenant_weights 'd'"),
+        ("a=0", "must be NAME=WEIGHT, a whole number"),
+        ("a", "must be NAME=WEIGHT, a whole number"),
+        ("a=2,a=3", "'a' is given twice"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(weights: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        turns(ask("ab", {"a": (10, 3), "b": (10, 3)}), tenant_weights=weights)
+
+
+def test_weights_are_vtcs() -> None:
+    with pytest.raises(ValueError, match="tenant_weights: scheduling_policy vtc has them"):
+        turns(ask("a", {"a": (1, 1)}), tenant_weights="a=2", scheduling_policy="dlpm")
+
+
 @pytest.mark.parametrize("waiting", ["both", "nobody"])
 def test_who_comes_back_has_no_credit(waiting: str) -> None:
     """While b idles a is served 12 each time; then b takes turns and does not catch up.

@@ -77,6 +77,7 @@ SECTIONS = {
         "scheduler",
         "scheduling_policy",
         "dlpm_quantum",
+        "tenant_weights",
         "preemption_mode",
         "num_samples",
         "use_beam_search",

@@ -43,6 +43,7 @@ from kvsim.fleet.world import World
 from kvsim.pool_config import PoolConfig
 from kvsim.results.kv_events import batches, write_events
 from kvsim.results.tables import FinishReason
+from kvsim.sched.fairness import tenant_prices, tenants_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -172,6 +173,11 @@ class Assembly:
         self._on_start = on_start
         self._choose_backend = choose_backend
         self._trace = trace
+        self._prices: list[int] = []
+        if config.tenant_weights is not None:
+            if config.scheduling_policy != "vtc":
+                raise ValueError("tenant_weights: scheduling_policy vtc has them; give it")
+            self._prices = tenant_prices(config.tenant_weights, tenants_of(trace))
         self._number = 0
         self.reason = ""
 
@@ -225,6 +231,8 @@ class Assembly:
             observer=self._observer,
             compiled=not self._choose_backend(pool.setup),
         )
+        for tenant, price in zip(replica.state.shares.tenants, self._prices, strict=False):
+            tenant.price = price
         if self._on_start is not None:
             self._on_start(replica)
         member = Member(self._number, place, pool, replica, time, time)

@@ -32,6 +32,7 @@ class Tenant(Record):
     deficit: int = 0  # DLPM: tokens that it may still be served
     queue: Queue = field(default_factory=Queue)  # VTC: its waiting requests
     num_running: int = 0  # as counted for a run of steps
+    price: int = 1  # VTC: of a unit of service; in inverse proportion to the tenant's weight
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Virtual token counters: who has been served least comes first (VTC, arXiv 2401.00588).
 
-Every tenant has a counter of the service it got, one per prompt token and two per output token. It
+Every tenant has a counter of the service it got, one per prompt token and two per output token,
+over its weight. It
 pays for a prompt when the request is admitted first, and for every output token as it comes; work
 done again after a preemption is free. A tenant that comes back after its queue was empty is lifted
 to the least served of those that wait, so that it has no credit from when it asked for nothing.
@@ -85,14 +86,14 @@ def charge_admission(state: Replica, k: int, hit: int) -> None:
     """Let a tenant pay for a prompt that is admitted for the first time."""
     prompt = state.requests[k].num_prompt_tokens
     tenant = state.shares.tenants[tenant_of(state, k)]
-    tenant.counter += INPUT_WEIGHT * prompt
+    tenant.counter += tenant.price * INPUT_WEIGHT * prompt
     tenant.deficit -= prompt - hit
 
 
 def charge_output(state: Replica, k: int, num_tokens: int) -> None:
     """Let a tenant pay for tokens that one of its requests has got."""
     tenant = state.shares.tenants[tenant_of(state, k)]
-    tenant.counter += OUTPUT_WEIGHT * num_tokens
+    tenant.counter += tenant.price * OUTPUT_WEIGHT * num_tokens
     tenant.deficit -= num_tokens
 
 
@@ -110,15 +111,16 @@ def can_stay_refused(state: Replica) -> bool:
 def steps_until_overtaken(state: Replica) -> int:
     """Return after how many steps of decodes another tenant has been served less than the head's.
 
-    Counters grow by as much per step as a tenant has running requests.
+    Counters grow per step by what a tenant pays for its running requests.
     """
     tenants, first, steps = state.shares.tenants, first_tenant(state), FOR_EVER
     for t in range(state.shares.num_tenants):
         tenants[t].num_running = 0
     for place in range(state.num_running):
         tenants[tenant_of(state, state.running[place])].num_running += 1
+    own = tenants[first].price * tenants[first].num_running
     for t in range(state.shares.num_tenants):
-        gain = OUTPUT_WEIGHT * (tenants[first].num_running - tenants[t].num_running)
+        gain = OUTPUT_WEIGHT * (own - tenants[t].price * tenants[t].num_running)
         if tenants[t].queue.length > 0 and gain > 0:
             lead = tenants[t].counter - tenants[first].counter
             # At a tie the smaller number comes first.
