@@ -111,6 +111,8 @@ def test_weights_that_cannot_be_are_refused(weights: str, said: str) -> None:
 
 
 def test_weights_are_vtcs() -> None:
+    with pytest.raises(ValueError, match="tenant_weights: the trace names no tenants"):
+        turns(Trace.from_arrays([0.0], [1], [1]), tenant_weights="a=2")
     with pytest.raises(ValueError, match="tenant_weights: scheduling_policy vtc has them"):
         turns(ask("a", {"a": (1, 1)}), tenant_weights="a=2", scheduling_policy="dlpm")
 

@@ -177,6 +177,8 @@ class Assembly:
         if config.tenant_weights is not None:
             if config.scheduling_policy != "vtc":
                 raise ValueError("tenant_weights: scheduling_policy vtc has them; give it")
+            if not trace.has("tenant"):
+                raise ValueError("tenant_weights: the trace names no tenants")
             self._prices = tenant_prices(config.tenant_weights, tenants_of(trace))
         self._number = 0
         self.reason = ""
