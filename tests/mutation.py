@@ -41,6 +41,8 @@ TESTS = (
     "disaggregation",
     "changing_pools",
     "mixed_pool",
+    "network",
+    "lost_replicas",
 )
 
 
