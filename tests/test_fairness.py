@@ -214,6 +214,8 @@ def test_runs_of_steps_charge_every_token(
         )
         options = ONE | {"max_num_seqs": (8, 3)[seed % 2], "num_gpu_blocks_override": 24}
         options |= {"scheduling_policy": policy, "async_scheduling": async_scheduling}
+        if policy == "vtc" and seed > 2:
+            options["tenant_weights"] = "1=3,2=2"
         by_runs, replica = served(trace, **options)
         by_steps, other = served(trace, record_steps=True, **options)
         assert equal_tables(by_runs.requests, by_steps.requests)

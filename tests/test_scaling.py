@@ -142,6 +142,19 @@ def test_an_autoscaler_replaces_nobody_before_a_failure_is_noticed() -> None:
     scaling = result.summary["scaling"]
     lives = [(round(row["time"], 3), row["ready"], row["starting"]) for row in scaling["timeline"]]
     assert lives[:4] == [(0.0, 2, 0), (4.5, 1, 0), (7.5, 1, 1), (9.5, 2, 0)]
+    seen: dict[int, int] = {}
+
+    class Watch(Autoscaler):
+        interval = 1.0
+
+        def desired(self, pool: PoolLoad) -> int:
+            seen[round(pool.now)] = len(pool.ready)
+            return 2
+
+    with AUTOSCALERS.lend(Watch) as name:
+        failing = {"failures": "at+time=4.5+detection=3", "cold_start": 2.0}
+        kvsim.simulate(trace, **SECONDS, data_parallel_size=2, autoscaler=name, **failing)
+    assert [seen[time] for time in (4, 5, 7, 8, 10)] == [2, 2, 2, 1, 2]
     assert scaling["num_scaling_events"] == 0
 
 
