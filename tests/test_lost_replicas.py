@@ -122,6 +122,14 @@ def test_a_failure_that_is_noticed_behind_the_horizon_changes_nothing_there(poli
     assert np.isnan(rows["finish_time"][unsent]).all()
 
 
+def test_a_fleet_that_fails_sooner_than_it_serves_comes_to_an_end() -> None:
+    """A replica lives for a third of a second, and a request takes longer."""
+    trace = Trace.from_arrays([0.0] * 3, [100] * 3, [2000] * 3)
+    result = kvsim.simulate(trace, **H100, failures="rate+gpu-hours=0.0001", cold_start=60.0)
+    assert (result.requests["finish_reason"] == FinishReason.FAILED).all()
+    assert result.summary["scaling"]["num_lost"] >= 3 * 101
+
+
 def test_what_has_no_room_evicts_nothing() -> None:
     shelf = Shelf(0)
     shelf.put([1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.fleet.failures import Failures
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from kvsim.fleet.migrations import Migrations
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.world import World
+
+
+#: How often a request begins anew at most: where replicas fail sooner than anybody is served, a run
+#: has to end.
+MOST_RETRIES = 100
 
 
 class Change(NamedTuple):
@@ -84,6 +90,7 @@ class Lifecycle:
         self.changes: list[Change] = []
         self.num_failures = 0
         self.num_lost = 0  # requests in hand of replicas that failed
+        self._times_lost: Counter[int] = Counter()
         self.waited_until = -math.inf
         self._table, self._migrations = table, migrations
         self._handoffs, self._fetches = handoffs, fetches
@@ -197,7 +204,10 @@ class Lifecycle:
         if replaced:
             self._start_at(member.place, self._world.now)
         table = self._table
-        again, lost = (rows, []) if failures.retries else ([], rows)
+        self._times_lost.update(rows)
+        tries = MOST_RETRIES if failures.retries else 0
+        again = [row for row in rows if self._times_lost[row] <= tries]
+        lost = [row for row in rows if self._times_lost[row] > tries]
         if failures.migrates:
             again, lost = self._migrations.split(rows, failures.limit)
             if handoffs is not None:
