@@ -42,8 +42,9 @@ class Failures:
     ----------
     detection : seconds until a gateway knows; what it sends meanwhile is lost as well
     policy : of requests in hand: ``retry`` from the beginning, a hundred times at most,
-        ``migrate``: go on elsewhere with the tokens they have, or ``fail``; ``recompute``: as ``retry``, but a decode replica that
-        has blocks for KV of the lost replica computes it (vLLM's ``kv_load_failure_policy``)
+        ``migrate``: go on elsewhere with the tokens they have, or ``fail``; ``recompute``: as
+        ``retry``, but a decode replica that has blocks for KV of the lost replica computes it
+        (vLLM's ``kv_load_failure_policy``)
     lease : seconds after a decode replica's failure until a prefill replica frees what that one has
         not read (vLLM's NIXL connector: 30 s without a heartbeat)
     limit : how often a request migrates; the next failure it meets is its end (Dynamo's own default
