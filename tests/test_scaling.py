@@ -210,6 +210,18 @@ def test_kpa_panics_and_does_not_shrink_in_panic() -> None:
     assert calm.desired(pool(*[busy(running=2)] * 8)) == 4  # halves at most
 
 
+def test_apa_takes_the_mean_of_a_replica_over_its_window() -> None:
+    apa = make_autoscaler("apa+target=10+max=100")
+    assert apa.desired(pool(busy(running=11), now=0.0)) == 1  # within a tenth
+    assert apa.desired(pool(busy(running=16), now=10.0)) == 2  # 13.5 on average
+    # 11, 16, and 8 each: 11.7 of 10 a replica, where the total of now asks for no more.
+    assert apa.desired(pool(*[busy(running=8)] * 2, now=20.0)) == 3
+    assert apa.desired(pool(*[busy(running=90)] * 3, now=90.0)) == 6  # doubles at most
+    idle = [busy(running=1)] * 6
+    assert apa.desired(pool(*idle, now=200.0)) == 6  # it grew 110 s ago
+    assert apa.desired(pool(*idle, now=400.0)) == 3  # halves at most
+
+
 def test_llumnix_counts_free_blocks_per_request() -> None:
     llumnix = make_autoscaler("llumnix")
     assert llumnix.desired(pool(busy(running=9, kv=0.1))) == 2 - 1  # 90 blocks by 9: 10
@@ -384,7 +396,9 @@ def test_every_request_ends_once_whatever_fails(trace: Trace, data: st.DataObjec
         ),
     }
     if draw(st.booleans()):
-        name = draw(st.sampled_from(["hpa+target=1", "wva", "dynamo-load", "kpa", "llumnix"]))
+        name = draw(
+            st.sampled_from(["hpa+target=1", "wva", "dynamo-load", "kpa", "apa", "llumnix"])
+        )
         options["autoscaler"] = f"{name}+max=4+interval=0.2"
     trace = trace.with_num_samples(1)
     python = kvsim.simulate(trace, **options, backend="python", check_invariants=True)

@@ -1,0 +1,63 @@
+"""AIBrix's own pod autoscaler."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Literal
+
+from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
+from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
+
+
+@AUTOSCALERS.register("apa")
+class AibrixAutoscaler(Autoscaler):
+    """``ceil(current * mean / target)``, of a replica's metric over a window.
+
+    No change within the tolerances. At most the double, at least the half per decision; a cool-down
+    before it shrinks.
+
+    Source: aibrix at e3e10f9e, podautoscaler/algorithm.
+
+    Parameters
+    ----------
+    metric : waiting, running, requests (both) or kv
+    target : of the metric per replica
+    window : seconds that are averaged
+    up_tolerance, down_tolerance : share of the target
+    cooldown : seconds since it last grew, before it shrinks
+    """
+
+    interval = 10.0
+
+    def __init__(
+        self,
+        *,
+        metric: Literal["waiting", "running", "requests", "kv"] = "requests",
+        target: Limit = 50.0,
+        window: Delay = 60.0,
+        up_tolerance: Share = 0.1,
+        down_tolerance: Share = 0.1,
+        cooldown: Delay = 300.0,
+    ) -> None:
+        self._metric, self._target = metric, target
+        self._window, self._cooldown = window, cooldown
+        self._up, self._down = up_tolerance, down_tolerance
+        self._past: deque[tuple[float, float]] = deque()
+        self._last_growth = -math.inf
+
+    def desired(self, pool: PoolLoad) -> int:  # noqa: D102
+        current = max(pool.num_replicas, 1)
+        self._past.append((pool.now, pool.total(self._metric) / current))
+        while self._past[0][0] < pool.now - self._window:
+            self._past.popleft()
+        ratio = sum(value for _, value in self._past) / len(self._past) / self._target
+        if 1 - self._down <= ratio <= 1 + self._up:
+            return pool.num_replicas
+        wanted = math.ceil(current * ratio - 1e-9)
+        wanted = max(min(wanted, 2 * current), current // 2)
+        if wanted > current:
+            self._last_growth = pool.now
+        elif pool.now - self._last_growth < self._cooldown:
+            return pool.num_replicas
+        return wanted
