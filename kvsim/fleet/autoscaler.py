@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvsim.fleet.traffic import Traffic
 from kvsim.registry import Registry, parse_spec
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvsim.pool_config import Role
+
+
+#: What an autoscaler may look at, of all replicas together: see :meth:`PoolLoad.total`.
+Metric = Literal["waiting", "running", "requests", "kv"]
 
 
 def no_time(num_requests: int, num_tokens: int) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Literal
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
+from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
+from kvsim.fleet.pace import Pace
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
 
 
@@ -33,7 +33,7 @@ class AibrixAutoscaler(Autoscaler):
     def __init__(
         self,
         *,
-        metric: Literal["waiting", "running", "requests", "kv"] = "requests",
+        metric: Metric = "requests",
         target: Limit = 50.0,
         window: Delay = 60.0,
         up_tolerance: Share = 0.1,
@@ -41,10 +41,9 @@ class AibrixAutoscaler(Autoscaler):
         cooldown: Delay = 300.0,
     ) -> None:
         self._metric, self._target = metric, target
-        self._window, self._cooldown = window, cooldown
+        self._window, self._pace = window, Pace(cooldown)
         self._up, self._down = up_tolerance, down_tolerance
         self._past: deque[tuple[float, float]] = deque()
-        self._last_growth = -math.inf
 
     def desired(self, pool: PoolLoad) -> int:  # noqa: D102
         current = max(pool.num_replicas, 1)
@@ -54,10 +53,4 @@ class AibrixAutoscaler(Autoscaler):
         ratio = sum(value for _, value in self._past) / len(self._past) / self._target
         if 1 - self._down <= ratio <= 1 + self._up:
             return pool.num_replicas
-        wanted = math.ceil(current * ratio - 1e-9)
-        wanted = max(min(wanted, 2 * current), current // 2)
-        if wanted > current:
-            self._last_growth = pool.now
-        elif pool.now - self._last_growth < self._cooldown:
-            return pool.num_replicas
-        return wanted
+        return self._pace.allow(pool.now, current, math.ceil(current * ratio - 1e-9))

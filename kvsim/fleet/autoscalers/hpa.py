@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Literal
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
+from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
 
 #: Seconds in which the number may double, or grow by four, whichever is more.
@@ -37,7 +36,7 @@ class HorizontalPodAutoscaler(Autoscaler):
     def __init__(
         self,
         *,
-        metric: Literal["waiting", "running", "requests", "kv"] = "waiting",
+        metric: Metric = "waiting",
         target: Limit = 5.0,
         tolerance: Share = 0.1,
         window: Delay = 300.0,

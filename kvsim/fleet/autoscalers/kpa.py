@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Literal
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
+from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
+from kvsim.fleet.pace import Pace
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
 
 
@@ -35,7 +35,7 @@ class PodAutoscaler(Autoscaler):
     def __init__(
         self,
         *,
-        metric: Literal["waiting", "running", "requests", "kv"] = "requests",
+        metric: Metric = "requests",
         target: Limit = 50.0,
         stable_window: Delay = 180.0,
         panic_window: Delay = 60.0,
@@ -46,9 +46,8 @@ class PodAutoscaler(Autoscaler):
         self._metric, self._target = metric, target
         self._stable, self._panic = stable_window, panic_window
         self._threshold, self._tolerance = panic_threshold, tolerance
-        self._cooldown = cooldown
+        self._pace = Pace(cooldown)
         self._past: deque[tuple[float, float]] = deque()
-        self._last_high = -math.inf
 
     def desired(self, pool: PoolLoad) -> int:  # noqa: D102
         current = max(pool.num_replicas, 1)
@@ -61,12 +60,7 @@ class PodAutoscaler(Autoscaler):
         if abs(value / current / self._target - 1) <= self._tolerance:
             return pool.num_replicas
         wanted = math.ceil(value / self._target - 1e-9)
-        wanted = max(min(wanted, 2 * current), current // 2)
-        if wanted > current:
-            self._last_high = pool.now
-        elif wanted < current and (panics or pool.now - self._last_high < self._cooldown):
-            return pool.num_replicas
-        return wanted
+        return self._pace.allow(pool.now, current, wanted, may_shrink=not panics)
 
     def _mean(self, now: float, window: float) -> float:
         values = [value for time, value in self._past if time >= now - window]
