@@ -45,7 +45,12 @@ class PoolConfig:
             return given
         if not isinstance(given, dict):
             raise ValueError("must be tables: [[pool]] with role, replicas and options")
-        values = {str(key).replace("-", "_"): value for key, value in given.items()}
+        values: dict[str, Any] = {}
+        for key, value in given.items():
+            name = str(key).replace("-", "_")
+            if name in values:
+                raise ValueError(f"{key}: is there twice, once as {name}")
+            values[name] = value
         own = {f.name for f in fields(cls)} - {"options"}
         options = tuple((key, value) for key, value in values.items() if key not in own)
         pool = cls(**{k: v for k, v in values.items() if k in own}, options=options)

@@ -228,9 +228,8 @@ def test_every_request_ends_once_and_every_block_is_freed_once(
         pool, place = draw(st.sampled_from(["prefill", "decode"])), draw(st.integers(0, 1))
         fails = f"at+time={draw(st.sampled_from([0.1, 0.3]))}+replica={place}+pool={pool}"
     if fails:
-        fails += (
-            f"+policy={draw(st.sampled_from(['retry', 'recompute', 'fail', 'migrate']))}+limit=50"
-        )
+        policy = draw(st.sampled_from(["retry", "recompute", "fail", "migrate"]))
+        fails += f"+policy={policy}" + ("+limit=50" if policy == "migrate" else "")
         fails += f"+detection={draw(st.sampled_from([0, 0.05, 0.3]))}"
         fails += f"+lease={draw(st.sampled_from([0, 0.2, 5]))}"
     options: dict[str, Any] = {

@@ -451,6 +451,15 @@ def test_a_part_of_ones_own_may_stand_in_the_current_folder(tmp_path: Path) -> N
         ("--gpu h100-sxm --model llama-3-70b -tp 8", ""),
         ("--gpu h100-sxm --kv-store peer+pull=always", "peer+pull=always has no effect: there is"),
         ("--gpu h100-sxm --kv-store peer --data-parallel-size 2", ""),
+        ("--gpu h100-sxm --session-think-time 3", "3.0 has no effect: no session of the trace has"),
+        ("--gpu h100-sxm --migration llumnix", "llumnix has no effect: there is one replica"),
+        ("--gpu h100-sxm --dlpm-quantum 9", "has no effect: scheduling_policy is fcfs"),
+        ("--gpu h100-sxm --failures at+time=9999", "has no effect: the run had ended 9999 s after"),
+        ("--gpu h100-sxm --failures at+time=0", ""),
+        (
+            "--gpu h100-sxm --failures at+time=0+replica=3 --autoscaler hpa",
+            "no replica 3 was there to fail",
+        ),
     ],
 )
 def test_notes_say_what_has_no_effect_and_what_rests_on_nothing(

@@ -460,6 +460,10 @@ def test_pools_have_options_of_their_own(tmp_path: Path) -> None:
         ({"pool": [{"role": "mixed", "gpu": "b52"}]}, "pool 'mixed': unknown GPU 'b52'"),
         ({"pool": 3}, "must be tables"),
         (
+            {"pool": [{"role": "mixed", "max-num-seqs": 8, "max_num_seqs": 9}]},
+            "max_num_seqs: is there twice",
+        ),
+        (
             {"pool": [{"role": "prefill", "block_size": 32}, {"role": "decode"}]},
             "block_size is 32 where prompts are computed and 16",
         ),

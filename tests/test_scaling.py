@@ -452,6 +452,10 @@ def test_routers_say_whether_they_take_changes() -> None:
         ({"autoscaler": "hpa", "router": "chwbl"}, "router 'chwbl' counts its replicas once"),
         ({"failures": "often"}, "unknown failures 'often'"),
         ({"failures": "at+replica=3"}, "replica=3: there are 1, from 0 on"),
+        ({"failures": "at+limit=3"}, "failures: limit=3: is not read with policy=retry"),
+        ({"failures": "rate+max-seq-len=9+policy=fail"}, "max-seq-len=9: is not read with"),
+        ({"failures": "at+lease=3"}, "lease are for prompts that are computed apart"),
+        ({"failures": "at+policy=recompute"}, "lease are for prompts that are computed apart"),
         ({"failures": "at", "scheduler": "orca", "allocator": "paged"}, "cannot end requests"),
     ],
 )
@@ -560,6 +564,16 @@ def test_a_request_goes_on_elsewhere_with_the_tokens_it_has() -> None:
         gaps = result.token_gaps
         assert gaps["count"].sum() == 14
         assert gaps["count"][gaps["gap"] > 2].tolist() == [1]  # from 4 to 8 s
+
+
+@pytest.mark.parametrize(("longest", "moved"), [(None, 2), (114, 2), (113, 1), (14, 1), (13, 0)])
+def test_who_is_too_long_does_not_migrate(longest: int | None, moved: int) -> None:
+    trace = Trace.from_arrays([0.0, 0.0], [10, 110], [8, 8])
+    planned = "at+time=4.5+detection=2+policy=migrate"  # both have four tokens then
+    planned += "" if longest is None else f"+max-seq-len={longest}"
+    result = kvsim.simulate(trace, failures=planned, cold_start=1, **SECONDS)
+    assert result.summary["scaling"]["num_migrations"] == moved
+    assert result.summary["completed"] == moved
 
 
 def test_a_request_migrates_only_so_often() -> None:

@@ -11,7 +11,6 @@ from kvsim.records.kv import FORKED, PAGED, RADIX
 from kvsim.sched.acceptance import acceptance_basis
 
 if TYPE_CHECKING:
-    from kvsim.config import Config
     from kvsim.engine.setup import Setup
     from kvsim.speculation import SpeculativeConfig
 
@@ -30,7 +29,6 @@ def notes(setup: Setup) -> list[str]:
             )
     if setup.scheduler_config.speculation is not None:
         said.extend(_of_speculation(setup, setup.scheduler_config.speculation))
-    said += _unread(config)
     excess = memory.budget.excess
     if excess > 0 and config.logged:
         said.append(
@@ -60,29 +58,6 @@ def notes(setup: Setup) -> list[str]:
             "are the roofline's, with the fractions of other kernels"
         )
     return said
-
-
-def _unread(config: Config) -> list[str]:
-    """Say which options of a fleet that were given nothing reads."""
-    pools = config.pool or ()
-    apart = bool(config.num_prefill_workers) or any(one.role == "prefill" for one in pools)
-    stores, moves = config.kv_store is not None, config.migration is not None
-    scales = config.autoscaler is not None or any(one.autoscaler for one in pools)
-    no_transfer = "no KV goes from one replica to another"
-    unread = {
-        **dict.fromkeys(
-            ("prefill_router", "disaggregation", "kv_transfer_protocol", "proxy_latency"),
-            "" if apart else "no prompts are computed apart",
-        ),
-        "kv_recompute_threshold": "" if apart or stores else no_transfer,
-        "kv_transfer_fabric": "" if apart or stores or moves else no_transfer,
-        "cold_start": "" if scales or config.failures is not None else "no replica starts later",
-    }
-    return [
-        f"{field} = {getattr(config, field)} has no effect: {reason}"
-        for field, reason in unread.items()
-        if reason and field in config.model_fields_set and getattr(config, field) is not None
-    ]
 
 
 def _not_priced(setup: Setup) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from kvsim.fleet.parameters import Delay, Limit, Whole  # noqa: TC001 - checked when one is made
+from kvsim.fleet.parameters import Count, Delay, Limit, Whole, refuse_unread
 from kvsim.pool_config import Role  # noqa: TC001 - likewise
 from kvsim.registry import Registry, parse_spec
 
@@ -22,6 +22,8 @@ Policy = Literal["retry", "recompute", "migrate", "fail"]
 
 #: Seconds. Source: vLLM's docs/features/nixl_connector_usage.md at 026c83f.
 LEASE = 30.0
+#: How often a request migrates.
+LIMIT = 3
 
 
 class Planned(NamedTuple):
@@ -47,8 +49,10 @@ class Failures:
         (vLLM's ``kv_load_failure_policy``)
     lease : seconds after a decode replica's failure until a prefill replica frees what that one has
         not read (vLLM's NIXL connector: 30 s without a heartbeat)
-    limit : how often a request migrates; the next failure it meets is its end (Dynamo's own default
-        is 0, no migration)
+    limit : how often a request migrates, 3; the next failure it meets is its end (Dynamo's own
+        default is 0, no migration)
+    max_seq_len : tokens, prompt and output together, above which a request does not migrate; its
+        replica's failure is its end. None unless told
     """
 
     def __init__(
@@ -56,13 +60,19 @@ class Failures:
         *,
         detection: float = 10.0,
         policy: Policy = "retry",
-        limit: int = 3,
-        lease: float = LEASE,
+        limit: int | None = None,
+        lease: float | None = None,
+        max_seq_len: int | None = None,
     ) -> None:
-        self.detection, self.lease = detection, lease
+        if policy != "migrate":
+            why = f"with policy={policy}"
+            refuse_unread(why, "failures", limit=limit, max_seq_len=max_seq_len)
+        self.needs_pools = policy == "recompute" or lease is not None
+        self.detection, self.lease = detection, LEASE if lease is None else lease
         self.recomputes, self.migrates = policy == "recompute", policy == "migrate"
         self.retries = policy == "retry" or self.recomputes
-        self.limit = limit
+        self.limit = LIMIT if limit is None else limit
+        self.max_seq_len = math.inf if max_seq_len is None else max_seq_len
         self.rng: Generator = np.random.default_rng(0)
 
     def seed(self, seed: int) -> None:
@@ -94,7 +104,7 @@ class FailuresAtARate(Failures):
     Parameters
     ----------
     gpu_hours : between two failures of one GPU
-    detection, policy, limit, lease : see :class:`Failures`
+    detection, policy, limit, lease, max_seq_len : see :class:`Failures`
     """
 
     def __init__(
@@ -103,10 +113,13 @@ class FailuresAtARate(Failures):
         gpu_hours: Limit = 50_700.0,
         detection: Delay = 10.0,
         policy: Policy = "retry",
-        limit: Whole = 3,
-        lease: Delay = LEASE,
+        limit: Whole | None = None,
+        lease: Delay | None = None,
+        max_seq_len: Count | None = None,
     ) -> None:
-        super().__init__(detection=detection, policy=policy, limit=limit, lease=lease)
+        super().__init__(
+            detection=detection, policy=policy, limit=limit, lease=lease, max_seq_len=max_seq_len
+        )
         self._gpu_hours = gpu_hours
 
     def draw(self, num_gpus: int) -> float:  # noqa: D102
@@ -122,7 +135,7 @@ class PlannedFailure(Failures):
     time : after the start of the run, seconds
     replica : its place in its pool
     pool : its pool's role; unless told the one that answers requests
-    detection, policy, limit, lease : see :class:`Failures`
+    detection, policy, limit, lease, max_seq_len : see :class:`Failures`
     """
 
     def __init__(
@@ -133,10 +146,13 @@ class PlannedFailure(Failures):
         pool: Role | None = None,
         detection: Delay = 10.0,
         policy: Policy = "retry",
-        limit: Whole = 3,
-        lease: Delay = LEASE,
+        limit: Whole | None = None,
+        lease: Delay | None = None,
+        max_seq_len: Count | None = None,
     ) -> None:
-        super().__init__(detection=detection, policy=policy, limit=limit, lease=lease)
+        super().__init__(
+            detection=detection, policy=policy, limit=limit, lease=lease, max_seq_len=max_seq_len
+        )
         self._planned = Planned(time, replica, pool)
 
     @property

@@ -209,7 +209,7 @@ class Lifecycle:
         again = [row for row in rows if self._times_lost[row] <= tries]
         lost = [row for row in rows if self._times_lost[row] > tries]
         if failures.migrates:
-            again, lost = self._migrations.split(rows, failures.limit)
+            again, lost = self._migrations.split(rows, failures.limit, failures.max_seq_len)
             if handoffs is not None:
                 handoffs.settle(again)
             self._migrations.leave(again)

@@ -43,7 +43,7 @@ class Migrations:
     that is computed anew, or hit in the other replica's cache. No token is sent twice.
 
     Source: Dynamo's request migration (ai-dynamo/dynamo, ``--migration-limit``, which is 0 there
-    unless it is given).
+    unless it is given, and ``--migration-max-seq-len``).
 
     Parameters
     ----------
@@ -66,10 +66,18 @@ class Migrations:
         """Note when requests of a replica that fails got their last tokens. Mutates."""
         self._last_token |= {row: last_tokens[row] for row in rows if row in last_tokens}
 
-    def split(self, rows: Sequence[int], limit: int) -> tuple[list[int], list[int]]:
-        """Return who migrates, and who has done so as often as may be."""
-        again = [row for row in rows if self._counts[row] < limit]
-        return again, [row for row in rows if self._counts[row] >= limit]
+    def split(
+        self, rows: Sequence[int], limit: int, max_seq_len: float
+    ) -> tuple[list[int], list[int]]:
+        """Return who migrates, and who has done so as often as may be or is too long for it."""
+        prompts, outputs = (self._table[f"num_{name}_tokens"] for name in ("prompt", "output"))
+        again = [
+            row
+            for row in rows
+            if self._counts[row] < limit and prompts[row] + outputs[row] <= max_seq_len
+        ]
+        kept = set(again)
+        return again, [row for row in rows if row not in kept]
 
     def leave(self, rows: Sequence[int], *, is_lost: bool = True) -> None:
         """Take along what requests have, whose replica is lost or works. Mutates."""

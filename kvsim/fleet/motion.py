@@ -91,6 +91,23 @@ def check_changes(config: Config, asked: PoolConfig, setup: Setup) -> None:
         )
 
 
+def check_failures(config: Config, *, apart: bool) -> None:
+    """Refuse failures of which something needs prompts that are computed apart.
+
+    Raises
+    ------
+    ValueError
+        With what does.
+    """
+    if config.failures is None or apart:
+        return
+    if make_failures(config.failures, config.seed).needs_pools:
+        raise ValueError(
+            f"failures: {config.failures}: policy=recompute and lease are for prompts that are "
+            "computed apart, and none are; give num_prefill_workers and num_decode_workers"
+        )
+
+
 def check_migration(config: Config, *, apart: bool) -> None:
     """Refuse what requests do not move beside.
 

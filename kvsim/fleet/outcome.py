@@ -12,7 +12,7 @@ from kvsim.cost.efficiency import basis_of
 from kvsim.engine.notes import notes
 from kvsim.evidence import evidence_of
 from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
-from kvsim.fleet.store import store_notes
+from kvsim.fleet.notes import fleet_notes
 from kvsim.results.metrics import Pool, external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.tables import MEMORY, STEPS, TOKEN_GAPS, FinishReason
@@ -173,7 +173,12 @@ def collect(
             "scheduler": setup.scheduler,
             "rules": rules_basis(setup),
             "step_time": step_time_basis(setup),
-            "notes": [*notes(setup), *store_notes(config.kv_store, len(parts[-1].members))],
+            "notes": [
+                *notes(setup),
+                *fleet_notes(
+                    config, summary, num_readers=len(parts[-1].members), apart=len(parts) > 1
+                ),
+            ],
         },
     )
 

@@ -1,4 +1,4 @@
-"""Types of routers' parameters; a wrong value is refused in one line."""
+"""Types of the parameters of routers, failures and the like; a wrong value is refused."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 
 
-def refuse_unread(why: str, **given: object) -> None:
-    """Refuse a router's parameters that are given where nothing reads them; None is not given.
+def refuse_unread(why: str, what: str = "router", /, **given: object) -> None:
+    """Refuse parameters that are given where nothing reads them; None is not given.
+
+    ``what`` they are of is a router unless told.
 
     Raises
     ------
@@ -26,4 +28,4 @@ def refuse_unread(why: str, **given: object) -> None:
     """
     for name, value in given.items():
         if value is not None:
-            raise ValueError(f"router: {name.replace('_', '-')}={value}: is not read {why}")
+            raise ValueError(f"{what}: {name.replace('_', '-')}={value}: is not read {why}")

@@ -27,6 +27,7 @@ from kvsim.fleet.member import Member
 from kvsim.fleet.motion import (
     autoscaler_of,
     check_changes,
+    check_failures,
     check_migration,
     describe_scaling,
     let_move,
@@ -267,6 +268,7 @@ def serve_fleet(
             "num_decode_workers"
         )
     cold_start_seconds(config.cold_start, 0)  # a wrong one is refused, used or not
+    check_failures(config, apart=apart)
     make = Assembly(config, trace, on_end, observer, on_start, choose_backend)
     admissible = admissible_requests(main_setup, trace)
     store = None if config.kv_store is None else make_store(config.kv_store)

@@ -97,10 +97,3 @@ def make_store(text: str) -> Store:
         raise ValueError(f"KV store {name!r}: pull={pull}: must be one of {', '.join(PULLS)}")
     made.pull = str(pull)
     return made
-
-
-def store_notes(text: str | None, num_replicas: int) -> list[str]:
-    """Say that a store has no effect, where a fleet of so many replicas gives it none."""
-    if text is None or num_replicas > 1 or not make_store(text).reads_replicas:
-        return []
-    return [f"kv_store = {text} has no effect: there is one replica that reads it"]
