@@ -342,17 +342,12 @@ def _say_python(results: Mapping[str, Result]) -> None:
 
 
 def _say_backends(results: Mapping[str, Result]) -> None:
-    from kvsim.report.routing import routing_lines
-
     for name, result in results.items():
         reason = result.provenance["backend_reason"]
         said = f"{result.provenance['backend']} backend{f' ({reason})' if reason else ''}"
         click.echo(f"{name}: {said}", err=True)
-        if len(result.summary["replicas"]) > 1:
-            if result.summary["scaling"] is None:
-                click.echo(f"{name}: {_shares(result)}", err=True)
-            for line in routing_lines(result.summary["routing"]):
-                click.echo(f"{name}: {line}", err=True)
+        if len(result.summary["replicas"]) > 1 and result.summary["scaling"] is None:
+            click.echo(f"{name}: {_shares(result)}", err=True)
     for basis in {result.provenance["step_time"] for result in results.values()}:
         click.echo(f"step times: {basis}", err=True)
 

@@ -95,6 +95,7 @@ def describe_routing(
         "compared_hit_rate": _share(cached, prompts, compared),
         "imbalance": _imbalance([one.busy_seconds for one in totals.values()]),
         "request_imbalance": _imbalance(_num_requests(table, totals)),
+        "unique_prompt_tokens": None,
     }
 
 

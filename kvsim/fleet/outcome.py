@@ -12,6 +12,7 @@ from kvsim.cost.efficiency import basis_of
 from kvsim.engine.notes import notes
 from kvsim.evidence import evidence_of
 from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
+from kvsim.fleet.footprint import unique_prompt_tokens
 from kvsim.fleet.notes import fleet_notes
 from kvsim.results.metrics import Pool, external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
@@ -129,7 +130,7 @@ def collect(
     summary |= {"num_early_turns": early, "num_later_turns": later}
     summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
     summary["routing"], summary["replicas"] = None, []
-    pools, seconds = [], summary["duration"]
+    pools, seconds, unique = [], summary["duration"], None
     for part in parts:
         own = {number: totals[number] for number in sorted(m.number for m in part.members)}
         lives = [m.lifetime(end_time, seconds) for m in part.members]
@@ -137,6 +138,9 @@ def collect(
         routing = None
         if len(part.gateways) > 1:
             routing = describe_routing(part.gateways.decisions, part.table, own)
+            if part.setup.kv_config.enable_prefix_caching:
+                unique = unique or unique_prompt_tokens(trace)
+                routing["unique_prompt_tokens"] = unique
         summary["routing"] = summary["routing"] or routing
         summary["replicas"] += rows
         pool_summary = _describe_pool(part, rows, lives, routing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.report.routing import all_routing_lines
 from kvsim.report.text import gib, milliseconds, number, percent
 
 if TYPE_CHECKING:
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Say how busy each pool was, and how long KV took from one to another."""
-    lines = []
+    """Say what routers came to, how busy each pool was, and how long KV took between them."""
+    lines = all_routing_lines(summary)
     if summary["pools"]:
         lines.append("; ".join(map(_pool, summary["pools"])))
     moved = summary["kv_transfers"]

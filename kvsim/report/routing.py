@@ -17,11 +17,43 @@ HELD = {
 }
 
 
-def routing_lines(routing: Mapping[str, Any] | None) -> list[str]:
-    """Say which rules decided, what was cached, and how even the work was."""
+def all_routing_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Say of every pool with several replicas what its router came to."""
+    cache = summary["kv_cache"]
+    if not summary["pools"]:
+        number_of = None if summary["scaling"] else len(summary["replicas"])
+        blocks = cache["num_usable_blocks"]
+        return routing_lines(summary["routing"], blocks * cache["block_size"], number_of)
+    lines = []
+    for pool in summary["pools"]:
+        number_of = None if summary["scaling"] else pool["num_replicas"]
+        tokens = pool["num_usable_blocks"] * cache["block_size"]  # alike in all pools
+        lines += [
+            f"{pool['name']}: {line}" for line in routing_lines(pool["routing"], tokens, number_of)
+        ]
+    return lines
+
+
+def routing_lines(
+    routing: Mapping[str, Any] | None, num_tokens: int, num_replicas: int | None
+) -> list[str]:
+    """Say which rules decided, what was cached, and how even the work was.
+
+    Parameters
+    ----------
+    routing : what a router came to, None where it had no choice
+    num_tokens : that a replica has room for
+    num_replicas : None if their number changes
+    """
     if routing is None:
         return []
     lines = []
+    unique = routing.get("unique_prompt_tokens")  # earlier versions had none
+    if unique is not None:
+        line = f"unique prompts {number(unique)} tokens; a replica holds {number(num_tokens)}"
+        if num_replicas is not None:
+            line += f", all {num_replicas} of them {number(num_replicas * num_tokens)}"
+        lines.append(line)
     if routing["branches"]:
         shares = (f"{name} {100 * share:.1f}" for name, share in routing["branches"].items())
         lines.append(f"decisions, %: {', '.join(shares)}")
