@@ -161,6 +161,79 @@ def test_a_gate_has_places_for_so_many() -> None:
     assert result.summary["completed"] == 40 - told["num_too_many"]
 
 
+def test_dynamo_holds_back_while_all_compute_more_than_enough() -> None:
+    control = make_flow_control("dynamo+threshold=2")
+    assert control.prefill_saturation([128, 500], 64) < 1  # two steps are not too many
+    assert control.prefill_saturation([129, 500], 64) >= 1
+    assert make_flow_control("dynamo").prefill_saturation([16 * 64 + 1], 64) >= 1
+    assert make_flow_control("dynamo").prefill_saturation([16 * 64], 64) < 1
+    assert control.saturation([]) >= 1
+
+
+#: Two replicas compute 64 tokens a step, of a second. A and B, of 100 tokens, have theirs at 2.0
+#: and 2.1. The others come meanwhile, and the gate looks every half second.
+IN_FLIGHT = {
+    **{k: v for k, v in SECONDS.items() if k != "max_num_seqs"},
+    "data_parallel_size": 2,
+    "max_num_batched_tokens": 64,
+    "enable_chunked_prefill": True,
+}
+
+
+@pytest.mark.parametrize(("order", "later"), [("fcfs", [4, 5]), ("lcfs", [2, 3]), ("wspt", [2])])
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_who_waits_for_dynamo_goes_on_in_its_order(
+    order: str, later: list[int], backend: str
+) -> None:
+    """At 2.0 the first one has room for prompts until it has more than 64 tokens, as the other."""
+    times, prompts = [0.0, 0.1, 0.2, 0.3, 0.4, 0.45], [100, 100, 50, 20, 45, 30]
+    trace = Trace.from_arrays(times, prompts, [1] * 6)
+    gate = f"dynamo+threshold=1+interval=0.5+order={order}"
+    result = kvsim.simulate(trace, **IN_FLIGHT, router="dynamo", flow_control=gate, backend=backend)
+    begins = result.requests["first_scheduled_time"]
+    assert begins[:2].tolist() == [0.0, 0.1]
+    assert [row for row in range(2, 6) if begins[row] > 2.0] == later
+    told = result.summary["flow_control"]
+    waits = [(2.5 if row in later else 2.0) - times[row] for row in range(2, 6)]
+    assert told["num_held_back"] == told["peak_waiting"] == 4
+    assert told["mean_wait_ms"] == pytest.approx(1000 * sum(waits) / 6)
+
+
+def test_the_shortest_is_who_has_least_to_compute() -> None:
+    """The last prompt is the longest, but a replica has all of it but four tokens.
+
+    It goes on before the one of 66 tokens, which closes the gate again; if that is known.
+    """
+    times, prompts = [0.0, 10.0, 10.1, 10.2, 10.3], [128, 100, 100, 66, 132]
+    others = [[(k, 0, n)] for k, n in enumerate(prompts[1:4], 2)]
+    segments = [[(1, 0, 128)], *others, [(1, 0, 128), (9, 0, 4)]]
+    trace = Trace.from_arrays(times, prompts, [1] * 5, segments=segments)
+    begins = {}
+    for router, order in (("dynamo", "wspt"), ("dynamo", "fcfs"), ("round-robin", "wspt")):
+        gate = f"dynamo+threshold=1+interval=0.5+order={order}"
+        result = kvsim.simulate(trace, **IN_FLIGHT, router=router, flow_control=gate)
+        begins[router, order] = float(result.requests["first_scheduled_time"][4])
+    assert begins["dynamo", "wspt"] < 12.5
+    assert begins["dynamo", "fcfs"] >= 12.5
+    assert begins["round-robin", "wspt"] >= 12.5
+
+
+@pytest.mark.parametrize("parts", [{}, {"num_prefill_workers": 1, "num_decode_workers": 1}])
+def test_dynamo_holds_back_before_one_replica_and_before_prompts_apart(
+    parts: dict[str, int],
+) -> None:
+    trace = Trace.from_arrays([0.0, 0.1, 0.2], [100, 50, 50], [2] * 3)
+    options = IN_FLIGHT | {"data_parallel_size": 1} | parts
+    result = kvsim.simulate(trace, **options, flow_control="dynamo+threshold=1+interval=0.5")
+    assert result.summary["flow_control"]["num_held_back"] == 2
+    assert result.summary["flow_control"]["mean_wait_ms"] == pytest.approx(1000 * 3.7 / 3)
+    free = kvsim.simulate(trace, **options, flow_control="dynamo+threshold=2")
+    assert free.summary["flow_control"]["num_held_back"] == 1
+    plain = kvsim.simulate(trace, **options)
+    wide = kvsim.simulate(trace, **options, flow_control="dynamo")
+    assert equal_tables(plain.requests, wide.requests)
+
+
 @pytest.mark.long
 @examples(40)
 @given(trace=traces(max_requests=30), data=st.data())
@@ -175,13 +248,20 @@ def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.D
     options: dict[str, Any] = {
         **H100,
         "data_parallel_size": draw(st.integers(1, 3)),
-        "flow_control": "llm-d+queue=1+kv=0.3"
-        + draw(st.sampled_from(["", "+sheds=true", "+fairness=global", "+most-waiting=2"]))
-        + draw(st.sampled_from(["", "+interval=0.01"])),
+        "flow_control": draw(
+            st.sampled_from(
+                [
+                    *("llm-d+queue=1+kv=0.3", "llm-d+queue=1+kv=0.3+sheds=true"),
+                    *("llm-d+queue=1+kv=0.3+fairness=global", "dynamo+threshold=0.05+order=wspt"),
+                    *("dynamo+threshold=0.05+order=lcfs", "llm-d+queue=1+kv=0.3+most-waiting=2"),
+                ]
+            )
+        )
+        + draw(st.sampled_from(["", "+interval=0.02"])),
         "num_gpu_blocks_override": draw(st.integers(8, 60)),
         "max_model_len": draw(st.sampled_from([60, 200])),
         "max_num_seqs": draw(st.integers(1, 8)),
-        "router": draw(st.sampled_from(["round-robin", "least-outstanding", "llm-d"])),
+        "router": draw(st.sampled_from(["round-robin", "least-outstanding", "llm-d", "dynamo"])),
         "scheduling_policy": draw(st.sampled_from(["fcfs", "priority"])),
         "max_concurrency": draw(st.sampled_from([None, 3])),
         "kv_store": draw(st.sampled_from([None, "peer"])),
@@ -209,6 +289,8 @@ def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.D
         ("llm-d+fairness=fifo", "fairness"),
         ("llm-d+most-waiting=-1", "most-waiting"),
         ("llm-d+sheds=perhaps", "sheds"),
+        ("dynamo+order=random", "order"),
+        ("dynamo+threshold=0", "threshold"),
     ],
 )
 def test_a_wrong_gate_is_refused_in_one_line(control: str, said: str) -> None:

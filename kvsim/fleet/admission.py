@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.fleet.bands import Bands
+from kvsim.fleet.flow_control import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +54,7 @@ class Admission:
         assert pool.gateways is not None
         self._world, self._pool, self._trace, self._control = world, pool, trace, control
         self._place, self._turn_away = place, turn_away
+        self._gateways = pool.gateways
         self._scraper = pool.gateways.scraper(control.interval, world.now)
         self._rng = np.random.default_rng([seed, SHEDDING])
         self._end_time = end_time
@@ -85,7 +87,8 @@ class Admission:
             self._turn_away(row)
         else:
             by_tenant = self._control.fairness == "round-robin"
-            self._line.push(row, priority, int(self._trace.tenant[row]) if by_tenant else 0)
+            tenant = int(self._trace.tenant[row]) if by_tenant else 0
+            self._line.push(row, priority, tenant, self._control.rank(self._waiting(row, now)))
             self._since[row] = now
             self.peak_waiting = max(self.peak_waiting, len(self._line))
             self._await()
@@ -95,7 +98,19 @@ class Admission:
         self._scraper.ask_idle(self._world.now)
         lifecycle, everybody = self._pool.lifecycle, [m for m in self._pool.places if m is not None]
         members = everybody if lifecycle is None else lifecycle.choosable()
-        return self._control.saturation([self._scraper.values[m.place] for m in members])
+        full = self._control.saturation([self._scraper.values[m.place] for m in members])
+        if not self._control.watches_prefills:
+            return full
+        tokens = self._gateways.num_prefill_tokens([m.place for m in members])
+        most = self._pool.setup.scheduler_config.max_num_batched_tokens
+        return max(full, self._control.prefill_saturation(tokens, most))
+
+    def _waiting(self, row: int, now: float) -> Waiting:
+        """Return what a request is that has to wait, to those who rank it."""
+        prompt = int(self._trace.num_prompt_tokens[row])
+        if not self._control.watches_prefills:
+            return Waiting(now, prompt)
+        return Waiting(now, prompt - min(self._gateways.num_known_tokens(row, now), prompt))
 
     def _await(self) -> None:
         """Try again when metrics are read next."""

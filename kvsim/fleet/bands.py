@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections import deque
+from heapq import heappop, heappush
 
 
 class Bands:
     """Requests that wait: the most urgent band first, strictly.
 
-    Within a band every tenant has a line of its own, first come, first served, and the lines take
-    turns; a tenant who comes, or comes back, is the last to have its turn.
+    Within a band every tenant has a line of its own, the lowest rank first and of equals who came
+    first, and the lines take turns; a tenant who comes, or comes back, is the last to have its
+    turn.
     """
 
     def __init__(self) -> None:
-        self._bands: dict[int, dict[int, deque[int]]] = {}
+        self._bands: dict[int, dict[int, list[tuple[float, int, int]]]] = {}
         self._number = 0
+        self._num_pushed = 0
 
     def __len__(self) -> int:
         """Requests."""
         return self._number
 
-    def push(self, row: int, priority: int, tenant: int) -> None:
+    def push(self, row: int, priority: int, tenant: int, rank: float = 0.0) -> None:
         """Let a request wait. Mutates."""
-        self._bands.setdefault(priority, {}).setdefault(tenant, deque()).append(row)
+        line = self._bands.setdefault(priority, {}).setdefault(tenant, [])
+        heappush(line, (rank, self._num_pushed, row))
+        self._num_pushed += 1
         self._number += 1
 
     def pop(self) -> int:
@@ -37,7 +41,7 @@ class Bands:
         band = self._bands[priority]
         tenant = next(iter(band))
         line = band.pop(tenant)
-        row = line.popleft()
+        _, _, row = heappop(line)
         if line:
             band[tenant] = line  # behind the others
         elif not band:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when one is made
     Count,
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 
     from kvsim.fleet.view import Scraped
 
+
+class Waiting(NamedTuple):
+    """A request that is about to wait.
+
+    Attributes
+    ----------
+    time : now, seconds
+    num_uncached_tokens : of its prompt, what no replica is known to hold
+    """
+
+    time: float
+    num_uncached_tokens: int
+
+
 #: How requests of one priority take turns: one per tenant, or in the order of their coming.
 Fairness = Literal["round-robin", "global"]
 
@@ -30,15 +44,34 @@ class FlowControl(ABC):
     interval : seconds between two readings of the replicas' metrics
     fairness : among requests of one priority
     most_waiting : requests that wait at once; more are turned away
+    watches_prefills : it reads what the routers have sent and what has no first token yet
     """
 
     interval: float = 0.05
     fairness: Fairness = "round-robin"
     most_waiting: float = math.inf
+    watches_prefills: bool = False
 
     @abstractmethod
     def saturation(self, replicas: Sequence[Scraped]) -> float:
         """Return how full the fleet is; requests go on while it is below 1."""
+
+    def prefill_saturation(self, num_tokens: Sequence[int], max_num_batched_tokens: int) -> float:
+        """Return how full the fleet is by the prompts that it computes; 0 unless watched.
+
+        Parameters
+        ----------
+        num_tokens : of each replica, tokens of prompts without a first token, less what their
+            routers took for cached
+        max_num_batched_tokens : of a step of theirs
+        """
+        del num_tokens, max_num_batched_tokens
+        return 0.0
+
+    def rank(self, request: Waiting) -> float:
+        """Return the place of a request in its line: the lowest first, of equals who came first."""
+        del request
+        return 0.0
 
     def shedding(self, priority: int, saturation: float) -> float:
         """Return the probability that a request is turned away when it comes."""
@@ -111,3 +144,55 @@ class UtilisationBands(FlowControl):
         if not self._sheds or priority <= 0:
             return 0.0
         return min(300.0 * saturation**5, 1.0)
+
+
+@FLOW_CONTROLS.register("dynamo")
+class PrefillQueue(FlowControl):
+    """Dynamo's router queue: requests wait while every worker computes more prompts than enough.
+
+    That is, while the prompt tokens in flight, cached ones left out, are above ``threshold`` steps
+    of ``max_num_batched_tokens`` at every worker, by the router's own prediction. Who waits goes on
+    in the order of coming, the last first (``lcfs``), or the shortest first (``wspt``, by the
+    tokens of its prompt that no worker is known to hold when it comes), which lowers the mean time
+    to the first token.
+
+    Source: lib/kv-router of ai-dynamo/dynamo at 0243c51. There a queue is looked at whenever a
+    first token comes or a request ends, here every ``interval``; and priorities are bands here, as
+    before every router, where Dynamo's move a request forward by seconds.
+
+    Parameters
+    ----------
+    threshold : steps
+    order : of those who wait
+    interval : seconds between two looks
+    most_waiting : requests that wait at once; more are turned away
+    """
+
+    fairness = "global"
+    watches_prefills = True
+
+    def __init__(
+        self,
+        *,
+        threshold: Limit = 16.0,
+        order: Literal["fcfs", "lcfs", "wspt"] = "fcfs",
+        interval: Seconds = 0.01,
+        most_waiting: Count | None = None,
+    ) -> None:
+        self._threshold, self._order = threshold, order
+        self.interval = interval
+        self.most_waiting = math.inf if most_waiting is None else most_waiting
+
+    def saturation(self, replicas: Sequence[Scraped]) -> float:  # noqa: D102
+        return 0.0 if replicas else 1.0  # nobody could take it
+
+    def prefill_saturation(  # noqa: D102
+        self, num_tokens: Sequence[int], max_num_batched_tokens: int
+    ) -> float:
+        most = self._threshold * max_num_batched_tokens
+        return 1.0 if min(num_tokens, default=0) > most else 0.0
+
+    def rank(self, request: Waiting) -> float:  # noqa: D102
+        if self._order == "lcfs":
+            return -request.time
+        return float(request.num_uncached_tokens) if self._order == "wspt" else 0.0

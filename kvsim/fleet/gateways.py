@@ -55,6 +55,8 @@ class Gateways:
     start_time : when the run begins, seconds
     counts_sent : requests count as on a replica from when they are sent there, not from when they
         reach it
+    decodes_only : prompts are computed elsewhere
+    watches_prefills : somebody asks for ``num_prefill_tokens``
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Gateways:
         *,
         counts_sent: bool = False,
         decodes_only: bool = False,
+        watches_prefills: bool = False,
     ) -> None:
         self._routers = routers
         self._trace = trace
@@ -75,7 +78,7 @@ class Gateways:
         self._prompt_keys = PromptKeys(trace, compiled=everyone[0].compiled)
         self._replicas = everyone
         self._holdings = Holdings(everyone)
-        self._choosing = len(replicas) > 1
+        self._choosing = len(replicas) > 1 or watches_prefills
         self._shown = list(range(len(replicas)))
         self.looks = self._choosing and any(router.looks for router in routers)
         caches = setup.kv_config.enable_prefix_caching
@@ -85,8 +88,9 @@ class Gateways:
         self._views = [
             [ReplicaView(i, one, shares=shares) for i, one in enumerate(everyone)] for _ in routers
         ]
-        watched = self._choosing and (
-            any(router.watches_requests for router in routers) or (self.looks and shares)
+        watched = watches_prefills or (
+            self._choosing
+            and (any(router.watches_requests for router in routers) or (self.looks and shares))
         )
         self._ledger: Ledger | None = None
         if watched:
@@ -142,6 +146,25 @@ class Gateways:
     def request(self, request_id: int, now: float) -> RoutedRequest:
         """Return a request that comes now."""
         return RoutedRequest(self._trace, request_id, now, self._prompt_keys)
+
+    def num_prefill_tokens(self, places: Sequence[int]) -> list[int]:
+        """Return the tokens of prompts under way at some places, of all gateways together.
+
+        That is of prompts without a first token, less what routers took for cached.
+        """
+        self.catch_up()
+        return [
+            sum(views[place].local.num_uncached_tokens for views in self._views) for place in places
+        ]
+
+    def num_known_tokens(self, request_id: int, now: float) -> int:
+        """Return the most tokens of a prompt that any replica's events say that it holds."""
+        most, request = 0, self.request(request_id, now)
+        for feed in self._feeds.values():
+            feed.update(now)
+            held = feed.index.match(feed.entry_path(request), now)
+            most = max(most, feed.entry_tokens * int(max(held)))
+        return most
 
     def __len__(self) -> int:
         """Places for replicas."""

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from kvsim.engine.observers import Observer
     from kvsim.engine.setup import Setup
+    from kvsim.fleet.flow_control import FlowControl
     from kvsim.fleet.handoffs import Handoffs
     from kvsim.pool_config import Role
     from kvsim.results.result import Result
@@ -192,11 +193,13 @@ class Assembly:
         *,
         counts_sent: bool = False,
         num_places: int = 0,
+        gate: FlowControl | None = None,
     ) -> Pool:
         """Make a pool and its first replicas, with room for more. Mutates."""
         config, start = self._config, float(trace.arrival_time[0])
         routers = make_routers(asked.router or config.router)
-        if max(asked.replicas, num_places) > 1:
+        watches = gate is not None and gate.watches_prefills and asked.role != "decode"
+        if max(asked.replicas, num_places) > 1 or watches:
             setup = telling_routers(setup, routers)
         reason = self._choose_backend(setup)
         self.reason = self.reason or reason
@@ -218,6 +221,7 @@ class Assembly:
             start,
             counts_sent=counts_sent,
             decodes_only=asked.role == "decode",
+            watches_prefills=watches,
         )
         return pool
 
@@ -290,7 +294,13 @@ def serve_fleet(
             check_changes(config, one, main_setup)
     # A replica has other requests than it was sent, if they begin or go on elsewhere.
     differs = apart or config.migration is not None
-    main = make.pool(asked, main_setup, trace, counts_sent=differs, num_places=places[asked.role])
+    gate = None if config.flow_control is None else make_flow_control(config.flow_control)
+    main = make.pool(
+        *(asked, main_setup, trace),
+        counts_sent=differs,
+        num_places=places[asked.role],
+        gate=gate,
+    )
     if asked_prefill is not None:
         prefill_setup = pool_setup(config, asked_prefill)
         check_alike(main_setup, prefill_setup)
@@ -302,7 +312,9 @@ def serve_fleet(
         else:
             prefill_setup = with_store(prefill_setup, "prefill", config)
         prefill = make.pool(
-            asked_prefill, prefill_setup, prompts, num_places=places[asked_prefill.role]
+            *(asked_prefill, prefill_setup, prompts),
+            num_places=places[asked_prefill.role],
+            gate=gate,
         )
     world = World(initial_time=float(trace.arrival_time[0]))
     fleet = Fleet(
@@ -320,16 +332,16 @@ def serve_fleet(
         or config.session_think_time is not None
         or store is not None
         or config.migration is not None
-        or config.flow_control is not None,
+        or gate is not None,
     )
     if prefill is not None and make_disaggregation(config.disaggregation).stays:
         fleet.may_stay = whole_requests(main.setup, prefill.setup, trace)
-    if config.flow_control is not None:
+    if gate is not None:
         fleet.admission = Admission(
             world,
-            main,
+            prefill if prefill is not None and gate.watches_prefills else main,
             trace,
-            make_flow_control(config.flow_control),
+            gate,
             place=fleet.place,
             turn_away=fleet.turn_away,
             seed=config.seed,

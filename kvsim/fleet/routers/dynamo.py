@@ -70,7 +70,7 @@ class Dynamo(Router):
 
     Source: ai-dynamo/dynamo, lib/kv-router at 07a6c9c and 0243c51, docs/architecture at 01118c5.
     The documented cost ``w * prefill + decode`` is this one with ``prefill-weight`` w. Host and
-    disk tiers are not seen, and no request is held back.
+    disk tiers are not seen. Dynamo's queue before it is ``--flow-control dynamo``.
 
     Parameters
     ----------
