@@ -65,7 +65,9 @@ def requests(
     return [IncomingRequest(trace, k, gap * k) for k in range(len(prompts))]
 
 
-def started(text: str, num_replicas: int = 3, *, seed: int = 0, num_kv_tokens: int = 10**6) -> Any:
+def started(
+    text: str, num_replicas: int = 3, *, seed: int = 0, num_kv_tokens: int = 10**6, **facts: Any
+) -> Any:
     """A router that knows its fleet, and the index in which a test may enter what is cached."""
     router: Router = make_router(text)
     router.start(
@@ -80,6 +82,8 @@ def started(text: str, num_replicas: int = 3, *, seed: int = 0, num_kv_tokens: i
             entry_tokens=BLOCK,
             entry_path=lambda request: request.prefix_path(BLOCK),
             prefill_time=lambda tokens, cached: (tokens - cached) / RATE,
+            step_time=lambda requests, tokens: 0.01 * requests + tokens / 1e5,
+            **facts,
         )
     )
     return router

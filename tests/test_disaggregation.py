@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,11 +17,13 @@ import kvsim
 import workloads
 from kvsim.cases.record import record_run
 from kvsim.cli import main
+from kvsim.engine.incoming import IncomingRequest
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
 from kvsim.fleet.disaggregation import make_disaggregation
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.pool import num_descriptors, transfer_bytes
+from kvsim.fleet.router import Router
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.results.tables import FinishReason
 from kvsim.testing import equal_tables
@@ -495,3 +497,31 @@ def test_a_fleet_is_no_case(options: dict[str, Any], tmp_path: Path) -> None:
 def test_the_command_line_serves_a_fleet(capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "--num-requests", "5", "--num-prefill-workers", "1", "--num-decode-workers", "2"])
     assert "prefill" in capsys.readouterr().out
+
+
+class Counts(Router):
+    """Takes the first replica, and remembers how many requests it believes to be there."""
+
+    watches_requests = True
+    seen: ClassVar[list[int]] = []
+
+    def choose(self, request: IncomingRequest, replicas: Any) -> int:
+        del request
+        self.seen.append(replicas[0].num_outstanding())
+        return 0
+
+
+def test_who_is_turned_away_by_the_prefill_router_is_not_at_a_decode_replica() -> None:
+    """Two prefill replicas: the third prompt, and those after it, would come too late."""
+    trace = Trace.from_arrays(np.arange(6) / 1000, [4000] * 6, [50] * 6)
+    Counts.seen.clear()
+    result = kvsim.simulate(
+        trace,
+        **H100,
+        num_prefill_workers=2,
+        num_decode_workers=2,
+        router=f"{__name__}:Counts",
+        prefill_router="conductor+ttft-slo=0.12",
+    )
+    assert result.summary["rejections"] == {"turned away by router conductor": 4}
+    assert Counts.seen == [0, 1, 2, 2, 2, 2]

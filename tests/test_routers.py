@@ -254,6 +254,7 @@ def test_the_affinity_filter_keeps_the_warm_until_they_are_too_slow() -> None:
         ("production-stack+beta=0", "beta=0.0: is not read with policy=prefixaware"),
         ("production-stack+event-delay=1", "event-delay=1.0: is not read with policy=prefixaware"),
         ("production-stack+policy=kvaware+chunk-tokens=8", "chunk-tokens=8: is not read with"),
+        ("production-stack+policy=loadaware+relief=8", "relief=8: is not read with"),
     ],
 )
 def test_what_a_router_would_not_read_is_refused(router: str, said: str) -> None:
@@ -460,6 +461,18 @@ def test_production_stack_draws_among_the_longest_matches() -> None:
     assert chosen == {0, 2}
 
 
+def test_production_stack_relieves_the_fullest_first() -> None:
+    router = started("production-stack+policy=kvaware+relief=4")
+    cache(router, ONE, [10, 0, 0])
+    assert router.choose(ONE, views([3, 1, 0])) == 0
+    assert router.branch == "matched"
+    assert router.choose(ONE, views([4, 1, 0])) == 2
+    assert (router.branch, router.predicted_tokens) == ("relieved", 0)
+    never = started("production-stack+policy=kvaware")
+    cache(never, ONE, [10, 0, 0])
+    assert never.choose(ONE, views([400, 1, 0])) == 0
+
+
 def test_production_stack_kvaware_falls_back_where_too_much_is_missing() -> None:
     (long,) = requests([(1, 4000)], sessions=[5])
     router = started("production-stack+policy=kvaware")
@@ -578,3 +591,49 @@ def test_conductor_turns_away_what_would_come_too_late() -> None:
     for queue in router._queues:
         queue[99] = 0.05
     assert router.choose(ONE, views()) == REJECT
+
+
+def test_conductor_lets_who_holds_less_read_it_first() -> None:
+    def read(tokens: int) -> float:
+        return 0.01 + tokens / 10_000
+
+    router = started("conductor", fetch_time=read)
+    cache(router, ONE, [10, 0, 5])
+    assert router.choose(ONE, views()) == 0
+    assert router.branch == "longest match"
+    router._queues[0] = {7: 0.0179}  # against 18 ms for the other 80 tokens
+    assert router.choose(ONE, views()) == 0
+    router._queues[0] = {7: 0.0181}
+    assert router.choose(ONE, views()) == 2
+    assert (router.branch, router.predicted_tokens) == ("transfer", 160)
+    assert router._queues[2][ONE.request_id] == read(80)
+
+
+@pytest.mark.parametrize(("threshold", "choice"), [(2, 2), (2.01, 1)])
+def test_conductor_reads_what_is_so_many_times_its_own(threshold: float, choice: int) -> None:
+    """The second has nothing, so it reads in any case: in 26 ms; 80 tokens are computed in 80."""
+    router = started(
+        f"conductor+threshold={threshold}", fetch_time=lambda tokens: 0.01 + tokens / 10_000
+    )
+    cache(router, ONE, [10, 0, 5])
+    router._queues[0] = {7: 0.03}
+    assert router.choose(ONE, views()) == choice
+    assert router.branch == "transfer"
+
+
+def test_conductor_takes_the_fastest_step_to_decode() -> None:
+    router = started("conductor+tbt-slo=0.05", decodes_only=True)
+    cache(router, ONE, [10, 0, 5])
+    assert router.choose(ONE, views([1, 3, 2])) == 0
+    assert router.branch == "fastest step"
+    fuller = views([1, 3, 2])
+    fuller[0].local.num_prompt_tokens = 4000  # of so many a step of two takes 41 ms
+    assert router.choose(ONE, fuller) == 2
+    assert router.choose(ONE, views([4, 5, 4])) == REJECT
+    router.on_first_token(ONE.request_id, 0, 1.0)
+
+
+def test_conductor_turns_away_where_either_limit_is_passed() -> None:
+    for text in ("conductor+tbt-slo=0.01", "conductor+tbt-slo=0.05+ttft-slo=0.001"):
+        assert started(text).choose(ONE, views()) == REJECT
+    assert started("conductor+tbt-slo=0.05+ttft-slo=9").choose(ONE, views()) == 0

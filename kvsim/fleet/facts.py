@@ -41,6 +41,9 @@ class Facts:
     entry_path : the keys of a request's prompt there, front to back, as an array
     prefill_time : seconds to compute a prompt of so many tokens, of which the first so many are
         cached, on an idle replica, by the run's own cost model
+    step_time : seconds of a step of so many requests that decode, each after so many tokens
+    fetch_time : seconds to read the KV of so many tokens from another replica over an idle link;
+        None where replicas do not read from each other
     decodes_only : prompts are computed by other replicas
     """
 
@@ -54,6 +57,8 @@ class Facts:
     entry_tokens: int
     entry_path: Callable[[IncomingRequest], NDArray[np.int64]]
     prefill_time: Callable[[int, int], float]
+    step_time: Callable[[int, int], float]
+    fetch_time: Callable[[int], float] | None = None
     decodes_only: bool = False
 
     def entry_keys(self, request: IncomingRequest) -> list[int]:

@@ -209,9 +209,9 @@ class Fleet:
         if where == "decode":
             self.submit(target, row, now)
             return
-        if where == "prefill":
-            self._main_gateways.withdraw(row, now)
         source = self._choose(prefill, row, now)
+        if where == "prefill" or source is None:
+            self._main_gateways.withdraw(row, now)
         if source is None:
             self.turn_away(row)
         elif where == "prefill":

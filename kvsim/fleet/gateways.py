@@ -11,20 +11,23 @@ from kvsim.engine.checks import called
 from kvsim.engine.setup import with_events
 from kvsim.fleet.bookkeeping import Decisions
 from kvsim.fleet.event_feed import EventFeed
-from kvsim.fleet.facts import Facts, prefill_timer
+from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.facts import Facts, decode_timer, prefill_timer
 from kvsim.fleet.holdings import Holdings
 from kvsim.fleet.ledger import Ledger
 from kvsim.fleet.news import PlainNews
+from kvsim.fleet.pool import num_descriptors, transfer_bytes
 from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.scraper import Scraper
+from kvsim.fleet.store import make_store
 from kvsim.fleet.vacancy import Vacancy
 from kvsim.fleet.view import ReplicaView
 from kvsim.records.paged import FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -57,6 +60,11 @@ class Gateways:
         reach it
     decodes_only : prompts are computed elsewhere
     watches_prefills : somebody asks for ``num_prefill_tokens``
+    name : of the router, to the user
+
+    Attributes
+    ----------
+    num_rejected : requests that the routers would not have served
     """
 
     def __init__(
@@ -71,7 +79,9 @@ class Gateways:
         counts_sent: bool = False,
         decodes_only: bool = False,
         watches_prefills: bool = False,
+        name: str = "",
     ) -> None:
+        self.name, self.num_rejected = name, 0
         self._routers = routers
         self._trace = trace
         everyone: list[Any] = list(replicas)  # a vacancy answers what is asked of it
@@ -103,7 +113,8 @@ class Gateways:
 
     def _start(self, setup: Setup, start_time: float, *, decodes_only: bool) -> None:
         """Tell every router what its fleet is like."""
-        prefill_time = prefill_timer(setup)
+        prefill_time, step_time = prefill_timer(setup), decode_timer(setup)
+        fetch_time = None if decodes_only else fetch_timer(setup)
         for number, router in enumerate(self._routers):
             interval, delay = router.scrape_interval, router.event_delay
             if interval is not None:
@@ -123,6 +134,8 @@ class Gateways:
                     entry_tokens=feed.entry_tokens if feed else setup.kv.block_size,
                     entry_path=feed.entry_path if feed else no_path,
                     prefill_time=prefill_time,
+                    step_time=step_time,
+                    fetch_time=fetch_time,
                     decodes_only=decodes_only,
                 )
             )
@@ -207,6 +220,7 @@ class Gateways:
                 f"{len(views)}, the replica's place in the list, or {REJECT} to turn away"
             )
         self.decisions.note(request_id, router)
+        self.num_rejected += choice == REJECT
         choice = choice if choice == REJECT else views[choice].index
         if self._ledger is not None and choice != REJECT:
             cached = min(router.predicted_tokens or 0, request.num_prompt_tokens)
@@ -328,6 +342,17 @@ def telling_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
         )
     has_any = setup.kv.tells_events and setup.kv_config.enable_prefix_caching
     return with_events(setup) if asked and has_any else setup
+
+
+def fetch_timer(setup: Setup) -> Callable[[int], float] | None:
+    """Return what prices reading KV from another replica; None where none reads another's."""
+    config = setup.config
+    if config.kv_store is None or not make_store(config.kv_store).reads_replicas:
+        return None
+    fabric = fabric_of(config.kv_transfer_fabric)
+    return lambda num_tokens: fabric.time(
+        transfer_bytes(setup, num_tokens), num_descriptors(setup, num_tokens)
+    )
 
 
 def no_path(request: IncomingRequest) -> NDArray[np.int64]:

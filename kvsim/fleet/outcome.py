@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,7 +126,10 @@ def collect(
         front_end_latency=config.front_end_latency,
         replica_seconds=sum(m.lifetime(end_time, 0.0) for m in members) if scaling else None,
     )
-    summary["rejections"] = _rejections(setup, trace, table, turned_away, flow_control)
+    by_router = Counter[str]()
+    for part in parts:
+        by_router[part.gateways.name] += part.gateways.num_rejected
+    summary["rejections"] = _rejections(setup, trace, table, turned_away, by_router, flow_control)
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
     summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
@@ -224,6 +228,7 @@ def _rejections(
     trace: Trace,
     table: NDArray[Any],
     turned_away: NDArray[np.bool_],
+    by_router: Mapping[str, int],
     flow_control: dict[str, Any] | None,
 ) -> dict[str, int]:
     """Count rejected requests by reason."""
@@ -234,12 +239,11 @@ def _rejections(
     shed, too_many_wait = 0, 0
     if flow_control is not None:
         shed, too_many_wait = flow_control["num_shed"], flow_control["num_too_many"]
-    by_router = int(turned_away.sum()) - shed - too_many_wait
     reasons = {
         f"prompt not below max_model_len ({longest})": int(too_long.sum()),
         f"more sequences than max_num_seqs ({most})": int(too_many.sum()),
         "needs more KV memory than there is": int((rejected & ~too_long & ~too_many).sum()),
-        f"turned away by router {setup.config.router.partition('+')[0]}": by_router,
+        **{f"turned away by router {name}": number for name, number in by_router.items()},
         "shed by flow control": shed,
         "more than may wait at the gateway": too_many_wait,
     }

@@ -222,6 +222,7 @@ class Assembly:
             counts_sent=counts_sent,
             decodes_only=asked.role == "decode",
             watches_prefills=watches,
+            name=(asked.router or config.router).partition("+")[0],
         )
         return pool
 

@@ -26,23 +26,39 @@ class Conductor(Router):
 
     The time to the first token at a replica is what is queued there, ``T_queue``, and the prefill
     of this prompt behind what is cached there; the smallest wins, the first of equals. ``T_queue``
-    is the predicted prefill of the requests that this gateway sent there and that have no first
-    token. With ``ttft-slo``, a request that would wait longer anywhere is turned away.
+    is the predicted time of the requests that this gateway sent there and that have no first token.
+    Where replicas read each other's memory (``--kv-store peer``), the best match of all is read
+    first by whoever holds less: if it is ``threshold`` times as long, ``T_transfer`` of the
+    difference is added, and the prefill is behind all of it.
 
-    Source: Mooncake, arXiv 2407.00079, section 6, algorithm 1. Its other branch, to fetch a longer
-    prefix from another instance first, needs transfers between replicas, which there are none of
-    here: every prefix is computed where it is missing. One replica does prefill and decode.
+    Among decode replicas the one with the fastest step wins, this request among those who run
+    there. With ``ttft-slo`` and ``tbt-slo``, a request that would have a later first token, or a
+    slower step, than that is turned away.
+
+    Source: Mooncake, arXiv 2407.00079, section 6, algorithm 1. Its early rejection looks at the
+    load of decoding when the prefill will have ended; here the load is the present one.
 
     Parameters
     ----------
     ttft_slo : seconds until the first token; none for no limit
+    tbt_slo : seconds between two tokens; none for no limit
+    threshold : the best match over the replica's own from which on it is read; 1 or less: whenever
+        it is longer
     event_delay : seconds from a step's end until the index knows
     """
 
     watches_requests = True
 
-    def __init__(self, *, ttft_slo: Limit | None = None, event_delay: Delay = 0.01) -> None:
-        self._slo = ttft_slo
+    def __init__(
+        self,
+        *,
+        ttft_slo: Limit | None = None,
+        tbt_slo: Limit | None = None,
+        threshold: Limit = 1.0,
+        event_delay: Delay = 0.01,
+    ) -> None:
+        self._ttft_slo, self._tbt_slo = ttft_slo, tbt_slo
+        self._threshold = threshold
         self.event_delay = event_delay
 
     def start(self, facts: Facts) -> None:  # noqa: D102
@@ -51,23 +67,57 @@ class Conductor(Router):
         self._queues: list[dict[int, float]] = [{} for _ in range(facts.num_replicas)]
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        del replicas
-        cached, prompt = self._belief.cached_tokens(request), request.num_prompt_tokens
-        own = [self.facts.prefill_time(prompt, tokens) for tokens in cached]
-        waits = [sum(queue.values()) for queue in self._queues]
-        times = [wait + prefill for wait, prefill in zip(waits, own, strict=True)]
-        choice = argmin(times)
-        if self._slo is not None and times[choice] > self._slo:
+        cached, steps = self._belief.cached_tokens(request), self._steps(request, replicas)
+        times = [0.0] * len(replicas)
+        if self.facts.decodes_only:
+            choice = argmin(steps)
+        else:
+            own = [self._time(request.num_prompt_tokens, n, max(cached)) for n in cached]
+            times = [sum(q.values()) + t for q, t in zip(self._queues, own, strict=True)]
+            choice = argmin(times)
+        if self._is_late(times[choice], steps[choice]):
             self.branch, self.predicted_tokens = "turned away", None
             return REJECT
+        self.predicted_tokens = cached[choice]
+        if self.facts.decodes_only:
+            self.branch = "fastest step"
+            return choice
         longest = max(cached)
         self.branch = "longest match" if cached[choice] == longest else "shorter queue"
+        if cached[choice] < longest and self._reads(cached[choice], longest):
+            self.branch, self.predicted_tokens = "transfer", longest
         if not longest:
             self.branch = "no match"
         self._queues[choice][request.request_id] = own[choice]
-        self.predicted_tokens = cached[choice]
         return choice
+
+    def _reads(self, cached: int, longest: int) -> bool:
+        """Whether a replica reads the best match of another one."""
+        return self.facts.fetch_time is not None and longest >= self._threshold * cached
+
+    def _time(self, prompt: int, cached: int, longest: int) -> float:
+        """Return the seconds of a prompt at a replica, once it has its turn."""
+        if cached == longest or not self._reads(cached, longest):
+            return self.facts.prefill_time(prompt, cached)
+        assert self.facts.fetch_time is not None
+        return self.facts.fetch_time(longest - cached) + self.facts.prefill_time(prompt, longest)
+
+    def _steps(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> list[float]:
+        """Return the seconds of a step of each replica that decodes this request, too."""
+        if self._tbt_slo is None and not self.facts.decodes_only:
+            return [0.0] * len(replicas)
+        steps = []
+        for local in (replica.local for replica in replicas):
+            number = local.num_requests + 1
+            tokens = local.num_prompt_tokens + request.num_prompt_tokens
+            steps.append(self.facts.step_time(number, tokens // number))
+        return steps
+
+    def _is_late(self, ttft: float, step: float) -> bool:
+        """Whether a request would have its first token too late, or the others too seldom."""
+        late = self._ttft_slo is not None and ttft > self._ttft_slo
+        return late or (self._tbt_slo is not None and step > self._tbt_slo)
 
     def on_first_token(self, request_id: int, replica: int, time: float) -> None:  # noqa: D102
         del time
-        del self._queues[replica][request_id]
+        self._queues[replica].pop(request_id, None)  # decode replicas have no queue of prompts

@@ -45,12 +45,15 @@ class ProductionStack(Router):
       being requests in flight. The first of equals.
 
     Source: routing_logic.py of vllm-project/production-stack at a6c01db0; ``loadaware`` as proposed
-    there in pull request 1035. What LMCache's controller knows is taken from the replicas' events.
+    there in pull request 1035, and ``relief`` in 884. What LMCache's controller knows is taken from
+    the replicas' events.
 
     Parameters
     ----------
     policy : which one
     threshold : tokens (``kvaware``), 2000
+    relief : requests in flight, most less fewest, from which on the fewest wins (``kvaware``); none
+        for never
     beta : how much load counts (``loadaware``), 1
     event_delay : seconds from a step's end until a look-up knows (not ``prefixaware``), 0.01
     chunk_tokens : tokens of a chunk (``prefixaware``), 32, at four characters each
@@ -61,6 +64,7 @@ class ProductionStack(Router):
         *,
         policy: Literal["prefixaware", "kvaware", "loadaware"] = "prefixaware",
         threshold: Whole | None = None,
+        relief: Count | None = None,
         beta: Weight | None = None,
         event_delay: Delay | None = None,
         chunk_tokens: Count | None = None,
@@ -68,7 +72,7 @@ class ProductionStack(Router):
         self._policy = policy
         why = f"with policy={policy}"
         if policy != "kvaware":
-            refuse_unread(why, threshold=threshold)
+            refuse_unread(why, threshold=threshold, relief=relief)
         if policy != "loadaware":
             refuse_unread(why, beta=beta)
         if policy == "prefixaware":
@@ -76,11 +80,12 @@ class ProductionStack(Router):
         else:
             refuse_unread(why, chunk_tokens=chunk_tokens)
         self._threshold = THRESHOLD if threshold is None else threshold
+        self._relief = relief
         self._beta = 1.0 if beta is None else beta
         self._chunk_tokens = chunk_tokens or CHUNK // CHARS_PER_TOKEN
         delay = EVENT_DELAY if event_delay is None else event_delay
         self.event_delay = None if policy == "prefixaware" else delay
-        self.looks_at_replicas = policy == "loadaware"
+        self.looks_at_replicas = policy == "loadaware" or relief is not None
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
@@ -91,10 +96,13 @@ class ProductionStack(Router):
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         cached = self._belief.cached_tokens(request)
+        choice: int | None
         if self._policy == "loadaware":
             choice = self._weigh(request, queues(replicas), cached)
         elif self._policy == "kvaware":
-            choice = self._look_up(request, cached)
+            choice = self._relieve(replicas)
+            if choice is None:
+                choice = self._look_up(request, cached)
         else:
             choice = self._draw(cached)
         self._belief.sent(request, choice)
@@ -106,6 +114,16 @@ class ProductionStack(Router):
         self.branch = "matched" if any(cached) else "anybody"
         longest = [i for i, tokens in enumerate(cached) if tokens == max(cached)]
         return longest[int(self.facts.rng.integers(len(longest)))]
+
+    def _relieve(self, replicas: Sequence[ReplicaView]) -> int | None:
+        """Return who has the fewest in flight, if somebody has far more; else None."""
+        if self._relief is None:
+            return None
+        loads = queues(replicas)
+        if max(loads) - min(loads) < self._relief:
+            return None
+        self.branch = "relieved"
+        return argmin(loads)
 
     def _look_up(self, request: IncomingRequest, cached: Sequence[int]) -> int:
         if max(cached) and max(cached) >= request.num_prompt_tokens - self._threshold:
