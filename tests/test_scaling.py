@@ -78,6 +78,29 @@ def test_hpa_shrinks_to_the_largest_of_the_last_five_minutes() -> None:
     assert hpa.desired(pool(*four, now=616.0)) == 0
 
 
+def test_wva_looks_at_the_peaks_of_a_minute() -> None:
+    wva = make_autoscaler("wva")
+    for time, one, other in ((15, 0.2, 0.2), (30, 0.79, 0.2), (45, 0.2, 0.2), (60, 0.2, 0.2)):
+        loads = Load(0, 1, one, 0, replica=4), Load(0, 1, other, 0, replica=7)
+        wva.look(pool(*loads, now=time))
+    assert wva.desired(pool(*loads, now=60)) == 2  # 0.99 on one would be too much
+    loads = Load(0, 1, 0.2, 0, replica=4), Load(0, 1, 0.2, 0, replica=7)
+    wva.look(pool(*loads, now=90))
+    assert wva.desired(pool(*loads, now=90)) == 1  # a minute after the peak
+    calm = make_autoscaler("wva")
+    calm.look(pool(*loads, now=60))
+    assert calm.desired(pool(*loads, now=60)) == 1
+
+
+def test_an_autoscaler_looks_more_often_than_it_decides() -> None:
+    """Three wait after 15 s, and nobody at the end of the minute; wva has seen them."""
+    trace = Trace.from_arrays([0.0] * 7 + [200.0], [10] * 8, [5] * 8)
+    options = {**SECONDS, "max_num_seqs": 1, "cold_start": 1}
+    seen = kvsim.simulate(trace, autoscaler="wva", **options).summary["scaling"]
+    assert [(row["time"], row["starting"]) for row in seen["timeline"][:2]] == [(0, 0), (60, 1)]
+    assert seen["peak_replicas"] == 2
+
+
 def test_wva_adds_where_little_is_spare_and_takes_one_that_is_not_needed() -> None:
     wva = make_autoscaler("wva")
     assert wva.desired(pool(busy(kv=0.72), busy(kv=0.70))) == 3  # spare 0.08 and 0.10

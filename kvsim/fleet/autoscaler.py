@@ -41,6 +41,7 @@ class Load(NamedTuple):
     kv_usage : share of its blocks in use
     queued_tokens : of prompts, not computed yet
     mean_prompt_tokens : of the requests it has in hand
+    replica : its number, which is nobody else's in a run
     """
 
     num_waiting: int
@@ -48,6 +49,7 @@ class Load(NamedTuple):
     kv_usage: float
     queued_tokens: int
     mean_prompt_tokens: float = 0.0
+    replica: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,13 @@ class Autoscaler(ABC):
     Attributes
     ----------
     interval : seconds between two decisions
+    look_interval : seconds between two looks at the metrics, for those that remember some
     least, most : replicas, at any time
     grace : seconds that a replica has to drain before it is killed
     """
 
     interval: float = 15.0
+    look_interval: float = math.inf
     grace: float = math.inf
     least: int = 1
     most: int = 8
@@ -117,6 +121,9 @@ class Autoscaler(ABC):
     @abstractmethod
     def desired(self, pool: PoolLoad) -> int:
         """Return how many replicas there shall be; it is kept between least and most. Mutates."""
+
+    def look(self, pool: PoolLoad) -> None:  # noqa: B027 - not every one remembers
+        """Learn of a pool between two decisions, and right before one. Mutates."""
 
 
 #: Factories take keyword parameters only.

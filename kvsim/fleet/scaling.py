@@ -68,12 +68,17 @@ class Scaling:
     def process(self) -> Process:
         """Run until all requests have ended."""
         world, scaler = self._world, self._autoscaler
-        start, count = world.now, 0
+        start, count, looks = world.now, 1, 1
         while not self._is_done() and world.now < self._end_time:
-            count += 1
-            yield world.at(start + count * scaler.interval, Phase.STEP_ENDS)
+            due, look = start + count * scaler.interval, start + looks * scaler.look_interval
+            yield world.at(min(due, look), Phase.STEP_ENDS)
             self._lifecycle.sweep()
             pool = self._look(world.now - start)
+            scaler.look(pool)
+            looks += look <= world.now
+            if world.now < due:
+                continue
+            count += 1
             wanted = scaler.desired(pool)
             if not isinstance(wanted, int | np.integer):
                 name = type(scaler).__name__
@@ -116,4 +121,4 @@ class Scaling:
         left = (prompts[k] - computed.get(k, 0) for k in member.rows if k not in started)
         queued = sum(max(int(number), 0) for number in left)
         mean = float(prompts[list(member.rows)].mean()) if member.rows else 0.0
-        return Load(waiting, running, usage, queued, mean)
+        return Load(waiting, running, usage, queued, mean, member.number)

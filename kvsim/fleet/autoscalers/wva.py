@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
@@ -10,16 +11,18 @@ from kvsim.fleet.parameters import Limit, Share  # noqa: TC001 - read when one i
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: Seconds between two looks at the metrics, as Prometheus is often told to; and in which they peak.
+LOOK_INTERVAL, PEAK = 15.0, 60.0
+
 
 @AUTOSCALERS.register("wva")
 class SaturationAnalyzer(Autoscaler):
     """One more where little is spare, one less where the load would fit into fewer.
 
-    A replica is saturated from ``kv`` usage or ``queue`` waiting requests on. What the others have
-    to spare, on average, triggers a change of one.
+    A replica is saturated from ``kv`` usage or ``queue`` waiting requests on, at the peaks of the
+    last minute. What the others have to spare, on average, triggers a change of one.
 
-    Source: llm-d-workload-variant-autoscaler at 14bed5d0, docs/saturation-analyzer.md. It takes
-    peaks of the last minute; here the values at the time of the decision.
+    Source: llm-d-workload-variant-autoscaler at 14bed5d0, docs/saturation-analyzer.md.
 
     Parameters
     ----------
@@ -28,6 +31,7 @@ class SaturationAnalyzer(Autoscaler):
     """
 
     interval = 60.0
+    look_interval = LOOK_INTERVAL
 
     def __init__(
         self,
@@ -39,10 +43,26 @@ class SaturationAnalyzer(Autoscaler):
     ) -> None:
         self._kv, self._queue = kv, queue
         self._spare_kv, self._spare_queue = spare_kv, spare_queue
+        self._seen: dict[int, deque[tuple[float, Load]]] = defaultdict(deque)
+
+    def look(self, pool: PoolLoad) -> None:  # noqa: D102
+        for one in pool.ready:
+            seen = self._seen[one.replica]
+            seen.append((pool.now, one))
+            while seen[0][0] <= pool.now - PEAK:
+                seen.popleft()
+
+    def _peak(self, one: Load) -> Load:
+        """Return a replica with the most of the last minute."""
+        loads = [load for _, load in self._seen[one.replica]] or [one]
+        return one._replace(
+            kv_usage=max(load.kv_usage for load in loads),
+            num_waiting=max(load.num_waiting for load in loads),
+        )
 
     def desired(self, pool: PoolLoad) -> int:  # noqa: D102
-        number = pool.num_replicas
-        free = [r for r in pool.ready if r.kv_usage < self._kv and r.num_waiting < self._queue]
+        number, ready = pool.num_replicas, map(self._peak, pool.ready)
+        free = [r for r in ready if r.kv_usage < self._kv and r.num_waiting < self._queue]
         if pool.num_unplaced or not free or self._is_short(*self.spare(free)):
             return number + (pool.num_starting == 0)
         if len(free) < 2 or pool.num_starting:
