@@ -113,6 +113,9 @@ def rows(data: Path) -> list[Row]:
             found.append(shown(what, published, ratio, note))
     slower = [_ratio(light.with_request_rate(PACE / share)) for share in SHARES]
     told = " and ".join(f"{ratio:.2f}" for ratio in slower)
+    if len(trace) <= REQUESTS:
+        why = f"not judged: {len(trace):,} requests are no saturated trace"
+        found = [row._replace(holds=None, note=f"{why}; {row.note}") for row in found]
     found.append(shown(f"the same, {KV_AWARE}, at half and a third of the pace", "", told))
     return found
 

@@ -6,8 +6,8 @@ imported at its first use, so that a router's author waits for no allocator. Wor
 
 A part is run by its path, ``my_module:Class``. An installed package gives it a name by an entry
 point in one of the groups ``kvsim.allocators``, ``kvsim.schedulers``, ``kvsim.eviction_policies``,
-``kvsim.routers``, ``kvsim.autoscalers``, ``kvsim.disaggregations``, ``kvsim.cost_models``,
-``kvsim.workloads``.
+``kvsim.routers``, ``kvsim.autoscalers``, ``kvsim.disaggregations``, ``kvsim.flow_controls``,
+``kvsim.migrations``, ``kvsim.stores``, ``kvsim.cost_models``, ``kvsim.workloads``.
 
 >>> from kvsim.plugins import Router, check_router
 >>> class First(Router):
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
     from kvsim.fleet.disaggregation import DISAGGREGATIONS, Disaggregation
     from kvsim.fleet.facts import Facts
+    from kvsim.fleet.flow_control import FLOW_CONTROLS, FlowControl, Waiting
+    from kvsim.fleet.migration import MIGRATIONS, Candidate, Fullness, Migration
     from kvsim.fleet.prefix_index import PrefixIndex
     from kvsim.fleet.prospect import Prospect
     from kvsim.fleet.router import REJECT, ROUTERS, Router
+    from kvsim.fleet.store import STORES, Portion, Store
     from kvsim.fleet.view import Local, ReplicaView, Scraped
     from kvsim.kv.contiguous import ContiguousManager
     from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
@@ -58,13 +61,17 @@ __all__ = [
     "COST_MODELS",
     "DISAGGREGATIONS",
     "EVICTION_POLICIES",
+    "FLOW_CONTROLS",
+    "MIGRATIONS",
     "NO_HIT",
     "NO_TRANSFERS",
     "REJECT",
     "ROUTERS",
     "SCHEDULERS",
+    "STORES",
     "Autoscaler",
     "Backend",
+    "Candidate",
     "Cause",
     "ContiguousManager",
     "CostConfig",
@@ -72,6 +79,8 @@ __all__ = [
     "Disaggregation",
     "EvictionPolicy",
     "Facts",
+    "FlowControl",
+    "Fullness",
     "Hit",
     "IncomingRequest",
     "KVCacheConfig",
@@ -79,8 +88,10 @@ __all__ = [
     "KVUsage",
     "Load",
     "Local",
+    "Migration",
     "PagedManager",
     "PoolLoad",
+    "Portion",
     "PrefixIndex",
     "Prospect",
     "ReplicaView",
@@ -92,7 +103,9 @@ __all__ = [
     "StepCost",
     "StepOutput",
     "StepPlan",
+    "Store",
     "Transfers",
+    "Waiting",
     "check_allocator",
     "check_eviction",
     "check_router",
@@ -105,13 +118,17 @@ _HOME = {
     "COST_MODELS": "kvsim.cost.model",
     "DISAGGREGATIONS": "kvsim.fleet.disaggregation",
     "EVICTION_POLICIES": "kvsim.kv.eviction",
+    "FLOW_CONTROLS": "kvsim.fleet.flow_control",
+    "MIGRATIONS": "kvsim.fleet.migration",
     "NO_HIT": "kvsim.kv.manager",
     "NO_TRANSFERS": "kvsim.kv.manager",
     "REJECT": "kvsim.fleet.router",
     "ROUTERS": "kvsim.fleet.router",
     "SCHEDULERS": "kvsim.sched.scheduler",
+    "STORES": "kvsim.fleet.store",
     "Autoscaler": "kvsim.fleet.autoscaler",
     "Backend": "kvsim.engine.backend",
+    "Candidate": "kvsim.fleet.migration",
     "Cause": "kvsim.kv.usage",
     "ContiguousManager": "kvsim.kv.contiguous",
     "CostConfig": "kvsim.cost.model",
@@ -119,6 +136,8 @@ _HOME = {
     "Disaggregation": "kvsim.fleet.disaggregation",
     "EvictionPolicy": "kvsim.kv.eviction",
     "Facts": "kvsim.fleet.facts",
+    "FlowControl": "kvsim.fleet.flow_control",
+    "Fullness": "kvsim.fleet.migration",
     "Hit": "kvsim.kv.manager",
     "IncomingRequest": "kvsim.engine.incoming",
     "KVCacheConfig": "kvsim.kv.manager",
@@ -126,8 +145,10 @@ _HOME = {
     "KVUsage": "kvsim.kv.usage",
     "Load": "kvsim.fleet.autoscaler",
     "Local": "kvsim.fleet.view",
+    "Migration": "kvsim.fleet.migration",
     "PagedManager": "kvsim.kv.paged",
     "PoolLoad": "kvsim.fleet.autoscaler",
+    "Portion": "kvsim.fleet.store",
     "PrefixIndex": "kvsim.fleet.prefix_index",
     "Prospect": "kvsim.fleet.prospect",
     "ReplicaView": "kvsim.fleet.view",
@@ -139,7 +160,9 @@ _HOME = {
     "StepCost": "kvsim.cost.model",
     "StepOutput": "kvsim.sched.scheduler",
     "StepPlan": "kvsim.sched.scheduler",
+    "Store": "kvsim.fleet.store",
     "Transfers": "kvsim.kv.manager",
+    "Waiting": "kvsim.fleet.flow_control",
     "check_allocator": "kvsim.testing.allocator",
     "check_eviction": "kvsim.testing.eviction",
     "check_router": "kvsim.testing.router",

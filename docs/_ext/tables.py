@@ -176,9 +176,9 @@ def _registered(kind: str) -> Rows:
     return rows
 
 
-def _router_sources() -> Rows:
-    """Return where each router's rule comes from, as its docstring has it."""
-    registry = registry_of("routers")
+def _sources(kind: str) -> Rows:
+    """Return where the rule of each part of a kind comes from, as its docstring has it."""
+    registry = registry_of(kind)
     rows: Rows = [("name", "source", "parameters and defaults")]
     for name in registry.names():
         factory = registry.get(name)
@@ -285,7 +285,7 @@ TABLES: dict[str, Callable[..., Rows]] = {
     "gpus": _gpus,
     "gpu-sources": _gpu_sources,
     **{kind: partial(_registered, kind) for kind in REGISTRIES},
-    "router-sources": _router_sources,
+    "sources": _sources,
     "trace-formats": _formats,
     "unused-flags": _unused_flags,
     "refused-flags": _refused_flags,
