@@ -42,7 +42,7 @@ nitpick_ignore_regex = [
     # Names in signatures that exist for type checkers only, and parts of kvsim that no user makes.
     (
         "py:class",
-        r"Floats|Ints|Runs|OnProgress|Backend|KVLayout|KVPlan|Replica|Case|Roofline|Remedy"
+        r"Floats|Ints|Runs|OnProgress|Backend|EventFeed|KVLayout|KVPlan|Replica|Case|Roofline|Remedy"
         r"|SpeculativeConfig",
     ),
     ("py:class", r"kvsim\.(records\.engine|catalog\.(spec|state)|roofline\.intensity)\.\w+"),

@@ -37,7 +37,7 @@ class Store(ABC):
     ----------
     fabrics : by tier; a tier that is not there uses the fleet's own
     event_delay : seconds from the end of a step until the store knows what it computed
-    pull : one of :data:`PULLS`
+    pull : ``cheaper`` or ``always``
     num_evicted : entries that left it for want of room
     reads_replicas : it holds nothing but what other replicas do
     """
