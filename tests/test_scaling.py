@@ -583,7 +583,10 @@ def test_a_request_goes_on_elsewhere_with_the_tokens_it_has() -> None:
         assert (scaling["num_migrations"], scaling["num_lost"]) == (1, 1)
         assert result.summary["total_output_tokens"] == 16
         told = " ".join(fleet_lines(result.summary))
-        assert "1 failed with 1 requests in hand, 1 of them went on elsewhere" in told
+        assert (
+            "1 failed; 1 requests lost theirs, failed or killed, 1 of them went on elsewhere"
+            in told
+        )
         gaps = result.token_gaps
         assert gaps["count"].sum() == 14
         assert gaps["count"][gaps["gap"] > 2].tolist() == [1]  # from 4 to 8 s

@@ -46,11 +46,17 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"replicas: up to {scaling['peak_replicas']} ready, "
             f"{number(scaling['num_scaling_events'])} changes; "
-            f"{number(scaling['num_failures'])} failed with {number(scaling['num_lost'])} requests "
-            f"in hand{on}; {number(summary['gpu_hours'], 1)} GPU-hours, "
-            f"{number(scaling['gpu_hours_perfect'], 1)} with just enough at any time"
+            f"{number(scaling['num_failures'])} failed; "
+            f"{number(scaling['num_lost'])} requests lost theirs, failed or killed{on}; "
+            f"{_hours(summary['gpu_hours'])} GPU-hours, "
+            f"{_hours(scaling['gpu_hours_perfect'])} with just enough at any time"
         )
     return lines
+
+
+def _hours(value: float) -> str:
+    """Write hours so that those of a short run can be told apart."""
+    return number(value, 1 if value >= 10 else 3)
 
 
 def _store(store: Mapping[str, Any]) -> str:

@@ -113,7 +113,7 @@ def memory(runs: Runs) -> Figure:
     named = _named(runs)
     figure = Figure(figsize=(9, 1.2 + 2.1 * len(named)), layout="constrained")
     panels = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
-    most = max((int(r.memory["num_running"].max(initial=0)) for r in named.values()), default=0)
+    most = max(map(_peak, named.values()), default=0)
     for axes, (name, result) in zip(panels, named.items(), strict=True):
         table = _thinned(memory_with_gaps(result, _shown(result)))
         total = result.summary["kv_cache"]["bytes"] or 1
@@ -136,6 +136,12 @@ def memory(runs: Runs) -> Figure:
     return figure
 
 
+def _peak(result: Result) -> int:
+    """Return the most requests that ran at once on the replica that is shown."""
+    peaks = {row["replica"]: row["peak_running"] for row in result.summary["replicas"]}
+    return int(peaks.get(_shown(result), result.summary["peak_running"]))
+
+
 def _thinned(table: NDArray[Any]) -> NDArray[Any]:
     """Leave rows out where there are many more than can be seen."""
     return table[:: max(1, len(table) // MOST_DRAWN)]
@@ -143,7 +149,7 @@ def _thinned(table: NDArray[Any]) -> NDArray[Any]:
 
 def _sampled(result: Result, table: NDArray[Any]) -> str:
     """Say how far samples lie apart, and the peak that may lie between them."""
-    peak = result.summary["peak_running"]
+    peak = _peak(result)
     if not len(table) or int(table["num_running"].max()) == peak:
         return ""
     every = np.median(np.diff(table["time"])) if len(table) > 1 else 0.0
@@ -176,7 +182,8 @@ def memory_map(runs: Runs) -> Figure:
         end = ends[name]
         gib = result.summary["kv_cache"]["bytes"] / 2**30
         columns = np.linspace(time[0], end, MAP_COLUMNS, endpoint=False)
-        shown = causes[np.searchsorted(time, columns, side="right") - 1]
+        shown = np.ma.asarray(causes[np.searchsorted(time, columns, side="right") - 1])
+        shown[columns > _leaves(result, _shown(result))] = np.ma.masked
         axes.imshow(
             shown.T,
             cmap=colors,
@@ -192,6 +199,12 @@ def memory_map(runs: Runs) -> Figure:
     _head(figure, named, "Where KV memory goes, by address")
     _legend(figure, list(CAUSES))
     return figure
+
+
+def _leaves(result: Result, replica: int) -> float:
+    """Return when a replica that was there from the first is gone, or the run is over."""
+    lives = {row["replica"]: row["lifetime"] for row in result.summary["replicas"]}
+    return float(result.requests["arrival_time"].min()) + float(lives.get(replica, np.inf))
 
 
 def _end_time(result: Result) -> float:

@@ -101,4 +101,9 @@ def _bars(axes: Axes, panel: Panel, named: Mapping[str, Result]) -> None:
     axes.set_ylim(len(named) - 0.5, -0.5)
     axes.set_xlabel(panel.unit, fontsize=8)
     axes.margins(x=0.2)
-    axes.legend(frameon=False, fontsize=7, loc="lower right")
+    if len(panel.bars) > 1:
+        axes.legend(
+            frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2
+        )
+    else:
+        axes.set_title(next(iter(panel.bars)), fontsize=8)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from kvsim.report.title import deployment, served
 from kvsim.results.idle import memory_with_gaps
+from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +74,7 @@ def _replicas(axes: Axes, result: Result) -> None:
             (line,) = axes.step(times, [*values, values[-1]], where="post", color=colour, lw=1.4)
             line.set(label=f"{name} {key}".strip(), linestyle=dashes)
     axes.set_ylim(0, ROOM * axes.get_ylim()[1])
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("replicas")
     axes.legend(frameon=False, fontsize=8, ncols=3 * len(pools), loc="upper right")
 
@@ -91,12 +94,23 @@ def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.floa
 
 
 def _queues(axes: Axes, result: Result) -> None:
-    times = _edges(result, BINS)[:-1]
-    for column, colour, label in (
-        ("num_running", RUNNING, "running"),
-        ("num_waiting", WAITING, "waiting"),
-    ):
-        total = np.nansum(_by_replica(result, column)[1], axis=0)
+    """Draw who has been scheduled and not ended, and who waits for that, wherever it is."""
+    rows = result.requests
+    rows = rows[~np.isin(rows["finish_reason"], (FinishReason.REJECTED, FinishReason.UNSENT))]
+    start, times = _start(result), _edges(result, BINS)[:-1]
+    came, begun, gone = (
+        np.sort(np.nan_to_num(rows[name] - start, nan=np.inf))
+        for name in ("arrival_time", "first_scheduled_time", "finish_time")
+    )
+    unserved = np.isnan(rows["first_scheduled_time"]) & ~np.isnan(rows["finish_time"])
+    lost = np.sort(rows["finish_time"][unserved] - start)  # that never ran
+    number_of = {
+        name: np.searchsorted(column, times, side="right")
+        for name, column in (("came", came), ("begun", begun), ("gone", gone), ("lost", lost))
+    }
+    running = number_of["begun"] - number_of["gone"] + number_of["lost"]
+    waiting = number_of["came"] - number_of["begun"] - number_of["lost"]
+    for total, colour, label in ((running, RUNNING, "running"), (waiting, WAITING, "waiting")):
         axes.step(times, total, where="post", color=colour, label=label, lw=1.2)
     axes.set_ylim(0, ROOM * axes.get_ylim()[1])
     axes.set_ylabel("requests")
