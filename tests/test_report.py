@@ -180,3 +180,34 @@ def test_a_memory_that_serves_nothing_stands_in_every_figure(tmp_path: Path) -> 
     for draw in (plot.memory, plot.memory_map):
         (axes, *_) = draw(nothing).axes
         assert axes.get_title(loc="left") == "paged: nothing was served"
+
+
+def test_a_fleets_queues_are_those_of_its_requests() -> None:
+    """Replicas are mostly idle, and one fails: samples of its steps would say little."""
+    trace = workloads.fixed(prompt=200, output=100, num_requests=200, request_rate=2.0)
+    result = kvsim.simulate(
+        trace,
+        model="llama-3.1-8b",
+        gpu="h100-sxm",
+        data_parallel_size=3,
+        record_memory_map=True,
+        failures="at+time=30+detection=5",
+        cold_start=20,
+        max_num_seqs=1,
+    )
+    rows, start = result.requests, float(trace.arrival_time[0])
+    (axes,) = (a for a in kvsim.plot.fleet(result).axes if a.get_ylabel() == "requests")
+    lines = {line.get_label(): line.get_data() for line in axes.lines}
+    times = np.asarray(lines["running"][0]) + start
+    for label, begin, end in (
+        ("waiting", "arrival_time", "first_scheduled_time"),
+        ("running", "first_scheduled_time", "finish_time"),
+    ):
+        number = [int(((rows[begin] <= t) & (rows[end] > t)).sum()) for t in times]
+        assert np.asarray(lines[label][1]).tolist() == number
+        assert max(number) > 0
+    (image,) = kvsim.plot.memory_map(result).axes[0].images
+    columns = np.ma.getmaskarray(image.get_array()).all(axis=0)
+    left, right, *_ = image.get_extent()
+    shown = left + (right - left) * np.arange(len(columns)) / len(columns)
+    assert (columns == (shown > start + 30)).all()
