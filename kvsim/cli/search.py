@@ -89,7 +89,7 @@ def search(
     space = read_over(over)
     wish = Wish(read_objective(objective), config.request_rate, read_prices(gpu_price))
     guess = config.request_rate or GUESS
-    _check(config, space, wish)
+    _check(config, given, space, wish)
     requests, notes = _requests(config)
     number = len(requests(guess, 0))
     with progress_bar("searching", 1, json_file) as tick:
@@ -124,13 +124,16 @@ def _given(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _check(config: RunConfig, space: dict[str, tuple[str, ...]], wish: Any) -> None:
+def _check(
+    config: RunConfig, given: dict[str, Any], space: dict[str, tuple[str, ...]], wish: Any
+) -> None:
     """Refuse what has no highest rate, or lacks what an objective needs."""
-    from kvsim.study.objective import gpu_name
-    from kvsim.study.space import combinations
+    from kvsim.study.space import combinations, gpus_by_card, with_pools
 
     if config.max_concurrency is not None:
         raise ValueError("max_concurrency: a closed loop sets its own rate; search needs open ones")
+    if config.autoscaler is not None or "autoscaler" in space:
+        raise ValueError("autoscaler: a search is for fleets that stay as large as they are")
     if math.isfinite(config.horizon):
         raise ValueError("horizon: a search serves whole traces")
     if config.request_rate is not None and math.isinf(config.request_rate):
@@ -142,10 +145,16 @@ def _check(config: RunConfig, space: dict[str, tuple[str, ...]], wish: Any) -> N
         if config.pool or counted & (space.keys() | config.model_fields_set):
             raise ValueError("--objective gpus: it counts replicas itself; give no number of them")
     if wish.objective == "cost":
-        for options in combinations({"gpu": space.get("gpu", (gpu_name(config),))}):
-            name = gpu_name(config.model_copy(update=options))
-            if name not in wish.prices:
-                raise ValueError(f"--objective cost: give --gpu-price {name}=PRICE, per hour")
+        cards = {name: values for name, values in space.items() if name.endswith("gpu")}
+        for options in combinations(cards):
+            plain = {name: value for name, value in options.items() if "." not in name}
+            roles = {name: value for name, value in options.items() if "." in name}
+            made = config.model_copy(update=plain)
+            if roles:
+                made = type(config).build(**with_pools({**given, **options}))
+            for name in gpus_by_card(made):
+                if name not in wish.prices:
+                    raise ValueError(f"--objective cost: give --gpu-price {name}=PRICE, per hour")
 
 
 def _requests(config: RunConfig) -> tuple[Requests, list[str]]:

@@ -129,7 +129,9 @@ def collect(
     by_router = Counter[str]()
     for part in parts:
         by_router[part.gateways.name] += part.gateways.num_rejected
-    summary["rejections"] = _rejections(setup, trace, table, turned_away, by_router, flow_control)
+    summary["rejections"] = _rejections(
+        setup, trace, table, turned_away, parts[1:], by_router, flow_control
+    )
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
     summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
@@ -223,11 +225,21 @@ def _describe_pool(
     }
 
 
+#: How reasons begin for which no idle replica would serve a request.
+HOPELESS = ("prompt not below", "more sequences than", "needs more KV memory")
+
+
+def is_hopeless(reason: str) -> bool:
+    """Whether a reason of ``rejections`` is one that no lower load would change."""
+    return reason.startswith(HOPELESS)
+
+
 def _rejections(
     setup: Setup,
     trace: Trace,
     table: NDArray[Any],
     turned_away: NDArray[np.bool_],
+    others: Sequence[Part],
     by_router: Mapping[str, int],
     flow_control: dict[str, Any] | None,
 ) -> dict[str, int]:
@@ -236,13 +248,20 @@ def _rejections(
     longest, most = setup.memory.limits.max_model_len, setup.scheduler_config.max_num_seqs
     too_long = rejected & (table["num_prompt_tokens"] >= longest)
     too_many = rejected & ~too_long & (trace.num_samples > most)
+    unfit, reasons = rejected & ~too_long & ~too_many, {}
+    for part in others:  # of prompts
+        own = part.setup.memory.limits.max_model_len
+        too_long_there = unfit & (table["num_prompt_tokens"] >= own)
+        said = f"prompt not below max_model_len ({own}) of pool {part.name}"
+        reasons[said] = int(too_long_there.sum())
+        unfit &= ~too_long_there
     shed, too_many_wait = 0, 0
     if flow_control is not None:
         shed, too_many_wait = flow_control["num_shed"], flow_control["num_too_many"]
-    reasons = {
+    reasons |= {
         f"prompt not below max_model_len ({longest})": int(too_long.sum()),
         f"more sequences than max_num_seqs ({most})": int(too_many.sum()),
-        "needs more KV memory than there is": int((rejected & ~too_long & ~too_many).sum()),
+        "needs more KV memory than there is": int(unfit.sum()),
         **{f"turned away by router {name}": number for name, number in by_router.items()},
         "shed by flow control": shed,
         "more than may wait at the gateway": too_many_wait,

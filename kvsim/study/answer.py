@@ -10,7 +10,7 @@ from kvsim.study.binding import REMEDIES, what_binds
 from kvsim.study.command import vllm_line
 from kvsim.study.objective import dominated
 from kvsim.study.search import interval
-from kvsim.study.slo import ENOUGH_FOR_P99, LONG, SERVED, STABLE
+from kvsim.study.slo import ENOUGH_FOR_P99, LONG, REACHED, SERVED, STABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +100,15 @@ def _best(best: Outcome, slo: Slo, seeds: int) -> dict[str, Any]:
         )
     if bracket.high != math.inf:
         high = trials.whole(bracket.high)
-        if high.missed == (LONG,):
+        if REACHED in high.missed:
+            assert high.spread is not None
+            answer["evidence"] = (
+                f"at {bracket.high:.3g}/s sessions come at {high.spread.request_rate:.3g}/s over "
+                "the whole trace: their later turns keep their own times"
+            )
+            answer["change"] = f"--num-requests {high.spread.enough_requests} or more"
+            notes.append(f"more may be possible: {answer['evidence']}; {answer['change']}")
+        elif high.missed == (LONG,):
             answer["evidence"] = f"at {bracket.high:.3g}/s the trace is too short to tell"
             notes.append(_longer(high))
         else:
@@ -128,6 +136,7 @@ def _nothing(outcomes: Sequence[Outcome], wish: Wish) -> dict[str, Any]:
         told = [f"{name} is {_plain(value)}" for name, value in lowest.values.items()]
         said = {STABLE: "requests pile up", SERVED: "requests are left unserved"}
         said[LONG] = "the trace is too short"
+        said[REACHED] = "sessions come at a lower rate, as their later turns keep their own times"
         told += [said[name] for name in lowest.missed if name in said]
         reason = f"no rate meets it: at {lowest.request_rate:.3g}/s {', '.join(told)}"
         break

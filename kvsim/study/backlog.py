@@ -19,6 +19,36 @@ NOISE, SHARE = 3.0, 0.01
 WINDOW = 0.1
 
 
+#: Share of a rate that sessions must reach over the whole trace, and that enough of them would.
+REACHED, ENOUGH = 0.8, 0.9
+
+
+class Spread(NamedTuple):
+    """At which rate the requests of sessions were sent, and how many would reach the one asked."""
+
+    request_rate: float
+    reaches: bool
+    enough_requests: int
+
+
+def spread_of(table: NDArray[Any], session_id: NDArray[np.int64], rate: float) -> Spread | None:
+    """Look at when the turns of sessions were sent that begin at a rate; None without sessions.
+
+    Later turns follow the earlier ones at times of their own, so that a short trace at a high rate
+    is mostly the tail of its last sessions.
+    """
+    if not (session_id >= 0).any():
+        return None
+    sent = table["arrival_time"][table["finish_reason"] != FinishReason.UNSENT]
+    seconds = float(sent.max() - sent.min()) if len(sent) else 0.0
+    if not seconds:
+        return Spread(math.inf, reaches=True, enough_requests=len(sent))
+    tail = max(seconds - len(sent) / rate, 0.0)
+    enough = math.ceil(ENOUGH / (1 - ENOUGH) * rate * tail / 100) * 100
+    reached = len(sent) / seconds
+    return Spread(reached, reaches=reached >= REACHED * rate, enough_requests=enough)
+
+
 class Backlog(NamedTuple):
     """Requests that have come and wait for their first token: before half time, and at the end.
 

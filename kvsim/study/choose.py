@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvsim.study.slo import Slo
     from kvsim.study.space import Candidate
     from kvsim.study.trial import Requests
+    from kvsim.trace import Trace
 
 #: So many configurations are all served the whole trace.
 FEW = 8
@@ -158,9 +159,17 @@ def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:
 
 
 def shortened(requests: Requests, num_requests: int, share: int) -> Requests:
-    """Return the beginning of the same requests, one in ``share`` of them, for a stage."""
+    """Return the beginning of the same requests, one in ``share`` of them, for a stage.
+
+    Of sessions all are needed: a few never come at the rate they begin at.
+    """
     number = min(max(num_requests // share, LEAST), num_requests)
-    return lambda rate, seed: requests(rate, seed)[:number]
+
+    def beginning(rate: float, seed: int) -> Trace:
+        trace = requests(rate, seed)
+        return trace if (trace.session_id >= 0).any() else trace[:number]
+
+    return beginning
 
 
 def _sampled(

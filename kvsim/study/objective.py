@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from kvsim.catalog import get_gpu
-from kvsim.catalog.spec import GpuSpec
 from kvsim.errors import unknown_name
+from kvsim.study.space import gpus_by_card
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,13 +79,10 @@ class Wish(NamedTuple):
         return rate / gpus
 
     def cost(self, config: RunConfig, gpus: int, rate: float) -> float:
-        """Return the price of a thousand requests."""
-        return 1000 * gpus * self.prices[gpu_name(config)] / 3600 / rate
-
-
-def gpu_name(config: RunConfig) -> str:
-    """Return the catalogue's name of the card."""
-    return config.gpu.name if isinstance(config.gpu, GpuSpec) else get_gpu(config.gpu).name
+        """Return the price of a thousand requests; every pool has its own card."""
+        cards = gpus_by_card(config)
+        hourly = sum(self.prices[name] * number for name, number in cards.items())
+        return 1000 * hourly * (gpus / sum(cards.values())) / 3600 / rate
 
 
 def read_objective(name: str) -> Objective:

@@ -37,6 +37,8 @@ STABLE = "backlog"
 LONG = "long trace"
 #: The third: what could be served was served.
 SERVED = "unserved"
+#: What it is where sessions come at a lower rate, since their later turns keep their own times.
+REACHED = "rate of sessions"
 GOODPUT = "goodput_attainment"
 _PREDICATE = re.compile(r"\s*([A-Za-z][\w-]*)\s*([<>=!~]+)\s*(\S*)\s*")
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from kvsim.catalog import get_gpu
+from kvsim.catalog.spec import GpuSpec
 from kvsim.config import RunConfig
 from kvsim.errors import unknown_name
 from kvsim.fleet.intake import admissible_requests
@@ -130,6 +132,8 @@ def candidate(
         if config.num_samples is not None:
             trace = trace.with_num_samples(config.num_samples)
         fit = admissible_requests(setups[0], trace)
+        for setup in setups[1:]:  # of prompts
+            fit &= admissible_requests(setup, trace.with_single_outputs())
     except ValueError as error:
         return Candidate(options, None, 0, " ".join(str(error).split()))
     return Candidate(options, config, gpus, "", int((~fit).sum()))
@@ -149,7 +153,10 @@ def with_pools(values: Mapping[str, Any]) -> dict[str, Any]:
     plain = {name: value for name, value in values.items() if "." not in name}
     pools = []
     for counted, role in COUNTED.items():
-        pool = {"role": role, "replicas": int(plain.pop(counted, 1))}
+        number = str(plain.pop(counted, 1))
+        if not number.isdecimal():
+            raise ValueError(f"{counted} is {number!r}: must be a whole number")
+        pool: dict[str, Any] = {"role": role, "replicas": int(number)}
         for name, value in values.items():
             if name.startswith(f"{role}."):
                 pool[name.partition(".")[2]] = value
@@ -170,16 +177,23 @@ def without_rejecting(candidates: Sequence[Candidate], num_requests: int) -> lis
     return kept
 
 
-def num_gpus(config: RunConfig) -> int:
-    """Count the GPUs of all replicas."""
-    total = 0
+def gpus_by_card(config: RunConfig) -> dict[str, int]:
+    """Count the GPUs of all replicas, by the catalogue's name of the card."""
+    total: dict[str, int] = {}
     for pool in pools_of(config):
         if pool is not None:
             own = dict(pool.options)
             tensor = int(own.get("tensor_parallel_size", config.tensor_parallel_size))
             stages = int(own.get("pipeline_parallel_size", config.pipeline_parallel_size))
-            total += pool.replicas * tensor * stages
+            card = own.get("gpu", config.gpu)
+            name = card.name if isinstance(card, GpuSpec) else get_gpu(str(card)).name
+            total[name] = total.get(name, 0) + pool.replicas * tensor * stages
     return total
+
+
+def num_gpus(config: RunConfig) -> int:
+    """Count the GPUs of all replicas."""
+    return sum(gpus_by_card(config).values())
 
 
 def _values(text: str) -> list[str]:

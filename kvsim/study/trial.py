@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvsim.fleet.outcome import is_hopeless
 from kvsim.fleet.simulate import run
-from kvsim.study.backlog import backlog_of
+from kvsim.study.backlog import backlog_of, spread_of
 from kvsim.study.foregone import can_only_fail
-from kvsim.study.slo import LONG, SERVED, STABLE
+from kvsim.study.slo import LONG, REACHED, SERVED, STABLE
 from kvsim.study.trim import counted, trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kvsim.config import Config
-    from kvsim.study.backlog import Backlog
+    from kvsim.study.backlog import Backlog, Spread
     from kvsim.study.slo import Slo
     from kvsim.trace import Trace
 
@@ -37,6 +38,7 @@ class Trial(NamedTuple):
     summary : of the whole run; None where its first half had already failed
     backlog : at half time and at the end
     targets : of each request, in ms
+    spread : how sessions were sent
     """
 
     request_rate: float
@@ -46,6 +48,7 @@ class Trial(NamedTuple):
     summary: Mapping[str, Any] | None
     backlog: Backlog | None
     targets: tuple[tuple[str, float], ...] = ()
+    spread: Spread | None = None
 
     @property
     def met(self) -> bool:
@@ -109,8 +112,11 @@ class Trials:
             missed.append(LONG)
         if self.slo.predicates and len(trace) > summary["completed"] + num_hopeless(summary):
             missed.append(SERVED)
-        values = self.slo.values(summary)
-        return Trial(rate, tuple(missed), margins, values, summary, backlog, self.slo.goodput)
+        spread = spread_of(result.requests, trace.session_id, rate)
+        if spread is not None and not spread.reaches:
+            missed.append(REACHED)
+        seen = margins, self.slo.values(summary), summary, backlog
+        return Trial(rate, tuple(missed), *seen, self.slo.goodput, spread)
 
     def _fails_by_half(self, trace: Trace) -> bool:
         half = (float(trace.arrival_time[-1]) - float(trace.arrival_time[0])) / 2
@@ -125,4 +131,4 @@ class Trials:
 def num_hopeless(summary: Mapping[str, Any]) -> int:
     """Count the requests that an idle replica could not serve either."""
     reasons = summary["rejections"].items()
-    return sum(count for reason, count in reasons if not reason.startswith("turned away"))
+    return sum(count for reason, count in reasons if is_hopeless(reason))
