@@ -74,11 +74,15 @@ class Decisions:
 
 
 def describe_routing(
-    decisions: Decisions, table: NDArray[Any], totals: Mapping[int, Totals]
+    decisions: Decisions,
+    table: NDArray[Any],
+    totals: Mapping[int, Totals],
+    lives: Sequence[float],
 ) -> dict[str, Any]:
     """Sum up a run's decisions: all shares are of prompt tokens of the requests they speak of.
 
-    Who was not sent before a horizon is left out, though his replica may have been chosen.
+    Who was not sent before a horizon is left out, though his replica may have been chosen. How even
+    the work was is that of the replicas' seconds: who lived shorter should have done less.
     """
     branches = decisions.branches(table["finish_reason"] != FinishReason.UNSENT)
     number = branches.total()
@@ -93,18 +97,22 @@ def describe_routing(
         "num_compared": int(compared.sum()),
         "best_hit_rate": _share(decisions.best, prompts, compared),
         "compared_hit_rate": _share(cached, prompts, compared),
-        "imbalance": _imbalance([one.busy_seconds for one in totals.values()]),
-        "request_imbalance": _imbalance(_num_requests(table, totals)),
+        "imbalance": _imbalance([one.busy_seconds for one in totals.values()], lives),
+        "request_imbalance": _imbalance(_num_requests(table, totals), lives),
         "unique_prompt_tokens": None,
     }
 
 
 def describe_replicas(
-    table: NDArray[Any], totals: Mapping[int, Totals], lives: Sequence[float], role: Role
+    table: NDArray[Any],
+    totals: Mapping[int, Totals],
+    lives: Sequence[float],
+    starts: Sequence[float],
+    role: Role,
 ) -> list[Any]:
-    """Say what each replica did, by number, in the seconds that it lived."""
+    """Say what each replica did, by number, in the seconds that it lived, each from its start."""
     rows = []
-    for (index, one), duration in zip(totals.items(), lives, strict=True):
+    for (index, one), duration, start in zip(totals.items(), lives, starts, strict=True):
         mine = rows_where(table, (table["replica"] == index) & _was_sent(table))
         admitted = rows_where(mine, ~np.isnan(mine["first_scheduled_time"]))
         prompts = int(admitted["num_prompt_tokens"].sum())
@@ -112,6 +120,7 @@ def describe_replicas(
             {
                 "replica": index,
                 "role": role,
+                "start": start,
                 "lifetime": duration,
                 "num_requests": len(mine),
                 "completed": int((mine["finish_reason"] == FinishReason.FINISHED).sum()),
@@ -148,7 +157,14 @@ def _share(tokens: NDArray[Any], prompts: NDArray[Any], rows: NDArray[np.bool_])
     return int(tokens[rows].sum()) / total if total else None
 
 
-def _imbalance(values: Sequence[float]) -> float | None:
-    """Maximum over mean; 1 is even."""
-    mean = sum(values) / len(values)
-    return max(values) / mean if mean else None
+def _imbalance(values: Sequence[float], lives: Sequence[float]) -> float | None:
+    """Maximum over mean, per second of each replica's life; 1 is even.
+
+    The mean is that of all seconds. Who lived less than a tenth as long as another is not the
+    maximum: a few seconds of work, or of none, say nothing.
+    """
+    if min(lives) == max(lives):
+        lives = [1.0] * len(lives)
+    longest, mean = max(lives), sum(values) / sum(lives)
+    known = [v / life for v, life in zip(values, lives, strict=True) if life > longest / 10]
+    return max(known) / mean if mean else None

@@ -11,6 +11,7 @@ from kvsim.fleet.desk import can_decide, decide
 from kvsim.fleet.disaggregation import placed
 from kvsim.fleet.drive import Drive
 from kvsim.fleet.handoffs import Handoffs
+from kvsim.fleet.intake import begin_anew
 from kvsim.fleet.member import Life
 from kvsim.fleet.prospect import Prospect
 from kvsim.fleet.router import REJECT
@@ -228,8 +229,12 @@ class Fleet:
         return None if place == REJECT else pool.places[place]
 
     def turn_away(self, row: int) -> None:
-        """Answer a request without serving it. Mutates."""
+        """Answer a request without serving it; what it was before is forgotten. Mutates."""
         self.turned_away[row] = True
+        begin_anew(self._main.table, [row])
+        self._main.table["num_output_tokens"][row] = 0
+        if self.migrations is not None:
+            self.migrations.forget(row)
         self.clients.ended([row], self._world.now)
 
     def place_again(self, rows: list[int]) -> None:

@@ -25,6 +25,7 @@ class Handoff:
     ----------
     row : of the trace
     source, target : the replica that computes its prompt, and the one that goes on
+    num_offered : tokens whose KV the source has for the target, when it is computed
     num_tokens : that the target lacks; NaN-like -1 until it has asked
     asked_time : when it asked, seconds
     is_computed : the source has ended its part
@@ -35,6 +36,7 @@ class Handoff:
     row: int
     source: Member
     target: Member
+    num_offered: int = 0
     num_tokens: int = -1
     asked_time: float = -1.0
     is_computed: bool = False

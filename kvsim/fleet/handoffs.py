@@ -75,6 +75,7 @@ class Handoffs:
         self._stayed: dict[int, Member] = {}  # where requests are served whole, of prefill replicas
         self._transfer_time = transfer_time
         self.prefill_place = np.full(len(transfer_time), -1, dtype=np.int32)
+        self._own_tokens: dict[int, int] = {}  # of prompts, in the cache where they go on
 
     def __len__(self) -> int:
         """Requests between two replicas."""
@@ -93,7 +94,7 @@ class Handoffs:
 
     def begin(self, row: int, source: Member, target: Member, num_tokens: int, now: float) -> None:
         """Let one replica compute a prompt of so many tokens, and another one go on. Mutates."""
-        self._open[row] = Handoff(row, source, target)
+        self._open[row] = Handoff(row, source, target, num_tokens)
         self.prefill_place[row] = source.number
         # A replica holds blocks for one attempt of a request only.
         self._end_lease(self._leases.get((source.number, row)))
@@ -159,6 +160,7 @@ class Handoffs:
         """Learn that the target has blocks for the tokens it lacks, or does without. Mutates."""
         handoff = self._open[row]
         handoff.num_tokens, handoff.asked_time = num_tokens, time
+        self._own_tokens[row] = handoff.num_offered - num_tokens
         self._start_if_ready(handoff, time)
 
     def prompt_ended(self, row: int, time: float) -> None:
@@ -219,6 +221,17 @@ class Handoffs:
 
     def _is_open(self, handoff: Handoff) -> bool:
         return self._open.get(handoff.row) is handoff
+
+    def own_hits(self) -> NDArray[np.int64]:
+        """Return how many tokens of each prompt its decode replica had in its own cache.
+
+        To be asked before :meth:`settle`. Where a prompt was computed apart, what was handed over
+        is none of them.
+        """
+        found = self._main.table["num_cached_tokens"].astype(np.int64)
+        apart = [row for row in self._own_tokens if self.prefill_place[row] >= 0]
+        found[apart] = [self._own_tokens[row] for row in apart]
+        return found
 
     def settle(self, rows: Sequence[int]) -> None:
         """Add to what the table says of requests what became of their prompts. Mutates.

@@ -89,6 +89,7 @@ class Lifecycle:
         self._is_done = is_done
         self.changes: list[Change] = []
         self.num_failures = 0
+        self.failed: list[tuple[float, int]] = []  # when, and which replica
         self.num_lost = 0  # requests in hand of replicas that failed
         self._times_lost: Counter[int] = Counter()
         self.waited_until = -math.inf
@@ -150,6 +151,7 @@ class Lifecycle:
         """Let a replica fail now; the gateway notices after the time of detection. Mutates."""
         if member.is_alive and self._goes_on():
             self.num_failures += 1
+            self.failed.append((self._world.now, member.number))
             self._lose(member, self._policy.detection)
 
     def _kill(self, member: Member) -> None:
@@ -183,9 +185,17 @@ class Lifecycle:
             self._world.call_at(self._end_time, lambda: self._outlast(member))
 
     def _outlast(self, member: Member) -> None:
-        """Come to the end of the run with a failure that nobody has noticed. Mutates."""
-        if member.rows:  # they wait until then
-            self.waited_until = self._end_time
+        """Come to the end of the run with a failure that nobody has noticed. Mutates.
+
+        Its requests are in flight, as far as anybody knows.
+        """
+        if not member.rows:
+            return
+        self.waited_until = self._end_time
+        self.num_lost += len(member.rows)
+        rows = list(member.rows)
+        self._table["finish_reason"][rows] = FinishReason.IN_FLIGHT
+        self._table["finish_time"][rows] = math.nan
 
     def _detect(self, member: Member, *, replaced: bool) -> None:
         """Forget a replica that has failed, place its requests anew, and start another one."""

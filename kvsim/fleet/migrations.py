@@ -93,6 +93,10 @@ class Migrations:
             if member.pool.role == "prefill":
                 member.replica.limit(row, self.carried(row) + 1)
 
+    def forget(self, row: int) -> None:
+        """Forget what a request took along that nobody serves. Mutates."""
+        self._left.pop(row, None)
+
     def carried(self, row: int) -> int:
         """Return how many tokens of output a request has taken along."""
         return int(self._table["num_output_tokens"][row]) if row in self._left else 0

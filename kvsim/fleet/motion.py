@@ -252,7 +252,9 @@ def describe_scaling(fleet: Fleet) -> dict[str, Any] | None:
         counts = ("num_scaling_events", "num_failures", "num_lost", "gpu_hours_perfect")
         whole = {name: sum(one[name] for one in pools.values()) for name in counts}
         whole["peak_replicas"] = max(row["ready"] for row in timeline)
-        whole |= {"timeline": timeline, "pools": pools}
+        failures = [row for one in pools.values() for row in one["failures"]]
+        failures.sort(key=lambda row: (row["time"], row["replica"]))
+        whole |= {"timeline": timeline, "failures": failures, "pools": pools}
     return {"num_migrations": fleet.migrations.number, **whole}
 
 
@@ -273,6 +275,9 @@ def describe_pool(pool: Pool, first: float) -> dict[str, Any]:
         "gpu_hours_perfect": pool.gpus_per_replica
         * perfect_replica_hours(pool.table, scaling.sustained_rate()),
         "timeline": timeline,
+        "failures": [
+            {"time": time - first, "replica": number} for time, number in lifecycle.failed
+        ],
     }
 
 

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 class Part(NamedTuple):
     """The replicas of a run that are alike, in the order of their numbers.
 
-    ``table`` holds the requests as they served them.
+    ``table`` holds the requests as they served them, ``num_cached_tokens`` what each prompt hit
+    there.
     """
 
     role: Role
@@ -47,6 +48,15 @@ class Part(NamedTuple):
     members: Sequence[Member]
     table: NDArray[Any]
     gateways: Gateways
+    num_cached_tokens: NDArray[np.int64]
+
+    def served(self) -> NDArray[Any]:
+        """Return the requests with what they hit in this pool."""
+        if np.array_equal(self.table["num_cached_tokens"], self.num_cached_tokens):
+            return self.table
+        table = self.table.copy()
+        table["num_cached_tokens"] = self.num_cached_tokens
+        return table
 
 
 def rules_basis(setup: Setup) -> str:
@@ -137,17 +147,21 @@ def collect(
     summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
     summary["routing"], summary["replicas"] = None, []
     pools, seconds, unique = [], summary["duration"], None
+    start = float(trace.arrival_time[0])
     for part in parts:
         own = {number: totals[number] for number in sorted(m.number for m in part.members)}
         lives = [m.lifetime(end_time, seconds) for m in part.members]
-        rows = describe_replicas(part.table, own, lives, part.role)
+        served = part.served()
+        starts = [m.start_time - start for m in part.members]
+        rows = describe_replicas(served, own, lives, starts, part.role)
         routing = None
         if len(part.gateways) > 1:
-            routing = describe_routing(part.gateways.decisions, part.table, own)
+            routing = describe_routing(part.gateways.decisions, served, own, lives)
             if part.setup.kv_config.enable_prefix_caching:
                 unique = unique or unique_prompt_tokens(trace)
                 routing["unique_prompt_tokens"] = unique
-        summary["routing"] = summary["routing"] or routing
+        if part is parts[0]:
+            summary["routing"] = routing
         summary["replicas"] += rows
         pool_summary = _describe_pool(part, rows, lives, routing)
         pool_summary["external_prefix_cache_hit_rate"] = external_hit_rate(own.values())

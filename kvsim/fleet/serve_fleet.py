@@ -69,7 +69,7 @@ OF_THE_FLEET = frozenset(
         *("kv_store", "kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
         *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
         *("kv_events_config", "record_steps", "record_memory_map", "record_block_events"),
-        "check_invariants",
+        *("check_invariants", "tenant_weights"),
     )
 )
 
@@ -177,8 +177,6 @@ class Assembly:
         self._trace = trace
         self._prices: list[int] = []
         if config.tenant_weights is not None:
-            if config.scheduling_policy != "vtc":
-                raise ValueError("tenant_weights: scheduling_policy vtc has them; give it")
             if not trace.has("tenant"):
                 raise ValueError("tenant_weights: the trace names no tenants")
             self._prices = tenant_prices(config.tenant_weights, tenants_of(trace))
@@ -275,6 +273,11 @@ def serve_fleet(
     cold_start_seconds(config.cold_start, 0)  # a wrong one is refused, used or not
     check_failures(config, apart=apart)
     make = Assembly(config, trace, on_end, observer, on_start, choose_backend)
+    policies = [setup.config.scheduling_policy]
+    if asked_prefill is not None:
+        policies.append(pool_setup(config, asked_prefill).config.scheduling_policy)
+    if config.tenant_weights is not None and "vtc" not in policies:
+        raise ValueError("tenant_weights: scheduling_policy vtc has them; give it")
     admissible = admissible_requests(main_setup, trace)
     store = None if config.kv_store is None else make_store(config.kv_store)
     if config.migration is not None:
@@ -367,7 +370,8 @@ def serve_fleet(
     if config.migration is not None:
         let_move(world, fleet, config)
     fleet.run(clients)
-    parts = [_part(pool) for pool in ([main] if prefill is None else [main, prefill])]
+    hits = None if fleet.handoffs is None else fleet.handoffs.own_hits()
+    parts = [_part(main, hits)] + ([] if prefill is None else [_part(prefill)])
     lives = [pool.lifecycle for pool in fleet.pools if pool.lifecycle is not None]
     end_time, totals = close(parts, max((one.waited_until for one in lives), default=-math.inf))
     _settle_table(fleet, clients, main, admissible, config)
@@ -441,9 +445,11 @@ def _write_events(pool: Pool) -> None:
     write_events(str(config.path), streams)
 
 
-def _part(pool: Pool) -> Part:
+def _part(pool: Pool, hits: NDArray[np.int64] | None = None) -> Part:
     assert pool.gateways is not None
-    return Part(pool.role, pool.name, pool.setup, pool.members, pool.table, pool.gateways)
+    cached = pool.table["num_cached_tokens"] if hits is None else hits
+    seen = pool.members, pool.table, pool.gateways, cached
+    return Part(pool.role, pool.name, pool.setup, *seen)
 
 
 def _settle_table(

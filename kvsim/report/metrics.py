@@ -45,7 +45,11 @@ STEP_TOKENS = (1, 8, *(2**k for k in range(4, 15)))
 MOST_POINTS, MOST_LINES = 240, 400_000
 #: Lines of a point of a replica.
 LINES_PER_POINT = 330
-REASONS = {FinishReason.FINISHED: "length", FinishReason.ABORTED: "abort"}
+REASONS = {
+    FinishReason.FINISHED: "length",
+    FinishReason.ABORTED: "abort",
+    FinishReason.FAILED: "error",
+}
 
 
 class _Seen(NamedTuple):

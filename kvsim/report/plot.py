@@ -19,7 +19,7 @@ from kvsim.report import plot_budget, plot_features, plot_fleet, plot_roofline
 from kvsim.report.colours import CAUSES, DARK, LINES, STYLES
 from kvsim.report.title import deployment, served
 from kvsim.results.comparison import Comparison
-from kvsim.results.idle import memory_with_gaps
+from kvsim.results.idle import gone_time, memory_with_gaps
 from kvsim.results.metrics import latencies
 from kvsim.results.result import Result
 
@@ -183,7 +183,7 @@ def memory_map(runs: Runs) -> Figure:
         gib = result.summary["kv_cache"]["bytes"] / 2**30
         columns = np.linspace(time[0], end, MAP_COLUMNS, endpoint=False)
         shown = np.ma.asarray(causes[np.searchsorted(time, columns, side="right") - 1])
-        shown[columns > _leaves(result, _shown(result))] = np.ma.masked
+        shown[columns > gone_time(result, _shown(result))] = np.ma.masked
         axes.imshow(
             shown.T,
             cmap=colors,
@@ -199,12 +199,6 @@ def memory_map(runs: Runs) -> Figure:
     _head(figure, named, "Where KV memory goes, by address")
     _legend(figure, list(CAUSES))
     return figure
-
-
-def _leaves(result: Result, replica: int) -> float:
-    """Return when a replica that was there from the first is gone, or the run is over."""
-    lives = {row["replica"]: row["lifetime"] for row in result.summary["replicas"]}
-    return float(result.requests["arrival_time"].min()) + float(lives.get(replica, np.inf))
 
 
 def _end_time(result: Result) -> float:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from kvsim.report.title import deployment, served
-from kvsim.results.idle import memory_with_gaps
+from kvsim.results.idle import gone_time, memory_with_gaps
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
@@ -83,12 +83,11 @@ def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.floa
     """Return a column of the memory table by replica and span; NaN where there is no replica."""
     edges, numbers = _edges(result, BINS)[:-1], np.unique(result.memory["replica"]).tolist()
     rows = np.full((len(numbers), BINS), np.nan)
-    lives = {row["replica"]: row["lifetime"] for row in result.summary["replicas"]}
     for place, number in enumerate(numbers):
         mine = memory_with_gaps(result, number)
         time = mine["time"] - _start(result)
         before = np.searchsorted(time, edges, side="right") - 1
-        known = (before >= 0) & (edges <= time[0] + lives.get(number, np.inf))
+        known = (before >= 0) & (edges <= gone_time(result, number) - _start(result))
         rows[place, known] = mine[column][before[known]]
     return numbers, rows
 

@@ -134,11 +134,11 @@ def _spread(name: str, summary: Row) -> Text | None:
 
 
 def _rejections(name: str, summary: Row) -> Text | None:
-    reasons = summary["rejections"]
-    if not reasons:
-        return None
-    parts = ", ".join(f"{number(count)} ({reason})" for reason, count in reasons.items())
-    return Text(f"{name}: rejected {parts}", style="yellow")
+    parts = [f"{number(count)} ({reason})" for reason, count in summary["rejections"].items()]
+    said = [f"rejected {', '.join(parts)}"] if parts else []
+    if summary.get("num_failed"):  # earlier versions did not count them
+        said.append(f"{number(summary['num_failed'])} failed")
+    return Text(f"{name}: {'; '.join(said)}", style="yellow") if said else None
 
 
 def _early_turns(name: str, summary: Row) -> Text | None:
@@ -229,7 +229,7 @@ def run_table(
         kinds = ("mean", "median", "p90", "p99")
         table.add_row(label, *(milliseconds(s[f"{kind}_{metric}_ms"]) for kind in kinds))
     peak = number(s["peak_running"])
-    if len(s["replicas"]) > 1:
+    if s["replicas"] is None or len(s["replicas"]) > 1:  # None: they came and went
         peak += " on one replica"
         title = f"{title}router {result.config.router}\n"
     lines = [

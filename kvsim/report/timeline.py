@@ -16,7 +16,7 @@ import numpy as np
 
 from kvsim.files import write_whole
 from kvsim.results.block_events import BlockEvent
-from kvsim.results.idle import memory_with_gaps
+from kvsim.results.idle import gone_time, memory_with_gaps
 from kvsim.results.phases import TRANSFER, marks_of, phases
 from kvsim.results.tables import FinishReason
 
@@ -147,9 +147,10 @@ def _steps(scene: _Scene, replica: int) -> Iterator[Event]:
     table = scene.result.steps
     rows = table[(table["replica"] == replica) & (table["duration"] > 0)]
     free: list[float] = []  # when each thread's last step ends
+    gone = gone_time(scene.result, replica)  # in the middle of a step, if it fails
     for row in rows:
         begun = float(row["start_time"])
-        start, stop = scene.at(begun), scene.at(begun + float(row["duration"]))
+        start, stop = scene.at(begun), scene.at(min(begun + float(row["duration"]), gone))
         lane = next((k for k, end in enumerate(free) if end <= start + 1e-2), len(free))
         if lane == len(free):
             free.append(0.0)
@@ -277,3 +278,8 @@ def _scaling(scene: _Scene) -> Iterator[Event]:
         if scene.shows(time, time):
             told = {name: change[name] for name in ("ready", "starting", "draining")}
             yield _instant(scene, time, 0, "scale", **told)
+    for pool in (scaling.get("pools") or {"": scaling}).values() if scaling else ():
+        for failure in pool["failures"]:
+            time = scene.origin + failure["time"]
+            if scene.shows(time, time):
+                yield _instant(scene, time, failure["replica"], "fail")

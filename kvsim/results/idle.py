@@ -18,10 +18,17 @@ if TYPE_CHECKING:
 def memory_with_gaps(result: Result, replica: int) -> NDArray[Any]:
     """Return a replica's memory samples, and a row of free memory where each idle gap begins.
 
-    What is cached in a gap is what the next step finds, or what the last one left.
+    What is cached in a gap is what the next step finds, or what the last one left. A replica that
+    is gone before the run ends has a last row then, in which nothing is cached.
     """
     samples: NDArray[Any] = result.memory[result.memory["replica"] == replica]
-    times = idle_times(result, replica)
+    times, gone = idle_times(result, replica), gone_time(result, replica)
+    samples, times = samples[samples["time"] <= gone], times[times < gone]
+    if len(samples) and gone < np.inf:
+        last = np.zeros(1, samples.dtype)
+        last["time"], last["replica"] = gone, replica
+        last["free"] = int(result.summary["kv_cache"]["bytes"])
+        samples = np.concatenate([samples, last])
     if not len(samples) or not len(times):
         return samples
     total = int(result.summary["kv_cache"]["bytes"])
@@ -31,6 +38,17 @@ def memory_with_gaps(result: Result, replica: int) -> NDArray[Any]:
     gaps["cached"] = samples["cached"][following]
     both: NDArray[Any] = np.concatenate([samples, gaps])
     return both[np.argsort(both["time"], kind="stable")]
+
+
+def gone_time(result: Result, replica: int) -> float:
+    """Return when a replica was gone, ``inf`` if it was there to the end of the run; seconds."""
+    row = next((r for r in result.summary["replicas"] if r["replica"] == replica), None)
+    if row is None or "start" not in row:  # saved by an earlier version
+        return np.inf
+    end = row["start"] + row["lifetime"]
+    if end >= result.summary["duration"] * (1 - 1e-12):
+        return np.inf
+    return float(result.requests["arrival_time"].min()) + float(end)
 
 
 def idle_times(result: Result, replica: int) -> NDArray[np.float64]:

@@ -129,11 +129,13 @@ def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tu
     requests : the requests table
     session_id : of each row, -1 for a request without a session
 
+    Turns that were not sent by a horizon are none.
+
     Returns
     -------
     Turns that could not be asked yet, and turns that are not the first of their session.
     """
-    order = np.flatnonzero(session_id >= 0)
+    order = np.flatnonzero((session_id >= 0) & (requests["finish_reason"] != FinishReason.UNSENT))
     order = order[np.argsort(session_id[order], kind="stable")]
     is_later = session_id[order][1:] == session_id[order][:-1]
     later, before = order[1:][is_later], order[:-1][is_later]
@@ -147,6 +149,7 @@ def _counts(requests: NDArray[Any], reasons: NDArray[np.int8], total: Totals) ->
     return {
         "num_rejected": int((reasons == FinishReason.REJECTED).sum()),
         "num_in_flight": int((reasons == FinishReason.IN_FLIGHT).sum()),
+        "num_failed": int(np.isin(reasons, (FinishReason.FAILED, FinishReason.ABORTED)).sum()),
         "num_preemptions": total.num_preemptions,
         "num_recomputed_tokens": total.num_recomputed_tokens,
         "num_steps": total.num_steps,

@@ -37,6 +37,8 @@ def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if len(summaries) == 1:
         return summaries[0]
     means, widths = _average(summaries)
+    if any(one.get("scaling") for one in summaries):  # the same number is not the same replica
+        means["replicas"] = None
     return {**means, "replications": len(summaries), "ci95": widths}
 
 
@@ -53,7 +55,9 @@ def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[
     widths: dict[str, Any] = {}
     for key, first in summaries[0].items():
         values = [summary[key] for summary in summaries]
-        if key in ("rejections", "branches"):
+        if key in ("timeline", "failures"):  # of fleets that never were
+            means[key] = None
+        elif key in ("rejections", "branches"):
             names = sorted({name for value in values for name in value})
             means[key] = {n: sum(v.get(n, 0) for v in values) / len(values) for n in names}
         elif all(isinstance(value, dict) for value in values):
