@@ -18,6 +18,9 @@ from kvsim.cli import main
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.bookkeeping import _imbalance
 from kvsim.fleet.router import REJECT, Router
+from kvsim.report.metrics import exposition
+from kvsim.report.timeline import Window, events_of
+from kvsim.report.title import deployment
 from kvsim.results.idle import gone_time, memory_with_gaps
 from kvsim.results.metrics import num_early_turns
 from kvsim.results.tables import REQUESTS, FinishReason
@@ -100,6 +103,23 @@ def test_a_replica_that_is_gone_does_nothing_any_more(tmp_path: Path) -> None:
     assert max(e["ts"] + e.get("dur", 0) for e in mine) <= 2e6
     (failure,) = (e for e in events if e["name"] == "fail")
     assert (failure["ts"], failure["pid"]) == (2e6, 0)
+
+
+def test_reports_tell_each_pool_by_its_own_figures(tmp_path: Path) -> None:
+    pools = [
+        {"role": "prefill", "tensor_parallel_size": 2},
+        {"role": "decode", "num_gpu_blocks_override": 900},
+    ]
+    trace = workloads.fixed(prompt=100, output=5, num_requests=4, request_rate=2.0)
+    result = kvsim.simulate(trace, **H100, pool=pools)
+    blocks = {pool["role"]: pool["num_gpu_blocks"] for pool in result.summary["pools"]}
+    told = [line for line in exposition(result) if line.startswith("vllm:cache_config_info{")]
+    engines = {re.search(r'engine="(\d)"', line)[1]: line for line in told}  # type: ignore[index]
+    assert 'num_gpu_blocks="900"' in engines["0"]
+    assert f'num_gpu_blocks="{blocks["prefill"]}"' in engines["1"]
+    names = [e["args"]["name"] for e in events_of(result, Window()) if e["name"] == "process_name"]
+    assert [name[-3:] for name in names] == ["tp1", "tp2"]
+    assert "of KV memory per GPU of those that decode" in deployment(result)
 
 
 def test_who_fails_is_counted() -> None:

@@ -461,6 +461,7 @@ def test_pools_have_options_of_their_own(tmp_path: Path) -> None:
         ({"pool": [{"role": "mixed", "gpus": "a100"}]}, "unknown option of pool 'mixed' 'gpus'"),
         ({"pool": [{"role": "mixed", "gpu": "b52"}]}, "pool 'mixed': unknown GPU 'b52'"),
         ({"pool": 3}, "must be tables"),
+        ({"prefill_router": "foo"}, "unknown router 'foo'"),
         (
             {"pool": [{"role": "mixed", "max-num-seqs": 8, "max_num_seqs": 9}]},
             "max_num_seqs: is there twice",

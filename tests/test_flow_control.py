@@ -290,6 +290,8 @@ def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.D
         ("llm-d+most-waiting=-1", "most-waiting"),
         ("llm-d+sheds=perhaps", "sheds"),
         ("dynamo+order=random", "order"),
+        ("dynamo+interval=1e-9", "interval"),
+        ("llm-d+interval=1e-9", "interval"),
         ("dynamo+threshold=0", "threshold"),
     ],
 )

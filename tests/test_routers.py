@@ -637,3 +637,18 @@ def test_conductor_turns_away_where_either_limit_is_passed() -> None:
     for text in ("conductor+tbt-slo=0.01", "conductor+tbt-slo=0.05+ttft-slo=0.001"):
         assert started(text).choose(ONE, views()) == REJECT
     assert started("conductor+tbt-slo=0.05+ttft-slo=9").choose(ONE, views()) == 0
+
+
+@pytest.mark.parametrize(
+    ("router", "said"),
+    [
+        ("llm-d+prefix=0+queue=0+kv=0", "all weights are 0: nothing is scored"),
+        ("llm-d+scrape-interval=1e-9", "scrape-interval=1e-9"),
+        ("least-kv+scrape-interval=0", "scrape-interval=0"),
+        ("vllm-dp+scrape-interval=0.0009", "scrape-interval=0.0009"),
+    ],
+)
+def test_what_no_router_can_do_is_refused(router: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_router(router)
+    assert make_router("llm-d+prefix=0+queue=0+kv=0+picker=random")

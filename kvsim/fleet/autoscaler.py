@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Metric = Literal["waiting", "running", "requests", "kv"]
 
 
+#: Seconds between two decisions.
+LEAST_INTERVAL = 0.001
+
+
 def no_time(num_requests: int, num_tokens: int) -> float:
     """Price no step."""
     del num_requests, num_tokens
@@ -157,8 +161,11 @@ def make_autoscaler(text: str) -> Autoscaler:
             made.interval = float(interval)
         except ValueError:
             made.interval = 0.0
-        if not 0 < made.interval < float("inf"):
-            raise ValueError(f"autoscaler {name!r}: interval={interval}: must be seconds above 0")
+        if not LEAST_INTERVAL <= made.interval < float("inf"):
+            raise ValueError(
+                f"autoscaler {name!r}: interval={interval}: must be seconds from "
+                f"{LEAST_INTERVAL} on"
+            )
     if grace is not None:
         try:
             made.grace = float(grace)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when one is made
     Count,
+    Interval,
     Limit,
-    Seconds,
 )
 from kvsim.registry import Registry, parse_spec
 
@@ -123,7 +123,7 @@ class UtilisationBands(FlowControl):
         *,
         queue: Limit = 5.0,
         kv: Limit = 0.8,
-        interval: Seconds = 0.05,
+        interval: Interval = 0.05,
         fairness: Fairness = "round-robin",
         most_waiting: Count | None = None,
         sheds: bool = False,
@@ -176,7 +176,7 @@ class PrefillQueue(FlowControl):
         *,
         threshold: Limit = 16.0,
         order: Literal["fcfs", "lcfs", "wspt"] = "fcfs",
-        interval: Seconds = 0.01,
+        interval: Interval = 0.01,
         most_waiting: Count | None = None,
     ) -> None:
         self._threshold, self._order = threshold, order

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when one is made
     Count,
     Finite,
-    Seconds,
+    Interval,
     Whole,
 )
 from kvsim.registry import Registry, parse_spec
@@ -121,7 +121,7 @@ class Freest(Migration):
         *,
         threshold: Finite = 3.0,
         victim: Victim = "shortest",
-        interval: Seconds = 0.05,
+        interval: Interval = 0.05,
         most_stages: Count = 3,
         last_blocks: Whole = 16,
     ) -> None:

@@ -9,6 +9,8 @@ from pydantic import Field
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+#: Between two looks at something; a run with shorter ones would not end.
+Interval = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
 Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Limit = Annotated[float, Field(gt=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]

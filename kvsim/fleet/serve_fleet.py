@@ -123,6 +123,8 @@ def resolve_fleet(config: Config) -> Setup:
     ValueError
         As :func:`kvsim.engine.setup.resolve`, and for pools that cannot serve together.
     """
+    if config.prefill_router is not None:  # a wrong one is refused, used or not
+        make_routers(config.prefill_router)
     return pool_setup(config, pools_of(config)[0])
 
 

@@ -221,9 +221,11 @@ def _cache_config(result: Result) -> Iterator[str]:
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "num_gpu_blocks": cache["num_gpu_blocks"],
     }
-    pairs = {key: str(value) for key, value in told.items()}
     start = float(result.requests["arrival_time"].min())
+    blocks = {pool["role"]: pool["num_gpu_blocks"] for pool in result.summary["pools"] or ()}
     for row in result.summary["replicas"]:
+        told["num_gpu_blocks"] = blocks.get(row["role"], cache["num_gpu_blocks"])
+        pairs = {key: str(value) for key, value in told.items()}
         yield from series(name, {**pairs, "engine": str(row["replica"])}, [start], [1])
 
 

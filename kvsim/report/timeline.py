@@ -134,7 +134,11 @@ def _process(result: Result, row: dict[str, Any]) -> Iterator[Event]:
     config, number = result.config, row["replica"]
     model = config.model if isinstance(config.model, str) else config.model.name
     letter = LETTERS.get(row.get("role") or "mixed", "R")
-    name = f"{letter}{number} {model} tp{config.tensor_parallel_size}"
+    ranks = config.tensor_parallel_size
+    for pool in config.pool or ():
+        if pool.role == row.get("role"):
+            ranks = dict(pool.options).get("tensor_parallel_size", ranks)
+    name = f"{letter}{number} {model} tp{ranks}"
     for what, args in (
         ("process_name", {"name": name}),
         ("process_sort_index", {"sort_index": number}),

@@ -26,7 +26,8 @@ def deployment(result: Result) -> str:
     times = f", {replicas} replicas" if replicas > 1 else ""
     if result.summary.get("scaling"):  # one after the other, too
         times = f", up to {result.summary['scaling']['peak_replicas']} replicas"
-    return f"{model} on {several}{gpu}{times}, {gib(cache['bytes'])} of KV memory per GPU"
+    whose = " of those that decode" if result.summary.get("pools") else ""
+    return f"{model} on {several}{gpu}{times}, {gib(cache['bytes'])} of KV memory per GPU{whose}"
 
 
 def workload(facts: Mapping[str, Any]) -> str:

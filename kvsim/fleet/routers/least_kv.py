@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.choice import uniform_argmin
-from kvsim.fleet.parameters import Seconds  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.parameters import Interval  # noqa: TC001 - checked when a run is configured
 from kvsim.fleet.router import ROUTERS, Router
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class LeastKV(Router):
 
     takes_changes = True
 
-    def __init__(self, *, scrape_interval: Seconds = 1.0) -> None:
+    def __init__(self, *, scrape_interval: Interval = 1.0) -> None:
         self.scrape_interval = scrape_interval
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102

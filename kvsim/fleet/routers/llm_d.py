@@ -11,8 +11,8 @@ from kvsim.fleet.choice import queues, uniform_argmax
 from kvsim.fleet.parameters import (
     Count,
     Delay,
+    Interval,
     Limit,
-    Seconds,
     Share,
     Weight,
     refuse_unread,
@@ -87,7 +87,7 @@ class LlmD(Router):
         affinity: Share = 0.0,
         explore: Share | None = None,
         max_ttft_penalty: Limit | None = None,
-        scrape_interval: Seconds = 0.05,
+        scrape_interval: Interval = 0.05,
         event_delay: Delay | None = None,
         block_size: Count | None = None,
         lru_entries: Count | None = None,
@@ -104,6 +104,9 @@ class LlmD(Router):
         self._prefix, self._queue, self._kv = (d if w is None else w for w, d in given)
         self._running, self._active, self._tokens = running, active, tokens
         self._load, self._session, self._no_hit_lru = load, session, no_hit_lru
+        weights = self._prefix, self._queue, self._kv, running, active, tokens
+        if picker != "random" and not any((*weights, load, session, no_hit_lru)):
+            raise ValueError("router 'llm-d': all weights are 0: nothing is scored")
         self._picker = picker
         self._affinity = affinity
         self._explore = EXPLORE if explore is None else explore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.choice import argmin
-from kvsim.fleet.parameters import Seconds  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.parameters import Interval  # noqa: TC001 - checked when a run is configured
 from kvsim.fleet.router import ROUTERS, Router
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class VllmDataParallel(Router):
 
     takes_changes = True
 
-    def __init__(self, *, scrape_interval: Seconds = 0.1, count_sent: bool = True) -> None:
+    def __init__(self, *, scrape_interval: Interval = 0.1, count_sent: bool = True) -> None:
         self.scrape_interval = scrape_interval
         self._count_sent = count_sent
 
