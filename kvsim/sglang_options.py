@@ -43,6 +43,10 @@ class SglangOptions(BaseModel):
     hicache_write_policy: Literal["write_through", "write_through_selective", "write_back"] = Field(
         "write_through", description="sglang: when prefixes are copied to host memory"
     )
+    hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"] = Field(
+        "best_effort",
+        description="sglang: when a request goes on that reads from --kv-store into host memory",
+    )
     max_running_requests: Count | None = Field(
         None, description="sglang: most requests at once [max-num-seqs if given, else SGLang's]"
     )

@@ -50,7 +50,7 @@ ALONE = frozenset(f"--{name}" for name in _ALONE.split())
 
 #: What would change the numbers and is not modelled under this engine.
 NOT_MODELLED = {
-    "--hicache-storage-backend": "storage behind the host tier",
+    "--hicache-storage-backend": "a storage by that name; --kv-store mooncake is one",
     "--speculative-algorithm": "speculative decoding under sglang",
     "--enable-dp-attention": "data-parallel attention",
     "--disaggregation-mode": "disaggregation of SGLang's servers",

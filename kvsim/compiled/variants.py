@@ -87,7 +87,6 @@ RADIX_KIND = {
     "KV.manager": RADIX,
     "KV.has_states": 0,
     "BlockPool.has_host": 0,
-    "BlockPool.has_events": 0,
     "Cost.has_samples": 0,
     "Cost.has_drafts": 0,
     "Replica.num_swapped": 0,
@@ -95,7 +94,15 @@ RADIX_KIND = {
 }
 
 #: The same with one pool and no host tier, as most have it.
-SGLANG_KIND = {**RADIX_KIND, "Radix.window": 0, "Radix.write_policy": 0, "Node.on_host_only": 0}
+SGLANG_KIND = {
+    **RADIX_KIND,
+    "BlockPool.has_events": 0,
+    "Radix.window": 0,
+    "Radix.write_policy": 0,
+    "Radix.tells": 0,
+    "Node.on_host_only": 0,
+    "Storage.is_on": 0,
+}
 
 #: Modules of rules that the plain kind never calls.
 OTHER_KINDS = frozenset(
@@ -115,7 +122,8 @@ OTHER_KINDS = frozenset(
 #: Modules beside its own that SGLang's kind calls; of all others it is told that nothing is done.
 OF_SGLANG = frozenset(
     (
-        *("abort", "arrival", "batch", "engine", "held", "keys", "kv", "links", "memory_map"),
+        *("abort", "arrival", "batch", "engine", "events", "held", "keys", "kv", "links"),
+        "memory_map",
         *("price", "queue", "recorder", "told", "usage", "work"),
     )
 )
@@ -123,7 +131,7 @@ OF_SGLANG = frozenset(
 #: Modules of SGLang's rules that only a replica with more than one pool, or tier, calls.
 OF_POOLS = frozenset(
     f"sglang.{name}"
-    for name in ("backup", "host", "load", "recent", "repair", "slide", "window_slots")
+    for name in ("backup", "host", "load", "recent", "repair", "slide", "storage", "window_slots")
 )
 
 #: Values that a variant knows, by variant and "Record.field".

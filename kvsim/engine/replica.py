@@ -29,6 +29,7 @@ from kvsim.sched.encoder import check_encoder, lay_out_encoder
 from kvsim.sched.fairness import lay_out_shares
 from kvsim.sched.offloading import add_states, check_offloading, lay_out_copies
 from kvsim.sched.scheduler import StepPlan, lay_out_batch, lay_out_scheduler
+from kvsim.sched.sglang_settings import lay_out_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,6 +148,8 @@ class Replica:
         self._lay_out_rates(state)
         if config.kv_transfer is not None:
             lay_out_connector(state, memory, config.kv_transfer, depth, len(self._contents))
+        if config.sglang is not None and config.sglang.storage is not None:
+            lay_out_storage(state, memory, config.sglang.storage, len(self._contents))
         lay_out_copies(state)
         lay_out_encoder(state, memory, config.encoder_inputs)
         more_requests(state, memory, FIRST_REQUESTS)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.migrations import Migrations
     from kvsim.fleet.moves import Moves
     from kvsim.fleet.pool import Pool
+    from kvsim.fleet.storage_reads import StorageReads
     from kvsim.fleet.world import World
     from kvsim.trace import Trace
 
@@ -93,7 +94,7 @@ class Fleet:
         self.drive = Drive(world, self, coupled=self._coupled)
         self.clients: Clients
         self.admission: Admission | None = None
-        self.fetches: Fetches | None = None
+        self.fetches: Fetches | StorageReads | None = None
         self.migrations: Migrations | None = None
         self.moves: Moves | None = None
         self.unplaced: list[int] = []

@@ -85,7 +85,7 @@ class Gateways:
         self._routers = routers
         self._trace = trace
         everyone: list[Any] = list(replicas)  # a vacancy answers what is asked of it
-        self._prompt_keys = PromptKeys(trace, compiled=everyone[0].compiled)
+        self.prompt_keys = PromptKeys(trace, compiled=everyone[0].compiled)
         self._replicas = everyone
         self._holdings = Holdings(everyone)
         self._choosing = len(replicas) > 1 or watches_prefills
@@ -158,7 +158,7 @@ class Gateways:
 
     def request(self, request_id: int, now: float) -> RoutedRequest:
         """Return a request that comes now."""
-        return RoutedRequest(self._trace, request_id, now, self._prompt_keys)
+        return RoutedRequest(self._trace, request_id, now, self.prompt_keys)
 
     def num_prefill_tokens(self, places: Sequence[int]) -> list[int]:
         """Return the tokens of prompts under way at some places, of all gateways together.
@@ -196,7 +196,7 @@ class Gateways:
 
     def prompts(self) -> tuple[NDArray[Any], ...]:
         """Return what prompts consist of, as :class:`PromptKeys` says."""
-        return self._prompt_keys.columns()
+        return self.prompt_keys.columns()
 
     # -- choices -----------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.member import Member
     from kvsim.fleet.migrations import Migrations
     from kvsim.fleet.pool import Pool
+    from kvsim.fleet.storage_reads import StorageReads
     from kvsim.fleet.world import World
 
 
@@ -76,7 +77,7 @@ class Lifecycle:
         table: NDArray[Any],
         migrations: Migrations,
         handoffs: Handoffs | None,
-        fetches: Fetches | None,
+        fetches: Fetches | StorageReads | None,
         end_time: float,
     ) -> None:
         self._world, self._drive, self._pool = world, drive, pool

@@ -14,6 +14,7 @@ import numpy as np
 from kvsim.compiled.cache import load_tables
 from kvsim.engine.contents import Contents
 from kvsim.engine.incoming import IncomingRequest
+from kvsim.kv.block_hash import block_keys
 from kvsim.rules.keys import FIRST_KEY, LENGTH_WORD, START
 
 if TYPE_CHECKING:
@@ -64,6 +65,23 @@ class PromptKeys:
             rows = self._next_rows(request_id)
             known.update(zip(rows, keys_of(self._trace, rows, block_size), strict=True))
         return known[request_id].view(np.int64)
+
+    def whole(self, request_id: int, num_tokens: int, block_size: int) -> NDArray[np.int64]:
+        """Return the keys of the full blocks of a prompt and its output, up to so many tokens."""
+        if self._name is None:
+            request = Contents.of(self._trace).request(request_id, 0.0, num_tokens + 1)
+            return np.array(block_keys(request, num_tokens // block_size, block_size), np.int64)
+        content, start, length = self._columns_of(request_id)
+        output = num_tokens - int(length.sum())
+        if output > 0:
+            own = int(self._trace.output_content_id[request_id])
+            content, start, length = (
+                np.append(column, value)
+                for column, value in ((content, own), (start, 0), (length, output))
+            )
+        salt = int(self._salts[request_id])
+        named: NDArray[np.int64] = self._name(content, start, length, block_size, FIRST_KEY, salt)
+        return named
 
     def columns(self) -> tuple[NDArray[Any], ...]:
         """Return content, start, length and places of all segments, and salts by request."""

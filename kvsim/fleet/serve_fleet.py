@@ -11,14 +11,13 @@ from kvsim.config import Config
 from kvsim.engine.contents import Contents
 from kvsim.engine.event_names import RunNames
 from kvsim.engine.replica import Replica
-from kvsim.engine.setup import resolve, with_events
+from kvsim.engine.setup import resolve
 from kvsim.errors import unknown_name
 from kvsim.fleet.admission import Admission
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.cold_start import cold_start_seconds
 from kvsim.fleet.disaggregation import make_disaggregation
 from kvsim.fleet.fabric import fabric_of
-from kvsim.fleet.fetches import Fetches
 from kvsim.fleet.fleet import Fleet
 from kvsim.fleet.flow_control import make_flow_control
 from kvsim.fleet.gateways import Gateways, telling_routers
@@ -37,6 +36,7 @@ from kvsim.fleet.motion import (
 )
 from kvsim.fleet.outcome import Part, close, collect
 from kvsim.fleet.pool import Pool, connected
+from kvsim.fleet.reading import fetches_of, with_store
 from kvsim.fleet.router import make_routers
 from kvsim.fleet.store import make_store
 from kvsim.fleet.vacancy import Vacancy
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.fleet.flow_control import FlowControl
     from kvsim.fleet.handoffs import Handoffs
-    from kvsim.pool_config import Role
     from kvsim.results.result import Result
     from kvsim.trace import Trace
 
@@ -354,12 +353,10 @@ def serve_fleet(
             end_time=world.now + config.horizon,
         )
     if store is not None:
-        fabric = fabric_of(config.kv_transfer_fabric)
-        if prefill is None:
-            reader, times = main, fleet.transfer_time
-        else:  # the table has the transfers between the pools
+        reader, times = main, fleet.transfer_time
+        if prefill is not None:  # the table has the transfers between the pools
             reader, times = prefill, np.zeros(len(trace))
-        fleet.fetches = Fetches(world, fleet.drive, reader, store, fabric, times)
+        fleet.fetches = fetches_of(world, fleet.drive, reader, store, config, times)
     clients = make_clients(
         world,
         trace,
@@ -396,21 +393,6 @@ def serve_fleet(
         None if fleet.admission is None else fleet.admission.describe(),
         None if fleet.moves is None else fleet.moves.describe(),
     )
-
-
-def with_store(setup: Setup, role: Role, config: Config) -> Setup:
-    """Return replicas that read a store, and tell of what they compute.
-
-    Raises
-    ------
-    ValueError
-        If they keep no prefixes, or cannot take KV from others.
-    """
-    threshold = config.kv_recompute_threshold
-    connecting = connected(setup, role, threshold, reads_store=True, option="kv_store")
-    if not setup.kv_config.enable_prefix_caching or not setup.kv.tells_events:
-        raise ValueError("kv_store: needs prefix caching in the replicas; it extends what they hit")
-    return with_events(connecting)
 
 
 def check_alike(decode: Setup, prefill: Setup) -> None:

@@ -40,9 +40,12 @@ class Store(ABC):
     pull : ``cheaper`` or ``always``
     num_evicted : entries that left it for want of room
     reads_replicas : it holds nothing but what other replicas do
+    serves_hosts : it may stand behind the host tier of SGLang's replicas, and get what that has:
+        it needs no more of a feed than listeners
     """
 
     reads_replicas: ClassVar[bool] = False
+    serves_hosts: ClassVar[bool] = False
     fabrics: ClassVar[Mapping[str, str]] = {}
     event_delay: float = 0.0
     pull: str = "cheaper"

@@ -31,14 +31,19 @@ class EventRows(NamedTuple):
 
 def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
     """Make room for events; ``step_tokens`` are the most that are in flight at once."""
-    pool = kv.pool
     groups = [kv.groups[g] for g in range(kv.num_groups)]
-    blocks = len(pool.blocks)
-    pool.has_events = True
+    blocks = len(kv.pool.blocks)
     # Every block may go and come, and again after a preemption; each request tells once per group.
     smallest = min(group.block_size for group in groups)
+    reserve = (4 + 4 * len(groups)) * blocks + 2 * len(groups) * cdiv(step_tokens, smallest)
+    lay_out_log(kv.pool, memory, reserve)
+
+
+def lay_out_log(pool: BlockPool, memory: Memory, reserve: int) -> None:
+    """Make room for events, of which a step may need so many."""
+    pool.has_events = True
     log = pool.log
-    log.reserve = (4 + 4 * len(groups)) * blocks + 2 * len(groups) * cdiv(step_tokens, smallest)
+    log.reserve = reserve
     log.room = log.reserve + EVENTS_PER_READING
     log.events = memory.room(Event, log.room)
     log.keys, log.places = memory.ints(log.room), memory.ints(log.room)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.kv.radix_check import free_pages, next_pages, under_way
+from kvsim.kv.radix_check import free_pages, next_pages, reads_under_way, under_way
 from kvsim.records.radix import WRITE_BACK
 from kvsim.records.record import NONE
 
@@ -36,6 +36,11 @@ def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         for _ in range(node.num_tokens // seen.size if record.has_copy else 0):
             pages.append(page)
             page = following[page]
+    for read in reads_under_way(state):
+        page = read.page
+        for _ in range(read.num_tokens // seen.size):
+            pages.append(page)
+            page = following[page]
     if sorted(pages) != list(range(tree.host_pages.num_pages)):
         raise RuntimeError(
             f"invariants 2 and 4: {len(pages)} host pages free and used, {len(set(pages))} of "
@@ -60,6 +65,11 @@ def check_copies(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
                 else:
                     held[at] += 1
                 at = seen.rows[at].parent
+    for read in reads_under_way(state):
+        at = read.node
+        while at and seen.rows[at].start >= read.node_start:
+            held[at] += 1
+            at = seen.rows[at].parent
     for node in nodes:
         record = tree.nodes[node.place]
         if (

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, get_args
 
 from kvsim.budget.sglang import WINDOW_RATIO, split_pool
+from kvsim.kv.events import lay_out_log
 from kvsim.kv.host_check import check_host
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig
 from kvsim.kv.radix_check import TreeView, check_tree
@@ -19,6 +20,7 @@ from kvsim.kv.window_check import check_windows
 from kvsim.records.kv import KV, RADIX
 from kvsim.records.queue import Neighbours
 from kvsim.records.radix import Chain, Copy, Link, Node, Piece, Rank, WritePolicy
+from kvsim.records.storage import Told
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
@@ -113,6 +115,9 @@ class RadixManager(RuleManager):
         if self.config.host_slots:
             policy = int(WritePolicy[self.config.write_policy.upper()])
             lay_out_host(tree, memory, policy, self.config.host_slots // self.block_size)
+            if self.config.events:
+                kv.hash_block_size = self.block_size
+                lay_out_told(kv, memory)
 
     def add_holdings(self, kv: KV, memory: Memory, count: int) -> None:  # noqa: D102
         kv.num_holdings += count  # what requests hold is written down beside them
@@ -179,6 +184,13 @@ def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> No
     for copies in (tree.backups, tree.loads):
         copies.most = tree.pages.num_pages + 1
         copies.rows = memory.room(Copy, copies.most)
+
+
+def lay_out_told(kv: KV, memory: Memory) -> None:
+    """Make room for what is told of copies on the host, behind a tree that has them."""
+    tree = kv.radix
+    tree.tells, tree.told = True, memory.room(Told, len(tree.nodes) + 1)
+    lay_out_log(kv.pool, memory, len(tree.nodes) + 1)
 
 
 def lay_out_tree(tree: Radix, memory: Memory, num_pages: int, page_size: int) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvsim.records.memory import Views, head
+from kvsim.records.radix import WRITE_BACK
+from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from kvsim.records.engine import Replica
     from kvsim.records.radix import Copies, Copy, Pages, Radix
+    from kvsim.records.storage import Read
 
 
 class Seen(NamedTuple):
@@ -190,6 +193,19 @@ def nodes_of_copies(tree: Radix) -> list[int]:
     return [copy.node for copy in under_way(tree.backups) + under_way(tree.loads)]
 
 
+def reads_under_way(state: Replica) -> list[Read]:
+    """Return what waiting requests read from a storage, or have read and not taken over."""
+    if not state.storage.is_on:
+        return []
+    reads, waiting = state.storage.reads, []
+    k = state.waiting.head
+    while k != NONE:
+        if reads[k].num_tokens:
+            waiting.append(reads[k])
+        k = state.requests[k].next
+    return waiting
+
+
 def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
     """Recount who holds which node, and what may be evicted."""
     tree, locks = state.kv.radix, dict.fromkeys([node.place for node in nodes], 0)
@@ -200,7 +216,8 @@ def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         while at:
             locks[at] += 1
             at = seen.rows[at].parent
-    for k in nodes_of_copies(tree):
+    kept = [one.node for one in reads_under_way(state) if tree.write_policy == WRITE_BACK]
+    for k in [*nodes_of_copies(tree), *kept]:
         at = k
         while at:
             locks[at] += 1
@@ -213,6 +230,7 @@ def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
             )
         has_more = node.first_child if node.on_host_only else node.place in here
         may_go = node.num_locks == 0 and not has_more
+        may_go &= not (node.on_host_only and tree.nodes[node.place].num_host_locks)
         heap = tree.host_leaves.heap if node.on_host_only else tree.leaves.heap
         at = node.heap_place
         if may_go != (at > 0) or (may_go and heap[at] != node.place):

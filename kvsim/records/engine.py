@@ -16,6 +16,7 @@ from kvsim.records.queue import Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 from kvsim.records.request import Request, Segment
 from kvsim.records.sglang import Sglang
+from kvsim.records.storage import Storage
 
 
 class Policy(IntEnum):
@@ -374,6 +375,7 @@ class Replica(Record):
     connector: Connector = field(default_factory=Connector)
     encoder: Encoder = field(default_factory=Encoder)
     sglang: Sglang = field(default_factory=Sglang)
+    storage: Storage = field(default_factory=Storage)
     totals: Totals = field(default_factory=Totals)
     trace: Trace = field(default_factory=Trace)
     phases: list[Phase] = field(default_factory=list)

@@ -9,9 +9,11 @@ import numpy as np
 from kvsim.records.engine import SGLANG
 from kvsim.records.fairness import DLPM
 from kvsim.records.memory import Objects, head
+from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, Request
 from kvsim.records.sglang import Progress
+from kvsim.records.storage import Read
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -64,8 +66,24 @@ def more_progress(state: Replica, memory: Memory, n: int, count: int) -> None:
             memory.replace(scheduler, progress=room)
     else:
         scheduler.progress.extend(memory.records(Progress, count))
+    if state.storage.is_on:
+        more_reads(state, memory, n, count)
     for name in ("order_now", "merged"):
         memory.replace(scheduler, **{name: memory.ints(n + count)})
+
+
+def more_reads(state: Replica, memory: Memory, n: int, count: int) -> None:
+    """Make the records of what waiting requests read."""
+    storage = state.storage
+    for name, kind in (("reads", Read), ("places", Neighbours)):
+        known: Any = getattr(storage, name)
+        if not memory.compiled:
+            known.extend(memory.records(kind, count))
+            continue
+        room: Any = memory.blank(kind, len(state.requests))
+        if n:
+            room.array[:n] = known[:n].array
+        memory.replace(storage, **{name: room})
 
 
 def adopt(state: Replica, request: Request) -> int:

@@ -14,6 +14,7 @@ from enum import IntEnum
 
 from kvsim.records.queue import Neighbours, Queue
 from kvsim.records.record import Record, Short
+from kvsim.records.storage import Told
 
 
 class Rank(IntEnum):
@@ -130,6 +131,7 @@ class Node(Record):
     reach: int = 0  # most tokens of an insert through it
     place: int = 0  # in a heap of leaves that may go, from 1 on
     number: int = 0  # among its siblings
+    row: Short = 0  # of the trace: a request with the tokens up to its end, where that is told
     weight: int = 0  # requests that wait for it, or below it
     is_tombstone: bool = False  # its sliding-window slots are gone
     num_window_locks: int = 0
@@ -216,6 +218,9 @@ class Radix(Record):
     copy_time: float = 0.0  # s per copy
     token_time: float = 0.0  # s per token of it
     num_sent: int = 0  # tokens to the host so far
+    tells: bool = False  # which nodes the host has got
+    told: list[Told] = field(default_factory=list)  # since the last pass
+    num_told: int = 0
     out_free: float = 0.0  # when the link to the host is free, and the one back
     in_free: float = 0.0
     held_until: float = 0.0  # the next batch begins no earlier

@@ -24,7 +24,8 @@ class Mooncake(Store):
     """Mooncake Store: one pool of host memory, and disks behind it.
 
     A block is written to both when its step has ended, which takes no time of anybody's, and is
-    read over the fleet's fabric, or from disks that all readers share. A look-up uses what it
+    read over the fleet's fabric, or from disks that all readers share. Under sglang it is HiCache's
+    third level: it gets what the hosts of replicas have got. A look-up uses what it
     finds, from the front on; memory above its mark loses a batch of what was used longest ago.
 
     Source: kvcache-ai/Mooncake at 3b5a5941, its design of the store (lease by look-up, eviction
@@ -39,6 +40,7 @@ class Mooncake(Store):
     delay : seconds until a block that was computed is there
     """
 
+    serves_hosts = True
     fabrics = {"disk": "nvme-raid5x"}  # noqa: RUF012 - a class attribute that nobody changes
 
     def __init__(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.record import NONE
 from kvsim.rules.sglang.held import forget_progress
 from kvsim.rules.sglang.pages import ceil_page
+from kvsim.rules.sglang.storage import begin_read
 from kvsim.rules.sglang.waiting import enter_queue
 
 if TYPE_CHECKING:
@@ -46,3 +47,5 @@ def add_sglang(state: Replica, k: int) -> None:
     forget_progress(request, mine)
     scheduler.is_idle = False
     enter_queue(state, k)
+    if state.storage.is_on:
+        begin_read(state, k)

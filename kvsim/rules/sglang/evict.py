@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.radix import WRITE_BACK
 from kvsim.records.record import NONE
 from kvsim.rules.sglang.backup import back_up, drop_descendants, send_out
-from kvsim.rules.sglang.host import leave_device
+from kvsim.rules.sglang.host import leave_device, tell_copy
 from kvsim.rules.sglang.leaves import settle_leaf
 from kvsim.rules.sglang.nodes import drop_node
 from kvsim.rules.sglang.pages import free_whole
@@ -27,6 +27,7 @@ def evict_leaf(tree: Radix, k: int) -> int:
     parent, num_tokens = node.parent, node.span
     if tree.write_policy == WRITE_BACK and not node.has_copy and back_up(tree, k):
         tree.held_until = max(tree.held_until, send_out(tree, num_tokens))
+        tell_copy(tree, k)
     if node.has_copy:
         leave_device(tree, k)
         return num_tokens

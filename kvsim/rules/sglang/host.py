@@ -29,6 +29,17 @@ def take_copy(tree: Radix, k: int) -> None:
     join_copies(tree, k)
 
 
+def tell_copy(tree: Radix, k: int) -> None:
+    """Note that the host has got a node, where somebody wants to know."""
+    if not tree.tells:
+        return
+    told, node = tree.told[tree.num_told], tree.nodes[k]
+    told.row = node.row
+    told.start = node.start
+    told.stop = node.end
+    tree.num_told += 1
+
+
 def drop_copy(tree: Radix, k: int) -> int:
     """Free a node's pages on the host; returns its tokens."""
     node, size = tree.nodes[k], tree.pages.page_size

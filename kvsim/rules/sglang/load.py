@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.rules.sglang.copies import begin_copy, end_copy, is_done
 from kvsim.rules.sglang.evict import evict_for
-from kvsim.rules.sglang.host import enter_device, join_copies
+from kvsim.rules.sglang.host import enter_device, join_copies, tell_copy
 from kvsim.rules.sglang.leaves import settle_leaf
 from kvsim.rules.sglang.locks import lock_path, unlock_path
 from kvsim.rules.sglang.pages import take_chain
@@ -68,6 +68,7 @@ def see_copies_done(tree: Radix, now: float) -> None:
         at = copy.node
         while at != 0 and tree.nodes[at].start >= copy.start:
             tree.nodes[at].is_pending = False
+            tell_copy(tree, at)
             at = tree.nodes[at].parent
         unlock_path(tree, copy.node, 0)
     while is_done(tree.loads, now):

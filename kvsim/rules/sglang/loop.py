@@ -19,6 +19,7 @@ from kvsim.rules.sglang.held import checkpoint, release_request, reuse_record
 from kvsim.rules.sglang.load import see_copies_done
 from kvsim.rules.sglang.pages import close_groups, open_groups
 from kvsim.rules.sglang.prefill import choose_prefills
+from kvsim.rules.sglang.storage import end_read, next_read, tell_copies
 from kvsim.rules.sglang.waiting import leave_waiting
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def pass_sglang(state: Replica) -> bool:
     batch, sent = batch_at(state, state.num_batches), state.kv.radix.num_sent
     schedule_sglang(state, batch)
     count_sent(state, sent)
+    if state.kv.radix.tells:
+        tell_copies(state)
     if batch.size > 0:
         time = price(state, batch)
         start = max(state.clock, state.stage_free_time, state.kv.radix.held_until)
@@ -137,9 +140,15 @@ def rest(state: Replica) -> None:
     if tree.backups.count + tree.loads.count > 0:  # they hold what the head may need
         tree.held_until = max(tree.held_until, tree.out_free, tree.in_free)
         see_copies_done(tree, tree.held_until)
+        if tree.tells:
+            tell_copies(state)
+    elif state.storage.is_on and waits_for_read(state):
+        tree.held_until = next_read(state)
     elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
         k = state.waiting.head
         leave_waiting(state, k)
+        if state.storage.is_on and state.storage.reads[k].num_tokens > 0:
+            end_read(state, k, 0, state.clock)
         # It was never one of those who wait to be served.
         state.totals.waiting_seconds -= state.clock - state.requests[k].arrival_time
         end_request(state, k, REJECTED)
@@ -147,6 +156,12 @@ def rest(state: Replica) -> None:
     if scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length == 0:
         scheduler.ratio = scheduler.init_ratio
         scheduler.is_idle = True
+
+
+def waits_for_read(state: Replica) -> bool:
+    """Whether somebody goes on later, who waits for what is read."""
+    now, time = max(state.clock, state.kv.radix.held_until), next_read(state)
+    return now < time < math.inf
 
 
 def has_work_sglang(state: Replica) -> bool:

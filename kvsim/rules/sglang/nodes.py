@@ -148,6 +148,7 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
         last = page_behind(tree.pages, child.page, num_pages - 1)
     new = new_node(tree, child.parent, child.start, child.start + num_tokens, child.page, last)
     parent = tree.nodes[new]
+    parent.row = child.row
     parent.priority = child.priority
     parent.num_hits = child.num_hits
     parent.created = child.created

@@ -78,10 +78,12 @@ def node_key(pieces: list[Piece], parent: int, salt: int, slot: int, page_size: 
     return mix(mix(key, content), index)
 
 
-def name_tokens(tree: Radix, request: Request, page: int, num_tokens: int) -> None:
+def name_tokens(
+    tree: Radix, pieces: list[Piece], pages: Pages, request: Request, page: int, num_tokens: int
+) -> None:
     """Write down which tokens a chain of pages holds: a request's, from where the walk stands."""
     size, segment, offset, place = tree.pages.page_size, tree.segment, tree.offset, 0
-    held = tree.pieces[page * size]
+    held = pieces[page * size]
     while num_tokens > 0:
         content, start, length = piece_of(request, segment)
         count = min(length - offset, num_tokens)
@@ -92,10 +94,10 @@ def name_tokens(tree: Radix, request: Request, page: int, num_tokens: int) -> No
             num_tokens -= count
             if num_tokens > 0:
                 place += count
-                page = page_behind(tree.pages, page, place // size)
+                page = page_behind(pages, page, place // size)
                 place %= size
                 held.behind = page * size + place
-                held = tree.pieces[held.behind]
+                held = pieces[held.behind]
         segment += 1
         offset = 0
 

@@ -22,6 +22,7 @@ from kvsim.rules.sglang.locks import lock_path, unlock_path
 from kvsim.rules.sglang.outlook import foresees_room
 from kvsim.rules.sglang.pages import ceil_page, floor_page
 from kvsim.rules.sglang.preemption import preempt_for
+from kvsim.rules.sglang.storage import settle_read
 from kvsim.rules.sglang.waiting import (
     enter_queue,
     leave_waiting,
@@ -120,6 +121,9 @@ def admit_waiting(state: Replica) -> None:
         if scheduler.is_full and not (scheduler.preempts and preempt_for(state, k)):
             break
         following, admitted = state.requests[k].next, scheduler.num_admitted
+        if state.storage.is_on and not settle_read(state, k):
+            k = following
+            continue
         verdict = try_prefill(state, k)
         if scheduler.num_admitted > admitted:
             leave_waiting(state, k)

@@ -94,7 +94,11 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
 
 
 def count_match(tree: Radix, request: Request) -> int:
-    """Count the tokens of a prompt that the tree holds; nothing changes."""
+    """Count the tokens of a prompt that the GPU holds, and of both tiers; nothing changes.
+
+    The latter are left in ``tree.num_walked``.
+    """
+    tree.num_walked = 0
     left, found, walked = floor_page(request.num_tokens - 1, tree.pages.page_size), 0, 0
     if not tree.enabled or left <= 0:
         return 0
@@ -109,6 +113,7 @@ def count_match(tree: Radix, request: Request) -> int:
         if tree.num_same < tree.nodes[child].span:
             break
         child = step_down(tree, request, child, left)
+    tree.num_walked = walked
     return found
 
 
@@ -205,7 +210,8 @@ def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priori
     node.created = node.last_access = tick(tree)
     node.priority = priority
     node.reach = num_tokens
-    name_tokens(tree, request, page, num_tokens - start)
+    node.row = request.request_id
+    name_tokens(tree, tree.pieces, tree.pages, request, page, num_tokens - start)
     tree.page = page_after(tree.pages, last)
     tree.num_evictable += num_tokens - start
     name_node(tree, k, request.cache_salt if parent == 0 else 0)

@@ -1,0 +1,79 @@
+"""Replicas that read a store: what they are made of, and who tells them what there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kvsim.engine.setup import with_events
+from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.fetches import Fetches
+from kvsim.fleet.pool import connected
+from kvsim.fleet.storage_reads import StorageReads
+from kvsim.fleet.store import make_store
+from kvsim.records.engine import SGLANG
+from kvsim.sched.sglang_settings import StorageSettings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.config import Config
+    from kvsim.engine.setup import Setup
+    from kvsim.fleet.drive import Drive
+    from kvsim.fleet.pool import Pool
+    from kvsim.fleet.store import Store
+    from kvsim.fleet.world import World
+    from kvsim.pool_config import Role
+
+
+def with_store(setup: Setup, role: Role, config: Config) -> Setup:
+    """Return replicas that read a store, and tell of what they compute.
+
+    Raises
+    ------
+    ValueError
+        If they keep no prefixes, or cannot take KV from others.
+    """
+    if setup.scheduler_type.rules_of == SGLANG:
+        return with_storage(setup, config)
+    threshold = config.kv_recompute_threshold
+    connecting = connected(setup, role, threshold, reads_store=True, option="kv_store")
+    if not setup.kv_config.enable_prefix_caching or not setup.kv.tells_events:
+        raise ValueError("kv_store: needs prefix caching in the replicas; it extends what they hit")
+    return with_events(connecting)
+
+
+def with_storage(setup: Setup, config: Config) -> Setup:
+    """Return replicas of SGLang that read a store into their hosts.
+
+    Raises
+    ------
+    ValueError
+        If they have no host tier, or the store is none for it.
+    """
+    settings = setup.scheduler_config.sglang
+    if settings is None or not setup.kv_config.host_slots:
+        raise ValueError(
+            "kv_store: under sglang it stands behind the host tier; give enable_hierarchical_cache"
+        )
+    if not make_store(config.kv_store or "").serves_hosts:
+        raise ValueError(f"kv_store {config.kv_store!r}: not under sglang; mooncake is")
+    storage = StorageSettings(config.hicache_storage_prefetch_policy)
+    scheduler = replace(setup.scheduler_config, sglang=replace(settings, storage=storage))
+    return with_events(replace(setup, scheduler_config=scheduler))
+
+
+def fetches_of(
+    world: World,
+    drive: Drive,
+    reader: Pool,
+    store: Store,
+    config: Config,
+    transfer_time: NDArray[Any],
+) -> Fetches | StorageReads:
+    """Let a pool's replicas read a store; vLLM's ask for each read, SGLang's read by themselves."""
+    fabric = fabric_of(config.kv_transfer_fabric)
+    if reader.setup.scheduler_type.rules_of == SGLANG:
+        assert reader.gateways is not None
+        return StorageReads(reader, store, fabric, reader.gateways.prompt_keys)
+    return Fetches(world, drive, reader, store, fabric, transfer_time)
