@@ -547,7 +547,7 @@ MUTANTS = [
     Mutant("sglang storage a timeout by its tokens", "rules/sglang/storage.py", "read.asked + (storage.timeout + read.num_tokens * storage.timeout_per_token)", "read.asked + storage.timeout"),
     Mutant("sglang storage only whole pages", "rules/sglang/storage.py", "int(seconds / read.token_time) // page_size * page_size", "read.num_tokens"),
     Mutant("sglang storage what is there by now is freed", "rules/sglang/storage.py", "    if known > 0:\n", "    if known > number:\n"),
-    Mutant("sglang storage below what the host has", "rules/sglang/storage.py", "    if not (has_copy(tree, tree.node) and has_copy(tree, best)):\n", "    if not (has_copy(tree, tree.node) or has_copy(tree, best)):\n"),
+    Mutant("sglang storage below what the host has", "rules/sglang/storage.py", "    if not has_copy(tree, tree.node):\n        return\n", ""),
     Mutant("sglang storage holds the node meanwhile", "rules/sglang/storage.py", "    tree.nodes[k].num_host_locks += 1\n    settle_leaf(tree, k)\n", ""),
     Mutant("sglang storage who cannot wait is passed over", "rules/sglang/prefill.py", "            k = following\n            continue\n", "            break\n"),
     Mutant("sglang storage an idle replica waits for reads", "rules/sglang/loop.py", "    return now < time < math.inf\n", "    return False\n"),

@@ -167,6 +167,92 @@ def test_a_host_without_room_reads_nothing() -> None:
     assert (told["num_found"], told["num_declined"], told["num_fetches"]) == (2, 1, 1)
 
 
+def prompts(*pieces: list[tuple[int, int]]) -> dict[str, Any]:
+    """Prompts of so many pages of each content, as a trace takes them."""
+    segments = [[(content, 0, pages * PAGE) for content, pages in piece] for piece in pieces]
+    return {
+        "num_prompt_tokens": [sum(length for _, _, length in one) for one in segments],
+        "segments": segments,
+    }
+
+
+def test_reads_follow_one_another() -> None:
+    """Two prompts come at once: the second one's read begins when the first one's has ended."""
+    trace = Trace.from_arrays(
+        [0.0, 1.0, 20.0, 20.0],
+        num_output_tokens=[1] * 4,
+        **prompts([(1, 16)], [(2, 16)], [(1, 16), (3, 1)], [(2, 16), (4, 1)]),
+    )
+    result = serve(
+        trace, hicache_storage_prefetch_policy="wait_complete", router=f"{__name__}:Apart"
+    )
+    seconds = 16 * PER_PAGE
+    assert result.requests["first_token_time"][2:].tolist() == pytest.approx(
+        [21 + seconds, 22 + seconds]  # a step has begun meanwhile
+    )
+    assert result.summary["kv_store"]["mean_ms"] == pytest.approx(1000 * seconds)
+    assert result.requests["num_cached_tokens"][2:].tolist() == [1024, 1024]
+
+
+def test_what_two_have_read_is_there_once() -> None:
+    trace = Trace.from_arrays(
+        [0.0, 20.0, 20.0],
+        num_output_tokens=[1] * 3,
+        **prompts([(1, 16)], [(1, 16), (3, 1)], [(1, 16), (4, 1)]),
+    )
+    result = serve(
+        trace, hicache_storage_prefetch_policy="wait_complete", router=f"{__name__}:Apart"
+    )
+    assert result.requests["num_cached_tokens"][1:].tolist() == [1024, 1024]
+    assert result.summary["kv_store"]["num_fetches"] == 2
+
+
+def test_nothing_is_read_below_what_the_gpu_alone_has() -> None:
+    """A selective host copies at the second use; the second replica has three pages, used once."""
+    trace = Trace.from_arrays(
+        [0.0, 5.0, 20.0, 30.0],
+        num_output_tokens=[1] * 4,
+        **prompts([(1, 16)], [(1, 16), (2, 1)], [(1, 3)], [(1, 16), (3, 1)]),
+    )
+    result = serve(
+        trace,
+        hicache_storage_prefetch_policy="wait_complete",
+        hicache_write_policy="write_through_selective",
+        router=f"{__name__}:Apart",
+    )
+    told = result.summary["kv_store"]
+    assert (told["num_found"], told["num_fetches"]) == (1, 0)
+    assert result.requests["num_cached_tokens"].tolist() == [0, 1024, 0, 192]
+
+
+def test_what_a_read_goes_on_from_stays_on_the_host_and_others_go_first() -> None:
+    """Of the second replica, GPU 20 pages, host 35; the first one has stored P and 8 pages more.
+
+    P (8 pages) is on the host alone since Q came (14). R goes on from P, and is seen at 40.9, as is
+    T (12), which is computed first. Its copy needs 8 pages more than are free: P is the least
+    recently used, and held, so Q goes.
+    """
+    trace = Trace.from_arrays(
+        [0.0, 20.0, 25.0, 39.9, 40.1, 40.2],
+        num_output_tokens=[1, 1, 1, 2, 1, 1],
+        **prompts(
+            *([(1, 8), (2, 8)], [(1, 8)], [(3, 14)], [(4, 1)]),
+            *([(1, 8), (2, 8), (5, 1)], [(6, 12)]),
+        ),
+    )
+    result = serve(
+        trace,
+        hicache_storage_prefetch_policy="wait_complete",
+        max_total_tokens=20 * PAGE,
+        hicache_ratio=1.7,
+        router=f"{__name__}:Apart",
+    )
+    rows = result.requests
+    assert rows["first_token_time"][5] == pytest.approx(41.9)
+    assert rows["first_token_time"][4] == pytest.approx(42.9)
+    assert rows["num_cached_tokens"][4] == 16 * PAGE
+
+
 def test_an_output_is_stored_and_found_by_the_next_turn() -> None:
     """A turn's prompt is the last one's prompt and output; a selective host has copied neither."""
     prompts = [[(1, 0, 640)], [(2, 0, 64)], [(9, 0, 64)], [(1, 0, 640), (7, 0, 320), (3, 0, 64)]]

@@ -48,7 +48,7 @@ def begin_read(state: Replica, k: int) -> None:
     num_tokens = storage.offered[row] - start
     if num_tokens < storage.least:
         return
-    if not (has_copy(tree, tree.node) and has_copy(tree, best)):
+    if not has_copy(tree, tree.node):
         return
     hold_node(tree, read, best)
     size = tree.pages.page_size
