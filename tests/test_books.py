@@ -195,3 +195,11 @@ def test_weights_of_tenants_are_the_fleets() -> None:
     served = kvsim.simulate(trace, **H100, **weights, pool=pools, max_num_seqs=1)
     plain = kvsim.simulate(trace, **H100, pool=pools, max_num_seqs=1)
     assert served.requests["finish_time"].tolist() != plain.requests["finish_time"].tolist()
+
+
+def test_a_quantum_is_read_by_a_pools_own_policy() -> None:
+    trace = Trace.from_arrays([0.0] * 4, [8] * 4, [4] * 4, tenant=["a", "b"] * 2)
+    for policy, said in (("dlpm", 0), ("vtc", 1)):
+        pools = [{"role": "mixed", "scheduling_policy": policy}]
+        notes = kvsim.simulate(trace, **H100, dlpm_quantum=9, pool=pools).provenance["notes"]
+        assert sum("dlpm_quantum" in note for note in notes) == said

@@ -58,7 +58,9 @@ def _unread(config: Config, summary: Mapping[str, Any], *, apart: bool) -> list[
 def _unread_values(config: Config, num_readers: int) -> list[tuple[str, str]]:
     """Return options that other options' values leave unread."""
     found = []
-    if config.scheduling_policy != "dlpm":
+    policies = {config.scheduling_policy}
+    policies |= {dict(one.options).get("scheduling_policy") for one in config.pool or ()}
+    if "dlpm" not in policies:
         found.append(("dlpm_quantum", f"scheduling_policy is {config.scheduling_policy}"))
     alone = config.kv_store is not None and num_readers == 1
     if alone and make_store(str(config.kv_store)).reads_replicas:
