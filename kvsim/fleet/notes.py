@@ -58,7 +58,7 @@ def _unread(config: Config, summary: Mapping[str, Any], *, apart: bool) -> list[
 def _unread_values(config: Config, num_readers: int) -> list[tuple[str, str]]:
     """Return options that other options' values leave unread."""
     found = []
-    policies = {config.scheduling_policy}
+    policies: set[Any] = {config.scheduling_policy}
     policies |= {dict(one.options).get("scheduling_policy") for one in config.pool or ()}
     if "dlpm" not in policies:
         found.append(("dlpm_quantum", f"scheduling_policy is {config.scheduling_policy}"))
