@@ -22,6 +22,7 @@ from kvsim.fleet.scorers import (
     load_aware,
     token_load,
 )
+from kvsim.fleet.store import Portion
 from kvsim.rules.routing import dynamo_decode_cost
 
 LONG = [(1, 160)]  # ten blocks
@@ -287,6 +288,32 @@ def test_dynamo_example_costs_18_10_11() -> None:
     router._pick = lambda found: costs.extend(found) or 1
     router.choose(ONE, views())
     assert costs == [18.0, 10.0, 11.0]
+
+
+def test_dynamo_credits_what_lies_in_host_memory_and_on_disks() -> None:
+    """The first has four blocks more on the host and three on disk; the second's are cached, too.
+
+    The third's store is shared, and nobody's own: no credit.
+    """
+    tiers = [
+        [Portion("host", "a", 6), Portion("disk", "b", 3)],
+        [Portion("host", "c", 5)],
+        [Portion("memory", None, 10)],
+    ]
+    router = started("dynamo", own_tiers=lambda request: tiers)
+    cache(router, ONE, [2, 5, 8])
+    router._num_blocks[:] = [10, 5, 9]
+    costs: list[float] = []
+    router._pick = lambda found: costs.extend(found) or 1
+    router.choose(ONE, views())
+    assert costs == [18.0 - 0.75 * 4 - 0.25 * 3, 10.0, 11.0]
+    plain = started("dynamo+host-credit=0+disk-credit=1", own_tiers=lambda request: tiers)
+    cache(plain, ONE, [2, 5, 8])
+    plain._num_blocks[:] = [10, 5, 9]
+    plain._pick = router._pick
+    costs.clear()
+    plain.choose(ONE, views())
+    assert costs == [18.0 - 3, 10.0, 11.0]
 
 
 def test_dynamo_chooses_the_second_of_the_example() -> None:

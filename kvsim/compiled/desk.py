@@ -235,7 +235,7 @@ def decide(
             active = _replica(addresses[place]).num_outstanding if active_weight > 0 else 0
             costs[place] = cost_of(
                 *(prefilling[place], decode[place], active, size * matched[place], least),
-                *(prompt, size, credit, prefill_weight, active_weight, decay),
+                *(prompt, size, credit, prefill_weight, active_weight, decay, 0.0),
             )
         place = pick(costs, rng)
         predicted[row] = size * matched[place]

@@ -10,7 +10,7 @@ from kvsim.records.request import Request
 from kvsim.sched.scheduler import StepPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.random import Generator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Parts
     from kvsim.fleet.event_index import KeyIndex
+    from kvsim.fleet.store import Portion
 
 #: Different prompts whose prefill time is kept.
 MOST_REMEMBERED = 1 << 16
@@ -44,6 +45,8 @@ class Facts:
     step_time : seconds of a step of so many requests that decode, each after so many tokens
     fetch_time : seconds to read the KV of so many tokens from another replica over an idle link;
         None where replicas do not read from each other
+    own_tiers : what of a request lies in each replica's own host memory and disks, by a store that
+        tells routers; empty lists without one
     decodes_only : prompts are computed by other replicas
     """
 
@@ -59,6 +62,7 @@ class Facts:
     prefill_time: Callable[[int, int], float]
     step_time: Callable[[int, int], float]
     fetch_time: Callable[[int], float] | None = None
+    own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
     decodes_only: bool = False
 
     def entry_keys(self, request: IncomingRequest) -> list[int]:

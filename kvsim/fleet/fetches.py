@@ -20,6 +20,7 @@ from kvsim.fleet.transfers import Transfers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.drive import Drive
     from kvsim.fleet.fabric import Fabric
     from kvsim.fleet.member import Member
@@ -100,6 +101,7 @@ class Fetches:
         self._num_tokens = 0
         store.start(self._feed, transfer_bytes(pool.setup, self._tokens))
         self._feed.leavers.append(store.forget)
+        pool.gateways.own_tiers = self._own_tiers
 
     # -- a request comes ---------------------------------------------------------------------------
 
@@ -123,6 +125,12 @@ class Fetches:
                 return
         self._open[row] = Fetch(row, target, keys, num_tokens)
         target.replica.offer(row, num_tokens)
+
+    def _own_tiers(self, request: IncomingRequest) -> list[list[Portion]]:
+        """Return what a store tells routers of every replica's own tiers."""
+        keys, now = self._feed.entry_path(request).tolist(), self._world.now
+        self._feed.update(now)
+        return [self._store.own_tiers(keys, place, now) for place in range(len(self.pool.places))]
 
     def _look_up(self, keys: Sequence[int], target: Member, now: float) -> list[Portion]:
         self._feed.update(now)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.fleet.news import News
     from kvsim.fleet.router import Router
+    from kvsim.fleet.store import Portion
     from kvsim.kv.events import EventRows
     from kvsim.trace import Trace
 
@@ -108,6 +109,8 @@ class Gateways:
         self._scrapers: dict[float, Scraper] = {}
         self._feeds: dict[float, EventFeed] = {}
         self._looked = -math.inf
+        #: What a store tells of each replica's own tiers, if there is one that does.
+        self.own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
         if self._choosing:
             self._start(setup, start_time, decodes_only=decodes_only)
 
@@ -136,9 +139,13 @@ class Gateways:
                     prefill_time=prefill_time,
                     step_time=step_time,
                     fetch_time=fetch_time,
+                    own_tiers=self._own_tiers,
                     decodes_only=decodes_only,
                 )
             )
+
+    def _own_tiers(self, request: IncomingRequest) -> Sequence[Sequence[Portion]]:
+        return [] if self.own_tiers is None else self.own_tiers(request)
 
     def _feed_of(self, delay: float, setup: Setup) -> EventFeed:
         """Return what reads the replicas' events with a delay, one for all its gateways."""

@@ -72,6 +72,14 @@ class Store(ABC):
         now : seconds
         """
 
+    def own_tiers(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:
+        """Say what of a prompt lies in a replica's own tiers, as routers are told; may mutate.
+
+        Nothing is used by that.
+        """
+        del keys, replica, now
+        return []
+
     def read(self, keys: Sequence[int], replica: int, now: float) -> None:
         """Learn that a replica has read the first entries of a prompt. May mutate."""
         del keys, replica, now

@@ -28,6 +28,7 @@ def dynamo_cost(
     prefill_weight: float,
     active_weight: float,
     decay: float,
+    beyond: Any,
 ) -> Any:
     """Return what a prompt costs by Dynamo's formula, in blocks.
 
@@ -40,9 +41,10 @@ def dynamo_cost(
     least : the least of ``prefilling`` among all replicas
     prompt : tokens
     size : tokens of a block
+    beyond : tokens that lie behind these in the replica's other tiers, each by its own credit
     credit, prefill_weight, active_weight, decay : see :class:`kvsim.fleet.routers.dynamo.Dynamo`
     """
     ahead = (prefilling - least) / max(prompt, size)
-    missing = prefilling + prompt - credit / (1 + decay * ahead) * cached
+    missing = prefilling + prompt - credit / (1 + decay * ahead) * cached - beyond
     missing = (missing + abs(missing)) / 2  # at least 0, of arrays, too
     return prefill_weight * (missing / size) + (decode + active_weight * active)

@@ -61,7 +61,8 @@ class Dynamo(Router):
     Per worker, in blocks: ``prefill-weight * max(0, raw - credit) + decode + active-weight *
     requests``. ``raw`` is this prompt and the prompt tokens in flight there without their cached
     part; ``credit`` the cached blocks of this prompt, less where more is in flight than at the
-    least loaded worker (``decay``); ``decode`` the different blocks of the prompts that are there.
+    least loaded worker (``decay``), and a share of those behind them in the worker's host memory
+    and disks (``--kv-store kvbm``); ``decode`` the different blocks of the prompts that are there.
     Where other replicas compute the prompts it is ``max(0, decode - credit) + active-weight *
     requests``.
     What is in flight is the router's own prediction: added when a request is sent, its prefill
@@ -69,14 +70,15 @@ class Dynamo(Router):
     with a temperature, one is drawn.
 
     Source: ai-dynamo/dynamo, lib/kv-router at 07a6c9c and 0243c51, docs/architecture at 01118c5.
-    The documented cost ``w * prefill + decode`` is this one with ``prefill-weight`` w. Host and
-    disk tiers are not seen. Dynamo's queue before it is ``--flow-control dynamo``.
+    The documented cost ``w * prefill + decode`` is this one with ``prefill-weight`` w. Dynamo's
+    queue before it is ``--flow-control dynamo``.
 
     Parameters
     ----------
     events : the replicas' events tell what is cached; without, prompts are taken for cached for
         ``ttl`` seconds from when they are sent, 120
     credit : of a cached block, 0 for load balancing alone
+    host_credit, disk_credit : of a block there, 0.75 and 0.25
     prefill_weight, active_weight, decay : s, a and d of the formula
     temperature : 0 for the smallest cost
     event_delay : seconds from a step's end until the index knows, 0.005
@@ -92,6 +94,8 @@ class Dynamo(Router):
         *,
         events: bool = True,
         credit: Share = 1.0,
+        host_credit: Share = 0.75,
+        disk_credit: Share = 0.25,
         prefill_weight: Weight = 1.0,
         active_weight: Weight = 0.0,
         decay: Weight = 0.0,
@@ -106,6 +110,7 @@ class Dynamo(Router):
         #: Credit, weight of prefill and of active requests, and decay.
         self.weights = float(credit), float(prefill_weight), float(active_weight), float(decay)
         self._active_weight = active_weight
+        self._credits = {"host": float(host_credit), "disk": float(disk_credit)}
         self._temperature = temperature
         self._ttl = TTL if ttl is None else ttl
         self._events = events
@@ -144,10 +149,29 @@ class Dynamo(Router):
             costs = dynamo_cost(
                 *(prefilling, decode, active, cached, prefilling.min(), prompt, size),
                 *self.weights,
+                self._beyond(request, cached, [replica.index for replica in replicas]),
             )
         choice = self._pick(costs)
         self._note(request, replicas[choice].index, int(cached[choice]))
         return choice
+
+    def _beyond(
+        self, request: IncomingRequest, cached: NDArray[np.int64], places: Sequence[int]
+    ) -> NDArray[np.float64] | float:
+        """Return what the tiers behind each replica's cache are worth, in tokens."""
+        tiers = self.facts.own_tiers(request) if self.facts.own_tiers else ()
+        if not any(tiers):
+            return 0.0
+        size, worth = self._belief.entry_tokens, np.zeros(len(places))
+        for k, place in enumerate(places):
+            begin = 0
+            for portion in tiers[place]:
+                end = begin + portion.num_entries * size
+                worth[k] += self._credits.get(portion.tier, 0.0) * max(
+                    end - max(begin, cached[k]), 0
+                )
+                begin = end
+        return worth
 
     def _pick(self, costs: NDArray[np.float64]) -> int:
         rng = self.facts.rng

@@ -78,6 +78,9 @@ class BlockManager(Store):
             Portion(tier, f"{tier} {replica}", len(list(same))) for tier, same in groupby(found)
         ]
 
+    def own_tiers(self, keys: Sequence[int], replica: int, now: float) -> list[Portion]:  # noqa: D102
+        return self.look_up(keys, replica, now)
+
     def read(self, keys: Sequence[int], replica: int, now: float) -> None:  # noqa: D102
         for key in keys:
             self._put(replica, key, 2 * max(1, self._frequency(replica, key, now)), now)
