@@ -526,3 +526,21 @@ def test_who_is_turned_away_by_the_prefill_router_is_not_at_a_decode_replica() -
     )
     assert result.summary["rejections"] == {"turned away by router conductor": 4}
     assert Counts.seen == [0, 1, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("delay", "apart"), [(0.001, 0), (50.0, 1)])
+def test_where_a_prompt_is_computed_is_decided_by_what_the_router_believes(
+    delay: float, apart: int
+) -> None:
+    """The second request is the first one again, which its decode replica has; it may be told."""
+    prompt = [(1, 0, 1600)]
+    trace = Trace.from_arrays([0.0, 20.0], [1600, 1600], [4, 4], segments=[prompt, prompt])
+    result = kvsim.simulate(
+        trace,
+        **H100,
+        num_prefill_workers=1,
+        num_decode_workers=2,
+        router=f"llm-d+index=precise+event-delay={delay}",
+        disaggregation="llm-d",
+    )
+    assert (result.requests["prefill_replica"] >= 0).tolist() == [True, bool(apart)]

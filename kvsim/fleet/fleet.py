@@ -206,7 +206,11 @@ class Fleet:
         assert self.handoffs is not None
         prefill, handoffs = self._prefill, self.handoffs
         stays = bool(self.may_stay[row])
-        request = Prospect(self._trace, row, now, target, prefill, handoffs, can_stay=stays)
+        request = Prospect(
+            *(self._trace, row, now, target, prefill, handoffs),
+            can_stay=stays,
+            predicted_tokens=self._main_gateways.predicted_tokens(row),
+        )
         where = placed(self._disaggregation, request)
         if where == "decode":
             self.submit(target, row, now)

@@ -234,6 +234,12 @@ class Gateways:
             self._ledger.send(number, choice, request, request.num_prompt_tokens - cached)
         return choice
 
+    def predicted_tokens(self, request_id: int) -> int | None:
+        """Return how much of a prompt its router took for cached; None if it has no idea."""
+        if not self._choosing or self.decisions.predicted[request_id] < 0:
+            return None
+        return int(self.decisions.predicted[request_id])
+
     def _deepest(self, request: IncomingRequest) -> int | None:
         """Return who holds most of a prompt, if that can be told without asking all of them."""
         everyone = len(self._shown) == len(self._replicas)

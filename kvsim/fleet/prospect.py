@@ -26,6 +26,7 @@ class Prospect:
     prefill : the pool that computes prompts
     handoffs : of requests between the pools
     can_stay : a prefill replica can serve the whole request
+    predicted_tokens : of its prompt, what its router takes for cached; None if that has no idea
 
     Attributes
     ----------
@@ -44,7 +45,9 @@ class Prospect:
         handoffs: Handoffs,
         *,
         can_stay: bool,
+        predicted_tokens: int | None,
     ) -> None:
+        self._predicted_tokens = predicted_tokens
         self._trace, self._row, self._now = trace, row, now
         self._target, self._prefill, self._handoffs = target, prefill, handoffs
         self.can_stay = can_stay
@@ -56,7 +59,13 @@ class Prospect:
 
     @cached_property
     def num_cached_tokens(self) -> int:
-        """Tokens of the prompt that the decode replica's prefix cache holds."""
+        """Tokens of the prompt that the decode replica's prefix cache holds.
+
+        That is what its router believes, right or wrong; the replica itself is asked where there is
+        no belief.
+        """
+        if self._predicted_tokens is not None:
+            return self._predicted_tokens
         request = IncomingRequest(self._trace, self._row, self._now)
         return self._target.replica.num_cached_tokens(request)
 
