@@ -48,6 +48,13 @@ def test_cuts_and_salts() -> None:
     assert tokens(whole, cut, salts=[0, 1]) == 18
 
 
+def test_who_was_not_sent_does_not_count() -> None:
+    trace = Trace.from_arrays([0.0] * 3, [9] * 3, [1] * 3, segments=[[(k, 0, 9)] for k in range(3)])
+    assert unique_prompt_tokens(trace, np.array([True, False, True])) == 18
+    alone = Trace.from_arrays([0.0] * 3, [9, 8, 7], [1] * 3)
+    assert unique_prompt_tokens(alone, np.array([True, False, True])) == 16
+
+
 def test_it_is_the_arithmetic_of_groups_and_questions() -> None:
     """150 groups with 6,000 tokens each, five questions of 1,200: 1.8 M tokens."""
     prompts = [[(g, 0, 6000), (1000 + 5 * g + q, 0, 1200)] for g in range(150) for q in range(5)]

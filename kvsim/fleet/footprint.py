@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from kvsim.trace import Trace
 
 
-def unique_prompt_tokens(trace: Trace) -> int:
-    """Count the tokens of all prompts, those that several begin with once.
+def unique_prompt_tokens(trace: Trace, sent: NDArray[np.bool_] | None = None) -> int:
+    """Count the tokens of all prompts, or of those that were sent; what several begin with, once.
 
     Held against what a replica and the fleet have room for, it foretells which router wins: what
     fits the fleet but no replica rewards those that keep prefixes apart.
     """
+    rows = np.arange(len(trace)) if sent is None else np.flatnonzero(sent)
     if not trace.has_segments:
-        return int(trace.num_prompt_tokens.sum())
+        return int(trace.num_prompt_tokens[rows].sum())
     content, start, length, first, stop = Pieces.of(trace)
+    first, stop = first[rows], stop[rows]
     ahead = np.append(0, np.cumsum(length))  # tokens of all pieces before one
     keys = np.full(len(first), FIRST_KEY, np.uint64)
-    fold_in(keys, Contents.of(trace).lists["cache_salt"].astype(np.uint64))
+    fold_in(keys, Contents.of(trace).lists["cache_salt"][rows].astype(np.uint64))
     at, total = first.copy(), 0
     while len(at):
         fold_in(keys, content[at])

@@ -158,7 +158,8 @@ def collect(
         if len(part.gateways) > 1:
             routing = describe_routing(part.gateways.decisions, served, own, lives)
             if part.setup.kv_config.enable_prefix_caching:
-                unique = unique or unique_prompt_tokens(trace)
+                sent = table["finish_reason"] != FinishReason.UNSENT
+                unique = unique or unique_prompt_tokens(trace, sent)
                 routing["unique_prompt_tokens"] = unique
         if part is parts[0]:
             summary["routing"] = routing
