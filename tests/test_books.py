@@ -61,7 +61,8 @@ def test_a_decode_pool_hits_what_was_not_handed_over(workers: int) -> None:
 def test_imbalance_is_per_second_of_a_life() -> None:
     assert _imbalance([3.0, 1.0], [10.0, 10.0]) == 1.5
     assert _imbalance([8.0, 2.0, 6.0], [10.0, 2.5, 7.5]) == pytest.approx(1.0)
-    assert _imbalance([8.0, 0.5], [10.0, 0.5]) == pytest.approx(0.8 / (8.5 / 10.5))
+    assert _imbalance([8.0, 0.5], [10.0, 0.5]) == 1.0
+    assert _imbalance([1.0, 9.0, 1.0], [10.0, 10.0, 0.1]) == pytest.approx(1.8)
     assert _imbalance([0.0, 0.0], [10.0, 2.0]) is None
 
 
@@ -197,9 +198,48 @@ def test_weights_of_tenants_are_the_fleets() -> None:
     assert served.requests["finish_time"].tolist() != plain.requests["finish_time"].tolist()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_computes_a_short_rest_has_hit_nothing_more(workers: int) -> None:
+    trace = Trace.from_arrays([0.0, 1.0, 2.0], [80] * 3, [3] * 3)
+    result = kvsim.simulate(
+        trace,
+        **H100,
+        num_prefill_workers=workers,
+        num_decode_workers=workers,
+        kv_recompute_threshold=100,
+    )
+    rows = [row for row in result.summary["replicas"] if row["role"] == "decode"]
+    assert {row["prefix_cache_hit_rate"] for row in rows if row["num_requests"]} == {0.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"router": "conductor+ttft-slo=0.1"},
+        {"router": "round-robin", "flow_control": "llm-d+queue=1+most-waiting=2"},
+        {"router": "dynamo", "flow_control": "dynamo+threshold=1+most-waiting=2"},
+    ],
+)
+def test_who_is_turned_away_behind_the_horizon_was_not_sent(options: dict[str, Any]) -> None:
+    trace = workloads.fixed(prompt=4000, output=50, num_requests=60, request_rate=60.0)
+    result = kvsim.simulate(trace, **H100, data_parallel_size=2, horizon=0.5, **options)
+    summary = result.summary
+    assert summary["num_unsent"] > 0
+    assert sum(summary["rejections"].values()) == summary["num_rejected"]
+
+
 def test_a_quantum_is_read_by_a_pools_own_policy() -> None:
     trace = Trace.from_arrays([0.0] * 4, [8] * 4, [4] * 4, tenant=["a", "b"] * 2)
     for policy, said in (("dlpm", 0), ("vtc", 1)):
         pools = [{"role": "mixed", "scheduling_policy": policy}]
         notes = kvsim.simulate(trace, **H100, dlpm_quantum=9, pool=pools).provenance["notes"]
         assert sum("dlpm_quantum" in note for note in notes) == said
+
+
+@pytest.mark.parametrize(("sessions", "said"), [([0, 1, 0, 1], 0), ([0, 1, 2, 3], 1)])
+def test_think_time_has_an_effect_though_it_keeps_all_turns_unsent(
+    sessions: list[int], said: int
+) -> None:
+    trace = Trace.from_arrays([0.0, 0.0, 1.0, 1.0], [8] * 4, [4] * 4, session_id=sessions)
+    result = kvsim.simulate(trace, **H100, session_think_time=100, horizon=50)
+    assert sum("session_think_time" in note for note in result.provenance["notes"]) == said

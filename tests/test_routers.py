@@ -679,3 +679,10 @@ def test_what_no_router_can_do_is_refused(router: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make_router(router)
     assert make_router("llm-d+prefix=0+queue=0+kv=0+picker=random")
+
+
+def test_conductor_looks_at_steps_only_where_outputs_are_computed() -> None:
+    router = started("conductor+tbt-slo=0.001", prefills_only=True)
+    assert router.choose(ONE, views()) == 0
+    with pytest.raises(ValueError, match=r"threshold=5\.0: is not read without --kv-store peer"):
+        started("conductor+threshold=5")

@@ -52,6 +52,19 @@ def test_sessions_are_spread_by_their_own_times() -> None:
     assert cut.reaches
 
 
+def test_a_cut_run_condemns_no_rate_of_sessions(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = "multi-turn+think-time=0.1+time-per-output-token=0+turns=4+output=400"
+    found = answer(
+        capsys,
+        f"--workload {shape} --session-think-time 0.1 --num-requests 300 --max-num-seqs 8 "
+        "--slo p99_ttft_ms<=300 --replications 1",
+    )
+    assert not found["evidence"].endswith("missed: ")
+    runs = found["evaluated"][0]["runs"]
+    assert not any(run["missed"] == ["first half"] for run in runs)
+    assert found["request_rate"] >= 1.5
+
+
 @pytest.mark.parametrize("think", ["", "--session-think-time 5"])
 def test_a_rate_of_sessions_is_one_at_which_they_come(
     think: str, capsys: pytest.CaptureFixture[str]
@@ -113,6 +126,7 @@ def test_reasons_are_those_of_the_pool() -> None:
     ("line", "said"),
     [
         ("--autoscaler hpa", "autoscaler: a search is for fleets that stay as large"),
+        ("--over decode.autoscaler=hpa,wva", "autoscaler: a search is for fleets that stay"),
         ("--over autoscaler=hpa,wva", "autoscaler: a search is for fleets that stay as large"),
         (
             "--num-prefill-workers 1 --num-decode-workers 1 --over prefill.gpu=a100-80gb,h100-sxm "

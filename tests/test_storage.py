@@ -86,6 +86,26 @@ def test_a_request_waits_for_what_another_replica_has_computed() -> None:
         assert told["mean_ms"] == pytest.approx(1000 * seconds)
 
 
+@pytest.mark.parametrize("policy", ["wait_complete", "timeout"])
+def test_an_idle_replica_that_reads_serves_who_comes_meanwhile(policy: str) -> None:
+    """The read of 512 pages takes 7.8 s; two others come in the first of them."""
+    trace = Trace.from_arrays(
+        [0.0, 20.0, 20.1, 20.2],
+        num_output_tokens=[1] * 4,
+        **prompts([(1, 512)], [(1, 512), (2, 1)], [(3, 1)], [(4, 1)]),
+    )
+    options = {"hicache_storage_prefetch_policy": policy, "max_total_tokens": 60_000}
+    result = serve(trace, router=f"{__name__}:Apart", **options)
+    ends = 20 + 512 * PER_PAGE
+    rows = result.requests[1:]
+    assert rows["first_scheduled_time"].tolist() == pytest.approx([ends, 20.1, 21.1])
+    assert rows["first_token_time"].tolist() == pytest.approx([ends + 1, 21.1, 22.1])
+    row = result.summary["replicas"][1]
+    assert row["busy"] * row["lifetime"] == pytest.approx(3)
+    cut = serve(trace, router=f"{__name__}:Apart", horizon=24, **options)
+    assert cut.summary["num_in_flight"] == 1
+
+
 def test_who_finds_the_gpu_free_does_not_wait() -> None:
     """SGLang looks how far the read is in the pass that has begun it."""
     result = serve(again(16), hicache_storage_prefetch_policy="best_effort")
@@ -340,6 +360,7 @@ def test_both_engines_agree_and_no_page_is_lost(trace: Trace, data: st.DataObjec
     [
         ({"enable_hierarchical_cache": False}, "stands behind the host tier; give enable_hier"),
         ({"kv_store": "peer"}, "kv_store 'peer': not under sglang; mooncake is"),
+        ({"kv_store": "mooncake+pull=always"}, "pull is not read under sglang"),
         ({"kv_store": "kvbm"}, "kv_store 'kvbm': not under sglang; mooncake is"),
     ],
 )

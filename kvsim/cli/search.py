@@ -132,7 +132,8 @@ def _check(
 
     if config.max_concurrency is not None:
         raise ValueError("max_concurrency: a closed loop sets its own rate; search needs open ones")
-    if config.autoscaler is not None or "autoscaler" in space:
+    pools = any(pool.autoscaler for pool in config.pool or ())
+    if config.autoscaler is not None or pools or any("autoscaler" in name for name in space):
         raise ValueError("autoscaler: a search is for fleets that stay as large as they are")
     if math.isfinite(config.horizon):
         raise ValueError("horizon: a search serves whole traces")

@@ -109,7 +109,7 @@ OTHER_KINDS = frozenset(
     (
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
-        *("speculation", "grammar", "lora", "cadence", "fairness", "dlpm"),
+        *("speculation", "grammar", "sleep", "lora", "cadence", "fairness", "dlpm"),
         *("virtual", "vllm_v0", "memory_map"),
         *("host_arc", "host_cache", "host_lru", "offload_jobs", "offload_lookup"),
         *("offload_request", "offload_store", "offload_window", "offloading"),
@@ -124,7 +124,7 @@ OF_SGLANG = frozenset(
     (
         *("abort", "arrival", "batch", "engine", "events", "held", "keys", "kv", "links"),
         "memory_map",
-        *("price", "queue", "recorder", "told", "usage", "work"),
+        *("price", "queue", "recorder", "sleep", "told", "usage", "work"),
     )
 )
 

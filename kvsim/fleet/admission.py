@@ -12,6 +12,8 @@ from kvsim.fleet.flow_control import Waiting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from kvsim.fleet.flow_control import FlowControl
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.world import World
@@ -62,8 +64,8 @@ class Admission:
         self._since: dict[int, float] = {}
         self._waits: list[float] = []
         self._awaited = False
-        self.num_shed = 0
-        self.num_too_many = 0
+        self._shed: list[int] = []
+        self._too_many: list[int] = []
         self.peak_waiting = 0
 
     @property
@@ -77,13 +79,13 @@ class Admission:
         saturation = self._saturation()
         probability = self._control.shedding(priority, saturation)
         if probability > 0 and self._rng.random() < probability:
-            self.num_shed += 1
+            self._shed.append(row)
             self._turn_away(row)
         elif not self._line and saturation < 1:
             self._waits.append(0.0)
             self._place(row, now)
         elif len(self._line) >= self._control.most_waiting:
-            self.num_too_many += 1
+            self._too_many.append(row)
             self._turn_away(row)
         else:
             by_tenant = self._control.fairness == "round-robin"
@@ -129,13 +131,13 @@ class Admission:
         if self._line:
             self._await()
 
-    def describe(self) -> dict[str, Any]:
-        """Return who waited and who was turned away."""
+    def describe(self, sent: NDArray[np.bool_]) -> dict[str, Any]:
+        """Return who waited and who was turned away, of those that were sent."""
         waits = np.array(self._waits)
         return {
             "num_held_back": int((waits > 0).sum()) + len(self._line),
-            "num_shed": self.num_shed,
-            "num_too_many": self.num_too_many,
+            "num_shed": int(sent[self._shed].sum()),
+            "num_too_many": int(sent[self._too_many].sum()),
             "peak_waiting": self.peak_waiting,
             "mean_wait_ms": 1e3 * float(waits.mean()) if len(waits) else None,
             "p99_wait_ms": 1e3 * float(np.percentile(waits, 99)) if len(waits) else None,

@@ -160,11 +160,10 @@ def _share(tokens: NDArray[Any], prompts: NDArray[Any], rows: NDArray[np.bool_])
 def _imbalance(values: Sequence[float], lives: Sequence[float]) -> float | None:
     """Maximum over mean, per second of each replica's life; 1 is even.
 
-    The mean is that of all seconds. Who lived less than a tenth as long as another is not the
-    maximum: a few seconds of work, or of none, say nothing.
+    Who lived less than a tenth as long as another is left out: a few seconds say nothing.
     """
     if min(lives) == max(lives):
         lives = [1.0] * len(lives)
-    longest, mean = max(lives), sum(values) / sum(lives)
-    known = [v / life for v, life in zip(values, lives, strict=True) if life > longest / 10]
-    return max(known) / mean if mean else None
+    known = [(v, life) for v, life in zip(values, lives, strict=True) if life > max(lives) / 10]
+    mean = sum(v for v, _ in known) / sum(life for _, life in known)
+    return max(v / life for v, life in known) / mean if mean else None

@@ -47,7 +47,7 @@ class Facts:
         None where replicas do not read from each other
     own_tiers : what of a request lies in each replica's own host memory and disks, by a store that
         tells routers; empty lists without one
-    decodes_only : prompts are computed by other replicas
+    decodes_only, prefills_only : prompts are computed by other replicas; or outputs are
     """
 
     num_replicas: int
@@ -64,6 +64,7 @@ class Facts:
     fetch_time: Callable[[int], float] | None = None
     own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
     decodes_only: bool = False
+    prefills_only: bool = False
 
     def entry_keys(self, request: IncomingRequest) -> list[int]:
         """Return the keys of a request's prompt in the index, front to back."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.router import Router
     from kvsim.fleet.store import Portion
     from kvsim.kv.events import EventRows
+    from kvsim.pool_config import Role
     from kvsim.trace import Trace
 
 #: Keeps the random numbers of routers apart from those of workloads, which have the same seed.
@@ -59,13 +60,13 @@ class Gateways:
     start_time : when the run begins, seconds
     counts_sent : requests count as on a replica from when they are sent there, not from when they
         reach it
-    decodes_only : prompts are computed elsewhere
+    role : of the replicas
     watches_prefills : somebody asks for ``num_prefill_tokens``
     name : of the router, to the user
 
     Attributes
     ----------
-    num_rejected : requests that the routers would not have served
+    rejected : rows of requests that the routers would not have served
     """
 
     def __init__(
@@ -78,11 +79,12 @@ class Gateways:
         start_time: float,
         *,
         counts_sent: bool = False,
-        decodes_only: bool = False,
+        role: Role = "mixed",
         watches_prefills: bool = False,
         name: str = "",
     ) -> None:
-        self.name, self.num_rejected = name, 0
+        self.name = name
+        self.rejected: list[int] = []
         self._routers = routers
         self._trace = trace
         everyone: list[Any] = list(replicas)  # a vacancy answers what is asked of it
@@ -112,12 +114,12 @@ class Gateways:
         #: What a store tells of each replica's own tiers, if there is one that does.
         self.own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
         if self._choosing:
-            self._start(setup, start_time, decodes_only=decodes_only)
+            self._start(setup, start_time, role)
 
-    def _start(self, setup: Setup, start_time: float, *, decodes_only: bool) -> None:
+    def _start(self, setup: Setup, start_time: float, role: Role) -> None:
         """Tell every router what its fleet is like."""
         prefill_time, step_time = prefill_timer(setup), decode_timer(setup)
-        fetch_time = None if decodes_only else fetch_timer(setup)
+        fetch_time = None if role == "decode" else fetch_timer(setup)
         for number, router in enumerate(self._routers):
             interval, delay = router.scrape_interval, router.event_delay
             if interval is not None:
@@ -140,7 +142,8 @@ class Gateways:
                     step_time=step_time,
                     fetch_time=fetch_time,
                     own_tiers=self._own_tiers,
-                    decodes_only=decodes_only,
+                    decodes_only=role == "decode",
+                    prefills_only=role == "prefill",
                 )
             )
 
@@ -227,7 +230,8 @@ class Gateways:
                 f"{len(views)}, the replica's place in the list, or {REJECT} to turn away"
             )
         self.decisions.note(request_id, router)
-        self.num_rejected += choice == REJECT
+        if choice == REJECT:
+            self.rejected.append(request_id)
         choice = choice if choice == REJECT else views[choice].index
         if self._ledger is not None and choice != REJECT:
             cached = min(router.predicted_tokens or 0, request.num_prompt_tokens)

@@ -160,7 +160,10 @@ class Handoffs:
         """Learn that the target has blocks for the tokens it lacks, or does without. Mutates."""
         handoff = self._open[row]
         handoff.num_tokens, handoff.asked_time = num_tokens, time
-        self._own_tokens[row] = handoff.num_offered - num_tokens
+        if num_tokens > 0:
+            self._own_tokens[row] = handoff.num_offered - num_tokens
+        else:  # all is there, or computed there: its engine says how much it hit
+            self._own_tokens.pop(row, None)
         self._start_if_ready(handoff, time)
 
     def prompt_ended(self, row: int, time: float) -> None:

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def fleet_notes(
-    config: Config, summary: Mapping[str, Any], *, num_readers: int, apart: bool
+    config: Config,
+    summary: Mapping[str, Any],
+    *,
+    num_readers: int,
+    apart: bool,
+    has_turns: bool,
 ) -> list[str]:
     """Say which options of a fleet that were given nothing has read.
 
@@ -24,8 +29,12 @@ def fleet_notes(
     summary : what the run came to
     num_readers : replicas that have asked a KV store, or could have
     apart : prompts are computed apart
+    has_turns : some session of the trace has a second turn
     """
-    reasons = [*_unread(config, summary, apart=apart), *_unread_values(config, num_readers)]
+    reasons = [
+        *_unread(config, summary, apart=apart, has_turns=has_turns),
+        *_unread_values(config, num_readers),
+    ]
     said = [
         f"{field} = {getattr(config, field)} has no effect: {reason}"
         for field, reason in reasons
@@ -34,9 +43,12 @@ def fleet_notes(
     return said + _unmet(config, summary["scaling"])
 
 
-def _unread(config: Config, summary: Mapping[str, Any], *, apart: bool) -> list[tuple[str, str]]:
+def _unread(
+    config: Config, summary: Mapping[str, Any], *, apart: bool, has_turns: bool
+) -> list[tuple[str, str]]:
     """Return options, and why nothing reads them."""
-    stores, moves = config.kv_store is not None, config.migration is not None
+    sglang = "sglang" in (config.engine, config.scheduler)
+    stores, moves = config.kv_store is not None and not sglang, config.migration is not None
     scales = config.autoscaler is not None or any(one.autoscaler for one in config.pool or ())
     found = []
     if not apart:
@@ -44,12 +56,15 @@ def _unread(config: Config, summary: Mapping[str, Any], *, apart: bool) -> list[
         found += [(name, "no prompts are computed apart") for name in names]
     if not (apart or stores):
         found.append(("kv_recompute_threshold", "no KV goes from one replica to another"))
-    if not (apart or stores or moves):
+    if not (apart or config.kv_store or moves):
         found.append(("kv_transfer_fabric", "no KV goes from one replica to another"))
     if not scales and config.failures is None:
         found.append(("cold_start", "no replica starts later"))
-    if not summary["num_later_turns"]:
+    if not has_turns:
         found.append(("session_think_time", "no session of the trace has a second turn"))
+    if not (sglang and config.kv_store):
+        reason = "nothing is read from behind a host tier"
+        found.append(("hicache_storage_prefetch_policy", reason))
     if len(summary["replicas"]) == 1:
         found.append(("migration", "there is one replica"))
     return found

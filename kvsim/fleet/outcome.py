@@ -138,7 +138,9 @@ def collect(
     )
     by_router = Counter[str]()
     for part in parts:
-        by_router[part.gateways.name] += part.gateways.num_rejected
+        rows = part.gateways.rejected
+        sent = table["finish_reason"][rows] != FinishReason.UNSENT
+        by_router[part.gateways.name] += int(sent.sum())
     summary["rejections"] = _rejections(
         setup, trace, table, turned_away, parts[1:], by_router, flow_control
     )
@@ -201,11 +203,21 @@ def collect(
             "notes": [
                 *notes(setup),
                 *fleet_notes(
-                    config, summary, num_readers=len(parts[-1].members), apart=len(parts) > 1
+                    config,
+                    summary,
+                    num_readers=len(parts[-1].members),
+                    apart=len(parts) > 1,
+                    has_turns=_has_turns(trace),
                 ),
             ],
         },
     )
+
+
+def _has_turns(trace: Trace) -> bool:
+    """Whether some session has a second turn."""
+    sessions = trace.session_id[trace.session_id >= 0]
+    return len(np.unique(sessions)) < len(sessions)
 
 
 def token_gaps(totals: Sequence[tuple[int, Totals]]) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from kvsim.fleet.pool import connected
 from kvsim.fleet.storage_reads import StorageReads
 from kvsim.fleet.store import make_store
 from kvsim.records.engine import SGLANG
+from kvsim.registry import parse_spec
 from kvsim.sched.sglang_settings import StorageSettings
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def with_storage(setup: Setup, config: Config) -> Setup:
         )
     if not make_store(config.kv_store or "").serves_hosts:
         raise ValueError(f"kv_store {config.kv_store!r}: not under sglang; mooncake is")
+    if "pull" in parse_spec(config.kv_store or "")[1]:
+        raise ValueError(f"kv_store {config.kv_store!r}: pull is not read under sglang")
     storage = StorageSettings(config.hicache_storage_prefetch_policy)
     scheduler = replace(setup.scheduler_config, sglang=replace(settings, storage=storage))
     return with_events(replace(setup, scheduler_config=scheduler))

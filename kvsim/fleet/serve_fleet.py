@@ -219,7 +219,7 @@ class Assembly:
             replicas,
             start,
             counts_sent=counts_sent,
-            decodes_only=asked.role == "decode",
+            role=asked.role,
             watches_prefills=watches,
             name=(asked.router or config.router).partition("+")[0],
         )
@@ -390,7 +390,9 @@ def serve_fleet(
         None if fleet.handoffs is None else _transfers(fleet.handoffs),
         describe_scaling(fleet),
         None if fleet.fetches is None else fleet.fetches.describe(),
-        None if fleet.admission is None else fleet.admission.describe(),
+        None
+        if fleet.admission is None
+        else fleet.admission.describe(main.table["finish_reason"] != FinishReason.UNSENT),
         None if fleet.moves is None else fleet.moves.describe(),
     )
 

@@ -59,6 +59,7 @@ class StorageReads:
         number = sum(portion.num_entries for portion in portions)
         storage = state.storage
         storage.offered[row] = held + number * self._tokens if number else 0
+        storage.held[row] = held
         if number:
             base, seconds = self._times(portions)
             storage.base[row] = base

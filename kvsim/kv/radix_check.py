@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvsim.records.memory import Views, head
-from kvsim.records.radix import WRITE_BACK
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 
@@ -216,8 +215,7 @@ def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         while at:
             locks[at] += 1
             at = seen.rows[at].parent
-    kept = [one.node for one in reads_under_way(state) if tree.write_policy == WRITE_BACK]
-    for k in [*nodes_of_copies(tree), *kept]:
+    for k in nodes_of_copies(tree):
         at = k
         while at:
             locks[at] += 1

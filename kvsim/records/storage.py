@@ -47,6 +47,7 @@ class Storage(Record):
     timeout: float = 1.0  # seconds, and of a token
     timeout_per_token: float = 0.0
     offered: list[int] = field(default_factory=list)  # by row: first tokens that are there
+    held: list[int] = field(default_factory=list)  # by row: that both tiers had then
     base: list[float] = field(default_factory=list)  # by row: seconds to read what is beyond
     token_time: list[float] = field(default_factory=list)  # and of a token of it
     reads: list[Read] = field(default_factory=list)  # beside the requests

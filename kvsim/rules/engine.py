@@ -39,7 +39,7 @@ from kvsim.rules.encoder import release_all, release_computed
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.fairness import charge_output
 from kvsim.rules.fetching import AHEAD, ask
-from kvsim.rules.grammar import await_grammar, first_ready, sleep, time_to_wake
+from kvsim.rules.grammar import await_grammar, first_ready
 from kvsim.rules.growing import begin_growing, note_growth
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
@@ -56,6 +56,7 @@ from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
 from kvsim.rules.sglang.direct import operate
 from kvsim.rules.sglang.loop import has_work_sglang, pass_sglang, take_in_sglang
+from kvsim.rules.sleep import sleep, time_to_wake
 from kvsim.rules.speculation import hand_back_drafts, take_back, verify
 from kvsim.rules.static import end_batch, retire_request, schedule_static
 from kvsim.rules.told import tell_load, tell_metrics

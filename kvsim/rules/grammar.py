@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.fairness import VTC
 from kvsim.rules.queue import defer
-from kvsim.rules.recorder import pass_time
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -49,21 +48,3 @@ def first_ready_in(state: Replica, queue: Queue) -> float:
             first = min(first, state.trace.ready_time[state.requests[k].request_id])
         k = state.requests[k].next
     return first
-
-
-def time_to_wake(state: Replica) -> float:
-    """Return when a replica that has nothing to schedule may have: at a time, or an arrival."""
-    time = state.wake_time
-    if state.trace.seen < state.trace.num_arrivals:
-        time = min(time, state.trace.entry_time[state.trace.seen])
-    return max(time, state.clock)
-
-
-def sleep(state: Replica) -> bool:
-    """Let time pass until something may be scheduled; False if that is beyond the horizon."""
-    time = time_to_wake(state)
-    if time > state.horizon:
-        return False
-    state.wake_time = -math.inf
-    pass_time(state, min(time, state.end_time))
-    return True

@@ -53,7 +53,7 @@ def lay_out_storage(
     storage.least = settings.prefetch_threshold
     storage.timeout = settings.prefetch_timeout_base
     storage.timeout_per_token = settings.prefetch_timeout_per_ki_token / 1024
-    storage.offered = memory.ints(num_rows)
+    storage.offered, storage.held = memory.ints(num_rows), memory.ints(num_rows)
     storage.base, storage.token_time = memory.floats(num_rows), memory.floats(num_rows)
 
 

@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.fleet.belief import Belief
 from kvsim.fleet.choice import argmin
-from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
-    Delay,
-    Limit,
-)
+from kvsim.fleet.parameters import Delay, Limit, refuse_unread
 from kvsim.fleet.router import REJECT, ROUTERS, Router
 
 if TYPE_CHECKING:
@@ -42,8 +39,8 @@ class Conductor(Router):
     ----------
     ttft_slo : seconds until the first token; none for no limit
     tbt_slo : seconds between two tokens; none for no limit
-    threshold : the best match over the replica's own from which on it is read; 1 or less: whenever
-        it is longer
+    threshold : the best match over the replica's own from which on it is read, 1: whenever it is
+        longer
     event_delay : seconds from a step's end until the index knows
     """
 
@@ -54,15 +51,17 @@ class Conductor(Router):
         *,
         ttft_slo: Limit | None = None,
         tbt_slo: Limit | None = None,
-        threshold: Limit = 1.0,
+        threshold: Limit | None = None,
         event_delay: Delay = 0.01,
     ) -> None:
         self._ttft_slo, self._tbt_slo = ttft_slo, tbt_slo
-        self._threshold = threshold
+        self._asked_threshold, self._threshold = threshold, threshold or 1.0
         self.event_delay = event_delay
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
+        if facts.fetch_time is None and not facts.decodes_only:
+            refuse_unread("without --kv-store peer", threshold=self._asked_threshold)
         self._belief = Belief(facts, "precise")
         self._queues: list[dict[int, float]] = [{} for _ in range(facts.num_replicas)]
 
@@ -104,7 +103,8 @@ class Conductor(Router):
 
     def _steps(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> list[float]:
         """Return the seconds of a step of each replica that decodes this request, too."""
-        if self._tbt_slo is None and not self.facts.decodes_only:
+        needed = self._tbt_slo is not None or self.facts.decodes_only
+        if not needed or self.facts.prefills_only:
             return [0.0] * len(replicas)
         steps = []
         for local in (replica.local for replica in replicas):

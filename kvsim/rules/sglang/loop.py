@@ -143,7 +143,7 @@ def rest(state: Replica) -> None:
         if tree.tells:
             tell_copies(state)
     elif state.storage.is_on and waits_for_read(state):
-        tree.held_until = next_read(state)
+        state.wake_time = next_read(state)  # or an arrival, before
     elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
         k = state.waiting.head
         leave_waiting(state, k)

@@ -20,7 +20,6 @@ from kvsim.rules.events import next_event, note_update
 from kvsim.rules.links import append, remove
 from kvsim.rules.sglang.backup import evict_copies
 from kvsim.rules.sglang.leaves import settle_leaf
-from kvsim.rules.sglang.locks import lock_path, unlock_path
 from kvsim.rules.sglang.nodes import join_siblings, name_node, new_node, tick
 from kvsim.rules.sglang.pages import page_after, page_behind, return_chain, take_chain
 from kvsim.rules.sglang.pieces import name_tokens, stand_before
@@ -37,6 +36,7 @@ def begin_read(state: Replica, k: int) -> None:
     """Begin to read what the storage has of a new request beyond both tiers, if it is worth it.
 
     Only below what the host has, too, or at the root: SGLang does not hold the GPU's slots for it.
+    Under write_back only at the root: above what the host has there may be what it has not.
     """
     storage, tree, request = state.storage, state.kv.radix, state.requests[k]
     read, row = storage.reads[k], request.request_id
@@ -46,9 +46,9 @@ def begin_read(state: Replica, k: int) -> None:
     match_prefix(tree, request, request.num_tokens - 1)
     start, best = tree.num_walked, tree.best
     num_tokens = storage.offered[row] - start
-    if num_tokens < storage.least:
-        return
-    if not has_copy(tree, tree.node):
+    if num_tokens < storage.least or start < storage.held[row]:
+        return  # in the latter case, what lies between may not be there
+    if not has_copy(tree, tree.node) or (tree.write_policy == WRITE_BACK and best != 0):
         return
     hold_node(tree, read, best)
     size = tree.pages.page_size
@@ -75,13 +75,11 @@ def has_copy(tree: Radix, k: int) -> bool:
 
 
 def hold_node(tree: Radix, read: Read, k: int) -> None:
-    """Keep a node on the host; under write_back its path as well, whose copies go first."""
+    """Keep a node on the host."""
     read.node = k
     if k == 0:
         return
     read.node_start = tree.nodes[k].start
-    if tree.write_policy == WRITE_BACK:
-        lock_path(tree, k)
     tree.nodes[k].num_host_locks += 1
     settle_leaf(tree, k)
 
@@ -93,8 +91,6 @@ def let_node_go(tree: Radix, read: Read) -> None:
         tree.nodes[at].num_host_locks -= 1
         settle_leaf(tree, at)
         at = tree.nodes[at].parent
-    if read.node != 0 and tree.write_policy == WRITE_BACK:
-        unlock_path(tree, read.node, 0)
 
 
 def end_of_read(read: Read) -> float:
