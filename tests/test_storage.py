@@ -273,6 +273,50 @@ def test_what_a_read_goes_on_from_stays_on_the_host_and_others_go_first() -> Non
     assert rows["num_cached_tokens"][4] == 16 * PAGE
 
 
+def test_what_lies_before_a_read_must_still_be_there() -> None:
+    """R comes while the second replica's host has P (8 pages), and is seen when one has gone.
+
+    The store was asked for what follows P.
+    """
+    trace = Trace.from_arrays(
+        [0.0, 20.0, 25.0, 40.0, 40.3],
+        num_output_tokens=[1] * 5,
+        **prompts([(1, 8), (2, 8)], [(1, 8)], [(3, 14)], [(6, 12)], [(1, 8), (2, 8), (5, 1)]),
+    )
+    result = serve(
+        trace,
+        hicache_storage_prefetch_policy="wait_complete",
+        max_total_tokens=20 * PAGE,
+        hicache_ratio=1.6,
+        router=f"{__name__}:Apart",
+    )
+    told = result.summary["kv_store"]
+    assert (told["num_found"], told["num_fetches"]) == (2, 1)  # P itself was read, at 20
+    assert result.requests["num_cached_tokens"][4] == 7 * PAGE
+
+
+def test_under_write_back_only_whole_prompts_are_read() -> None:
+    """What is evicted is stored. P is read; where the host alone has it, nothing behind it is."""
+    trace = Trace.from_arrays(
+        [0.0, 5.0, 20.0, 25.0, 40.0],
+        num_output_tokens=[1] * 5,
+        **prompts(
+            *([(1, 8), (2, 8)], [(7, 16)], [(1, 8)], [(3, 14)], [(1, 8), (2, 8), (5, 1)]),
+        ),
+    )
+    result = serve(
+        trace,
+        hicache_storage_prefetch_policy="wait_complete",
+        hicache_write_policy="write_back",
+        max_total_tokens=20 * PAGE,
+        hicache_ratio=3.0,
+        router=f"{__name__}:Apart",
+    )
+    told = result.summary["kv_store"]
+    assert (told["num_found"], told["num_fetches"]) == (2, 1)
+    assert result.requests["num_cached_tokens"][4] == 8 * PAGE
+
+
 def test_an_output_is_stored_and_found_by_the_next_turn() -> None:
     """A turn's prompt is the last one's prompt and output; a selective host has copied neither."""
     prompts = [[(1, 0, 640)], [(2, 0, 64)], [(9, 0, 64)], [(1, 0, 640), (7, 0, 320), (3, 0, 64)]]
