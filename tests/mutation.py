@@ -555,6 +555,7 @@ MUTANTS = [
     Mutant("sglang storage who cannot wait is passed over", "rules/sglang/prefill.py", "            k = following\n            continue\n", "            break\n"),
     Mutant("sglang storage an idle replica waits for reads", "rules/sglang/loop.py", "    return now < time < math.inf\n", "    return False\n"),
     Mutant("sglang storage outputs are told", "rules/sglang/walk.py", "    node.row = request.request_id\n", "    node.row = 0\n"),
+    Mutant("sglang map shows what the host alone has", "rules/sglang/paint.py", "    if node.on_host_only:\n        return\n", ""),
     Mutant("sglang pages single slots go behind", "rules/sglang/pages.py", "pages.num_left > 0 and pages.page_size == 1", "pages.num_left > 0 and pages.page_size < 1"),
     Mutant("sglang pages one block per batch", "rules/sglang/loop.py", "    open_groups(state.kv.radix)\n", ""),
     Mutant("sglang pages a decode goes on behind", "rules/sglang/pages.py", "        pages.first = page_after(pages, page)\n    return page\n", "        pages.first = page + 1\n    return page\n"),

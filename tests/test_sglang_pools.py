@@ -236,10 +236,12 @@ def test_prefixes_come_back_from_the_host(policy: str) -> None:
     """With copies that take the link's time, in both engines; none without the host."""
     options = TIERED | {"enable_hierarchical_cache": True, "hicache_write_policy": policy}
     python, compiled = (
-        kvsim.simulate(reused(), backend=backend, **options) for backend in ("python", "compiled")
+        kvsim.simulate(reused(), backend=backend, record_memory_map=True, **options)
+        for backend in ("python", "compiled")
     )
     assert python.summary == compiled.summary
     assert (python.requests == compiled.requests).all()
+    assert (python.memory_map == compiled.memory_map).all()
     alone = kvsim.simulate(reused(), backend="python", **TIERED)
     assert alone.requests["num_cached_tokens"].sum() == 0
     assert (python.requests["num_cached_tokens"].sum() > 0) == (policy != "write_through_selective")
@@ -278,6 +280,21 @@ def test_all_but_the_last_token_of_a_prompt_is_loaded() -> None:
     trace = Trace.from_arrays([0.0, 5.0, 10.0], [900] * 3, [2] * 3, segments=segments)
     result = kvsim.simulate(trace, **TIERED, enable_hierarchical_cache=True, backend="python")
     assert result.requests["num_cached_tokens"].tolist() == [0, 0, 899]
+
+
+@pytest.mark.parametrize("size", [1, 16])
+@pytest.mark.parametrize("policy", ["write_through", "write_back"])
+def test_a_map_shows_nothing_of_what_the_host_alone_has(policy: str, size: int) -> None:
+    """Pages that it left are others' by now: as much is cached in the map as in the table."""
+    options = TIERED | {"enable_hierarchical_cache": True, "page_size": size, "backend": "python"}
+    result = kvsim.simulate(
+        reused(), record_memory_map=True, hicache_write_policy=policy, **options
+    )
+    assert result.summary["num_kv_loads"] > 0
+    shown = (result.memory_map == 5).mean(axis=1)
+    cached = result.memory["cached"] / result.summary["kv_cache"]["bytes"]
+    assert shown == pytest.approx(cached, abs=0.02)
+    assert cached.max() > 0.5
 
 
 @pytest.mark.parametrize("backend", ["python", "compiled"])

@@ -48,7 +48,12 @@ def pool_bins(state: Replica) -> int:
 
 
 def mark_node(state: Replica, node: Node, cached: int, share: float) -> None:
-    """Note the pages of a node; window pages stand behind all others."""
+    """Note the pages of a node; window pages stand behind all others.
+
+    What the host alone has is on none: the pages that it had are others' now.
+    """
+    if node.on_host_only:
+        return
     kv, tree, page = state.kv, state.kv.radix, node.page
     for _ in range(node.span // tree.pages.page_size):
         if tree.window > 0 and not node.is_tombstone:
