@@ -51,7 +51,10 @@ def views(
 
 
 def requests(
-    *prompts: Sequence[tuple[int, int]], sessions: Sequence[int] | None = None, gap: float = 1.0
+    *prompts: Sequence[tuple[int, int]],
+    sessions: Sequence[int] | None = None,
+    priorities: Sequence[int] | None = None,
+    gap: float = 1.0,
 ) -> list[IncomingRequest]:
     """Requests a gap apart; a prompt is a list of contents and their numbers of tokens."""
     lengths = [sum(tokens for _, tokens in prompt) for prompt in prompts]
@@ -61,6 +64,7 @@ def requests(
         [4] * len(prompts),
         segments=[[(content, 0, tokens) for content, tokens in prompt] for prompt in prompts],
         session_id=list(sessions) if sessions else None,
+        priority=list(priorities) if priorities else None,
     )
     return [IncomingRequest(trace, k, gap * k) for k in range(len(prompts))]
 

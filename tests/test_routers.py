@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fleets import BLOCK, cache, requests, started, views
 
 from kvsim.fleet.affinity import lead, sticky
 from kvsim.fleet.hash_ring import HashRing
+from kvsim.fleet.headroom import Headroom, can_be_shed, latency_scores
 from kvsim.fleet.router import REJECT, make_router
 from kvsim.fleet.routers.dynamo import softmax_weights
 from kvsim.fleet.scorers import (
@@ -240,6 +242,95 @@ def test_the_affinity_filter_keeps_the_warm_until_they_are_too_slow() -> None:
     assert exploring.branch == "explored"
 
 
+EVEN = (0.5, 0.5)
+
+
+def scored(headrooms: list[tuple[float, float]], most: bool = False, **more: Any) -> list[float]:
+    in_flight = more.pop("in_flight", [1] * len(headrooms))
+    weights = more.pop("weights", EVEN)
+    return latency_scores([Headroom(*one) for one in headrooms], in_flight, weights, most=most)
+
+
+def test_latency_scores_of_who_meets_the_targets() -> None:
+    """A hundredth step is added, and 1 is the most: the farthest still has a chance."""
+    three = [(1.0, 0.4), (3.0, 0.2), (2.0, 0.3)]  # places 0, 1, 0.5 and 1, 0, 0.5
+    assert scored(three) == [0.51, 0.51, 0.51]
+    assert scored(three, weights=(0.75, 0.25)) == [0.76, 0.26, 0.51]
+    assert scored(three, most=True, weights=(0.75, 0.25)) == [0.26, 0.76, 0.51]
+    assert scored([(1.0, 0.1), (2.0, 0.1)], weights=(0.5, 0.5)) == [1.0, 0.01]  # TPOT is alike
+    assert scored([(1.0, 0.1), (1.0, 0.2)], weights=(1.0, 0.0)) == [1.0, 0.01]
+    assert scored([(1.0, 0.1), (1.0, 0.1)]) == [0.51, 0.51]
+    assert scored([(-1.0, 0.1), (4.0, 0.2), (5.0, 0.2)]) == [0.0, 1.0, 0.01]  # who misses is out
+    assert scored([(0.0, 0.0), (-1.0, 1.0)]) == [0.51, 0.0]
+
+
+def test_latency_scores_where_nobody_meets_the_targets() -> None:
+    """Idle ones first, then who misses TPOT alone, then TTFT alone; the nearest is best."""
+    late = [(1.0, -0.3), (-2.0, 0.1), (-1.0, -0.1), (-4.0, -0.9), (2.0, -0.2)]
+    assert scored(late, in_flight=[3, 3, 0, 0, 3]) == [0.0, 0.0, 1.0, 0.01, 0.0]
+    assert scored(late, weights=(0, 1)) == [0.01, 0.0, 0.0, 0.0, 1.0]
+    assert scored(late, most=True, weights=(0, 1)) == [0.01, 0.0, 0.0, 0.0, 1.0]
+    assert scored(late[1:4]) == [0.51, 0.0, 0.0]
+    assert scored(late[2:4]) == [1.0, 0.01]
+    assert scored([(-1.0, -1.0), (-1.5, -1.0), (-2.0, -1.0)]) == [1.0, 0.51, 0.01]  # no targets
+
+
+LATE = "llm-d+index=precise+prefix=0+queue=0+kv=0+latency=1"
+
+
+def test_llm_d_predicts_latencies_behind_what_is_in_flight() -> None:
+    """At 1,000 tokens/s; a step of n requests of t tokens takes 0.01 n + t / 100,000 s.
+
+    One and a half of them are before a first token, where anybody is there.
+    """
+    router = started(LATE)
+    cache(router, ONE, [0, 5, 0])
+    seen = views([3, 1, 0], uncached=[40, 500, 90])
+    seen[0].local.num_prompt_tokens = 240
+    found = router._headrooms(ONE, seen, [0, 80, 0])
+    assert [one.ttft for one in found] == pytest.approx([-0.2615, -0.6112, -0.25])
+    assert [one.tpot for one in found] == pytest.approx([-0.041, -0.0208, -0.0116])
+    assert router.choose(ONE, seen) == 2  # alone idle
+    # First tokens at places 0.03, 1, 0, steps at 1, 0.31, 0: 0.8 and 0.2 of them.
+    seen[2].outstanding = 1
+    assert router._scores(ONE, seen, [0, 80, 0]) == [0.78, 0.14, 1.0]
+    decode, prefill = (started(LATE, **{f"{side}_only": True}) for side in ("decodes", "prefills"))
+    assert {one.ttft for one in decode._headrooms(ONE, seen, [0, 80, 0])} == {0.0}
+    assert {one.tpot for one in prefill._headrooms(ONE, seen, [0, 80, 0])} == {0.0}
+
+
+def test_llm_d_keeps_to_who_meets_its_targets() -> None:
+    seen = views([1, 1, 1], uncached=[40, 500, 900], running=[1, 1, 1], usage=[0.5, 0.5, 0.5])
+    router = started(LATE + "+ttft-slo=0.7+tpot-slo=1+explore-late=0")
+    assert router.choose(ONE, seen) == 1  # 0.66 s: the nearest below
+    assert router.branch == "on time"
+    most = started(LATE + "+ttft-slo=0.7+tpot-slo=1+explore-late=0+headroom=most")
+    assert most.choose(ONE, seen) == 0
+    late = started(LATE + "+ttft-slo=0.7+tpot-slo=1+explore-late=1")
+    assert late.choose(ONE, seen) == 2
+    assert late.branch == "late"
+    nobody = started(LATE + "+ttft-slo=0.1+tpot-slo=1+explore-late=0")
+    assert nobody.choose(ONE, seen) == 0
+    assert nobody.branch == "late"
+    alone = started(LATE + "+tpot-slo=1")  # TTFT has no target: it is missed everywhere
+    assert alone.choose(ONE, seen) == 0
+    assert alone.branch == "late"
+
+
+def test_llm_d_sheds_what_nobody_can_serve_in_time() -> None:
+    (shed,) = requests(LONG, priorities=[1])
+    router = started(LATE + "+ttft-slo=0.1")
+    busy: dict[str, Any] = {"running": [1, 1, 1], "usage": [0.5, 0.5, 0.5]}
+    assert router.choose(shed, views([1, 1, 1], **busy)) == REJECT
+    assert (router.branch, router.predicted_tokens) == ("turned away", None)
+    assert router.choose(ONE, views([1, 1, 1], **busy)) >= 0  # not at priority 0
+    assert router.choose(shed, views([1, 1, 1], **busy | {"running": [1, 0, 1]})) >= 0
+    assert router.choose(shed, views([1, 1, 1], **busy | {"usage": [0.5, 0.5, 0.019]})) >= 0
+    met = [Headroom(-1, 1), Headroom(0, 0), Headroom(-1, 1)]
+    assert not can_be_shed(met, views([1, 1, 1], **busy))
+    assert started(LATE).choose(shed, views([1, 1, 1], **busy)) >= 0  # no target
+
+
 @pytest.mark.parametrize(
     ("router", "said"),
     [
@@ -249,6 +340,10 @@ def test_the_affinity_filter_keeps_the_warm_until_they_are_too_slow() -> None:
         ("llm-d+event-delay=1", "event-delay=1.0: is not read with index=approximate"),
         ("llm-d+explore=0.5", "explore=0.5: is not read without affinity"),
         ("llm-d+max-ttft-penalty=2", "max-ttft-penalty=2.0: is not read without affinity"),
+        ("llm-d+ttft-slo=2", "ttft-slo=2.0: is not read without latency"),
+        ("llm-d+tpot-weight=1", "tpot-weight=1.0: is not read without latency"),
+        ("llm-d+latency=1+headroom=most", "headroom=most: is not read without ttft-slo or tpot"),
+        ("llm-d+latency=1+explore-late=0", "explore-late=0.0: is not read without ttft-slo or tp"),
         ("dynamo+ttl=5", "ttl=5.0: is not read with events=true"),
         ("dynamo+events=false+event-delay=0", "event-delay=0.0: is not read with events=false"),
         ("production-stack+threshold=5", "threshold=5: is not read with policy=prefixaware"),

@@ -8,16 +8,19 @@ from kvsim.fleet import scorers
 from kvsim.fleet.affinity import lead, sticky
 from kvsim.fleet.belief import Belief, Kind, delay_of, entries_of
 from kvsim.fleet.choice import queues, uniform_argmax
+from kvsim.fleet.headroom import Headroom, can_be_shed, latency_scores, meeting
+from kvsim.fleet.latency_forecast import forecast
 from kvsim.fleet.parameters import (
     Count,
     Delay,
     Interval,
     Limit,
+    Seconds,
     Share,
     Weight,
     refuse_unread,
 )
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.router import REJECT, ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 WEIGHTS = {"precise": (3.0, 2.0, 2.0), "approximate": (1.0, 1.0, 1.0)}
 #: Of the filter, unless given: the share that passes it by, and seconds.
 EXPLORE, MAX_TTFT_PENALTY = 0.01, 5.0
+#: Of predicted latencies, unless given: weights of TTFT and TPOT, and the share that goes to who
+#: misses the targets.
+LATENCY_WEIGHTS, EXPLORE_LATE = (0.8, 0.2), 0.01
 
 
 @ROUTERS.register("llm-d")
@@ -45,15 +51,21 @@ class LlmD(Router):
     ``explore`` of the requests, and while the best of them is predicted to give the first token
     no more than ``max-ttft-penalty`` seconds later than the best other one.
 
+    The latency score is predicted by the run's own step times for what this gateway has in flight
+    at a replica. Without targets the lowest latency is best. With ``ttft-slo`` or ``tpot-slo``
+    those are looked at who meet them, but for a share ``explore-late``, and of these the one with
+    the least headroom is best, or the most. A target that is not set counts as missed. A request
+    whose priority is above 0 is turned away where nobody meets them, is idle or has an empty cache.
+
     Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling; weights of
-    its precise deployment: llm-d-kv-cache-manager at a378f5b3, benchmark 73. Predicted latency as a
-    score is left out; the filter predicts by the run's own step times.
+    its precise deployment: llm-d-kv-cache-manager at a378f5b3, benchmark 73; latency: llm-d-router
+    at 2b0e7579. There a model is trained on what requests took, and errs by some 5 %.
 
     Parameters
     ----------
     index : ``precise`` is told by the replicas' events, ``approximate`` remembers what was sent
     prefix, queue, kv : weights; by default 3, 2, 2 with a precise index and 1, 1, 1 without
-    running, active, tokens, load, session, no_hit_lru : weights
+    running, active, tokens, load, session, no_hit_lru, latency : weights
     picker : ``max-score`` (of equals, each as likely), ``weighted-random`` or ``random``
     affinity : least share of the prompt to be kept by the filter, 0 for no filter
     explore : share of the requests that pass the filter by, 0.01
@@ -64,6 +76,10 @@ class LlmD(Router):
     max_blocks : of the approximate index: entries of a prompt, which is not looked at behind them
     prefix_scale : a matched prefix scores as its share of the ``prompt``, or as its place between
         the shortest and the longest one that any of its ``holders`` has
+    ttft_slo, tpot_slo : targets of the latency score, seconds; none by default
+    headroom : ``least`` packs requests where targets are just met, ``most`` spreads them
+    ttft_weight, tpot_weight : within the latency score, 0.8 and 0.2
+    explore_late : share of the requests that go to who misses the targets, 0.01
     """
 
     watches_requests = True
@@ -93,6 +109,13 @@ class LlmD(Router):
         lru_entries: Count | None = None,
         max_blocks: Count | None = None,
         prefix_scale: Literal["prompt", "holders"] = "prompt",
+        latency: Weight = 0.0,
+        ttft_slo: Seconds | None = None,
+        tpot_slo: Seconds | None = None,
+        headroom: Literal["least", "most"] | None = None,
+        ttft_weight: Weight | None = None,
+        tpot_weight: Weight | None = None,
+        explore_late: Share | None = None,
     ) -> None:
         self._entries: dict[str, Any] = entries_of(
             index, event_delay, block_size, lru_entries, max_blocks
@@ -105,7 +128,7 @@ class LlmD(Router):
         self._running, self._active, self._tokens = running, active, tokens
         self._load, self._session, self._no_hit_lru = load, session, no_hit_lru
         weights = self._prefix, self._queue, self._kv, running, active, tokens
-        if picker != "random" and not any((*weights, load, session, no_hit_lru)):
+        if picker != "random" and not any((*weights, load, session, no_hit_lru, latency)):
             raise ValueError("router 'llm-d': all weights are 0: nothing is scored")
         self._picker = picker
         self._affinity = affinity
@@ -115,6 +138,21 @@ class LlmD(Router):
         self._kind = index
         self.event_delay = delay_of(index, event_delay)
         self._is_relative = prefix_scale == "holders"
+        targets = {"ttft_slo": ttft_slo, "tpot_slo": tpot_slo}
+        self._has_targets = any(targets.values())
+        if not latency:
+            inside = {"ttft_weight": ttft_weight, "tpot_weight": tpot_weight}
+            refuse_unread("without latency", **targets, **inside)
+        if not self._has_targets:
+            why = "without ttft-slo or tpot-slo"
+            refuse_unread(why, headroom=headroom, explore_late=explore_late)
+        self._latency = latency
+        self._targets = Headroom(ttft_slo or 0.0, tpot_slo or 0.0)
+        asked = zip((ttft_weight, tpot_weight), LATENCY_WEIGHTS, strict=True)
+        first, second = (d if w is None else w for w, d in asked)
+        self._latency_weights = first, second
+        self._most = headroom == "most"
+        self._explore_late = EXPLORE_LATE if explore_late is None else explore_late
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
@@ -125,6 +163,10 @@ class LlmD(Router):
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         cached = self._belief.cached_tokens(request)
         kept = self._filter(request, replicas, cached)
+        if self._has_targets:
+            kept = self._tier(request, replicas, cached, kept)
+            if not kept:
+                return REJECT
         totals = self._scores(request, [replicas[i] for i in kept], cached)
         choice = kept[self._pick(totals)]
         chosen = replicas[choice].index
@@ -163,6 +205,43 @@ class LlmD(Router):
         self.branch = "sticky"
         return warm
 
+    def _tier(
+        self,
+        request: IncomingRequest,
+        replicas: Sequence[ReplicaView],
+        cached: Sequence[int],
+        kept: list[int],
+    ) -> list[int]:
+        """Return those of some replicas who meet the targets, or miss them; nobody to shed."""
+        headrooms = self._headrooms(request, replicas, cached)
+        if request.priority > 0 and can_be_shed(headrooms, replicas):
+            self.branch, self.predicted_tokens = "turned away", None
+            return []
+        good = meeting([headrooms[place] for place in kept])
+        if not good or len(good) == len(kept):
+            self.branch = "on time" if good else "late"
+            return kept
+        is_late = self.facts.rng.random() < self._explore_late
+        self.branch = "late" if is_late else "on time"
+        return [place for k, place in enumerate(kept) if (k in good) is not is_late]
+
+    def _headrooms(
+        self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
+    ) -> list[Headroom]:
+        """Return what is predicted to be left of the targets at some replicas."""
+        left, facts = self._targets, self.facts
+        predicted = [forecast(facts, request, one, cached[one.index]) for one in replicas]
+        return [Headroom(left.ttft - one.ttft, left.tpot - one.tpot) for one in predicted]
+
+    def _latencies(
+        self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
+    ) -> list[float]:
+        """Score the predicted latencies of some replicas."""
+        if not self._latency:
+            return [0.0] * len(replicas)
+        headrooms = self._headrooms(request, replicas, cached)
+        return latency_scores(headrooms, queues(replicas), self._latency_weights, most=self._most)
+
     def _scores(
         self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
     ) -> list[float]:
@@ -182,6 +261,7 @@ class LlmD(Router):
             (self._load, scorers.load_aware(waiting)),
             (self._session, [float(replica.index == home) for replica in replicas]),
             (self._no_hit_lru, self._cold.score(cached, [r.index for r in replicas])),
+            (self._latency, self._latencies(request, replicas, cached)),
         ]
         used = [(weight, scores) for weight, scores in weighted if weight]
         return [sum(w * scores[place] for w, scores in used) for place in range(len(replicas))]
