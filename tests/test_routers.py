@@ -312,9 +312,12 @@ def test_llm_d_keeps_to_who_meets_its_targets() -> None:
     nobody = started(LATE + "+ttft-slo=0.1+tpot-slo=1+explore-late=0")
     assert nobody.choose(ONE, seen) == 0
     assert nobody.branch == "late"
-    alone = started(LATE + "+tpot-slo=1")  # TTFT has no target: it is missed everywhere
-    assert alone.choose(ONE, seen) == 0
-    assert alone.branch == "late"
+    alone = started(LATE + "+tpot-slo=0.05+explore-late=0")  # TTFT does not count
+    steps = views([5, 1, 2], uncached=[0, 500, 900])
+    assert alone.choose(ONE, steps) == 2  # 0.03 s, and 0.06 at the first
+    assert alone.branch == "on time"
+    first = started(LATE + "+ttft-slo=0.7+explore-late=0")
+    assert first.choose(ONE, seen) == 1
 
 
 def test_llm_d_sheds_what_nobody_can_serve_in_time() -> None:

@@ -54,8 +54,9 @@ class LlmD(Router):
     The latency score is predicted by the run's own step times for what this gateway has in flight
     at a replica. Without targets the lowest latency is best. With ``ttft-slo`` or ``tpot-slo``
     those are looked at who meet them, but for a share ``explore-late``, and of these the one with
-    the least headroom is best, or the most. A target that is not set counts as missed. A request
-    whose priority is above 0 is turned away where nobody meets them, is idle or has an empty cache.
+    the least headroom is best, or the most. Of one target alone, only that latency counts (llm-d
+    takes a target of TTFT that is not set for missed). A request whose priority is above 0 is
+    turned away where nobody meets the targets, is idle or has an empty cache.
 
     Source: llm-d-inference-scheduler at 520af478, pkg/epp/framework/plugins/scheduling; weights of
     its precise deployment: llm-d-kv-cache-manager at a378f5b3, benchmark 73; latency: llm-d-router
@@ -147,7 +148,7 @@ class LlmD(Router):
             why = "without ttft-slo or tpot-slo"
             refuse_unread(why, headroom=headroom, explore_late=explore_late)
         self._latency = latency
-        self._targets = Headroom(ttft_slo or 0.0, tpot_slo or 0.0)
+        self._targets = ttft_slo, tpot_slo
         asked = zip((ttft_weight, tpot_weight), LATENCY_WEIGHTS, strict=True)
         first, second = (d if w is None else w for w, d in asked)
         self._latency_weights = first, second
@@ -229,9 +230,17 @@ class LlmD(Router):
         self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
     ) -> list[Headroom]:
         """Return what is predicted to be left of the targets at some replicas."""
-        left, facts = self._targets, self.facts
+        facts, (ttft_slo, tpot_slo) = self.facts, self._targets
         predicted = [forecast(facts, request, one, cached[one.index]) for one in replicas]
-        return [Headroom(left.ttft - one.ttft, left.tpot - one.tpot) for one in predicted]
+        if not self._has_targets:
+            return [Headroom(-one.ttft, -one.tpot) for one in predicted]
+        return [
+            Headroom(
+                0.0 if ttft_slo is None else ttft_slo - one.ttft,
+                0.0 if tpot_slo is None else tpot_slo - one.tpot,
+            )
+            for one in predicted
+        ]
 
     def _latencies(
         self, request: IncomingRequest, replicas: Sequence[ReplicaView], cached: Sequence[int]
