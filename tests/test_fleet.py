@@ -178,14 +178,14 @@ def test_metrics_are_those_of_the_last_step_that_has_ended(backend: str) -> None
     )
     seen = [row[2] for row in LOG if isinstance(row[0], float)]
     assert seen == [
-        (0.0, 0, 0, 0.0),
-        (0.5, 0, 0, 0.0),  # request 0 runs, in a step that has not ended
-        (0.5, 0, 0, 0.0),
-        (1.25, 0, 1, 0.2),  # no step had seen request 2 when that ended
-        (2.25, 1, 1, 0.3),
-        (3.25, 1, 0, 0.0),  # request 0 has ended, and request 2 runs in a step that has not
-        (4.25, 0, 0, 0.0),
-        (9.0, 0, 0, 0.0),
+        (0.0, 0, 0, 0.0, 0, 0),
+        (0.5, 0, 0, 0.0, 0, 0),  # request 0 runs, in a step that has not ended
+        (0.5, 0, 0, 0.0, 0, 0),
+        (1.25, 0, 1, 0.2, 32, 1),  # no step had seen request 2 when that ended
+        (2.25, 1, 1, 0.3, 32, 2),
+        (3.25, 1, 0, 0.0, 32, 3),  # request 0 has ended, and request 2 runs in a step that has not
+        (4.25, 0, 0, 0.0, 64, 4),
+        (9.0, 0, 0, 0.0, 64, 4),
     ]
 
 
@@ -199,6 +199,40 @@ class Reading(Router):
         return request.request_id % len(replicas)
 
 
+class Asking(Reading):
+    """Requests 0 and 2 go to the first replica, the others only ask for its metrics."""
+
+    scrape_interval = 0.25
+
+    def choose(self, request: IncomingRequest, replicas: Any) -> int:
+        super().choose(request, replicas)
+        return int(request.request_id not in (0, 2))
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang"])
+@pytest.mark.parametrize("backend", ["python", "compiled"])
+def test_counters_of_tokens_are_right_in_the_midst_of_long_runs(
+    backend: str, scheduler: str
+) -> None:
+    """Request 0 has a token at 1, 2, ..., 40; request 2 comes at 20.6: one at 22, 23, ...
+
+    With asynchronous scheduling at 23, 24, ..., and the loop skips steps in which none comes.
+    """
+    arrivals = [0.0, 10.4, 20.6, 30.6, 70.1]
+    trace = Trace.from_arrays(arrivals, [32, 7, 9, 7, 7], [40, 1, 20, 1, 1])
+    LOG.clear()
+    own: dict[str, Any] = {"scheduler": scheduler, "max_model_len": 128, "record_steps": False}
+    own |= {"allocator": "radix"} if scheduler == "sglang" else {"async_scheduling": True}
+    serve(trace, router=f"{__name__}:Asking", backend=backend, **own)
+    assert [(row[0], *row[4:]) for row in LOG] == [
+        (0.0, 0, 0),
+        (10.25, 32, 10),
+        (20.5, 32, 20),
+        (30.5, 41, 38),  # a prompt is a step of its own to SGLang, in which nobody decodes
+        (70.0, 41, 60),
+    ]
+
+
 def test_metrics_of_sglangs_replicas_are_the_same_in_both_engines() -> None:
     logs = []
     for backend in ("python", "compiled"):
@@ -208,7 +242,8 @@ def test_metrics_of_sglangs_replicas_are_the_same_in_both_engines() -> None:
         serve(trace, router=f"{__name__}:Reading", backend=backend, **own)
         logs.append(list(LOG))
     assert logs[0] == logs[1]
-    assert max(num_running for _, _, num_running, _ in logs[0]) > 0
+    assert max(row[2] for row in logs[0]) > 0
+    assert max(row[4] for row in logs[0]) == 64
 
 
 def test_first_tokens_and_ends_are_told_in_order_of_time() -> None:

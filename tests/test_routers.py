@@ -25,6 +25,7 @@ from kvsim.fleet.scorers import (
     token_load,
 )
 from kvsim.fleet.store import Portion
+from kvsim.fleet.view import Scraped
 from kvsim.rules.routing import dynamo_decode_cost
 
 LONG = [(1, 160)]  # ten blocks
@@ -65,6 +66,28 @@ def test_least_kv_takes_the_emptiest_cache_whatever_the_queues() -> None:
     assert router.choose(ONE, views([0, 9, 0], usage=[0.3, 0.1, 0.2])) == 1
     equal = Counter(router.choose(ONE, views(usage=[0.1, 0.1, 0.2])) for _ in range(100))
     assert set(equal) == {0, 1}
+
+
+def test_aibrix_throughput_takes_who_has_done_least_since_the_last_look() -> None:
+    def seen(time: float, *counted: tuple[int, int]) -> list[Any]:
+        found = views(running=[9, 0, 0])
+        for view, (prompts, outputs) in zip(found, counted, strict=True):
+            view.scraped = Scraped(time, 0, 0, 0.0, prompts, outputs)
+        return found
+
+    router = started("aibrix-throughput")
+    assert router.scrape_interval == 5
+    first = seen(5.0, (10, 40), (21, 9), (20, 20))  # 60, 51 and 60 over 5 s
+    assert router.choose(ONE, first) == 1
+    assert router.choose(ONE, first) == 1  # the same until the next look
+    assert router._scores == pytest.approx({0: 12.0, 1: 10.2, 2: 12.0})
+    # Since then 25, 30 and 30, though the first has done most in all.
+    assert router.choose(ONE, seen(10.0, (20, 45), (21, 39), (30, 30))) == 0
+    router.on_leave(0)  # another one is at its place
+    assert router.choose(ONE, seen(15.0, (0, 0), (22, 39), (31, 30))) == 0
+    assert router._scores == pytest.approx({0: 0.0, 1: 0.4, 2: 0.4})
+    equal = {router.choose(ONE, seen(20.0, (0, 0), (22, 39), (31, 30))) for _ in range(50)}
+    assert equal == {0, 1, 2}
 
 
 # -- consistent hashing ----------------------------------------------------------------------------

@@ -34,7 +34,8 @@ SECONDS: dict[str, Any] = {
 #: Routers that take changes of their fleet.
 CHANGING = [
     *("round-robin", "random", "least-outstanding", "power-of-two", "least-kv", "vllm-dp"),
-    *("llm-d", "llm-d+index=precise+event-delay=0.01", "dynamo"),
+    *("llm-d", "llm-d+index=precise+event-delay=0.01", "dynamo", "aibrix-throughput"),
+    "llm-d+index=precise+latency=1+ttft-slo=2+tpot-slo=0.5+affinity=0.5",
 ]
 
 

@@ -455,9 +455,11 @@ class Replica:
         """Return the KV cache events since the last call."""
         return self.outlet.take()
 
-    def metrics(self) -> tuple[int, int, float]:
-        """Return what metrics say since its last step ended: waiting, running, use of blocks."""
-        return self.state.told_waiting, self.state.told_running, self.state.told_usage
+    def metrics(self) -> tuple[int, int, float, int, int]:
+        """Return what metrics say since its last step ended, as :class:`.Scraped` has it."""
+        state = self.state
+        counters = state.num_prompts_tokens, state.num_generated_tokens
+        return state.told_waiting, state.told_running, state.told_usage, *counters
 
     def load(self) -> tuple[int, int, float]:
         """Return who waits and runs now, and the share of blocks in use."""

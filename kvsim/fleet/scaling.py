@@ -115,7 +115,7 @@ class Scaling:
         return traffic_between(self._sent_time(), self._pool.table, now - seconds, now)
 
     def _load(self, member: Member) -> Load:
-        waiting, running, usage = member.replica.metrics()
+        waiting, running, usage, *_ = member.replica.metrics()
         started, computed = member.replica.first_tokens(), member.replica.computed_tokens()
         prompts = self._pool.trace.num_prompt_tokens
         left = (prompts[k] - computed.get(k, 0) for k in member.rows if k not in started)

@@ -32,6 +32,6 @@ class Vacancy:
         """Nothing was sent here."""
         return 0
 
-    def metrics(self) -> tuple[int, int, float]:
-        """Nobody waits, nobody runs, no block is used."""
-        return 0, 0, 0.0
+    def metrics(self) -> tuple[int, int, float, int, int]:
+        """Nobody waits, nobody runs, no block is used, no token was computed."""
+        return 0, 0, 0.0, 0, 0

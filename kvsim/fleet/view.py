@@ -18,12 +18,16 @@ class Scraped(NamedTuple):
     as_of : when that was, seconds
     num_waiting, num_running : requests, after its last step up to then
     kv_usage : share of its blocks in use
+    prompt_tokens, generation_tokens : counted since its beginning: of prompts whose first token is
+        there, and of outputs, as vLLM's ``prompt_tokens_total`` and ``generation_tokens_total``
     """
 
     as_of: float
     num_waiting: int = 0
     num_running: int = 0
     kv_usage: float = 0.0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
 
 
 @dataclass(slots=True)

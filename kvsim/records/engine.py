@@ -320,6 +320,8 @@ class Replica(Record):
     seen_waiting: int = 0  # requests, when the host last asked for the load
     seen_usage: float = 0.0  # share of blocks in use, likewise
     num_started: int = 0  # first tokens so far
+    num_prompts_tokens: int = 0  # of the prompts of those
+    num_generated_tokens: int = 0  # output tokens so far
     told_waiting: int = 0  # requests, when a step's output was last taken in
     told_running: int = 0
     told_usage: float = 0.0

@@ -287,6 +287,7 @@ def take_in(state: Replica, batch: Batch) -> None:
             continue
         known = min(accepted + 1, request.end - request.num_tokens)
         request.num_tokens += known  # also when stale: the token was delivered and is kept
+        state.num_generated_tokens += known
         if state.limits.fairness > 0:
             charge_output(state, k, known)
         if known <= accepted and not stale:

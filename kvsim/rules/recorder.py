@@ -139,6 +139,7 @@ def note_token(state: Replica, request: Request, now: float) -> None:
     if math.isnan(request.last_token_time):
         request.first_token_time = now
         state.num_started += 1
+        state.num_prompts_tokens += request.num_prompt_tokens
     else:
         note_gap(state, now - request.last_token_time, 1)
 

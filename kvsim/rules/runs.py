@@ -243,6 +243,7 @@ def begin_run(state: Replica, num_keys: int) -> None:
 
 def end_run(state: Replica, steps: int, last_token_time: float) -> None:
     """Bring the running requests to where so many steps leave them."""
+    state.num_generated_tokens += steps * state.num_running
     if state.limits.fairness > 0:
         charge_run(state, steps)
     for place in range(state.num_running):

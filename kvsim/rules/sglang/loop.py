@@ -192,6 +192,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
         if math.isnan(request.last_token_time):
             request.first_token_time = now
             state.num_started += 1
+            state.num_prompts_tokens += request.num_prompt_tokens
         elif request.last_token_time == before:
             num_regular += 1
         else:
@@ -212,6 +213,7 @@ def take_in_sglang(state: Replica, batch: Batch) -> None:
     count_sent(state, sent)
     if num_regular > 0:
         note_gap(state, now - before, num_regular)
+    state.num_generated_tokens += num_sampled
     if num_sampled > 0:
         scheduler.num_fruitless = 0
         state.last_token_time = now
