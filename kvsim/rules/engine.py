@@ -253,7 +253,7 @@ def complete(state: Replica) -> None:
 def take_in(state: Replica, batch: Batch) -> None:
     """Give every request of a finished step its token, in schedule order."""
     before, now = state.last_token_time, batch.end
-    num_regular, num_sampled, num_finished = 0, 0, 0
+    num_regular, num_sampled, num_known, num_finished = 0, 0, 0, 0
     speculates = state.limits.num_drafts > 0
     connected = state.connector.kind != NO_CONNECTOR
     begin_growing(state, now - before)
@@ -287,7 +287,7 @@ def take_in(state: Replica, batch: Batch) -> None:
             continue
         known = min(accepted + 1, request.end - request.num_tokens)
         request.num_tokens += known  # also when stale: the token was delivered and is kept
-        state.num_generated_tokens += known
+        num_known += known
         if state.limits.fairness > 0:
             charge_output(state, k, known)
         if known <= accepted and not stale:
@@ -310,6 +310,7 @@ def take_in(state: Replica, batch: Batch) -> None:
             num_finished += 1
     if speculates and not state.limits.asynchronous:
         hand_back_drafts(state, batch)
+    state.num_generated_tokens += num_known
     if num_finished > 0:
         forget_finished(state)
         if state.limits.scheduler == STATIC:
