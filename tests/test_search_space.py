@@ -269,6 +269,11 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     return run
 
 
+def test_an_option_is_not_given_a_value_beside_several(call) -> None:  # type: ignore[no-untyped-def]
+    code, _, err = call("--over", "gpu=l4,l40s")
+    assert (code, err) == (2, "kvsim: --gpu: beside --over gpu: give one of them\n")
+
+
 @pytest.mark.long
 def test_the_best_and_its_runner_up_are_told(call) -> None:  # type: ignore[no-untyped-def]
     over = ("--over", "max-num-seqs=1,4", "tensor-parallel-size=1,8", "--max-gpus", "4")

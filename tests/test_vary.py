@@ -75,6 +75,28 @@ def test_compare_varies_any_option_on_the_same_requests(capsys: pytest.CaptureFi
     assert answer["rows"][0]["total_input_tokens"] == answer["rows"][1]["total_input_tokens"]
 
 
+def test_options_of_a_file_are_varied_and_flags_win_over_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "served.toml"
+    file.write_text('model = "opt-125m"\ngpu = "a100-40gb"\nmax_num_seqs = 3\nnum_requests = 20\n')
+    more = ("--replications", "2", "--backend", "python", "--json", "-")
+    answers = []
+    for asked in (
+        (str(file), "--vary", "max-num-seqs=1,8"),
+        ("opt-125m", *TINY[2:4], "--num-requests", "20", "--vary", "max-num-seqs=1,8"),
+        (str(file), "--num-requests", "10", "--vary", "block-size=16,32"),
+    ):
+        main(["compare", *asked, *more])
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert answers[2]["workload"]["num_requests"] == 10
+    assert answers[2]["rows"][0]["peak_running"] <= 3
+    main(["compare", str(file), "--allocators", "paged", "--json", "-", "--backend", "python"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows[0]["peak_running"] <= 3
+
+
 @pytest.mark.long
 def test_a_page_shows_the_differences_and_one_run_of_each(tmp_path: Path) -> None:
     page = tmp_path / "v.html"
@@ -108,6 +130,10 @@ def test_differences_are_written_to_three_digits(value: float, told: str) -> Non
         (["--vary", "seed=1,2"], "--vary seed: all configurations share it"),
         (["--vary", "max-num-seq=1,2"], "did you mean max_num_seqs"),
         (["--vary", "block-size=8,16", "--allocators", "paged"], "--allocators: beside --vary"),
+        (["--vary", "num-requests=8,16"], "--vary num-requests: all configurations share it"),
+        (["--vary", "gpu=l4,l40s"], "--gpu: beside --vary gpu: give one of them"),
+        (["llama-3-8b", "--vary", "block-size=8,16"], "llama-3-8b: a second model beside --model"),
+        (["none.toml"], "none.toml: cannot be read"),
         (["--vary", "block-size=8,16", "--out", "x"], "--out: not with --vary"),
         (["--vary", "block-size=8,16", "--report", "no/x.html"], "--report no/x.html: cannot be"),
     ],

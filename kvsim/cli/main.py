@@ -21,6 +21,7 @@ from kvsim.cli.answers import (
     save_all,
     show,
 )
+from kvsim.cli.beginning import with_beginning
 from kvsim.cli.budgets import capacity, roofline, train_memory
 from kvsim.cli.calibrate import calibrate
 from kvsim.cli.exports import METRICS, REQUESTS_DRAWN, TIMELINE, WINDOW, Exports
@@ -32,7 +33,7 @@ from kvsim.cli.options import (
     options_given,
 )
 from kvsim.cli.report import REPORT, check_report, report, with_records, write_report
-from kvsim.cli.requests import REQUESTS, requests_of, seeded
+from kvsim.cli.requests import requests_of, seeded
 from kvsim.cli.search import search
 from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace
@@ -87,6 +88,7 @@ REPLICATIONS = click.option(
 
 
 @cli.command(cls=SectionedCommand)
+@click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
 @config_options(leave_out=("allocator", "engine", "kv_events_config"))
 @click.option(
     "--allocators",
@@ -107,6 +109,7 @@ REPLICATIONS = click.option(
 @OUT
 @JSON
 def compare(
+    what: str | None,
     allocators: str | None,
     engines: str | None,
     vary: tuple[str, ...],
@@ -124,11 +127,14 @@ def compare(
     from kvsim.results.replications import average, average_workloads
 
     check_targets(out, json_file)
+    flags = options_given(options)
+    given = with_beginning(what, dict(flags))
     if vary:
         _refuse_beside_vary(allocators, engines, out)
         compare_options(
             vary,
-            options_given(options),
+            given,
+            flags,
             replications=replications,
             json_file=json_file,
             report_file=report_file,
@@ -137,7 +143,7 @@ def compare(
     if engines is not None and allocators is not None:
         raise ValueError("--allocators: beside --engines, each of which has its own")
     check_report(report_file, replications or 1)
-    config = with_records(RunConfig.build(**options_given(options)), report_file)
+    config = with_records(RunConfig.build(**given), report_file)
     asked = ",".join(DEFAULT_ALLOCATORS) if allocators is None else allocators
     asked = asked if engines is None else engines
     names = [name.strip() for name in asked.split(",") if name.strip()]
@@ -232,15 +238,7 @@ def run(
         if what is not None:
             raise ValueError(f"--config {config_file}: beside {what}: give one of them")
         what = config_file if config_file.lower().endswith(".toml") else f"{config_file}.toml"
-    if what is not None and what.lower().endswith(".toml"):
-        RunConfig.from_toml(what)  # its mistakes are told with its name
-        saved = RunConfig.read_toml(what)
-        if REQUESTS & given.keys():  # others are asked for
-            saved.pop("trace_digest", None)
-        given = saved | given
-    elif what is not None and given.setdefault("model", what) != what:
-        raise ValueError(f"{what}: a second model beside --model {given['model']}")
-    config = RunConfig.build(**given)
+    config = RunConfig.build(**with_beginning(what, given))
     if config.kv_events_config is not None and config.kv_events_config.writes:
         check_file("--kv-events-config", str(config.kv_events_config.path))
         if replications > 1:

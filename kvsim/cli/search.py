@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvsim.cli.answers import JSON, check_targets, print_answer, progress_bar
+from kvsim.cli.beginning import refuse_both, with_beginning
 from kvsim.cli.options import SectionedCommand, config_options, options_given
 from kvsim.cli.report import REPORT, check_report, write_search_report
-from kvsim.cli.requests import REQUESTS, requests_of
+from kvsim.cli.requests import requests_of
 
 if TYPE_CHECKING:
     from kvsim.config import RunConfig
@@ -83,10 +84,12 @@ def search(
 
     check_targets(None, json_file)
     check_report(report_file)
-    given = _given(what, options_given(options))
+    flags = options_given(options)
+    given = with_beginning(what, dict(flags))
     config = RunConfig.build(**given)
     target = replace(read_slo(slo, config.goodput, attain), trim=trim)
     space = read_over(over)
+    refuse_both(flags, space, "--over")
     wish = Wish(read_objective(objective), config.request_rate, read_prices(gpu_price))
     guess = config.request_rate or GUESS
     _check(config, given, space, wish)
@@ -107,21 +110,6 @@ def search(
         answer["notes"].append("a trace has no seed: the interval is the bracket of one run")
     said = write_search_report(answer, report_file)
     print_answer(answer, json_file, lambda: sheet(answer), [*answer["notes"], *said])
-
-
-def _given(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Add the file or model that stands before the flags."""
-    from kvsim.config import RunConfig
-
-    if what is not None and what.lower().endswith(".toml"):
-        RunConfig.from_toml(what)  # its mistakes are told with its name
-        saved = RunConfig.read_toml(what)
-        if REQUESTS & given.keys():
-            saved.pop("trace_digest", None)
-        return saved | given
-    if what is not None and given.setdefault("model", what) != what:
-        raise ValueError(f"{what}: a second model beside --model {given['model']}")
-    return given
 
 
 def _check(

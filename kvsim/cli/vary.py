@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cli.answers import print_answer, progress_bar
+from kvsim.cli.beginning import refuse_both
 from kvsim.cli.report import check_report, with_records, write_varied_report
 from kvsim.cli.requests import requests_of, seeded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvsim.results.result import Result
 
@@ -20,12 +21,15 @@ REPLICATIONS = 5
 def compare_options(
     vary: Sequence[str],
     given: dict[str, Any],
+    flags: Iterable[str],
     *,
     replications: int | None,
     json_file: str | None,
     report_file: str | None = None,
 ) -> None:
     """Serve the same requests under every combination, and tell the differences from the first.
+
+    ``given`` are options of all of them, ``flags`` those that were not read from a file.
 
     Raises
     ------
@@ -42,7 +46,9 @@ def compare_options(
     if replications == 1 and "trace" not in given:
         raise ValueError("--replications 1: a difference has no interval then; give 2 or more")
     check_report(report_file)
-    space = list(combinations(read_over(vary, "--vary")))
+    varied = read_over(vary, "--vary")
+    refuse_both(flags, varied, "--vary")
+    space = list(combinations(varied))
     if len(space) < 2:
         raise ValueError("--vary: give two values or more, OPTION=A,B")
     configs = [RunConfig.build(**{**given, **options}) for options in space]

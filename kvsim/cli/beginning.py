@@ -1,0 +1,45 @@
+"""What stands before the flags: a configuration in a file, or a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.cli.options import flag
+from kvsim.cli.requests import REQUESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Add a file's options, or a model, to those that flags give; flags win over a file.
+
+    Raises
+    ------
+    ValueError
+        For what is wrong in the file, and for a second model.
+    """
+    from kvsim.config import RunConfig
+
+    if what is not None and what.lower().endswith(".toml"):
+        RunConfig.from_toml(what)  # its mistakes are told with its name
+        saved = RunConfig.read_toml(what)
+        if REQUESTS & given.keys():  # others are asked for
+            saved.pop("trace_digest", None)
+        return saved | given
+    if what is not None and given.setdefault("model", what) != what:
+        raise ValueError(f"{what}: a second model beside --model {given['model']}")
+    return given
+
+
+def refuse_both(given: Iterable[str], varied: Iterable[str], how: str) -> None:
+    """Refuse an option that flags give one value, and ``how`` several.
+
+    Raises
+    ------
+    ValueError
+        Naming the first one.
+    """
+    for name in varied:
+        if name in given:
+            raise ValueError(f"{flag(name)}: beside {how} {flag(name)[2:]}: give one of them")
