@@ -610,6 +610,8 @@ MUTANTS = [
     Mutant("a trend wanders", "fleet/forecast.py", "@ STEP.T + self._wander", "@ STEP.T"),
     Mutant("a transfer ends with its replica", "fleet/handoffs.py", "                self._transfers.cancel(handoff.transfer)\n", "                pass\n"),
     Mutant("who drains waits for who reads", "fleet/lifecycle.py", "handoffs is None or not handoffs.waits_for(member)", "True"),
+    Mutant("disaggregation entangled requests begin anew", "fleet/drive.py", "            if limit < math.inf or not self._is_idle:\n", "            if True:\n"),
+    Mutant("disaggregation what is on its way is waited for", "fleet/handoffs.py", "        if comes or self._leases", "        if self._leases"),
     Mutant("metrics count all tokens of a run", "rules/runs.py", "    state.num_generated_tokens += steps * state.num_running\n", ""),
     Mutant("metrics count prompts at first tokens", "rules/recorder.py", "        state.num_prompts_tokens += request.num_prompt_tokens\n", ""),
     Mutant("metrics of the last step that has ended", "fleet/scraper.py", "[place].metrics())", "[place].load())"),

@@ -292,3 +292,147 @@ def test_every_request_ends_once_and_every_block_is_freed_once(
     got = python.requests["num_output_tokens"]
     assert np.array_equal(got[done], np.minimum(trace.num_output_tokens, longest)[done])
     assert (python.requests["finish_time"][done] >= python.requests["arrival_time"][done]).all()
+
+
+#: Pushed KV, by priority, and pools of so few blocks that two prompts fill one.
+TIGHT: dict[str, Any] = {
+    "model": "llama-3-8b",
+    "gpu": "b200",
+    "block_size": 4,
+    "max_model_len": 64,
+    "max_num_seqs": 11,
+    "scheduling_policy": "priority",
+    "num_gpu_blocks_override": 29,
+    "max_num_batched_tokens": 16,
+    "cost_model": "constant+seconds=0.02",
+    "num_prefill_workers": 1,
+    "num_decode_workers": 2,
+    "kv_transfer_protocol": "push",
+    "router": "least-outstanding",
+    "kv_transfer_fabric": "tcp-ucx",
+}
+
+
+ELEVEN = Trace.from_arrays(
+    [1.0, 1.03, 1.03, 2.03, 2.03, 2.03, 3.06, 3.065, 3.065, 3.095, 4.135],
+    [37, 32, 12, 39, 37, 27, 32, 43, 35, 25, 63],
+    [22, 15, 13, 19, 22, 25, 5, 24, 8, 25, 7],
+    priority=[0, 2, 0, 0, 1, 0, 1, 2, 2, 1, 2],
+)
+
+
+@pytest.mark.parametrize("policy", ["retry", "recompute", "migrate"])
+def test_replicas_that_wait_for_each_other_begin_requests_anew(policy: str) -> None:
+    """The decode replica has 16 of 28 blocks for request 10, which is not computed.
+
+    It is the last one by priority, and the prefill replica is full of those before it, which wait
+    behind request 0: that one grew until it had to give up its own blocks, and finds no room.
+    """
+    failed = f"at+time=0.2+replica=0+pool=decode+policy={policy}"
+    python, compiled = (
+        kvsim.simulate(
+            ELEVEN, **TIGHT, failures=failed, backend=backend, check_invariants=backend == "python"
+        )
+        for backend in ("python", "compiled")
+    )
+    assert equal_tables(python.requests, compiled.requests)
+    assert python.summary == compiled.summary
+    assert python.summary["completed"] == len(ELEVEN)
+    number = python.summary["kv_transfers"]["num_taken_back"]
+    assert number == 4
+    assert f"{number} times a request began anew" in " ".join(python.provenance["notes"])
+    alone = kvsim.simulate(ELEVEN, **TIGHT, backend="python")
+    assert alone.summary["kv_transfers"]["num_taken_back"] == 0
+    assert "began anew" not in " ".join(alone.provenance["notes"])
+
+
+def test_pools_that_nothing_changes_do_not_wait_for_each_other_either() -> None:
+    """The first one to come grows at its decode replica, until the others hold all that is left.
+
+    They stand still at 0.46 s, while nothing has come or gone since 0.28 s.
+    """
+    arrivals = [0.211, 0.215, 0.221, 0.251]
+    trace = Trace.from_arrays(arrivals, [40, 63, 63, 40], [20, 1, 20, 26], priority=[2, 2, 0, 2])
+    options = TIGHT | {"num_decode_workers": 1}
+    python, compiled = (
+        kvsim.simulate(trace, **options, backend=backend, check_invariants=backend == "python")
+        for backend in ("python", "compiled")
+    )
+    assert equal_tables(python.requests, compiled.requests)
+    assert python.summary["completed"] == 4
+    assert python.summary["kv_transfers"]["num_taken_back"] == 3
+    begun = np.sort(python.requests["first_scheduled_time"])
+    assert begun[1] == pytest.approx(0.460532509)
+    for seconds, number in ((0.2495, 0), (0.2497, 3)):  # from 0.211 s on
+        cut = kvsim.simulate(trace, **options, backend="python", horizon=seconds)
+        assert cut.summary["kv_transfers"]["num_taken_back"] == number
+    fair = kvsim.simulate(trace, **options | {"scheduling_policy": "fcfs"}, backend="python")
+    assert fair.summary["kv_transfers"]["num_taken_back"] == 0
+
+
+#: Something looks at the fleet all the time, and changes nothing.
+TICKS = "hpa+max=1+interval=0.03"
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "options"),
+    [
+        ([0.0], {}),  # its KV is on its way
+        ([0.0], {"failures": "at+time=0.05+pool=prefill+detection=2", "cold_start": 0.0}),
+        (
+            [0.0, 20.0, 40.0],
+            {"kv_store": "mooncake+pull=always", "num_gpu_blocks_override": 100},
+        ),  # reads
+    ],
+)
+def test_who_waits_for_what_comes_does_not_begin_anew(
+    arrivals: list[float], options: dict[str, Any]
+) -> None:
+    """Another prompt comes between two alike, so that the store alone has the first one's KV."""
+    trace = Trace.from_arrays(
+        arrivals,
+        [1200] * len(arrivals),
+        [4] * len(arrivals),
+        segments=[[(k % 2, 0, 1200)] for k in range(len(arrivals))],
+    )
+    one_each = {"num_prefill_workers": 1, "num_decode_workers": 1, "kv_transfer_fabric": "tcp-ucx"}
+    given = {
+        **SECONDS,
+        **one_each,
+        "kv_transfer_protocol": "push",
+        "cost_model": "constant+seconds=0.1",
+    }
+    given |= {"max_model_len": 1400} | options
+    quiet, watched = (
+        kvsim.simulate(trace, **given, **more, backend="python", check_invariants=True)
+        for more in ({}, {"autoscaler": TICKS})
+    )
+    assert watched.summary["kv_transfers"]["num_taken_back"] == 0
+    assert equal_tables(quiet.requests, watched.requests)
+    assert quiet.summary["completed"] == len(arrivals)
+    if "kv_store" in options:
+        assert quiet.summary["kv_store"]["num_fetches"] == 1
+
+
+def test_what_is_held_for_nobody_is_waited_for() -> None:
+    """Blocks of two prompts whose decode replica is lost are free 30 s after that, then 10 runs."""
+    failed = "at+time=0.2+replica=0+pool=decode+policy=fail"
+    result = kvsim.simulate(ELEVEN, **TIGHT, failures=failed, backend="python")
+    assert result.summary["kv_transfers"]["num_taken_back"] == 0
+    assert result.requests["first_token_time"][10] > 1.2 + 30
+    assert result.summary["completed"] + result.summary["num_failed"] == len(ELEVEN)
+
+
+@pytest.mark.parametrize("protocol", ["push", "pull"])
+@examples(60)
+@given(
+    trace=traces(), planned=st.sampled_from(["", "replica=0+pool=decode", "replica=0+pool=prefill"])
+)
+def test_no_order_of_requests_keeps_two_pools_from_going_on(
+    trace: Trace, planned: str, protocol: str
+) -> None:
+    failures = {"failures": f"at+time=0.2+detection=0.5+{planned}"} if planned else {}
+    options = {**TIGHT, **failures, "kv_transfer_protocol": protocol, "max_model_len": 96}
+    result = kvsim.simulate(trace, **options, backend="python", check_invariants=True)
+    ended = result.summary["completed"] + result.summary["num_rejected"]
+    assert ended == len(trace)

@@ -35,6 +35,9 @@ class Watcher(Protocol):
     def look(self, time: float) -> None:
         """Look at the replicas, who have all come to a time."""
 
+    def unblock(self) -> bool:
+        """Learn that no replica goes on by itself; whether something is scheduled about it."""
+
 
 class Drive:
     """Advances replicas in the order of time, and the world in between.
@@ -84,8 +87,11 @@ class Drive:
         """Bring all replicas to the world's next event; returns its time."""
         while True:
             limit = self._world.peek()
-            if limit == math.inf and self.rack.times.min(initial=math.inf) == math.inf:
-                return math.inf
+            if self._is_idle:
+                if self._watcher.unblock():
+                    continue
+                if limit == math.inf:
+                    return math.inf
             look = self._watcher.next_look(self._world.now, limit)
             target = min(limit, look)
             if not self._reach(target):
@@ -93,7 +99,13 @@ class Drive:
             if look <= limit and look < math.inf:
                 self._watcher.look(look)
                 continue
-            return limit
+            if limit < math.inf or not self._is_idle:
+                return limit
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no replica goes on by itself."""
+        return bool(self.rack.times.min(initial=math.inf) == math.inf)
 
     def _reach(self, target: float) -> bool:
         """Bring all replicas to a time; False if something new in the world comes before."""

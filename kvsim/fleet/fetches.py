@@ -6,6 +6,7 @@ when it has got its blocks there, and what is gone by then is computed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ class Fetch:
     target : the replica
     keys : of the prompt's entries
     num_offered : tokens from the front that a store had when it came
-    start_time : when its transfers could begin, seconds
+    start_time : when its transfers could begin, seconds; infinite until it has its blocks
     num_open : transfers that have not ended
     sources : replicas that it is read from
     ways : its transfers, and over what each goes
@@ -49,7 +50,7 @@ class Fetch:
     target: Member
     keys: Sequence[int]
     num_offered: int
-    start_time: float = 0.0
+    start_time: float = math.inf
     num_open: int = 0
     sources: list[Member] = field(default_factory=list)
     ways: list[tuple[Transfers, int]] = field(default_factory=list)
@@ -102,6 +103,11 @@ class Fetches:
         store.start(self._feed, transfer_bytes(pool.setup, self._tokens))
         self._feed.leavers.append(store.forget)
         pool.gateways.own_tiers = self._own_tiers
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether something is on its way."""
+        return any(one.start_time < math.inf for one in self._open.values())
 
     # -- a request comes ---------------------------------------------------------------------------
 

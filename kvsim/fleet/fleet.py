@@ -10,6 +10,7 @@ import numpy as np
 from kvsim.fleet.desk import can_decide, decide
 from kvsim.fleet.disaggregation import placed
 from kvsim.fleet.drive import Drive
+from kvsim.fleet.fetches import Fetches
 from kvsim.fleet.handoffs import Handoffs
 from kvsim.fleet.intake import begin_anew
 from kvsim.fleet.member import Life
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from kvsim.fleet.clients import Clients
     from kvsim.fleet.disaggregation import Disaggregation
     from kvsim.fleet.fabric import Fabric
-    from kvsim.fleet.fetches import Fetches
     from kvsim.fleet.gateways import Gateways
     from kvsim.fleet.handoff import FirstTokenFrom, Protocol
     from kvsim.fleet.member import Member
@@ -101,6 +101,7 @@ class Fleet:
         self.may_stay = np.zeros(len(trace), dtype=np.bool_)
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
         self.transfer_time = np.zeros(len(trace))
+        self._unblocks = False  # soon
         self.handoffs: Handoffs | None = None
         if prefill is not None:
             self.handoffs = Handoffs(
@@ -309,6 +310,28 @@ class Fleet:
         """Read the metrics of replicas who have all come to a time. Mutates."""
         for gateways in self._gateways:
             gateways.look(time)
+
+    def unblock(self) -> bool:
+        """Let requests begin anew that wait for each other; see :class:`kvsim.fleet.drive.Watcher`.
+
+        While a prefix is read, there is something to wait for.
+        """
+        handoffs, fetches = self.handoffs, self.fetches
+        if not handoffs or self._unblocks or (isinstance(fetches, Fetches) and fetches.is_reading):
+            return False
+        everybody = [one.replica for pool in self.pools for one in pool.places if one is not None]
+        time = max(self._world.now, *(replica.clock for replica in everybody))
+        if not handoffs.entangled() or time >= everybody[0].state.end_time:
+            return False
+        self._unblocks = True
+        self._world.call_at(time, self._begin_anew)
+        return True
+
+    def _begin_anew(self) -> None:
+        assert self.handoffs is not None
+        self._unblocks = False
+        for row in self.handoffs.take_back(self.handoffs.entangled(), self._world.now):
+            self.place(row, self._world.now)
 
     @property
     def _num_held_back(self) -> int:

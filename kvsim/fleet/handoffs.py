@@ -46,6 +46,7 @@ class Handoffs:
     Attributes
     ----------
     prefill_place : number of the replica that computed each prompt apart, -1 for none
+    num_taken_back : times that a request began anew, as it and others waited for each other
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Handoffs:
         self._transfer_time = transfer_time
         self.prefill_place = np.full(len(transfer_time), -1, dtype=np.int32)
         self._own_tokens: dict[int, int] = {}  # of prompts, in the cache where they go on
+        self.num_taken_back = 0
 
     def __len__(self) -> int:
         """Requests between two replicas."""
@@ -253,6 +255,40 @@ class Handoffs:
         first = apart[~(own < there) & ~np.isnan(there)]
         for name in ("first_scheduled_time", "num_cached_tokens"):
             table[name][first] = prompts[name][first]
+
+    # -- requests that wait for each other ---------------------------------------------------------
+
+    def entangled(self) -> list[int]:
+        """Return the requests that wait for each other, when no replica goes on by itself.
+
+        Where KV is pushed, a decode replica has blocks for a prompt that is not computed, since its
+        prefill replica is full of others that the decode replica has no room for. It happens where
+        the two take requests in different orders: by priority, or behind a failure.
+        """
+        found = list(self._open.values())
+        waits = any(one.has_asked for one in found)
+        comes = any(one.has_asked and one.is_computed for one in found)
+        alive = all(one.source.is_alive and one.target.is_alive for one in found)
+        if comes or self._leases or not (waits and alive):
+            return []
+        return [one.row for one in found]
+
+    def take_back(self, rows: Sequence[int], now: float) -> list[int]:
+        """Take requests from both their replicas, which free what they hold for them. Mutates."""
+        for row in rows:
+            handoff = self._open.pop(row)
+            source, target = handoff.source, handoff.target
+            if handoff.is_computed:
+                source.last_end_time = max(source.last_end_time, now)
+                source.replica.drop_kept(row, now)
+            else:
+                source.withdraw(row, now)
+            target.withdraw(row, now)
+            self._drive.touch(source)
+            self._drive.touch(target)
+            begin_anew(self._main.table, [row])
+        self.num_taken_back += len(rows)
+        return list(rows)
 
     # -- replicas come and go ----------------------------------------------------------------------
 

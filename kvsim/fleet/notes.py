@@ -40,7 +40,18 @@ def fleet_notes(
         for field, reason in reasons
         if field in config.model_fields_set and getattr(config, field) is not None
     ]
-    return said + _unmet(config, summary["scaling"])
+    return said + _unmet(config, summary["scaling"]) + _taken_back(summary["kv_transfers"])
+
+
+def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
+    """Say that requests began anew, since replicas waited for each other."""
+    number = transfers["num_taken_back"] if transfers else 0
+    if not number:
+        return []
+    return [
+        f"{number:,} times a request began anew: decode replicas had blocks for prompts that were "
+        "not computed, while prefill replicas were full of others"
+    ]
 
 
 def _unread(

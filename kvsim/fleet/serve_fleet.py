@@ -467,6 +467,7 @@ def _transfers(handoffs: Handoffs) -> dict[str, Any]:
     return {
         "num_transfers": len(known),
         "bytes": handoffs.transfer_bytes,
+        "num_taken_back": handoffs.num_taken_back,
         "mean_ms": 1000.0 * float(times.mean()) if known else None,
         "p99_ms": 1000.0 * float(np.percentile(times, 99)) if known else None,
     }
