@@ -46,14 +46,20 @@ def paint(state: Replica, first: int) -> None:
 
 
 def paint_paged(state: Replica, first: int) -> None:
-    """Paint blocks: dead slots, live ones, those to come, those nobody will use, cached, free."""
-    kv = state.kv
-    for block in range(kv.pool.num_usable + 1):
+    """Paint blocks: dead slots, live ones, those to come, those nobody will use, cached, free.
+
+    Those that only requests hold who do not run are reserved, for a transfer.
+    """
+    kv, pool = state.kv, state.kv.pool
+    for block in range(pool.num_usable + 1):
         kv.dead_ends[block] = kv.live_ends[block] = kv.last_ends[block] = 0.0
-        kv.unused[block] = CACHED_FREE if kv.pool.blocks[block].hashed else FREE
+        kv.unused[block] = CACHED_FREE if pool.blocks[block].hashed else FREE
+        if pool.tracks_kept and 0 < pool.keepers[block] == pool.blocks[block].ref_cnt:
+            kv.unused[block] = RESERVATION
     for h in range(kv.num_holdings):
-        if kv.holdings[h].request != NONE:
-            mark_blocks(state, kv, kv.holdings[h])
+        holding = kv.holdings[h]
+        if holding.request != NONE and not (pool.tracks_kept and holding.retired):
+            mark_blocks(state, kv, holding)
     paint_units(state, first, state.num_bins, kv.pool.num_usable, 1)  # null has no address
 
 
@@ -78,7 +84,10 @@ def paint_units(state: Replica, first: int, num_bins: int, num_units: int, first
 
 
 def mark_blocks(state: Replica, kv: KV, holding: Holding) -> None:
-    """Note where dead, live and reserved slots end in a request's blocks, as shares of a block."""
+    """Note where dead, live and reserved slots end in a request's blocks, as shares of a block.
+
+    Of a block that several share, that is dead which is so for all.
+    """
     request = state.requests[holding.request]
     filled = 0 if holding.retired else request.num_filled
     last = 0 if holding.retired else request.max_slots
@@ -90,7 +99,12 @@ def mark_blocks(state: Replica, kv: KV, holding: Holding) -> None:
             block, start = table.blocks[place], place * group.block_size
             if block == NULL_BLOCK:
                 continue
-            kv.dead_ends[block] = (dead - start) / group.block_size
+            end = (dead - start) / group.block_size
+            if kv.unused[block] == INTERNAL:  # noted for somebody else
+                end = min(end, kv.dead_ends[block])
+            if kv.pool.tracks_kept and kv.pool.keepers[block] > 0:
+                end = 0.0
+            kv.dead_ends[block] = end
             kv.live_ends[block] = (filled - start) / group.block_size
             kv.last_ends[block] = (last - start) / group.block_size
             kv.unused[block] = INTERNAL
