@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+import kvsim
 from kvsim.cases.case import Case, CaseConfig, Workload
 from kvsim.cases.play import play
 from kvsim.kv.block_pool import BlockPool
@@ -28,6 +29,7 @@ from kvsim.rules.partial_keys import copy_own, name_part
 from kvsim.rules.pool import append_blocks, cache, forget
 from kvsim.rules.prefix import find_inside, find_window
 from kvsim.rules.window import drop_gap
+from kvsim.trace import Trace
 
 UNIT, BLOCK = 4, 16
 
@@ -472,3 +474,22 @@ def test_retained_tokens_stay_in_the_window_but_no_hit_needs_them():
     assert run_length(kv.groups[1]) == 2
     assert num_skipped(kv.groups[1].kind, kv.groups[1].window, 5 * BLOCK) == 32
     assert kv.groups[1].admission_cap == -(-(33 - 1 + 16 + 64) // BLOCK) + 1
+
+
+@pytest.mark.parametrize("pipeline_parallel_size", [1, 2])
+def test_a_request_holds_one_state_more_for_each_further_step_in_flight(pipeline_parallel_size):
+    """Three steps of a prompt, each at the end of a block: the invariants know that."""
+    trace = Trace.from_arrays([0.0, 0.1], [1500, 2500], [4, 9])
+    result = kvsim.simulate(
+        trace,
+        model="qwen3-next-80b-a3b",
+        gpu="b200",
+        pipeline_parallel_size=pipeline_parallel_size,
+        max_num_batched_tokens=544,
+        max_num_seqs=4,
+        max_model_len=8192,
+        num_gpu_blocks_override=400,
+        backend="python",
+        check_invariants=True,
+    )
+    assert result.summary["completed"] == 2

@@ -49,6 +49,9 @@ def check_no_leak(replica: Replica) -> None:
     num_tokens += sum(tree.nodes[k].end for k in copies)
     config = replica.setup.kv_config
     most = num_tokens * config.layout.bytes_per_token + len(live) * config.state_bytes
+    # Of a model with states, each further step in flight may hold one more.
+    groups = [state.kv.groups[g] for g in range(state.kv.num_groups)]
+    most += len(live) * (state.limits.depth - 1) * sum(group.state_bytes for group in groups)
     held = usage.token_states + usage.reservation + usage.internal
     # For transfers of KV, or for a step under way that writes what nobody needs any more.
     waits = connector.held.length + connector.num_kept + connector.num_fenced + len(copies)
