@@ -65,23 +65,40 @@ def test_blocks_for_a_transfer_are_reserved_and_shared_ones_live(protocol: str) 
     assert max(gaps(trace, **APART, kv_transfer_protocol=protocol).values()) < 1e-9
 
 
-def test_a_block_that_windows_share_is_dead_where_it_is_so_for_all() -> None:
-    """Prompts with the same beginning, of windows of two tokens in blocks of four."""
-    rng = np.random.default_rng(0)
-    number = 24
-    shared = rng.integers(1, 30, number).tolist()
-    own = rng.integers(1, 12, number).tolist()
-    trace = Trace.from_arrays(
-        np.sort(rng.uniform(0, 0.4, number)),
+def alike(number: int, num_beginnings: int, seed: int) -> Trace:
+    """Prompts of which many begin alike."""
+    rng = np.random.default_rng(seed)
+    shared = rng.integers(4, 30, number).tolist()
+    own = rng.integers(1, 8, number).tolist()
+    return Trace.from_arrays(
+        np.sort(rng.uniform(0, 0.3, number)).round(2),
         [a + b for a, b in zip(shared, own, strict=True)],
-        rng.integers(1, 20, number),
+        rng.integers(1, 16, number),
         segments=[
-            [(k % 2, 0, a), (100 + k, 0, b)]
+            [(k % num_beginnings, 0, a), (100 + k, 0, b)]
             for k, (a, b) in enumerate(zip(shared, own, strict=True))
         ],
     )
-    options = {"model": "llama-3-8b", "gpu": "h100-sxm", "allocator": "paged+window=2"}
-    more = {"block_size": 4, "max_model_len": 64, "num_gpu_blocks_override": 65}
-    more |= {"prefix_cache_retention_interval": None}
-    found = gaps(trace, **options, **more, cost_model="constant+seconds=0.02")
+
+
+WINDOWS: dict[str, Any] = {
+    "model": "llama-3-8b",
+    "gpu": "h100-sxm",
+    "block_size": 4,
+    "max_model_len": 64,
+    "num_gpu_blocks_override": 65,
+    "prefix_cache_retention_interval": None,
+    "cost_model": "constant+seconds=0.02",
+}
+
+
+def test_a_block_that_windows_share_is_dead_where_it_is_so_for_all() -> None:
+    """Windows of two tokens in blocks of four."""
+    found = gaps(alike(24, 2, seed=0), **WINDOWS, allocator="paged+window=2")
+    assert max(found.values()) < 1e-9
+
+
+def test_nothing_is_dead_of_a_block_that_is_held_for_a_transfer_too() -> None:
+    apart = {"num_prefill_workers": 1, "num_decode_workers": 1, "kv_transfer_fabric": "tcp-ucx"}
+    found = gaps(alike(8, 1, seed=7), **WINDOWS, **apart, allocator="paged+window=9")
     assert max(found.values()) < 1e-9
