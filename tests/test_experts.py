@@ -137,6 +137,24 @@ def test_replicas_that_attend_alone_bring_their_tokens_to_each_others_experts() 
     assert WorkCounter(four).count(plan((9, 1))).touched == pytest.approx(touched[4])
 
 
+def test_replicas_cut_experts_that_none_of_them_has_whole() -> None:
+    """DP x TP slices: a GPU reads a quarter as much of those that the tokens of all four touch."""
+    alone = config_of("minimax-m2.5", gpu="h200-sxm")
+    four = replace(alone, num_attention_ranks=4)
+    one, other = WorkCounter(alone), WorkCounter(four)
+    assert 4 * other.record.experts.expert_bytes == one.record.experts.expert_bytes
+    assert 4 * other.record.experts.row_flops == one.record.experts.row_flops
+    assert other.record.experts.token_rows == 4 * one.record.experts.token_rows
+    touched = routing(256, 8, 0.8, 1, 8192 * 4).touched
+    assert other.count(plan((9, 1))).touched == pytest.approx(touched[4])
+    whole = replace(four, expert_parallel_size=4)
+    assert times(four, (9, 1)).all_reduce == times(whole, (9, 1)).all_reduce > 0
+    many = plan((0, 8000))
+    assert other.count(many).weight_bytes == pytest.approx(
+        WorkCounter(whole).count(many).weight_bytes, rel=1e-2
+    )
+
+
 # -- GEMMs in fewer bits ---------------------------------------------------------------------------
 
 

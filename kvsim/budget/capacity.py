@@ -94,6 +94,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
             dtype=dtype,
             quantization=quantization,
             expert_parallel_size=expert_parallel_size(config),
+            expert_replicas=expert_replicas(config),
             towers=not config.language_model_only,
             **shape,
         ),
@@ -131,8 +132,19 @@ def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
     return model.kv_cache_dtype or asked if asked == "auto" else asked
 
 
+def expert_replicas(config: Config) -> int:
+    """Return how many data-parallel replicas share the routed experts of each layer.
+
+    In vLLM all of them, with expert parallelism or not: they are ranks of one server. SGLang's
+    replicas, and those that come, go or fail alone, have experts of their own.
+    """
+    alone = config.engine == "sglang" or config.autoscaler or config.failures
+    shared = config.enable_expert_parallel or not alone
+    return config.data_parallel_size if shared else 1
+
+
 def expert_parallel_size(config: Config) -> int | None:
-    """Return over how many ranks whole experts are dealt out; None: they are split like the rest.
+    """Return over how many ranks whole experts are dealt out; None: each is cut over all ranks.
 
     As in vLLM, over the tensor-parallel ranks of all data-parallel replicas.
     """
@@ -187,7 +199,12 @@ def _beside(
         )
     if spec is not None:
         found["drafter"] = drafter_bytes(
-            model, spec, dtype=dtype, quantization=quantization, tensor_parallel_size=tp
+            model,
+            spec,
+            dtype=dtype,
+            quantization=quantization,
+            tensor_parallel_size=tp,
+            expert_replicas=expert_replicas(config),
         )
     found["encoder_cache"] = config.encoder_cache_size * model.hidden_size * DTYPE_BYTES[dtype]
     return found
@@ -402,6 +419,9 @@ def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
         ranks = expert_parallel_size(config) or 1
         most = -(-memory.model.num_experts // ranks)
         notes.append(f"{most} of {memory.model.num_experts} experts on each of {ranks} GPUs")
+    elif memory.model.is_moe and expert_replicas(config) > 1:
+        ranks = expert_replicas(config) * config.tensor_parallel_size
+        notes.append(f"1/{ranks} of every routed expert on each of {ranks} GPUs")
     if config.max_model_len is None:
         notes.append(f"max_model_len {limits.max_model_len} (the model's)")
     if memory.layout.scale_bytes_per_token:

@@ -25,7 +25,8 @@ HEAD_LAYERS = {"eagle": 1, "eagle3": 1, "mtp": 1, "dflash": 5}
 class Drafter(NamedTuple):
     """A drafter, in parameters.
 
-    ``own_params`` are loaded beside the target's, ``body_params`` and ``head_params`` are read by a
+    ``own_params`` are loaded beside the target's, ``routed_params`` of them in routed experts;
+    ``body_params`` and ``head_params`` are read by a
     pass, ``active_params`` are those of the body that a token multiplies with. ``kv_dims`` elements
     of KV per token, over ``num_layers`` layers.
     """
@@ -36,6 +37,7 @@ class Drafter(NamedTuple):
     active_params: int
     kv_dims: int
     num_layers: int
+    routed_params: int = 0
 
 
 def drafter_of(model: ModelSpec, spec: SpeculativeConfig) -> Drafter:
@@ -64,7 +66,9 @@ def drafter_of(model: ModelSpec, spec: SpeculativeConfig) -> Drafter:
     body = joined + layers * (attention + mlp)
     own = body + (head if spec.method == "eagle3" else 0)  # others share the target's head
     kv_dims = layers * layer.num_kv_heads * layer.head_dim * layer.num_vectors
-    return Drafter(own, body, head, joined + layers * (attention + active_mlp), kv_dims, layers)
+    routed = model.num_experts * model.num_expert_params if spec.method == "mtp" else 0
+    active = joined + layers * (attention + active_mlp)
+    return Drafter(own, body, head, active, kv_dims, layers, layers * routed)
 
 
 def _whole(model: ModelSpec) -> Drafter:
@@ -103,11 +107,13 @@ def drafter_bytes(
     dtype: str = "bf16",
     quantization: str | None = None,
     tensor_parallel_size: int = 1,
+    expert_replicas: int = 1,
 ) -> int:
     """Bytes of the drafter's weights on one GPU, beside the target's; 0 if it has none.
 
     A draft model is stored as its own name says, an MTP module as the target's layers are (it is
-    part of that checkpoint), and other heads in ``dtype``.
+    part of that checkpoint), and other heads in ``dtype``. Data-parallel replicas share the routed
+    experts of an MTP module as those of the target.
 
     Raises
     ------
@@ -127,7 +133,9 @@ def drafter_bytes(
     element: float = DTYPE_BYTES[dtype]
     if spec.method == "mtp" and quantization not in (None, "mxfp4"):
         element = QUANTIZED_BYTES[str(quantization)]
-    return int(drafter_of(model, spec).own_params * element / tensor_parallel_size)
+    drafter = drafter_of(model, spec)
+    params = drafter.own_params - drafter.routed_params * (1 - 1 / expert_replicas)
+    return int(params * element / tensor_parallel_size)
 
 
 def with_drafter(

@@ -96,6 +96,7 @@ def weight_bytes(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     expert_parallel_size: int | None = None,
+    expert_replicas: int = 1,
     towers: bool = True,
 ) -> int:
     """Bytes of weights on one GPU: the pipeline stage with most layers and an embedding.
@@ -103,7 +104,8 @@ def weight_bytes(
     Quantisation leaves the embedding, the LM head, towers and small parameters in ``dtype``, and
     what ``ModelSpec.quantized_parts`` does not name. The vocabulary is padded to a multiple of 64,
     as vLLM does. Heads copied over ranks, norms and routers, all small, are counted as shared out.
-    Whole experts lie on ``expert_parallel_size`` ranks, the first of which may have one more.
+    Whole experts lie on ``expert_parallel_size`` ranks, the first of which may have one more; None:
+    each expert is cut over the tensor-parallel ranks of ``expert_replicas`` data-parallel ones.
     """
     element = DTYPE_BYTES[dtype]
     padded = -(-model.vocab_size // 64) * 64 - model.vocab_size
@@ -124,8 +126,10 @@ def weight_bytes(
     ends = embedding + head if stages == 1 else max(embedding, head)
     if towers:
         ends += model.num_tower_params
-    if expert_parallel_size is None or not model.is_moe:
+    if not model.is_moe:
         return int((body_bytes * share + ends * element) / tensor_parallel_size)
-    experts = -(-model.num_experts // expert_parallel_size) / model.num_experts
+    experts = 1 / (tensor_parallel_size * expert_replicas)
+    if expert_parallel_size is not None:
+        experts = -(-model.num_experts // expert_parallel_size) / model.num_experts
     others_bytes = (body_bytes - routed_bytes) * share + ends * element
     return int(others_bytes / tensor_parallel_size + routed_bytes * share * experts)

@@ -107,7 +107,7 @@ def routing(
 def routing_of(config: CostConfig) -> Routing:
     """Return how the tokens of a model's step spread over its experts.
 
-    Under expert parallelism, those of all replicas that attend by themselves.
+    Those of all replicas that attend by themselves and share the experts.
     """
     model, replicas = config.model, config.num_attention_ranks
     skew = ROUTING_SKEW if model.num_experts > FEW_EXPERTS else 0.0
@@ -126,6 +126,13 @@ def touched_by_tokens(config: CostConfig) -> list[float]:
     return found if found[-1] == touched[-1] else [*found, float(touched[-1])]
 
 
+def expert_slices(config: CostConfig) -> int:
+    """Return over how many GPUs each routed expert is cut: all that share it, or none if whole."""
+    if config.expert_parallel_size > 1:
+        return 1
+    return config.tensor_parallel_size * config.num_attention_ranks
+
+
 def count_experts(record: Cost, config: CostConfig) -> None:
     """Write into a record what the routed experts of a model hold and compute, on one GPU.
 
@@ -134,7 +141,7 @@ def count_experts(record: Cost, config: CostConfig) -> None:
     model, experts = config.model, record.experts
     if not model.num_moe_layers:
         return
-    slices = config.tensor_parallel_size if config.expert_parallel_size == 1 else 1
+    slices = expert_slices(config)
     narrow = expert_format(config)
     element = QUANTIZED_BYTES[narrow] if narrow else float(DTYPE_BYTES[config.dtype])
     experts.num_layers = float(model.num_moe_layers)
@@ -165,7 +172,7 @@ def rate_experts(record: Cost, config: CostConfig, rate: Efficiency) -> None:
     model, experts, narrow = config.model, record.experts, expert_format(config)
     shares = shares_of(config, rate)
     bandwidth = config.gpu.memory_bandwidth_bytes_per_s
-    slices = config.tensor_parallel_size if config.expert_parallel_size == 1 else 1
+    slices = expert_slices(config)
     width = model.moe_intermediate_size * (3 if model.gated_mlp else 2) / slices
     moved = DTYPE_BYTES[config.dtype] * (2.0 * (model.moe_latent_size or model.hidden_size) + width)
     experts.row_time = moved / (bandwidth * shares.activations)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.budget.budget import version_of
-from kvsim.budget.capacity import expert_parallel_size
+from kvsim.budget.capacity import expert_parallel_size, expert_replicas
 from kvsim.budget.lora import lora_bytes
 from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.model import COST_MODELS, Adapter, CostConfig, CostModel
@@ -51,7 +51,7 @@ def cost_config_of(
         block_size=kv.block_size if kv.has_block_table else None,
         piece_bytes=kv.piece_bytes,
         expert_parallel_size=expert_parallel_size(config) or 1,
-        num_attention_ranks=config.data_parallel_size if config.enable_expert_parallel else 1,
+        num_attention_ranks=expert_replicas(config),
         captured_tokens=_captured_tokens(config, memory.limits.max_num_seqs),
         host_waits=host_waits,
         host_counts=version_of(config.vllm_version) <= LAST_COUNTING,
