@@ -77,7 +77,7 @@ OFFL_LOOKUP, OFFL_STORE, OFFL_WINDOW, OFFL_REQUEST = (
 OFFL_SCHED = "sched/offloading.py"
 ENCODER, EVENTS = "rules/encoder.py", "rules/events.py"
 CADENCE, LORA, GRAMMAR = (f"rules/{name}.py" for name in ("cadence", "lora", "grammar"))
-SPECULATION = "rules/speculation.py"
+SPECULATION, ENDING = "rules/speculation.py", "rules/ending.py"
 MAMBA, PARTIAL, CHECKPOINT = (
     f"rules/{name}.py" for name in ("mamba", "partial_keys", "checkpoint")
 )
@@ -99,7 +99,12 @@ MUTANTS = [
     Mutant("2 adaptive threshold", VLLM, "threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)", "pass"),
     Mutant("2 adaptive threshold counts all", VLLM, "max_num_batched_tokens // num_unfinished", "max_num_batched_tokens // (num_unfinished + 1)"),
     Mutant("2a running first", VLLM, "    schedule_running(state, batch, threshold, held)\n", "    schedule_waiting(state, batch, threshold, held)\n    schedule_running(state, batch, threshold, held)\n"),
-    Mutant("2a.1 certain to end", VLLM, "if placeholders > 0 and computed + 2 - placeholders >= request.end:", "if placeholders > 0 and computed + 1 - placeholders >= request.end:"),
+    Mutant("2a.1 certain to end", VLLM, "known = computed + 2 - placeholders", "known = computed + 1 - placeholders"),
+    Mutant("2a.1 EOS is not certain", VLLM, "known >= request.end and is_end_known(state, request, known)", "known >= request.end"),
+    Mutant("2a.1 max_tokens is certain where EOS may come", ENDING, "return num_tokens >= request.num_prompt_tokens", "return num_tokens > request.num_prompt_tokens"),
+    Mutant("2a.1 a length is certain", ENDING, "    if not trace.has_eos:\n        return True\n", "    if not trace.has_eos:\n        return False\n"),
+    Mutant("4 a surplus token fills no reserved slot", "rules/contiguous.py", "min(request.num_computed_tokens + num_tokens, request.max_slots)", "request.num_computed_tokens + num_tokens"),
+    Mutant("4 a surplus token fills no mapped page", "rules/virtual.py", "    end = min(end, request.max_slots)  # a step that ends up surplus reaches beyond\n", ""),
     Mutant("2a.2 threshold on running", VLLM, "            num_tokens = threshold\n        num_tokens = min(num_tokens, budget, inputs, longest - computed)", "            pass\n        num_tokens = min(num_tokens, budget, inputs, longest - computed)"),
     Mutant("2a.3 FCFS victim is the last", BATCH, "return state.num_running - 1", "return 0"),
     Mutant("2a.3 priority victim by arrival", QUEUE, "    return a.arrival_time < b.arrival_time\n", "    return a.arrival_time > b.arrival_time\n"),

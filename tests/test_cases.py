@@ -14,7 +14,8 @@ from kvsim.cli import main
 from kvsim.files import read_bytes
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "vllm_cases").glob("*.json.gz"))
-FEATURES = sorted((Path(__file__).parent / "data" / "vllm_cases2").glob("*/*.json.gz"))
+DATA = Path(__file__).parent / "data"
+FEATURES = sorted(path for n in (2, 3) for path in DATA.glob(f"vllm_cases{n}/*/*.json.gz"))
 #: Shorter files, in bytes, have all memory recounted after every step.
 SHORT = 10_000
 
@@ -47,7 +48,9 @@ def test_schedules_of_later_features_come_out_identical(path, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("feature", sorted({path.parent.name for path in FEATURES}))
+@pytest.mark.parametrize(
+    "feature", sorted({p.parent.name for p in FEATURES if "vllm_cases2" in p.parts})
+)
 def test_all_recorded_schedules_of_a_feature_come_out_identical(feature, whole_data):
     paths = sorted((whole_data / "vllm_cases2" / feature).glob("*.json"))
     assert len(paths) >= 12

@@ -75,6 +75,7 @@ def test_the_sample_is_small_and_every_file_is_named_in_a_readme() -> None:
             folder_or_file in text
             or path.parent.name in ("vidur", "vllm_cases", "sglang_cases")
             or "vllm_cases2" in str(path)
+            or "vllm_cases3" in str(path)
         )
         assert named or path == readme, path
 
@@ -124,7 +125,7 @@ def test_the_sample_is_what_the_script_takes_from_the_whole(whole_data: Path) ->
         # Compressors differ, contents do not.
         unfold = gzip.decompress if name.endswith(".gz") else bytes
         assert unfold((_data.SAMPLE / name).read_bytes()) == unfold(content), name
-    others = {"README.md", "vllm_cases", "vllm_cases2", "sglang_cases", "hf_configs"}
+    others = {"README.md", "vllm_cases", "vllm_cases2", "vllm_cases3", "sglang_cases", "hf_configs"}
     files = {path.relative_to(_data.SAMPLE) for path in _data.SAMPLE.rglob("*") if path.is_file()}
     kept = {p.as_posix() for p in files if p.parts[0] not in others and p.name != "README.md"}
     assert kept == set(made)

@@ -262,7 +262,9 @@ class CaseRequest(_Part):
     verification by verification, and ``drafts`` those proposed time by time, each over and over.
     It is aborted at the beginning of ``abort_step``, if it is still there; ``kv`` is what it loads
     and sends.
-    ``mm`` are the parts of its prompt that an encoder computes, by offset.
+    ``mm`` are the parts of its prompt that an encoder computes, by offset. ``num_samples`` make it
+    a parent of so many samples, and its ``stop_at``-th output token is a stop token (0: none); for
+    a parent it may be a list.
     """
 
     id: str | int
@@ -280,6 +282,8 @@ class CaseRequest(_Part):
     abort_step: Whole | None = None
     kv: Transfer | None = None
     mm: list[Item] = []
+    num_samples: Count = 1
+    stop_at: Whole | list[Whole] = 0
 
 
 class Workload(_Part):
@@ -310,6 +314,8 @@ class Case(_Part):
             starts = [0, *(item.offset for item in request.mm), length]
             if sorted(starts) != starts or max(ends) > length:
                 raise ValueError(f"request {request.id}: mm must lie in the prompt, by offset")
+            if isinstance(request.stop_at, list) and len(request.stop_at) != request.num_samples:
+                raise ValueError(f"request {request.id}: stop_at must be one, or one per sample")
         for number, step in enumerate(self.steps):
             if not isinstance(step.get("s"), int):
                 raise ValueError(f"steps[{number}] has no step number s")

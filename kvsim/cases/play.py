@@ -12,6 +12,7 @@ from kvsim.cases.encoder import contents_of, items_of
 from kvsim.cases.events import EventNames
 from kvsim.cases.log import StepLog
 from kvsim.cases.offloading import OffloadingLog
+from kvsim.cases.samples import arrival_time, ends, output_segment, with_children
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, segment_rows, text_ranks
 from kvsim.engine.refusal import check_compiled, refusal
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     from kvsim.cases.case import CaseConfig, CaseRequest, Workload
     from kvsim.cases.log import Entry
 
-#: Output segments of requests that name none: this plus their index, as in the recorded cases.
-FIRST_OUTPUT_SEGMENT = 16000
-#: Seconds between requests of one step, which have no arrival time of their own.
-BETWEEN_ARRIVALS = 1e-6
 #: A case counts steps, not seconds: its clock stands after every arrival.
 AFTER_ALL_ARRIVALS = 1e12
 
@@ -75,13 +72,10 @@ def contents_of_case(workload: Workload) -> Contents:
     segments = [[_segment(*segment) for segment in request.segments] for request in given]
     salts: dict[tuple[object, object], int] = {}
     loras: dict[str | int, int] = {}
-    outputs = [
-        FIRST_OUTPUT_SEGMENT + index if request.out_seg is None else request.out_seg
-        for index, request in enumerate(given)
-    ]
+    outputs = [output_segment(request, index) for index, request in enumerate(given)]
     lists = {
         "num_prompt_tokens": [sum(length for _, _, length in one) for one in segments],
-        "max_tokens": [request.max_tokens for request in given],
+        **ends(given),
         "segment_offsets": np.cumsum([0, *map(len, segments)]),
         "output_content_id": outputs,
         "priority": [request.priority for request in given],
@@ -131,10 +125,7 @@ def _arrivals(workload: Workload) -> list[tuple[int, int, float]]:
     """Return step, row and arrival time of every request, in the order they join the queue."""
     arrivals = []
     for index, given in enumerate(workload.requests):
-        time = given.arrival_time
-        if time is None:
-            time = given.arrival_step + index * BETWEEN_ARRIVALS
-        arrivals.append((given.arrival_step, index, time))
+        arrivals.append((given.arrival_step, index, arrival_time(given, index)))
     return sorted(arrivals, key=lambda arrival: arrival[0])
 
 
@@ -158,6 +149,7 @@ def play(
     RuntimeError
         If ``check`` finds an invariant broken.
     """
+    workload = with_children(workload)
     parts, contents = parts_of(config), contents_of_case(workload)
     if compiled:
         check_compiled(parts)

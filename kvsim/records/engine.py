@@ -284,6 +284,8 @@ class Trace(Record):
     grammar_time: list[float] = field(default_factory=list)  # from arrival on, NONE without
     items: list[Item] = field(default_factory=list)  # that an encoder computes, by offset
     item_offsets: list[int] = field(default_factory=list)
+    has_eos: bool = False  # some answers end before the tokens that were asked for
+    asked_tokens: list[int] = field(default_factory=list)  # max_tokens, as the scheduler knows it
     has_stops: bool = False  # requests say what SGLang asks beside the output's length
     has_carried: bool = False
     carried: list[int] = field(default_factory=list)  # tokens that another replica has generated

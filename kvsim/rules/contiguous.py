@@ -78,7 +78,7 @@ def admit_contiguous(kv: KV, request: Request, pieces: Pieces, num_tokens: int) 
 
 def allocate_contiguous(kv: KV, request: Request, num_tokens: int) -> bool:
     """Fill slots that are reserved; there always are."""
-    end = rolled(kv, request.num_computed_tokens + num_tokens)
+    end = rolled(kv, min(request.num_computed_tokens + num_tokens, request.max_slots))
     count = request.num_samples if kv.contiguous.has_samples else 1
     kv.num_filled += count * (end - request.num_filled)
     request.num_filled = end

@@ -157,6 +157,7 @@ def allocate_virtual(kv: KV, request: Request, num_tokens: int) -> bool:
     end = request.num_computed_tokens + num_tokens
     if end > request.quiet_until and not grow_virtual(kv, request, end):
         return False
+    end = min(end, request.max_slots)  # a step that ends up surplus reaches beyond
     kv.num_filled += end - request.num_filled
     request.num_filled = end
     return True

@@ -30,6 +30,7 @@ from kvsim.rules.encoder import (
     encode_items,
     release_all,
 )
+from kvsim.rules.ending import is_end_known
 from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.growing import ask_for_growth
@@ -97,7 +98,8 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
         k = state.running[index]
         request = state.requests[k]
         computed, placeholders = request.num_computed_tokens, request.num_placeholders
-        if placeholders > 0 and computed + 2 - placeholders >= request.end:
+        known = computed + 2 - placeholders
+        if placeholders > 0 and known >= request.end and is_end_known(state, request, known):
             index += 1  # its last token is in flight already
             continue
         if (staged and request.next_call > state.num_calls) or (held and request.is_chunk > 0):

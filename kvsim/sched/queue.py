@@ -56,7 +56,7 @@ class WaitingQueue:
             places = [state.heap[k] for k in range(state.waiting.length)]
             yield from sorted(
                 (state.requests[k] for k in places),
-                key=lambda r: (r.priority, r.arrival_time, str(r.request_id)),
+                key=lambda r: (r.priority, r.arrival_time, r.id_rank),
             )
             return
         queues = [state.waiting]

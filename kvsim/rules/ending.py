@@ -1,0 +1,22 @@
+"""How an answer ends: at a number of tokens that the scheduler knows, or by EOS.
+
+vLLM knows max_tokens and max_model_len beforehand. A token that ends an answer by itself, EOS or a
+stop token, it knows only when it processes the step's output. Asynchronous scheduling has put the
+request into the next step by then: one token of budget and work more, and perhaps a block.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+
+def is_end_known(state: Replica, request: Request, num_tokens: int) -> bool:
+    """Whether the scheduler knows that a request which ends here gets no more tokens."""
+    trace = state.trace
+    if not trace.has_eos:
+        return True
+    return num_tokens >= request.num_prompt_tokens + trace.asked_tokens[request.request_id]
