@@ -101,7 +101,7 @@ def difference(recorded: dict[str, Any]) -> str | None:
     """
     plan = plan_of(recorded)
     longest = recorded["max_model_len"]
-    blocks = plan.blocks_for(longest, recorded["max_in_flight_tokens"], longest)
+    blocks = plan.reserved_blocks(recorded["max_in_flight_tokens"], longest)
     ours = {
         "bytes_per_block": plan.bytes_per_block,
         "num_blocks": recorded["available_bytes"] // plan.bytes_per_block,

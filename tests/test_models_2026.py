@@ -141,7 +141,10 @@ def test_experts_lie_whole_on_the_ranks_of_all_replicas() -> None:
     both = kvsim.capacity(**options, data_parallel_size=4, enable_expert_parallel=True)
     split = kvsim.capacity(**options, data_parallel_size=4)
     assert "32 of 256 experts on each of 8 GPUs" in both.assumptions
-    assert both.budget_bytes["weights"] < split.budget_bytes["weights"] / 3
+    assert "1/8 of every routed expert on each of 8 GPUs" in split.assumptions
+    assert both.budget_bytes["weights"] == split.budget_bytes["weights"]
+    alone = kvsim.capacity(**options | {"gpu": "b300"})
+    assert both.budget_bytes["weights"] < alone.budget_bytes["weights"] / 3
 
 
 def test_towers_may_be_left_out() -> None:

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 import kvsim
-from kvsim.budget.capacity import expert_replicas
+from kvsim.budget.capacity import blocks_of_tokens, expert_replicas, resolve_memory
+from kvsim.budget.pages import Page
+from kvsim.budget.planner import KVPlan, plan_pages
 from kvsim.config import Config
+from kvsim.records.paged import SLIDING
+from kvsim.rules.attention import admission_cap
 
 GIB = 2**30
 
@@ -65,3 +69,79 @@ def test_modules_of_a_drafter_share_their_experts_too() -> None:
     one, two = parts(**options), parts(**options, data_parallel_size=2)
     experts = 256 * 3 * 7168 * 2048 / GIB / 8
     assert one["drafter"] - two["drafter"] == pytest.approx(experts / 2, rel=1e-3)
+
+
+# -- windows, and the two lines of the log ---------------------------------------------------------
+
+
+def window_plan(window: int, block_size: int = 16) -> KVPlan:
+    """Make the plan of a model of one layer with a window."""
+    return plan_pages([Page("sliding", window, block_size, 4, 64, 64)])
+
+
+@pytest.mark.parametrize(
+    ("window", "in_flight", "longest", "blocks"),
+    [(300, 2048, 256, 17), (65, 128, 1000, 13), (512, 16384, 2048, 129), (1024, 2048, 4096, 193)],
+)
+def test_a_window_counts_one_block_more_whatever_cuts_it(
+    window: int, in_flight: int, longest: int, blocks: int
+) -> None:
+    """Computed by vLLM's own code; so many does the rule of admissions count, too."""
+    plan = window_plan(window)
+    assert plan.reserved_blocks(in_flight, longest) == blocks
+    assert admission_cap(SLIDING, window, 16, in_flight, longest) == blocks
+    assert plan.blocks_for(longest, in_flight, longest) == min(blocks, -(-longest // 16))
+    assert plan_pages([Page("chunked", window, 16, 4, 64, 64)]).reserved_blocks(
+        in_flight, longest
+    ) == -(-min(window + in_flight, longest) // 16)
+
+
+def test_seventeen_blocks_of_a_thousand() -> None:
+    assert round(1000 / window_plan(300).reserved_blocks(4096, 256), 2) == 58.82
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "concurrency"),
+    [
+        # 25.39 GiB, as the log rounds them: 0.02 % either way
+        ("gemma-3-1b", {"max_model_len": 2048, "kv_cache_memory_bytes": 27262304911}, 461.21),
+        ("gemma-3-1b", {"max_model_len": 256, "kv_cache_memory_bytes": 27262304911}, 3525.4),
+        ("gemma-3-27b", {"max_model_len": 4096, "num_gpu_blocks_override": 89_994}, 50.05),
+    ],
+)
+def test_concurrency_is_what_servers_with_windows_logged(
+    model: str, options: dict[str, int], concurrency: float
+) -> None:
+    found = kvsim.capacity(model=model, gpu="h100-sxm", **options)
+    assert found.logged_concurrency == pytest.approx(concurrency, rel=2e-4)
+    longest = str(options["max_model_len"])
+    assert found.max_concurrency[longest] == int(found.logged_concurrency)
+    assert found.num_tokens == int(found.logged_concurrency * found.max_model_len)
+
+
+def test_the_logs_tokens_are_those_of_requests_since_0_21() -> None:
+    options = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "max_model_len": 100}
+    options |= {"kv_cache_memory_bytes": 10 * GIB}
+    found = kvsim.capacity(**options)
+    assert (found.num_gpu_blocks, found.num_tokens) == (5120, 73_142)
+    for version in ("0.20.2", "0.6.4"):
+        assert kvsim.capacity(vllm_version=version, **options).num_tokens == 81_920
+    assert kvsim.capacity(vllm_version="0.21", **options).num_tokens == 73_142
+
+
+@pytest.mark.parametrize(
+    ("model", "groups"), [("gemma-3-27b", 7), ("gpt-oss-20b", 2), ("qwen3.5-27b", 4)]
+)
+def test_before_it_they_were_those_of_a_groups_blocks(model: str, groups: int) -> None:
+    options = {"model": model, "gpu": "h200-sxm", "num_gpu_blocks_override": 9999}
+    old = kvsim.capacity(vllm_version="0.20", **options)
+    assert old.num_tokens == 9999 // groups * old.block_size
+    new = kvsim.capacity(**options)
+    assert new.num_tokens == int(new.logged_concurrency * new.max_model_len) != old.num_tokens
+
+
+@pytest.mark.parametrize(("version", "tokens"), [("0.33", 73_142), ("0.20", 81_920)])
+def test_a_logs_tokens_become_its_blocks(version: str, tokens: int) -> None:
+    options: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "max_model_len": 100}
+    config = Config.build(vllm_version=version, num_gpu_blocks_override=1000, **options)
+    assert blocks_of_tokens(config, resolve_memory(config), tokens) == 5120

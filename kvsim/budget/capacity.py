@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvsim.budget.budget import GIB, Budget, inference_budget
+from kvsim.budget.budget import GIB, Budget, inference_budget, version_of
 from kvsim.budget.drafter import drafter_bytes, with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.limits import Limits, limits_of
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SHORTEST = 256
 #: Defaults of max_num_seqs and max_num_batched_tokens over vLLM's versions and GPUs.
 DEFAULT_SEQS, DEFAULT_TOKENS = (128, 256, 1024), (2048, 8192, 16384)
+#: The last vLLM whose log told tokens by the blocks of a group, not by requests of max_model_len.
+LAST_BY_GROUP = (0, 20)
 #: Below this share of the budget, an error in the overheads is several times one in KV.
 SCARCE = 0.25
 
@@ -242,7 +244,9 @@ class Capacity:
     ----------
     bytes_per_token : KV of one token on one GPU, scales included
     num_gpu_blocks, bytes_per_block, block_size : the block pool, null block included
-    num_tokens : as vLLM logs it; with window layers the tokens of as many longest requests as fit
+    num_tokens, logged_concurrency : as vLLM logs them ("GPU KV cache size", "Maximum concurrency"):
+        the blocks over those of one request of max_model_len, and the tokens of so many; up to
+        vLLM 0.20 the blocks of one group times its smallest block
     max_concurrency : requests of a length that fit at once, by length in tokens, were all at the
         peak of their prefill, as vLLM counts: there a window holds the tokens in flight, too
     max_concurrency_decoding : the same were all decoding, the most that a run can reach
@@ -267,6 +271,7 @@ class Capacity:
     bytes_per_block: int
     num_gpu_blocks: int
     num_tokens: int
+    logged_concurrency: float
     max_concurrency: dict[str, int]
     max_concurrency_decoding: dict[str, int]
     budget_bytes: dict[str, int]
@@ -305,12 +310,13 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
     memory = resolve_memory(config, **what_if)
     limits, plan, blocks = memory.limits, memory.plan, memory.num_gpu_blocks
     longest = limits.max_model_len
-    # Asynchronous scheduling, vLLM's default, has one more step in flight.
-    overlap = config.async_scheduling is not False and config.pipeline_parallel_size == 1
-    num_steps = config.pipeline_parallel_size + overlap
+    num_steps = steps_in_flight(config)
     in_flight = num_steps * limits.max_num_batched_tokens
+    reserved = plan.reserved_blocks(in_flight, longest)
 
     def blocks_for(num_tokens: int, in_flight: int = in_flight) -> int:
+        if num_tokens == longest and in_flight > num_steps:
+            return reserved
         return plan.blocks_for(num_tokens, in_flight, longest)
 
     def at_once(num_blocks: int) -> int:
@@ -318,9 +324,7 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         return blocks // num_blocks if num_blocks < blocks else 0
 
     lengths = [SHORTEST << i for i in range(64) if SHORTEST << i < longest] + [longest]
-    num_tokens = blocks * memory.block_size
-    if any(group.window is not None or group.state is not None for group in plan.groups):
-        num_tokens = blocks * longest // blocks_for(longest)
+    concurrency = blocks / reserved
     return Capacity(
         model=memory.model.name,
         gpu=memory.gpu.name,
@@ -333,17 +337,42 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         block_size=memory.block_size,
         bytes_per_block=plan.bytes_per_block,
         num_gpu_blocks=blocks,
-        num_tokens=num_tokens,
+        num_tokens=logged_tokens(config, plan, blocks, concurrency * longest),
+        logged_concurrency=concurrency,
         max_concurrency={str(length): at_once(blocks_for(length)) for length in lengths},
         max_concurrency_decoding={
             str(length): at_once(blocks_for(length, num_steps)) for length in lengths
         },
         budget_bytes=memory.budget.parts,
         num_gpu_blocks_range=_range(config, memory, what_if),
-        fits=blocks_for(longest) <= blocks - 1,
+        fits=reserved <= blocks - 1,
         assumptions=_assumptions(config, memory),
         states=_states(plan),
     )
+
+
+def steps_in_flight(config: Config) -> int:
+    """Return the steps that vLLM has under way at once."""
+    # Asynchronous scheduling, vLLM's default, has one more step in flight.
+    overlap = config.async_scheduling is not False and config.pipeline_parallel_size == 1
+    return config.pipeline_parallel_size + overlap
+
+
+def logged_tokens(config: Config, plan: KVPlan, num_blocks: int, num_tokens: float) -> int:
+    """Return the tokens of KV that vLLM's log names, given those of as many requests as fit."""
+    if version_of(config.vllm_version) > LAST_BY_GROUP:
+        return int(num_tokens)
+    return num_blocks // len(plan.groups) * min(group.block_size for group in plan.groups)
+
+
+def blocks_of_tokens(config: Config, memory: Memory, num_tokens: int) -> int:
+    """Return the fewest blocks of which vLLM's log says that they hold so many tokens."""
+    plan, longest = memory.plan, memory.limits.max_model_len
+    if version_of(config.vllm_version) <= LAST_BY_GROUP:
+        smallest = min(group.block_size for group in plan.groups)
+        return num_tokens // smallest * len(plan.groups)
+    in_flight = steps_in_flight(config) * memory.limits.max_num_batched_tokens
+    return -(-num_tokens * plan.reserved_blocks(in_flight, longest) // longest)
 
 
 def _states(plan: KVPlan) -> dict[str, int] | None:

@@ -43,10 +43,22 @@ class KVGroup(NamedTuple):
             return 1
         if self.state is not None:
             return self.state.num_blocks
-        kind, window = Attention[self.kind.upper()], self.window or 0
         blocks = cdiv(num_tokens, self.block_size)
-        cap = admission_cap(kind, window, self.block_size, max_in_flight_tokens, max_model_len)
+        cap = self._cap(max_in_flight_tokens, max_model_len)
         return min(blocks, cap) if cap > 0 else blocks
+
+    def reserved_blocks(self, max_in_flight_tokens: int, max_model_len: int) -> int:
+        """Blocks that vLLM counts at its start for a request of ``max_model_len`` tokens.
+
+        A window may start inside a block, so it has one more, though no request of that length can
+        hold it where ``max_model_len`` cuts the window and the tokens in flight.
+        """
+        cap = 0 if self.state is not None else self._cap(max_in_flight_tokens, max_model_len)
+        return cap or self.blocks_for(max_model_len, max_in_flight_tokens, max_model_len)
+
+    def _cap(self, max_in_flight_tokens: int, max_model_len: int) -> int:
+        kind, window = Attention[self.kind.upper()], self.window or 0
+        return admission_cap(kind, window, self.block_size, max_in_flight_tokens, max_model_len)
 
 
 class KVPlan(NamedTuple):
@@ -61,6 +73,10 @@ class KVPlan(NamedTuple):
             group.blocks_for(num_tokens, max_in_flight_tokens, max_model_len)
             for group in self.groups
         )
+
+    def reserved_blocks(self, max_in_flight_tokens: int, max_model_len: int) -> int:
+        """Blocks that vLLM counts at its start for a request of ``max_model_len`` tokens."""
+        return sum(g.reserved_blocks(max_in_flight_tokens, max_model_len) for g in self.groups)
 
     @property
     def scheduler_block_size(self) -> int:

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.budget.budget import GIB
-from kvsim.budget.capacity import resolve_memory
+from kvsim.budget.capacity import blocks_of_tokens, resolve_memory
 from kvsim.catalog import get_gpu, get_model, gpu_names
 from kvsim.config import LOGGED_PARTS, RunConfig
 
@@ -165,7 +165,8 @@ def _pinned(startup: Startup, options: dict[str, Any]) -> dict[str, Any]:
     kv = {} if told is None else {"logged": {"kv_cache": told}}
     if startup.num_tokens is None:
         return kv
-    memory = resolve_memory(RunConfig.build(**{**options, "num_gpu_blocks_override": 1000}))
+    config = RunConfig.build(**{**options, "num_gpu_blocks_override": 1000})
+    memory = resolve_memory(config)
     if len(memory.plan.groups) > 1:
         return kv
-    return {"num_gpu_blocks_override": startup.num_tokens // memory.block_size}
+    return {"num_gpu_blocks_override": blocks_of_tokens(config, memory, startup.num_tokens)}

@@ -34,7 +34,8 @@ def capacity_table(capacity: Capacity) -> RenderableType:
         *_states(c.states),
         f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",
         f"{c.num_gpu_blocks:,} blocks of {c.block_size} tokens and {c.bytes_per_block:,} bytes: "
-        f"{c.num_tokens:,} tokens",
+        f"{c.num_tokens:,} tokens, {c.logged_concurrency:,.2f} requests of max_model_len, as vLLM "
+        "logs them",
         f"requests at once, by length: {_by_length(c.max_concurrency)}",
     ]
     if c.max_concurrency != c.max_concurrency_decoding:
