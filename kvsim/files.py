@@ -1,8 +1,10 @@
 """Files and folders that appear whole or not at all, whenever the process is killed.
 
 A file is filled under another name and then renamed. What goes into a folder together is filled in
-a folder of its own inside it; renaming that one to ``.kvsim-commit`` decides, and whoever comes
-next, reader or writer, brings its entries to their places.
+a folder of its own inside it; renaming that one to ``.kvsim-commit`` decides. The next writer brings
+its entries to their places; a reader looks into it first, and changes nothing.
+
+A folder may come from a stranger. So a writer deletes only names that it owns, and follows no link.
 """
 
 from __future__ import annotations
@@ -90,17 +92,23 @@ def temporary_in(folder: Path) -> Path:
     return folder / TEMPORARY.replace("*", secrets.token_hex(8))
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+def write_whole(
+    path: Path, write: Callable[[IO[bytes]], object], *, follow_link: bool = True
+) -> None:
     """Fill a file beside ``path``, then put it in its place in one step.
 
-    A pipe or a device is written to as it is.
+    A pipe or a device is written to as it is. So is what a link names, unless ``follow_link`` is
+    false: the link is then replaced.
 
     Raises
     ------
     OSError
         If the folder cannot be written; nothing is left behind.
     """
-    path = path.resolve()  # a link keeps pointing at what it names
+    if follow_link:
+        path = path.resolve()  # a link keeps pointing at what it names
+    elif path.is_symlink():
+        path.unlink()
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
             write(device)
@@ -130,42 +138,82 @@ def whole_folder(folder: Path, owned: Iterable[str] = ()) -> Iterator[Path]:
         If the folder cannot be made or written.
     """
     existed = folder.exists()
-    settle(folder)
+    owned = set(owned)
+    settle(folder, owned)
     temporary = temporary_in(folder)
     temporary.mkdir(parents=True)
     try:
         yield temporary
         filled = {entry.name for entry in temporary.iterdir()}
-        (temporary / OBSOLETE).write_text(json.dumps(sorted(set(owned) - filled)))
+        (temporary / OBSOLETE).write_text(json.dumps(sorted(owned - filled)))
         temporary.rename(folder / COMMIT)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         if not existed:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    settle(folder)
+    settle(folder, owned)
 
 
-def settle(folder: Path) -> None:
+def settle(folder: Path, owned: Iterable[str] = ()) -> None:
     """Bring to their places what was complete when its writer was killed; sweep what was not.
+
+    Of what that writer found obsolete, only the ``owned`` names are deleted: the list may be a
+    stranger's.
 
     Raises
     ------
     OSError
-        If the folder cannot be written.
+        If the folder cannot be written, or what was complete is damaged.
     """
     sweep(folder)
     commit = folder / COMMIT
+    if commit.is_symlink():  # kvsim makes none
+        commit.unlink()
     if not commit.is_dir():
         return
-    for name in json.loads((commit / OBSOLETE).read_text()):
-        discard(folder / name)
+    for name in sorted(_obsolete(commit) & set(owned)):
+        if not (folder / name).is_dir() or (folder / name).is_symlink():
+            (folder / name).unlink(missing_ok=True)
     for entry in sorted(commit.iterdir()):
         if entry.name != OBSOLETE:
             if entry.is_dir():
                 discard(folder / entry.name)
             entry.replace(folder / entry.name)
     discard(commit)
+
+
+def look_into(folder: Path) -> Callable[[str], Path]:
+    """Return what says where a file of a folder is, by its name. Changes nothing.
+
+    What was complete when its writer was killed counts as if it were in its place; a file that it
+    made obsolete is in neither.
+
+    Raises
+    ------
+    OSError
+        If what was complete is damaged.
+    """
+    commit = folder / COMMIT
+    is_there = commit.is_dir() and not commit.is_symlink()
+    obsolete = _obsolete(commit) if is_there else set()
+
+    def find(name: str) -> Path:
+        newer = commit / name
+        return newer if is_there and (name in obsolete or newer.exists()) else folder / name
+
+    return find
+
+
+def _obsolete(commit: Path) -> set[str]:
+    """Return the names that a complete set of entries makes obsolete."""
+    try:
+        names = json.loads((commit / OBSOLETE).read_text())
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("no list of names")
+    except (OSError, ValueError, RecursionError) as error:
+        raise OSError(f"{commit} is damaged ({error}); delete it") from None
+    return set(names)
 
 
 def discard(path: Path) -> None:

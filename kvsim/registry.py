@@ -9,8 +9,10 @@ any file of kvsim.
 from __future__ import annotations
 
 import inspect
+import os
 import re
-from contextlib import contextmanager
+import sys
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pkgutil import iter_modules
 from threading import RLock
@@ -34,6 +36,27 @@ def import_modules(package: str) -> None:
     path = import_module(package).__path__
     for module in iter_modules(path, package + "."):
         import_module(module.name)
+
+
+@contextmanager
+def current_folder() -> Iterator[None]:
+    """Put the current folder last on Python's path, for as long as a user's part is imported.
+
+    For no longer: any package that is imported later might try for a module that is not installed,
+    and would run a file of that name that lies there.
+    """
+    here = None
+    with suppress(OSError):  # the folder may be gone
+        here = os.getcwd()  # noqa: PTH109 - as a text, as Python's path has it
+    if here is None or {"", here} & set(sys.path):
+        yield
+        return
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the part has taken it away itself
+            sys.path.remove(here)
 
 
 class Registry(Generic[T]):
@@ -166,7 +189,8 @@ class Registry(Generic[T]):
     def _import(self, path: str) -> Callable[..., T]:
         module, _, attribute = path.partition(":")
         try:
-            found = getattr(import_module(module), attribute)
+            with self._lock, current_folder():
+                found = getattr(import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"cannot import {self.what} {path!r}: {error}") from None
         return self._checked(found, repr(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import random
 import signal
@@ -15,8 +16,17 @@ import pytest
 
 import kvsim
 from kvsim import files
-from kvsim.files import COMMIT, OBSOLETE, read_bytes, settle, whole_folder, write_whole
+from kvsim.files import (
+    COMMIT,
+    OBSOLETE,
+    look_into,
+    read_bytes,
+    settle,
+    whole_folder,
+    write_whole,
+)
 from kvsim.report.plot import FIGURES
+from kvsim.results.comparison import Comparison
 from kvsim.results.result import ON_REQUEST, OWNED, TABLES
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
@@ -24,7 +34,10 @@ from kvsim.trace import Trace
 
 def run_of(num_requests: int) -> kvsim.Result:
     trace = Trace.from_arrays([0.0] * num_requests, [50] * num_requests, [9] * num_requests)
-    return kvsim.simulate(trace, model="gpt2", gpu="l4", record_memory_map=num_requests == 2)
+    with_map = num_requests == 2
+    return kvsim.simulate(
+        trace, model="gpt2", gpu="l4", record_memory_map=with_map, backend="python"
+    )
 
 
 def names(folder: Path) -> set[str]:
@@ -56,9 +69,74 @@ def test_a_folder_that_was_complete_when_its_writer_died_is_brought_to_its_place
     (tmp_path / "other").write_text("stays")
     (new / OBSOLETE).write_text('["gone", "never was"]')
     (new / "file").replace(tmp_path / "file")  # so far it had come
-    settle(tmp_path)
+    settle(tmp_path, ["gone", "never was"])
     assert names(tmp_path) == {"run", "file", "other"}
     assert (tmp_path / "run" / "file").read_text() == (tmp_path / "file").read_text() == "new"
+
+
+def test_a_reader_finds_what_was_complete_and_changes_nothing(tmp_path: Path) -> None:
+    new = tmp_path / COMMIT
+    new.mkdir()
+    for place in (tmp_path / "file", tmp_path / "gone", tmp_path / "other", new / "file"):
+        place.write_text(place.parent.name)
+    (new / OBSOLETE).write_text('["gone"]')
+    find = look_into(tmp_path)
+    assert find("file") == new / "file"
+    assert find("other") == tmp_path / "other"
+    assert not find("gone").exists()
+    assert names(tmp_path) == {"file", "gone", "other", COMMIT}
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> Path:
+    """A folder of somebody else, beside a folder of one's own."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "thesis.txt").write_text("mine")
+    (tmp_path / "gift" / COMMIT).mkdir(parents=True)
+    return tmp_path / "gift"
+
+
+@pytest.mark.parametrize("place", ["{own}/thesis.txt", "../own/thesis.txt", "notes.txt", "."])
+def test_a_strangers_list_deletes_nothing(strange: Path, place: str) -> None:
+    named = place.format(own=strange.parent / "own")
+    (strange / COMMIT / OBSOLETE).write_text(json.dumps([named]))
+    (strange / "notes.txt").write_text("stays")
+    with pytest.raises(ValueError, match="not a run directory"):
+        kvsim.load(strange)
+    assert names(strange) == {COMMIT, "notes.txt"}
+    run_of(2).save(strange)
+    assert (strange / "notes.txt").read_text() == "stays"
+    assert (strange.parent / "own" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_link_in_a_strangers_folder_is_not_followed(strange: Path) -> None:
+    own = strange.parent / "own"
+    (strange / COMMIT).rmdir()
+    (own / OBSOLETE).write_text("[]")
+    (strange / COMMIT).symlink_to(own)
+    (strange / "summary.json").symlink_to(own / "thesis.txt")
+    (strange / "paged").symlink_to(own)
+    run_of(2).save(strange)
+    Comparison({}, {"paged": run_of(3)}).save(strange)
+    write_whole(strange / "paged.txt", lambda file: file.write(b"new"), follow_link=False)
+    (strange / "table.csv").symlink_to(own / "thesis.txt")
+    write_whole(strange / "table.csv", lambda file: file.write(b"new"), follow_link=False)
+    assert (strange / "table.csv").read_text() == "new"
+    assert names(own) == {"thesis.txt", OBSOLETE}
+    assert (own / "thesis.txt").read_text() == "mine"
+    assert len(kvsim.load(strange).requests) == 2
+    assert len(kvsim.load(strange / "paged").requests) == 3
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "[" * 100_000, None])
+def test_a_damaged_list_is_one_line(strange: Path, text: str | None) -> None:
+    if text is not None:
+        (strange / COMMIT / OBSOLETE).write_text(text)
+    with pytest.raises(ValueError, match="half saved: .*is damaged"):
+        kvsim.load(strange)
+    with pytest.raises(ValueError, match="cannot be written: .*is damaged"):
+        run_of(2).save(strange)
+    assert names(strange) == {COMMIT}
 
 
 def test_an_error_while_filling_leaves_the_old_folder(tmp_path: Path) -> None:

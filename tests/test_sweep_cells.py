@@ -163,6 +163,16 @@ def test_a_cell_under_the_name_of_another_is_noticed(tmp_path: Path) -> None:
         read_cell(moved)
 
 
+def test_a_strangers_cell_names_no_other_files(tmp_path: Path) -> None:
+    """One that names a device or a pipe would be read for ever."""
+    cell = store(tmp_path / "cells", completed=3.5)
+    said = json.loads((cell / "provenance.json").read_text())
+    said["sha256"]["../../other"] = "0"
+    (cell / "provenance.json").write_text(json.dumps(said))
+    with pytest.raises(CorruptError, match="it names '../../other', which is no file of a cell"):
+        read_cell(cell)
+
+
 def test_provenance_says_what_the_digest_is_of(tmp_path: Path) -> None:
     said = json.loads((store(tmp_path) / "provenance.json").read_text())
     assert said["ingredients"].keys() == {

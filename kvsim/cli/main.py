@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -376,7 +375,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         used, unused = vllm_flags.split(join_pairs(given))
         if unused:
             click.echo(f"note: of no effect here: {', '.join(unused)}", err=True)
-        _import_from_here()
         cli.main(used, prog_name="kvsim", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
@@ -403,14 +401,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         _drop_output()
         _fail(f"cannot write the output: {error.strerror or error}", 1)
-
-
-def _import_from_here() -> None:
-    """Let ``my_module:Thing`` name a module of the current folder, as ``python -m kvsim`` does."""
-    with suppress(OSError):  # the folder may be gone
-        here = str(Path.cwd())
-        if not {"", here} & set(sys.path):
-            sys.path.append(here)
 
 
 def _drop_output() -> None:

@@ -105,9 +105,11 @@ def report(folder: str, file: str) -> None:
     What was recorded decides what the page shows: run with --out DIR, and for the history of
     every block with --record-block-events.
     """
+    from kvsim.results.stored import StoredRun
+
     check_file("-o", file)
     path = Path(folder)
-    if (path / "comparison.json").is_file():
+    if StoredRun(path).has("comparison.json"):
         said = write_report(_comparison(path), file)
     elif (path / "table.parquet").is_file():
         said = write_sweep_report(*_sweep(path), file)
@@ -122,18 +124,23 @@ def _comparison(folder: Path) -> Comparison:
     """Read a comparison that ``kvsim compare --out`` wrote."""
     from kvsim.results.comparison import Comparison, directory_name
     from kvsim.results.result import load
+    from kvsim.results.stored import StoredRun
 
+    stored = StoredRun(folder)
+    told = stored.record("comparison.json")
     try:
-        told = json.loads((folder / "comparison.json").read_text())
-        engines = all("engine" in row for row in told["rows"])
+        workload, rows = dict(told["workload"]), told["rows"]
+        engines = all("engine" in row for row in rows)
         by: Literal["allocator", "engine"] = "engine" if engines else "allocator"
-        names = [row[by] for row in told["rows"]]
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{folder}: comparison.json cannot be read: {error}") from None
-    if told["workload"].get("replications", 1) > 1:
+        folders = {str(row[by]): directory_name(str(row[by])) for row in rows}
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"{folder}: comparison.json cannot be read: {error!r}") from None
+    if {".", "..", ""} & set(folders.values()):
+        raise ValueError(f"{folder}: comparison.json names a run outside of the folder")
+    if workload.get("replications", 1) != 1:
         raise ValueError(f"{folder}: means of several comparisons; name one, replication-0")
-    runs = {name: load(folder / directory_name(name)) for name in names}
-    return Comparison(told["workload"], runs, by)
+    runs = {name: load(stored.find(run)) for name, run in folders.items()}
+    return Comparison(workload, runs, by)
 
 
 def _sweep(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:

@@ -196,5 +196,9 @@ def _draw(rows: list[dict[str, Any]], varied: list[str], folder: Path) -> list[s
     except ValueError as error:
         return [f"no figure: {error}"]
     figure = draw(rows, x, lines)
-    write_whole(folder / "study.png", lambda file: figure.savefig(file, dpi=130, format="png"))
+    write_whole(
+        folder / "study.png",
+        lambda file: figure.savefig(file, dpi=130, format="png"),
+        follow_link=False,
+    )
     return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from kvsim.files import whole_folder
 from kvsim.results.result import make_directory, write_json
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Comparison:
         return {"workload": self.workload, "rows": self.rows}
 
     def save(self, directory: str | Path) -> None:
-        """Write ``comparison.json`` and one run directory per name.
+        """Write ``comparison.json`` and one run directory per name, all of it or nothing.
 
         Raises
         ------
@@ -61,9 +62,13 @@ class Comparison:
             If the directory cannot be written.
         """
         folder = make_directory(directory)
-        for name, result in self.results.items():
-            result.save(folder / directory_name(name))
-        write_json(folder / "comparison.json", self.to_dict())
+        try:
+            with whole_folder(folder) as new:
+                for name, result in self.results.items():
+                    result.save(new / directory_name(name))
+                write_json(new / "comparison.json", self.to_dict())
+        except OSError as error:
+            raise ValueError(f"{directory}: cannot be written: {error.strerror or error}") from None
 
 
 def directory_name(allocator: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.config import Config, RunConfig
-from kvsim.files import settle, whole_folder, write_whole
+from kvsim.files import whole_folder, write_whole
 from kvsim.results.block_events import BLOCK_EVENTS
 from kvsim.results.tables import MEMORY, REQUESTS, STEPS, TOKEN_GAPS, FinishReason
 
@@ -133,54 +133,40 @@ class Result:
 
 
 def load(directory: str | Path) -> Result:
-    """Read a run that :meth:`Result.save` wrote.
+    """Read a run that :meth:`Result.save` wrote. Nothing in the directory is changed.
 
     Raises
     ------
     ValueError
         If the directory does not hold a complete run.
     """
+    from kvsim.results.stored import StoredRun
+
     folder = Path(directory)
-    try:
-        settle(folder)
-    except OSError as error:
-        raise ValueError(f"{directory}: half saved, and cannot be completed: {error}") from None
-    if not (folder / "summary.json").is_file():
+    run = StoredRun(folder)
+    if not run.has("summary.json"):
         runs = sorted(p.parent.name for p in folder.glob("*/summary.json"))
         hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
         raise ValueError(f"{directory}: not a run directory (no summary.json){hint}")
-    config = RunConfig.from_toml(folder / "config.toml")
+    config = RunConfig.from_toml(run.find("config.toml"))
     config = config.model_copy(update={"trace_digest": None})  # the provenance keeps it
     tables = {name: np.zeros(0, dtype) for name, dtype in TABLES.items()}
     written = [name for name in TABLES if _is_kept(name, config)]
-    if not (folder / "token_gaps.parquet").is_file():  # saved before there were any
+    if not run.has("token_gaps.parquet"):  # saved before there were any
         written.remove("token_gaps")
-    try:
-        tables |= {name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in written}
-        summary = json.loads((folder / "summary.json").read_text())
-        provenance = json.loads((folder / "provenance.json").read_text())
-        map_file = folder / "memory_map.npy"
-        memory_map = np.load(map_file) if map_file.is_file() else np.zeros((0, 0), np.uint8)
-        if (folder / "tenant.npy").is_file():
-            tables["tenant"] = np.load(folder / "tenant.npy")
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{directory}: cannot be read: {error}") from None
+    tables |= {name: run.table(name, TABLES[name]) for name in written}
+    if run.has("tenant.npy"):
+        tables["tenant"] = run.array("tenant.npy", np.dtype(np.int64), 1)
+    memory_map = np.zeros((0, 0), np.uint8)
+    if run.has("memory_map.npy"):
+        memory_map = run.array("memory_map.npy", np.dtype(np.uint8), 2)
+    summary, provenance = run.record("summary.json"), run.record("provenance.json")
     return Result(summary, **tables, memory_map=memory_map, config=config, provenance=provenance)
 
 
 def _is_kept(table: str, config: Config) -> bool:
     """Whether a run keeps a table."""
     return table not in ON_REQUEST or bool(getattr(config, ON_REQUEST[table]))
-
-
-def _read_table(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    from pyarrow import parquet
-
-    table = parquet.read_table(path)
-    array = np.zeros(table.num_rows, dtype=dtype)
-    for name in dtype.names or ():
-        array[name] = table[name].to_numpy()
-    return array
 
 
 def make_directory(directory: str | Path) -> Path:

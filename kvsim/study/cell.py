@@ -50,6 +50,9 @@ def read_cell(folder: Path) -> Stored | None:
         said = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
         if digest_of(said["ingredients"]) != folder.name:
             raise CorruptError("its digest is not that of what it was made of")
+        unknown = set(said["sha256"]) - {CONFIG, SUMMARY, ERROR}
+        if unknown:  # of a stranger: it might name any file
+            raise CorruptError(f"it names {min(unknown)!r}, which is no file of a cell")
         content = {name: (folder / name).read_bytes() for name in said["sha256"]}
         for name, checksum in said["sha256"].items():
             if _checksum(content[name]) != checksum:

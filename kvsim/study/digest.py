@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvsim.registry import current_folder
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -117,7 +119,8 @@ def _is_file(path: Path) -> bool:
 def _source(module: str) -> Path | None:
     """Return the file of a module, without running it."""
     try:
-        spec = find_spec(module)
+        with current_folder():
+            spec = find_spec(module)
     except (ImportError, ValueError):  # told when the cell runs
         return None
     return Path(spec.origin) if spec and spec.origin and _is_file(Path(spec.origin)) else None

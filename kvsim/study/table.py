@@ -129,7 +129,7 @@ def save_csv(rows: Sequence[Row], path: Path) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows[0])
     writer.writerows(row.values() for row in rows)
-    write_whole(path, lambda file: file.write(text.getvalue().encode()))
+    write_whole(path, lambda file: file.write(text.getvalue().encode()), follow_link=False)
 
 
 def save_parquet(rows: Sequence[Row], path: Path) -> None:
@@ -150,7 +150,7 @@ def save_parquet(rows: Sequence[Row], path: Path) -> None:
     }
     empty = {name for name, array in arrays.items() if array.type == pa.null()}
     arrays |= {name: arrays[name].cast(pa.float64()) for name in empty}
-    write_whole(path, lambda file: parquet.write_table(pa.table(arrays), file))
+    write_whole(path, lambda file: parquet.write_table(pa.table(arrays), file), follow_link=False)
 
 
 def _typed(values: list[Any]) -> list[Any]:

@@ -29,7 +29,7 @@ def hand_over(trace: Trace, folder: Path) -> Path:
     if not _is_whole(path):
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {f.name: getattr(trace, f.name) for f in fields(Trace)}
-        write_whole(path, lambda file: np.savez_compressed(file, **arrays))
+        write_whole(path, lambda file: np.savez_compressed(file, **arrays), follow_link=False)
     return path
 
 

@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 #: How to get what neither a run nor a sweep of one process needs.
 INSTALL = "pip install 'kvsim[study]'"
+#: Keeps Python from putting a new process's current folder on its path, where any file might be
+#: taken for a package.
+SAFE_PATH = "PYTHONSAFEPATH"
 #: How long a Dask scheduler may take to answer, in seconds.
 PATIENCE = 10
 
@@ -96,6 +99,8 @@ def _pooled(
     # Loky takes loaded rules for a leak, and replaces the worker.
     warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
     pool = joblib.Parallel(n_jobs=workers, batch_size=1, return_as=return_as)
+    safe = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
     try:
         yield from pool(joblib.delayed(function)(*one) for one in arguments)
     except loky.TerminatedWorkerError:
@@ -103,6 +108,11 @@ def _pooled(
             "a worker died, perhaps for want of memory; the same command goes on, with --workers 1 "
             "in one process"
         ) from None
+    finally:
+        if safe is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = safe
 
 
 def _is_compiled() -> bool:
