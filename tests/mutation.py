@@ -45,6 +45,7 @@ TESTS = (
     "mixed_pool",
     "network",
     "lost_replicas",
+    "load",
 )
 
 
@@ -622,6 +623,13 @@ MUTANTS = [
     Mutant("disaggregation entangled requests begin anew", "fleet/drive.py", "            if limit < math.inf or not self._is_idle:\n", "            if True:\n"),
     Mutant("disaggregation what is on its way is waited for", "fleet/handoffs.py", "        if comes or self._leases", "        if self._leases"),
     Mutant("metrics count all tokens of a run", "rules/runs.py", "    state.num_generated_tokens += steps * state.num_running\n", ""),
+    Mutant("the longest gap is kept", "rules/recorder.py", "    state.totals.peak_token_gap = max(state.totals.peak_token_gap, seconds)\n", ""),
+    Mutant("the fewest that wait say whether a queue clears", "results/load.py", "waiting[3 * quarter :].min()", "waiting[3 * quarter :].max()"),
+    Mutant("a backlog grows beyond chance", "results/load.py", "return bool(after - before > chance)", "return bool(after - before > 0)"),
+    Mutant("rejected requests do not wait", "results/load.py", "(reasons != FinishReason.REJECTED) & ", ""),
+    Mutant("a limit binds if raising it serves more", "fleet/binding.py", "first + half > WORTH * (first + decodes)", "True"),
+    Mutant("a longer chunk that costs as much more binds nothing", "fleet/binding.py", "2 * half > WORTH * whole", "True"),
+    Mutant("KV on its way binds", "fleet/binding.py", "moving > max(", "-moving > max("),
     Mutant("metrics count prompts at first tokens", "rules/recorder.py", "        state.num_prompts_tokens += request.num_prompt_tokens\n", ""),
     Mutant("metrics of the last step that has ended", "fleet/scraper.py", "[place].metrics())", "[place].load())"),
     Mutant("who stays leaves its decode replica", "fleet/fleet.py", "            self._main_gateways.withdraw(row, now)\n", "            pass\n"),

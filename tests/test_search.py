@@ -249,6 +249,7 @@ def test_only_what_must_fail_is_stopped_early() -> None:
 def test_what_binds_is_read_off_the_failing_run() -> None:
     def binds(missed: str, **summary: Any) -> str:
         usual: dict[str, Any] = {
+            "load": {"saturated": False, "binding": "arrivals"},
             "num_preemptions": 0,
             "completed": 100,
             "num_steps": 1000,
@@ -269,13 +270,15 @@ def test_what_binds_is_read_off_the_failing_run() -> None:
     assert binds("p99_e2el_ms<=1") == "decode"
     assert binds("p99_e2el_ms<=1", mean_e2el_ms=120.0) == "prefill"
     assert binds("p99_ttft_ms<=1", replicas=[{"peak_running": 4}]) == "decode"
-    assert binds("mean_tpot_ms<=1", num_preemptions=1) == "memory"
-    assert binds("p99_ttft_ms<=1", failures=10) == "memory"
+    assert binds("mean_tpot_ms<=1", num_preemptions=1) == "kv_cache"
+    assert binds("p99_ttft_ms<=1", failures=10) == "kv_cache"
     assert binds("p99_ttft_ms<=1", failures=9) == "prefill"
     assert binds("p99_ttft_ms<=1", kv_transfers={"mean_ms": 60.0}) == "link"
     pools = [{"role": "decode", "mean_busy": 0.9}, {"role": "prefill", "mean_busy": 0.5}]
     assert binds("backlog", pools=pools) == "decode"
     assert binds("backlog", pools=[{**pools[0], "mean_busy": 0.1}, pools[1]]) == "prefill"
+    load = {"offered_request_rate": 9.0, "served_request_rate": 3.0, "saturated": True}
+    assert binds("backlog", load={**load, "binding": "max_num_seqs"}) == "max_num_seqs"
 
 
 def test_a_backlog_grows_beyond_noise() -> None:

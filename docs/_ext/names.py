@@ -42,6 +42,10 @@ def _summary() -> Names:
     return {name: "" for name in _result().summary if name != "kv_cache"}
 
 
+def _load() -> Names:
+    return dict.fromkeys(_result().summary["load"], "")
+
+
 def _kv_cache() -> Names:
     return dict.fromkeys(_result().summary["kv_cache"], "")
 
@@ -89,6 +93,7 @@ def _default(field: Any) -> str:
 NAMES: dict[str, Callable[[], Names]] = {
     **{table: partial(_columns, table) for table in ("requests", "memory", "steps")},
     "summary": _summary,
+    "load": _load,
     "kv_cache": _kv_cache,
     "provenance": _provenance,
     "capacity": _capacity,

@@ -116,6 +116,7 @@ class Migrations:
         for number, seconds in self._gaps:
             gaps, key = totals[number].token_gaps, gap_bin(seconds)
             gaps[key] = gaps.get(key, 0) + 1
+            totals[number].peak_token_gap = max(totals[number].peak_token_gap, seconds)
 
     def _joined(self, row: int) -> Attempts:
         """Join what the table says of the last attempt with those before. Mutates."""

@@ -12,6 +12,7 @@ from kvsim.cost.accuracy import accuracy_of
 from kvsim.cost.efficiency import basis_of
 from kvsim.engine.notes import notes
 from kvsim.evidence import evidence_of
+from kvsim.fleet.binding import describe_load
 from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
 from kvsim.fleet.footprint import unique_prompt_tokens
 from kvsim.fleet.notes import fleet_notes
@@ -146,6 +147,9 @@ def collect(
     )
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
+    summary["load"] = describe_load(
+        config, trace, parts, totals, summary["request_throughput"], transfers
+    )
     summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
     summary["routing"], summary["replicas"] = None, []
     pools, seconds, unique = [], summary["duration"], None
@@ -168,6 +172,10 @@ def collect(
         summary["replicas"] += rows
         pool_summary = _describe_pool(part, rows, lives, routing)
         pool_summary["external_prefix_cache_hit_rate"] = external_hit_rate(own.values())
+        pool_summary["num_preemptions"] = sum(one.num_preemptions for one in own.values())
+        lived = sum(lives)
+        waited = sum(one.waiting_seconds for one in own.values())
+        pool_summary["mean_waiting"] = waited * len(lives) / lived if lived else None
         pools.append(pool_summary)
     summary["pools"] = pools if len(parts) > 1 else None
     summary["kv_transfers"] = transfers

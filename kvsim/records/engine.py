@@ -178,6 +178,7 @@ class Totals(Record):
     running_while_refused_seconds: float = 0.0
     peak_usage: float = 0.0
     peak_running: int = 0
+    peak_token_gap: float = 0.0  # the longest time between two tokens of a request
     num_steps: int = 0
     num_preemptions: int = 0
     num_recomputed_tokens: int = 0

@@ -16,6 +16,7 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = all_routing_lines(summary)
     if summary["pools"]:
         lines.append("; ".join(map(_pool, summary["pools"])))
+    lines += _waits(summary)
     moved = summary["kv_transfers"]
     if moved is not None:
         lines.append(
@@ -54,6 +55,20 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _waits(summary: Mapping[str, Any]) -> list[str]:
+    """Say at which replica requests wait the longest, where there are several."""
+    rows = summary["replicas"] or ()
+    known = [row for row in rows if row.get("mean_waiting") is not None]
+    if len(known) < 2:
+        return []
+    most = max(known, key=lambda row: row["mean_waiting"])
+    least = min(row["mean_waiting"] for row in known)
+    return [
+        f"waiting at each replica {number(least, 1)} to {number(most['mean_waiting'], 1)} on "
+        f"average, the most at {most['replica']}"
+    ]
+
+
 def _hours(value: float) -> str:
     """Write hours so that those of a short run can be told apart."""
     return number(value, 1 if value >= 10 else 3)
@@ -81,5 +96,10 @@ def _pool(pool: Mapping[str, Any]) -> str:
     name = pool["name"] if pool["name"] == pool["role"] else f"{pool['name']} ({pool['role']})"
     rate = pool.get("external_prefix_cache_hit_rate")  # earlier versions had none
     found = "" if rate is None else f", external prefix cache {percent(rate)} %"
+    if "num_preemptions" in pool:  # earlier versions told none
+        found += (
+            f", waiting {number(pool['mean_waiting'], 1)}, "
+            f"{number(pool['num_preemptions'])} preemptions"
+        )
     on = f" of {gpus // replicas} GPUs" if gpus > replicas else ""
     return f"{name}: {replicas} replica{several}{on}, busy {percent(pool['mean_busy'])} %{found}"

@@ -14,6 +14,7 @@ from kvsim.report.narrow import NarrowTable, plain_table
 from kvsim.report.tenants import tenants_table
 from kvsim.report.text import gib, milliseconds, number, percent
 from kvsim.report.title import deployment, workload
+from kvsim.results.load import overloads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +61,7 @@ def comparison_table(
     )
     notes: list[Text | None] = [_legend()]
     notes.append(_schedulers(comparison) if by == "allocator" else _pools(rows))
+    notes += [overload_text({row[by]: row for row in rows})]
     notes += [_rejections(row[by], row) for row in rows]
     notes += [_early_turns(row[by], row) for row in rows]
     notes += [_fragmentation(row[by], row) for row in rows]
@@ -83,6 +85,12 @@ def comparison_cells(summary: Mapping[str, Any]) -> list[str]:
     cells.append(number(summary["output_throughput"]))
     cells += [milliseconds(summary["mean_ttft_ms"]), milliseconds(summary["mean_tpot_ms"])]
     return cells
+
+
+def overload_text(summaries: Mapping[str, Mapping[str, Any]]) -> Text | None:
+    """Say which of several runs do not keep up with their arrivals."""
+    said = overloads({name: one.get("load") for name, one in summaries.items()})
+    return Text("\n".join(said), style="bold yellow") if said else None
 
 
 def _legend() -> Text:
@@ -217,7 +225,7 @@ def run_table(
 ) -> RenderableType:
     """Lay out one run, or the means of several like it."""
     s = summary or result.summary
-    cache = s["kv_cache"]
+    cache, load = s["kv_cache"], s.get("load")  # earlier versions had no load
     scheduler = result.provenance.get("scheduler", "")
     title = (
         f"{result.config.allocator} under {scheduler}: {deployment(result)}\n{workload(facts)}\n"
@@ -237,13 +245,20 @@ def run_table(
         f"{number(s['request_throughput'], 2)} requests/s, "
         f"{number(s['output_throughput'])} output tokens/s",
         f"running {number(s['mean_running'], 1)} on average, {peak} at most; "
-        f"waiting {number(s['mean_waiting'], 1)}; {number(s['num_preemptions'])} preemptions "
+        f"waiting {number(s['mean_waiting'], 1)}{_waits_for(load)}; "
+        f"{number(s['num_preemptions'])} preemptions "
         f"({number(s['num_recomputed_tokens'])} tokens computed again)",
         f"KV memory {percent(cache['mean_usage'])} % used on average, "
         f"{percent(cache['peak_usage'])} % at most; of what is held: "
         + ", ".join(f"{percent(cache[key])} % {label}" for label, key in WASTE.items()),
         f"prefix cache hit rate {percent(s['prefix_cache_hit_rate'])} %",
     ]
+    if s.get("max_itl_ms") is not None:
+        lines.insert(
+            0,
+            f"the longest gap between two tokens takes {milliseconds(s['max_itl_ms'])}; of all, "
+            f"99.9 % take at most {milliseconds(s['p999_itl_ms'])}",
+        )
     loads = []
     if s["external_prefix_cache_hit_rate"] is not None and not s["pools"]:  # those tell their own
         loads.append(f"{percent(s['external_prefix_cache_hit_rate'])} % of what was asked of it")
@@ -272,6 +287,7 @@ def run_table(
             f"{percent(s['goodput_attainment'])} % of all requests meet every target"
         )
     extra = [
+        overload_text({"": s}),
         _rejections("requests", s),
         _early_turns("requests", s),
         _fragmentation(result.config.allocator, s),
@@ -283,3 +299,10 @@ def run_table(
     if tenants is not None:
         notes.append(tenants)
     return Group(Text(title, style="bold"), table, Text("\n".join(lines)), *notes)
+
+
+def _waits_for(load: Mapping[str, Any] | None) -> str:
+    """Say what requests wait for where clients, or requests that come all at once, set the pace."""
+    if not load or load["saturated"] is not None or load["binding"] == "arrivals":
+        return ""
+    return f" ({load['binding']} binds)"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     Summary = dict[str, Any]
 
 PERCENTILES = {"median": 50, "p90": 90, "p99": 99}
+#: Of the gaps between tokens a rare one is a stall that somebody sees.
+GAP_PERCENTILES = {**PERCENTILES, "p999": 99.9}
 
 
 class Pool(NamedTuple):
@@ -250,14 +252,14 @@ def _gap_statistics(done: NDArray[Any], total: Totals, *, all_ended: bool) -> Su
 
     Tokens that are accepted together come together: one gap, as a client sees it.
     Percentiles come from the binned gaps; so does the mean where the requests that have ended do
-    not hold all of them, else it is exact.
+    not hold all of them, else it is exact. The maximum is exact, and no percentile is above it.
     """
     gaps = total.token_gaps
     num_gaps = int((done["num_output_tokens"] - 1).sum())
     if total.num_drafts:
         num_gaps = sum(gaps.values())
     if not gaps or (all_ended and not num_gaps):
-        return {f"{kind}_itl_ms": None for kind in ("mean", *PERCENTILES)}
+        return {f"{kind}_itl_ms": None for kind in ("mean", *GAP_PERCENTILES, "max")}
     keys = np.array(sorted(gaps))
     counts = np.array([gaps[key] for key in keys.tolist()])
     if all_ended:
@@ -267,10 +269,11 @@ def _gap_statistics(done: NDArray[Any], total: Totals, *, all_ended: bool) -> Su
         mean = float((middles * counts).sum() / counts.sum())
     stats = {"mean_itl_ms": _ms(mean)}
     cumulative = np.cumsum(counts)
-    for kind, rank in PERCENTILES.items():
+    for kind, rank in GAP_PERCENTILES.items():
         at = int(np.searchsorted(cumulative, rank / 100 * cumulative[-1]))
-        stats[f"{kind}_itl_ms"] = _ms(bin_middle(int(keys[min(at, len(keys) - 1)])))
-    return stats
+        found = bin_middle(int(keys[min(at, len(keys) - 1)]))
+        stats[f"{kind}_itl_ms"] = _ms(min(found, total.peak_token_gap))
+    return stats | {"max_itl_ms": _ms(total.peak_token_gap)}
 
 
 def _num_good(values: Mapping[str, NDArray[np.float64]], goodput: Mapping[str, float]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from kvsim.results.load import average_loads
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -60,6 +62,8 @@ def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[
         elif key in ("rejections", "branches"):
             names = sorted({name for value in values for name in value})
             means[key] = {n: sum(v.get(n, 0) for v in values) / len(values) for n in names}
+        elif key == "load":
+            means[key] = average_loads(values)
         elif all(isinstance(value, dict) for value in values):
             means[key], widths[key] = _average(values)
         elif any(isinstance(v, list) for v in values) and len({_size(v) for v in values}) > 1:

@@ -132,6 +132,7 @@ def write_step(state: Replica, batch: Batch, start: float, time: float) -> None:
 def note_gap(state: Replica, seconds: float, num_tokens: int) -> None:
     """Count tokens by the gap before them."""
     state.gaps[gap_bin(seconds)] += num_tokens
+    state.totals.peak_token_gap = max(state.totals.peak_token_gap, seconds)
 
 
 def note_token(state: Replica, request: Request, now: float) -> None:

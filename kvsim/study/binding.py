@@ -2,18 +2,22 @@
 
 In this order, by evidence of that run:
 
-1. ``memory``: requests were preempted, or an admission was refused, in at least one of a hundred
+1. A run that does not keep up with its arrivals (``load.saturated``) says what binds it itself, as
+   every run does.
+2. ``kv_cache``: requests were preempted, or an admission was refused, in at least one of a hundred
    steps or requests: there was a place in the batch and no KV memory for it.
-2. ``link``, with separate pools: a mean transfer of KV takes more than half of a mean TTFT.
-3. ``decode``: what was missed is TPOT, ITL, or end-to-end latency of which most is not TTFT; or
+3. ``link``, with separate pools: a mean transfer of KV takes more than half of a mean TTFT.
+4. ``decode``: what was missed is TPOT, ITL, or end-to-end latency of which most is not TTFT; or
    TTFT, while requests waited for places that decoding ones held (``max_num_seqs``), or with
    separate pools while those that decode were busier than those that prefill.
-4. ``prefill``: any other missed TTFT, and a backlog of requests that wait for their first token.
+5. ``prefill``: any other missed TTFT, and a backlog of requests that wait for their first token.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.results.load import Cause, overload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,15 +27,16 @@ if TYPE_CHECKING:
 #: Share of the steps that refuse an admission, or of the requests that are preempted, for memory.
 OFTEN = 0.01
 
-Cause = Literal["memory", "prefill", "decode", "link"]
-
 #: What moves each bound.
-REMEDIES = {
-    "memory": "more KV memory: --kv-cache-dtype fp8, more GPUs per replica",
+REMEDIES: dict[Cause, str] = {
+    "kv_cache": "more KV memory: --kv-cache-dtype fp8, more GPUs per replica",
+    "max_num_seqs": "a larger --max-num-seqs, more replicas",
+    "max_num_batched_tokens": "a larger --max-num-batched-tokens, more replicas",
     "prefill": "faster prompts: more GPUs per replica, prefix caching, separate prefill replicas",
     "decode": "faster steps: more GPUs per replica or more replicas, FP8 weights, another "
     "--max-num-seqs",
     "link": "a faster --kv-transfer-fabric, or prompts computed where they are decoded",
+    "arrivals": "more requests (--num-requests): the clients set the pace",
 }
 
 
@@ -53,13 +58,17 @@ def what_binds(trial: Trial, max_num_seqs: int) -> Binding:
     assert trial.summary is not None
     summary = trial.summary
     missed = ", ".join(trial.missed)
+    load = summary["load"]
+    said = overload(load)
+    if said is not None:
+        return Binding(load["binding"], f"{said}; missed: {missed}")
     kv, steps = summary["kv_cache"], summary["num_steps"]
     served = max(summary["completed"], 1)
     if summary["num_preemptions"] >= OFTEN * served:
-        return Binding("memory", f"{summary['num_preemptions']:,} preemptions; missed: {missed}")
+        return Binding("kv_cache", f"{summary['num_preemptions']:,} preemptions; missed: {missed}")
     if kv["num_allocation_failures"] >= OFTEN * steps:
         text = f"{kv['num_allocation_failures']:,} admissions refused for lack of KV memory"
-        return Binding("memory", f"{text}; missed: {missed}")
+        return Binding("kv_cache", f"{text}; missed: {missed}")
     moved, ttft = summary["kv_transfers"], summary["mean_ttft_ms"] or 0.0
     if moved and (moved["mean_ms"] or 0.0) > ttft / 2:
         return Binding("link", f"transfers take {moved['mean_ms']:.0f} ms of {ttft:.0f} ms TTFT")

@@ -26,7 +26,10 @@ METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end to end"}
 #: What a comparison is of, by what its names are.
 COMPARED = {"allocator": "KV-cache managers", "engine": "engines"}
 TOLD = ("kvsim_version", "seed", "num_requests", "trace_digest", "scheduler", "backend")
-KINDS = {"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"}
+KINDS = {
+    **{"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"},
+    **{"p999": "p99.9", "max": "max"},
+}
 
 
 def run_page(result: Result) -> str:
@@ -184,7 +187,7 @@ def _latency_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _values(summary: Mapping[str, Any], metric: str) -> list[Any]:
-    return [summary[f"{kind}_{metric}_ms"] for kind in KINDS]
+    return [summary.get(f"{kind}_{metric}_ms") for kind in KINDS]
 
 
 def _summary_table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
@@ -198,7 +201,7 @@ def _summary_table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
 def _flat(summary: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in summary.items():
-        if isinstance(value, dict) and key in ("kv_cache", "kv_transfers"):
+        if isinstance(value, dict) and key in ("kv_cache", "kv_transfers", "load"):
             found |= _flat(value, f"{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             found[before + key] = value

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.report.paired import signed, title_of
 from kvsim.report.terminal import verdict, waste
 from kvsim.report.text import milliseconds, number, percent
+from kvsim.results.load import overload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +59,9 @@ def of_run(summary: Mapping[str, Any]) -> str:
             f"The first token takes {milliseconds(s['mean_ttft_ms'])} on average and "
             f"{milliseconds(s['p99_ttft_ms'])} at the 99th percentile"
         )
+    said = overload(s.get("load"))
+    if said is not None:
+        parts.append(f"It does not keep up: {said}")
     lost = waste(s)
     if lost is not None:
         parts.append(f"{percent(lost)} % of the KV memory held is wasted")

@@ -1,0 +1,182 @@
+"""What binds a run: what its requests wait for, or that they do not wait.
+
+Of a queue the samples of the memory table say, step by step, whether its head was refused for lack
+of KV memory, or found no place in a full batch, or neither: then the step's tokens were given out.
+A limit on the batch binds only as long as raising it would serve more: where its last doubling adds
+less than a tenth, the work itself binds, of prompts or of decodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.fleet.facts import decode_timer, prefill_timer
+from kvsim.records.request import Request
+from kvsim.results.load import Cause, backlog_grows, instants, offered_rate
+from kvsim.results.tables import FinishReason
+from kvsim.sched.scheduler import StepPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.config import Config
+    from kvsim.engine.setup import Setup
+    from kvsim.fleet.outcome import Part
+    from kvsim.results.totals import Totals
+    from kvsim.trace import Trace
+
+#: Where nothing tells whether a queue grows, requests wait if they do in this share of the steps.
+MOSTLY = 0.5
+#: Throughput that the last doubling of a limit must have added for the limit to bind.
+WORTH = 1.1
+
+
+def describe_load(
+    config: Config,
+    trace: Trace,
+    parts: Sequence[Part],
+    totals: Mapping[int, Totals],
+    served: float | None,
+    transfers: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return ``load`` of the summary, as :mod:`kvsim.results.load` defines it.
+
+    ``served`` is its request throughput, ``transfers`` what it says of KV between pools.
+    """
+    table = parts[0].table
+    offered = offered_rate(table, trace.arrival_time, is_closed=config.max_concurrency is not None)
+    saturated: bool | None = None
+    if offered is not None:
+        # A first token of the prefill replica says nothing of the queue for decodes.
+        beyond = len(parts) > 1 and config.first_token_from == "prefill"
+        others = _waiting_at(instants(table), parts[0]) if beyond else None
+        saturated = backlog_grows(table, others)
+    binding: Cause = "arrivals"
+    if saturated is not False:
+        moving = 0.0  # requests whose KV is on its way, over time
+        if transfers and transfers["mean_ms"] is not None:
+            moving = transfers["num_transfers"] * transfers["mean_ms"] / 1000.0
+        binding = _binding(table, parts, totals, moving, is_known=saturated is True)
+    return {
+        "offered_request_rate": offered,
+        "served_request_rate": served,
+        "saturated": saturated,
+        "binding": binding,
+    }
+
+
+def _waiting_at(times: NDArray[np.float64], part: Part) -> NDArray[np.int64]:
+    """Count the requests that wait at a pool's replicas at some times."""
+    waiting = np.zeros(len(times), np.int64)
+    for member in part.members:
+        samples = member.replica.memory
+        if len(samples):
+            place = np.searchsorted(samples["time"], times, side="right") - 1
+            waiting += np.where(place < 0, 0, samples["num_waiting"][np.maximum(place, 0)])
+    return waiting
+
+
+def _binding(
+    table: NDArray[Any],
+    parts: Sequence[Part],
+    totals: Mapping[int, Totals],
+    moving: float,
+    *,
+    is_known: bool,
+) -> Cause:
+    """Say what requests wait for; ``is_known`` where it is known that they do."""
+    part = parts[0]
+    if len(parts) > 1:
+        own = [[totals[m.number] for m in one.members] for one in parts]
+        waits = [sum(t.waiting_seconds for t in one) for one in own]
+        running = sum(t.running_seconds for t in own[0])
+        # Transfers that hold more of the memory than what runs keep others out of it.
+        if moving > max(min(waits[0] - moving, running), waits[1]):
+            return "link"
+        part = parts[1] if waits[1] > waits[0] - moving else parts[0]
+    samples = _while_they_come(table, part, is_known=is_known)
+    waiting = samples[samples["num_waiting"] > 0]
+    if not len(waiting) or (not is_known and len(waiting) < MOSTLY * len(samples)):
+        return "arrivals"
+    full = waiting["num_running"] >= part.setup.scheduler_config.max_num_seqs
+    refused = ~full & (waiting["free"] == 0)
+    shares = (float(refused.mean()), float(full.mean()), float((~full & ~refused).mean()))
+    if shares[0] == max(shares):
+        return "kv_cache"
+    work = _Work(part.setup, table, len(parts) > 1)
+    return work.of_places(part.role) if shares[1] == max(shares) else work.of_tokens(part.role)
+
+
+def _while_they_come(table: NDArray[Any], part: Part, *, is_known: bool) -> NDArray[Any]:
+    """Return the memory samples of a pool.
+
+    Those of the second half of the arrivals, if it is known that requests pile up through them.
+    """
+    samples = np.concatenate([m.replica.memory for m in part.members])
+    if not is_known:
+        return samples
+    times = instants(table)
+    middle = (times[0] + times[-1]) / 2
+    late: NDArray[Any] = samples[(samples["time"] >= middle) & (samples["time"] <= times[-1])]
+    return late if len(late) else samples
+
+
+class _Work:
+    """What the mean request takes of a replica's time.
+
+    Parameters
+    ----------
+    setup : of the replica
+    table : the requests
+    is_apart : prompts and decodes have replicas of their own
+    """
+
+    def __init__(self, setup: Setup, table: NDArray[Any], is_apart: bool) -> None:
+        rows = table[table["finish_reason"] == FinishReason.FINISHED]
+        self._setup, self._is_apart = setup, is_apart
+        self._means = [
+            round(float(rows[name].mean())) if len(rows) else 1
+            for name in ("num_prompt_tokens", "num_output_tokens", "num_cached_tokens")
+        ]
+
+    def of_places(self, role: str) -> Cause:
+        """Say what binds where all places of the batch are taken."""
+        most = self._setup.scheduler_config.max_num_seqs
+        prompt, output, cached = self._means
+        if most < 2 or (self._is_apart and role == "prefill"):
+            return "max_num_seqs"
+        try:
+            length = prompt + output // 2
+            step, fewer = (decode_timer(self._setup)(n, length) for n in (most, most // 2))
+            first = 0.0
+            if not self._is_apart:
+                first = prefill_timer(self._setup)(max(prompt, 1), min(cached, max(prompt - 1, 0)))
+        except ValueError:  # a table of measured steps may not have it
+            return "max_num_seqs"
+        decodes, half = output * step / most, output * fewer / (most // 2)
+        if first + half > WORTH * (first + decodes):
+            return "max_num_seqs"
+        return "prefill" if first > decodes else "decode"
+
+    def of_tokens(self, role: str) -> Cause:
+        """Say what binds where requests wait although there are places and memory."""
+        most = self._setup.scheduler_config.max_num_batched_tokens
+        if self._is_apart and role == "decode":
+            return "decode"
+        if most < 2:
+            return "max_num_batched_tokens"
+        try:
+            whole, half = self._chunk(most), self._chunk(most // 2)
+        except ValueError:
+            return "max_num_batched_tokens"
+        return "max_num_batched_tokens" if 2 * half > WORTH * whole else "prefill"
+
+    def _chunk(self, num_tokens: int) -> float:
+        """Return the seconds of a step that computes so many tokens of a prompt."""
+        request = Request(0, 0.0, num_tokens + 1, 1, [], 1)
+        request.num_computed_tokens = num_tokens
+        return self._setup.cost.step(StepPlan.of([(request, num_tokens)], 1)).time

@@ -1,0 +1,163 @@
+"""Whether a server keeps up with its load, and what binds it if not.
+
+``saturated`` is a backlog that grows through the arrivals and never clears: in the last quarter of
+the time in which requests come, the fewest that wait at once for their first token are more than
+the fewest in the second quarter, by more than chance explains. The fewest, since a queue that keeps
+up empties now and then, however long it is at times; the second quarter, since in the first one the
+replicas still fill up. An overload by a share x leaves x N / 2 more of N requests waiting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Load = Mapping[str, Any]
+
+#: What keeps more from being served. ``arrivals``: nothing does, there is no more to serve.
+Cause = Literal[
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "kv_cache",
+    "arrivals",
+    "prefill",
+    "decode",
+    "link",
+]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+#: Instants, evenly spaced through the arrivals, at which waiting requests are counted.
+INSTANTS = 400
+#: By how much more must wait: this share of all requests, and so many times the square root of
+#: their number, the standard deviation of Poisson arrivals. Of 200 M/D/1 queues of 1,000 requests
+#: none passed both at 90 % of its capacity, and all did at 120 %.
+LEAST_SHARE, LEAST_DEVIATIONS = 0.02, 0.7
+
+
+def offered_rate(
+    requests: NDArray[Any], planned_time: NDArray[np.float64], *, is_closed: bool
+) -> float | None:
+    """Return the requests per second between the first and the last that was sent.
+
+    None if they came all at once, or if clients held requests back: the server sets the pace then.
+
+    Parameters
+    ----------
+    requests : the requests table, shape (requests,)
+    planned_time : when each was planned to be sent, seconds, shape (requests,)
+    is_closed : clients wait for places (``max_concurrency``)
+    """
+    sent = np.ascontiguousarray(requests["finish_reason"]) != FinishReason.UNSENT
+    times = requests["arrival_time"][sent]
+    if is_closed and bool((times > planned_time[sent]).any()):
+        return None
+    seconds = float(times.max() - times.min()) if len(times) else 0.0
+    return (len(times) - 1) / seconds if seconds > 0 else None
+
+
+def backlog_grows(requests: NDArray[Any], others: NDArray[np.int64] | None = None) -> bool:
+    """Say whether requests pile up through the arrivals; see the module.
+
+    Parameters
+    ----------
+    requests : the requests table; rejected and unsent ones do not count
+    others : requests that wait beyond their first token, at the instants of :func:`instants`
+    """
+    reasons = np.ascontiguousarray(requests["finish_reason"])
+    counts = (reasons != FinishReason.REJECTED) & (reasons != FinishReason.UNSENT)
+    times = instants(requests)
+    number = int(counts.sum())
+    if not number or times[-1] == times[0]:
+        return False
+    arrivals, begins = requests["arrival_time"], requests["first_token_time"]
+    if number < len(counts):
+        arrivals, begins = arrivals[counts], begins[counts]
+    waiting = _num_before(arrivals, times) - _num_before(begins, times)
+    if others is not None:
+        waiting += others
+    quarter = INSTANTS // 4
+    before, after = waiting[quarter : 2 * quarter + 1].min(), waiting[3 * quarter :].min()
+    chance = max(LEAST_SHARE * number, LEAST_DEVIATIONS * math.sqrt(number))
+    return bool(after - before > chance)
+
+
+def instants(requests: NDArray[Any]) -> NDArray[np.float64]:
+    """Return evenly spaced times from the first arrival to the last, in seconds."""
+    arrivals = requests["arrival_time"]
+    sent = np.ascontiguousarray(requests["finish_reason"]) != FinishReason.UNSENT
+    if not sent.all():
+        arrivals = arrivals[sent]
+    begin, end = (float(arrivals.min()), float(arrivals.max())) if len(arrivals) else (0.0, 0.0)
+    return np.linspace(begin, end, INSTANTS + 1)
+
+
+def _num_before(events: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Count the events before each of some evenly spaced times; NaN never happened."""
+    places = events - times[0]
+    places *= INSTANTS / (times[-1] - times[0])
+    np.copyto(places, INSTANTS, where=~(places < INSTANTS))
+    counts = np.bincount(places.astype(np.int64), minlength=INSTANTS + 1)
+    number = np.zeros(INSTANTS + 1, np.int64)
+    np.cumsum(counts[:INSTANTS], out=number[1:])
+    return number
+
+
+def average_loads(loads: Sequence[Load]) -> dict[str, Any]:
+    """Return the mean rates of several runs; saturated if any of them is, and what binds most."""
+    found: dict[str, Any] = {}
+    for name in ("offered_request_rate", "served_request_rate"):
+        values = [one[name] for one in loads]
+        known = all(value is not None for value in values)
+        found[name] = math.fsum(values) / len(values) if known else None
+    told = [one["saturated"] for one in loads if one["saturated"] is not None]
+    found["saturated"] = any(told) if told else None
+    counted = [one for one in loads if one["saturated"]] or loads
+    found["binding"] = Counter(one["binding"] for one in counted).most_common(1)[0][0]
+    return found
+
+
+def overload(load: Load | None) -> str | None:
+    """Say that a server does not keep up; None if it does, or if that cannot be asked.
+
+    Examples
+    --------
+    >>> overload({"offered_request_rate": 10.0, "served_request_rate": 3.8, "saturated": True,
+    ...           "binding": "max_num_seqs"})[:44]
+    'served 3.8 of 10 requests/s: the queue grows'
+    """
+    if not load or not load["saturated"]:  # earlier versions told none
+        return None
+    served, offered = load["served_request_rate"], load["offered_request_rate"]
+    rates = f"served {served or 0.0:.2g} of {offered:.3g} requests/s: "
+    return (
+        f"{rates if offered else ''}the queue grows; TTFT depends on the length of the run; "
+        f"{load['binding']} binds"
+    )
+
+
+def overloads(loads: Mapping[str, Load | None]) -> list[str]:
+    """Say which of several runs do not keep up: each by its name, or how many, where many do."""
+    found = {name: said for name, load in loads.items() if (said := overload(load)) is not None}
+    if len(loads) == 1:
+        return list(found.values())
+    if len(found) <= MOST_NAMED:
+        return [f"{name}: {said}" for name, said in found.items()]
+    causes = Counter(str((loads[name] or {})["binding"]) for name in found)
+    binds = ", ".join(f"{cause} in {number:,}" for cause, number in causes.most_common())
+    return [
+        f"{len(found):,} of {len(loads):,} do not keep up with their arrivals: the queue grows, "
+        f"and TTFT depends on the length of the run; what binds: {binds}"
+    ]
+
+
+#: Runs that are named one by one.
+MOST_NAMED = 6
