@@ -26,7 +26,7 @@ CASES = sorted((Path(__file__).parent / "data" / "sglang_cases").glob("*.json.gz
 #: Quick ones, by number: each policy, loop, page size and kind of pressure once.
 QUICK = (
     *("00", "02", "09", "11", "12", "14", "19", "24", "25", "27", "29", "31", "33", "36", "39"),
-    *("41", "42", "43", "44", "46", "63"),
+    *("41", "42", "43", "44", "46", "63", "70"),
     *("c03", "c07", "c12", "hicache_h04", "hicache_h05", "hicache_h14"),
     *("s02", "s03", "s08", "s16", "s17", "s20", "s22", "s31"),
     *("radix_r01", "radix_r06", "radix_r11", "radix_r15", "radix_r18", "radix_r23", "radix_r25"),
