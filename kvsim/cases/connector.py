@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain, dropwhile
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.transfer import Transfer
 from kvsim.records.connector import STARTED
 from kvsim.records.memory import head
+from kvsim.records.paged import NULL_BLOCK
+from kvsim.records.record import NONE
 from kvsim.records.request import WAITING_FOR_REMOTE_KVS
 from kvsim.rules.engine import has_work
 
@@ -114,28 +117,18 @@ class FakeWorker:
         return state.must_complete or not has_work(state)
 
     def processed(self, entry: Entry) -> None:
-        """Add what was reported, who failed, who is held and which blocks stand behind a fence.
+        """Add what was reported, who is held and which blocks stand behind a fence.
 
         Mutates the entry.
         """
         connector = self._connector
         given = {**self._reported, "h": self._held(), "df": self._fenced()}
         entry.update({key: value for key, value in given.items() if value})
-        if self._reported:
-            self._fail(entry)
         self._reported = {}
         ended = [self._rows[name] for name in entry.get("fin", ())]
         self._unsent += [
             row for row in ended if connector.is_kept[row] and connector.load[row] != STARTED
         ]
-
-    def _fail(self, entry: Entry) -> None:
-        """Add who ended since its KV could not be loaded."""
-        state, connector = self._replica.state, self._connector
-        for k in head(connector.failed, connector.num_failed):
-            name = self._names[state.requests[k].request_id]
-            if name not in entry.setdefault("fin", []):
-                entry["fin"].append(name)
 
     def _table(self, row: int) -> list[int]:
         """Return the first block table of the request of a row; empty if it has none any more."""
@@ -156,17 +149,23 @@ class FakeWorker:
 
     def _fenced(self) -> list[Any]:
         connector, kv = self._connector, self._replica.state.kv
-        return [
-            [
-                connector.fences[at],
-                [
-                    block
-                    for table in kv.holdings[connector.fenced[at]].tables
-                    for block in head(table.blocks, table.length)
-                ],
-            ]
-            for at in range(connector.num_fenced)
-        ]
+        rows: list[Any] = []
+        first = 0
+        for at in range(connector.num_fenced):
+            holding, stop = connector.fenced[at], first + 2 * connector.num_copies[at]
+            if holding == NONE:
+                blocks = head(connector.copies.blocks, stop)[first:]
+                first = stop
+            else:  # null blocks in front of a table are no part of the list; later ones are
+                tables = kv.holdings[holding].tables
+                kept = [dropwhile(_is_null, head(t.blocks, t.length)) for t in tables]
+                blocks = [*chain.from_iterable(kept)]
+            rows.append([connector.fences[at], blocks])
+        return rows
+
+
+def _is_null(block: int) -> bool:
+    return block == NULL_BLOCK
 
 
 def _due(jobs: list[Job], step: int) -> tuple[list[Job], list[int]]:

@@ -48,6 +48,7 @@ PLAIN = {
     "KVGroup.window": 0,
     "KVGroup.kind": 0,
     "KVGroup.drops_last_block": 0,
+    "KVGroup.has_drafter": 0,
     "KVGroup.num_retired": 0,
     "KVGroup.keys_per_block": 1,
     "LookupSpec.num_groups": 1,
@@ -113,7 +114,7 @@ OTHER_KINDS = frozenset(
         *("virtual", "vllm_v0", "memory_map"),
         *("host_arc", "host_cache", "host_lru", "offload_jobs", "offload_lookup"),
         *("offload_request", "offload_store", "offload_window", "offloading"),
-        *("connector", "kept", "loading", "report"),
+        *("connector", "copy_fence", "kept", "loading", "prefills", "report"),
         *("replay", "mamba", "partial_keys", "checkpoint"),
         *("encoder", "events"),
     )

@@ -164,11 +164,16 @@ class BlockPool:
     # -- checking -------------------------------------------------------------------------
 
     def check_integrity(
-        self, tables: Iterable[tuple[int, Sequence[int]]], *, forked: bool = False
+        self,
+        tables: Iterable[tuple[int, Sequence[int]]],
+        *,
+        forked: bool = False,
+        copies: Sequence[tuple[int, Sequence[int]]] = (),
     ) -> None:
         """Compare with every block table there is, as (group, blocks); invariants 2, 3 and 4.
 
-        Only a hit shares a block, unless tables are ``forked``.
+        Only a hit shares a block, unless tables are ``forked``; copying shares it, too: ``copies``
+        are those of ``tables`` that it holds.
 
         Raises
         ------
@@ -197,13 +202,16 @@ class BlockPool:
             raise RuntimeError(
                 f"invariant 3: block {k} has ref_cnt {ref_cnt[k]} but is in {held[k]} tables"
             )
-        for k in np.flatnonzero((held > 1) & (hashed == 0)).tolist():
+        shared = held.copy()
+        for _, (k,) in copies:  # a request's state stays its own while it is copied
+            shared[k] -= 1
+        for k in np.flatnonzero((shared > 1) & (hashed == 0)).tolist():
             if not forked:
                 raise RuntimeError(f"invariant 4: block {k} is shared but has no key")
         windows = [g for g in range(self.kv.num_groups) if self.kv.groups[g].window > 0]
-        shared = int(((held > 1) & np.isin(group_of, windows)).sum())
-        if shared != pool.num_shared:
-            raise RuntimeError(f"{pool.num_shared} shared blocks counted, {shared} found")
+        num_shared = int(((held > 1) & np.isin(group_of, windows)).sum())
+        if num_shared != pool.num_shared:
+            raise RuntimeError(f"{pool.num_shared} shared blocks counted, {num_shared} found")
         cached = np.array(evictable(pool), np.int64)
         free = np.concatenate([head(pool.unhashed, pool.num_unhashed), cached]).astype(np.int64)
         used = int((held > 0).sum())

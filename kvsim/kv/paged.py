@@ -147,7 +147,7 @@ class PagedManager(RuleManager):
             self._lay_out_states(kv, memory)
         several = len(self.groups) > 1
         kv.names_by_group = kv.has_states or (
-            several and (config.drops_last_block or self._tells_events)
+            several and (config.drops_last_block or self._tells_events or self._rounds_unevenly(kv))
         )
         lay_out_pool(
             kv.pool,
@@ -160,6 +160,12 @@ class PagedManager(RuleManager):
         if self._tells_events:
             lay_out_events(kv, memory, config.max_in_flight_tokens)
         self.add_holdings(kv, memory, num_holdings)
+
+    def _rounds_unevenly(self, kv: KV) -> bool:
+        """Whether some groups name blocks beyond the last aligned key that exists."""
+        return kv.num_hash_lookahead_tokens > 0 and any(
+            spec.block_size < kv.alignment for spec in self.groups
+        )
 
     def _lay_out_groups(self, kv: KV, memory: Memory) -> None:
         config = self.config
@@ -178,8 +184,7 @@ class PagedManager(RuleManager):
             group.state_bytes = self.state_bytes[g] if spec.kind >= RING else 0
             group.admission_cap = self.admission_caps[g]
             flagged = g in config.draft_groups or not config.draft_groups
-            drops = config.drops_last_block and flagged
-            group.drops_last_block = drops and not isinstance(spec, Mamba)
+            group.has_drafter = config.drops_last_block and flagged
             group.keys_per_block = max(spec.block_size // kv.hash_block_size, 1)
             if is_cached(spec):
                 members.setdefault(spec, []).append(g)
@@ -192,8 +197,10 @@ class PagedManager(RuleManager):
             found.window, found.block_size = num_kept(spec), spec.block_size
             found.extra_retained = num_kept(spec) - spec.window
             found.num_groups, found.groups = len(groups), memory.list_of(groups)
-            found.drops_last_block = any(kv.groups[g].drops_last_block for g in groups)
+            drafted = any(kv.groups[g].has_drafter for g in groups)
+            found.drops_last_block = drafted and not isinstance(spec, Mamba)
             for g in groups:
+                kv.groups[g].has_drafter = drafted
                 kv.groups[g].drops_last_block = found.drops_last_block
 
     def _lay_out_states(self, kv: KV, memory: Memory) -> None:
@@ -317,8 +324,9 @@ class PagedManager(RuleManager):
     def check_integrity(self) -> None:  # noqa: D102
         held = self.held_requests()
         tables = [(g, table) for r, _ in held for g, table in enumerate(self.block_ids(r))]
-        tables += self._fenced_tables()
-        self.pool.check_integrity(tables)
+        copies = self._fenced_copies()
+        tables += self._fenced_tables() + copies
+        self.pool.check_integrity(tables, copies=copies)
         live = [(r, h) for r, h in held if not self.kv.holdings[h].retired]
         self._check_sums(live)
         self._check_kept(tables, live)
@@ -327,12 +335,20 @@ class PagedManager(RuleManager):
     def _fenced_tables(self) -> list[tuple[int, list[int]]]:
         """Return the tables, with their groups, of requests that have ended behind a fence."""
         connector = self.state.connector
-        fenced = (self.kv.holdings[h] for h in head(connector.fenced, connector.num_fenced))
+        fenced = [
+            self.kv.holdings[h] for h in head(connector.fenced, connector.num_fenced) if h != NONE
+        ]
         return [
             (g, head(table.blocks, table.length))
             for holding in fenced
             for g, table in enumerate(holding.tables)
         ]
+
+    def _fenced_copies(self) -> list[tuple[int, list[int]]]:
+        """Return the blocks, with their groups, that copying behind a fence holds."""
+        connector = self.state.connector
+        blocks = head(connector.copies.blocks, connector.copies.length)
+        return [(connector.copy_groups[n // 2], [block]) for n, block in enumerate(blocks)]
 
     def _check_kept(
         self, tables: Sequence[tuple[int, list[int]]], live: Sequence[tuple[Request, int]]

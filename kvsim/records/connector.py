@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvsim.records.paged import BlockTable
 from kvsim.records.queue import Queue
 from kvsim.records.record import Record
 
@@ -70,7 +71,8 @@ class Connector(Record):
     load: list[int] = field(default_factory=list)  # by row, a `Load`
     is_kept: list[int] = field(default_factory=list)  # by row: ended, and holds blocks
     num_kept: int = 0
-    num_missing_blocks: int = 0  # of loading requests, until their prompts are computed
+    prefills: list[int] = field(default_factory=list)  # places of prompts that load or are computed
+    num_prefills: int = 0
 
     hit: int = 0  # of the request being admitted: tokens in the pool
     external: int = 0  # tokens behind them that the connector has
@@ -84,9 +86,12 @@ class Connector(Record):
     num_begun: int = 0
 
     num_steps: int = 0  # scheduled, with at least one token
-    fenced: list[int] = field(default_factory=list)  # holdings, oldest first
+    fenced: list[int] = field(default_factory=list)  # holdings, oldest first; NONE: copies
     fences: list[int] = field(default_factory=list)  # the steps that they wait for
+    num_copies: list[int] = field(default_factory=list)  # pairs, where copies are fenced
     num_fenced: int = 0
+    copies: BlockTable = field(default_factory=BlockTable)  # behind fences: copy, source, copy, ...
+    copy_groups: list[int] = field(default_factory=list)  # by pair
 
     skips: list[int] = field(default_factory=list)  # by row: its output of this step is void
     has_skips: bool = False

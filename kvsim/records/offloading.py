@@ -139,6 +139,7 @@ class Offloading(Record):
     num_free_states: int = 0
     finished: list[int] = field(default_factory=list)  # states, since the last step
     num_finished: int = 0
+    has_untold: bool = False  # a request has ended since the last schedule
     offers: list[Offer] = field(default_factory=list)  # scratch
     jobs: list[Job] = field(default_factory=list)
     free_job: int = NONE

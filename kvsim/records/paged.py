@@ -104,6 +104,7 @@ class KVGroup(Record):
     admission_cap: int = 0  # most blocks a request ever holds at once, 0 for no limit
     keys_per_block: int = 1
     drops_last_block: bool = False  # of a hit, for a drafter that needs what follows it
+    has_drafter: bool = False  # its layers may be a drafter's, which lags behind what is computed
     num_used: int = 0  # blocks with a reference
     num_table_blocks: int = 0  # entries of the tables of live requests
     num_internal: int = 0  # slots past a request's last token

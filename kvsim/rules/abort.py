@@ -9,6 +9,7 @@ from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector import release
+from kvsim.rules.encoder import release_all
 from kvsim.rules.held import leave_queue
 from kvsim.rules.kv import free_slots
 from kvsim.rules.offloading import note_end
@@ -40,6 +41,8 @@ def end_early(state: Replica, k: int, reason: int) -> None:
     else:
         leave_queue(state, k)
         state.num_deferred -= request.is_deferred
+    if state.limits.has_encoder:
+        release_all(state, request)
     if request.holding != NONE:
         free_early(state, request)
     request.finish_time = state.clock

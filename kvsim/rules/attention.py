@@ -84,7 +84,7 @@ def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
         return False
     if is_in_run(kv, group, shared, place):
         return True
-    return group.drops_last_block and is_in_run(kv, group, shared - group.block_size, place)
+    return group.has_drafter and is_in_run(kv, group, shared - group.block_size, place)
 
 
 def is_in_run(kv: KV, group: KVGroup, boundary: int, place: int) -> bool:

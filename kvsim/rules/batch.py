@@ -12,6 +12,7 @@ from kvsim.rules.encoder import give_back_items
 from kvsim.rules.fairness import charge_admission
 from kvsim.rules.held import leave_queue
 from kvsim.rules.kv import allocate_slots, free_slots
+from kvsim.rules.prefills import end_prefill
 from kvsim.rules.queue import is_before, is_more_urgent, requeue
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def preempt_at(state: Replica, batch: Batch, place: int) -> int:
     num_tokens = drop(state, batch, k)
     if state.limits.has_encoder:
         give_back_items(state, k)
+    if state.connector.kind != NO_CONNECTOR:
+        end_prefill(state, k)
     free_slots(state.kv, state.requests[k])
     preempt(state, k)
     return num_tokens

@@ -15,16 +15,17 @@ from kvsim.rules.kept import give_back, rejoin, set_apart
 from kvsim.rules.kv import admit_slots, free_slots, look_up, next_holding, take_holding
 from kvsim.rules.loading import (
     admit_loaded,
-    missing_blocks,
     name_loaded,
     reserved_blocks,
     take_external,
 )
 from kvsim.rules.offloading import ask_offloading, begin_load, has_copies, schedule_stores
+from kvsim.rules.prefills import begin_prefill, end_prefill, end_prefills
+from kvsim.rules.replay import num_replayed
 from kvsim.rules.window import drop_out_of_window
 
 if TYPE_CHECKING:
-    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.engine import Batch, Entry, Replica
     from kvsim.records.request import Request
 
 
@@ -39,6 +40,7 @@ def note_connected(state: Replica, batch: Batch) -> None:
         state.connector.num_steps += 1
         batch.number = state.connector.num_steps
     batch.call = state.num_calls
+    end_prefills(state, batch)
     if state.connector.kind == OFFLOADING and not state.offloading.timed:
         schedule_stores(state, batch)
 
@@ -112,6 +114,8 @@ def find_computed(state: Replica, request: Request) -> int:
             hit -= tail
         else:
             external = 0
+    if state.kv.replay_window > 0:  # what comes does not restore windows: whole blocks only
+        external -= external % connector.block_size
     connector.is_async = connector.is_async and external > 0
     connector.hit = hit
     connector.external = external
@@ -147,7 +151,7 @@ def start_load(state: Replica, k: int) -> bool:
     request.status = WAITING_FOR_REMOTE_KVS
     connector.place[request.request_id] = k
     connector.load[request.request_id] = STARTED
-    connector.num_missing_blocks += missing_blocks(state, request)
+    begin_prefill(state, k)
     note_load(state, request)
     after_allocation(state, request)
     state.totals.num_loads += 1
@@ -168,22 +172,34 @@ def promote(state: Replica, request: Request) -> bool:
     connector, row = state.connector, request.request_id
     if connector.load[row] != RECEIVED:
         return False
-    end_load(state, request)
+    connector.load[row] = NO_LOAD
     request.status = PREEMPTED if request.num_preemptions > 0 else WAITING
     if request.num_computed_tokens == 0:
         rejoin(state.kv, request, 0)
         free_slots(state.kv, request)
+        end_prefill(state, request.place)
         return True
     name_loaded(state.kv, request, request.num_computed_tokens)
-    if request.num_computed_tokens == request.num_tokens:
+    if state.kv.replay_window > 0:
+        request.num_computed_tokens -= num_replayed(state.kv, request.num_computed_tokens)
+    elif request.num_computed_tokens == request.num_tokens:
         request.num_computed_tokens -= 1  # something must be left to sample from
     return True
 
 
-def end_load(state: Replica, request: Request) -> None:
-    """Forget a load."""
-    state.connector.num_missing_blocks -= missing_blocks(state, request)
-    state.connector.load[request.request_id] = NO_LOAD
+# -- the output ----------------------------------------------------------------------------------
+
+
+def is_void(state: Replica, request: Request, entry: Entry, stale: bool) -> bool:
+    """Whether a request gets nothing from a step, since its KV is wrong, or for somebody else."""
+    connector = state.connector
+    if stale:
+        return connector.drops_stale
+    if connector.skips[request.request_id] == 0:
+        return False
+    if entry.unfinished == 0 and request.num_placeholders > 0:
+        request.num_placeholders -= 1 + entry.num_drafts
+    return True
 
 
 # -- the end --------------------------------------------------------------------------------------
@@ -196,14 +212,13 @@ def release(state: Replica, request: Request, complete: bool) -> None:
     """
     connector, kv, row = state.connector, state.kv, request.request_id
     loads = connector.load[row] == STARTED
+    end_prefill(state, request.place)
     if kv.holdings[request.holding].retired:
-        if connector.load[row] != NO_LOAD and not loads:
-            end_load(state, request)
+        if not loads:
+            connector.load[row] = NO_LOAD
         rejoin(kv, request, request.num_computed_tokens)
     if kv.has_windows:
         drop_out_of_window(kv, request, kv.holdings[request.holding])
-    if loads:
-        connector.num_missing_blocks -= missing_blocks(state, request)
     if loads or (complete and connector.keeps[row]):
         set_apart(kv, request)
         connector.is_kept[row] = 1

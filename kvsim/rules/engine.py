@@ -34,7 +34,8 @@ from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.abort import ENDED, IN_FLIGHT, REJECTED, abort, end_request
 from kvsim.rules.arrival import describe, make_request
 from kvsim.rules.batch import batch_at, recycle
-from kvsim.rules.connector import has_reports, has_transfers, release
+from kvsim.rules.connector import has_reports, has_transfers, is_void, release
+from kvsim.rules.copy_fence import let_copies_go
 from kvsim.rules.encoder import release_all, release_computed
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.fairness import charge_output
@@ -43,7 +44,7 @@ from kvsim.rules.grammar import await_grammar, first_ready
 from kvsim.rules.growing import begin_growing, note_growth
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
 from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
-from kvsim.rules.mamba import begin_states, release_copies
+from kvsim.rules.mamba import begin_states
 from kvsim.rules.offload_jobs import first_due
 from kvsim.rules.offloading import begin_copies, lacks_states
 from kvsim.rules.orca import schedule_orca
@@ -64,8 +65,7 @@ from kvsim.rules.vllm import schedule_vllm
 from kvsim.rules.vllm_v0 import schedule_v0
 
 if TYPE_CHECKING:
-    from kvsim.records.engine import Batch, Entry, Replica
-    from kvsim.records.request import Request
+    from kvsim.records.engine import Batch, Replica
 
 #: Empty steps in a row after which a scheduler that still has work is considered stuck.
 MAX_EMPTY_STEPS = 3
@@ -135,7 +135,7 @@ def decide_by_rules(state: Replica, batch: Batch) -> None:
     elif state.limits.scheduler == VLLM_V0:
         schedule_v0(state, batch)
     if state.kv.has_states:
-        release_copies(state.kv)
+        let_copies_go(state, batch)
 
 
 def decide(state: Replica, batch: Batch) -> None:
@@ -321,18 +321,6 @@ def take_in(state: Replica, batch: Batch) -> None:
         note_gap(state, now - before, num_regular)
     if num_sampled > 0:
         state.last_token_time = now
-
-
-def is_void(state: Replica, request: Request, entry: Entry, stale: bool) -> bool:
-    """Whether a request gets nothing from a step, since its KV is wrong, or for somebody else."""
-    connector = state.connector
-    if stale:
-        return connector.drops_stale
-    if connector.skips[request.request_id] == 0:
-        return False
-    if entry.unfinished == 0 and request.num_placeholders > 0:
-        request.num_placeholders -= 1 + entry.num_drafts
-    return True
 
 
 def finish(state: Replica, k: int, now: float) -> None:

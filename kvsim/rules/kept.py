@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
+from kvsim.rules.copy_fence import free_copies
 from kvsim.rules.kv import free_slots
 from kvsim.rules.paged import uncount
 from kvsim.rules.pool import drop_references, queue_unhashed
@@ -86,12 +87,10 @@ def lift_fences(state: Replica, number: int) -> None:
     connector, kv = state.connector, state.kv
     lifted = 0
     while lifted < connector.num_fenced and connector.fences[lifted] <= number:
-        h = connector.fenced[lifted]
-        mark_blocks_kept(kv, kv.holdings[h], -1)
-        free_joined(kv, kv.holdings[h])
-        kv.holdings[h].retired = False
-        kv.free_holdings[kv.num_free_holdings] = h
-        kv.num_free_holdings += 1
+        if connector.fenced[lifted] == NONE:
+            free_copies(connector, kv, connector.num_copies[lifted])
+        else:
+            free_holding(kv, connector.fenced[lifted])
         lifted += 1
     if lifted == 0:
         return
@@ -99,7 +98,17 @@ def lift_fences(state: Replica, number: int) -> None:
     for place in range(connector.num_fenced):
         connector.fenced[place] = connector.fenced[place + lifted]
         connector.fences[place] = connector.fences[place + lifted]
+        connector.num_copies[place] = connector.num_copies[place + lifted]
     state.tried = False
+
+
+def free_holding(kv: KV, h: int) -> None:
+    """Free what a request has left behind a fence."""
+    mark_blocks_kept(kv, kv.holdings[h], -1)
+    free_joined(kv, kv.holdings[h])
+    kv.holdings[h].retired = False
+    kv.free_holdings[kv.num_free_holdings] = h
+    kv.num_free_holdings += 1
 
 
 def free_joined(kv: KV, holding: Holding) -> None:

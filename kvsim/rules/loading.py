@@ -76,10 +76,10 @@ def take_external(
 ) -> bool:
     """Take the slots of a waiting request, those of the connector's tokens behind its hit included.
 
-    With no tokens to compute (an asynchronous load) there is no lookahead, and nothing is named
+    For an asynchronous load, which computes no tokens, there is no lookahead, and nothing is named
     yet. ``reserved`` blocks are left to others. False, with nothing changed, if there is no room.
     """
-    kv, hit = state.kv, state.connector.hit
+    kv, hit, computes = state.kv, state.connector.hit, not state.connector.is_async
     start = min(hit + state.connector.external, kv.max_model_len)
     free = kv.pool.num_free - watermark(state)
     if kv.reserve_full_isl:
@@ -87,7 +87,7 @@ def take_external(
         if need_to_admit(kv, holding, length, length, hit, start, True) > free:
             return False
     end = start + num_tokens
-    slots = num_slots(kv, request, end) if num_tokens > 0 else start
+    slots = num_slots(kv, request, end) if computes else start
     if need_to_admit(kv, holding, slots, end, hit, start, False) > free - reserved:
         return False
     note_arrival(kv.pool, request, holding, kv.hash_block_size)
@@ -109,7 +109,7 @@ def take_external(
     holding.dead_bytes = 0
     request.num_filled = min(start + num_tokens, request.max_slots)
     kv.num_filled += request.num_filled
-    if num_tokens > 0:
+    if computes:
         if kv.enable_prefix_caching:
             cache_blocks(kv, request, holding, min(start + num_tokens, request.num_tokens))
         set_quiet(kv, request, holding)
@@ -169,11 +169,9 @@ def missing_blocks(state: Replica, request: Request) -> int:
 
 def reserved_blocks(state: Replica) -> int:
     """Blocks that a new load leaves to prompts under way."""
-    kv, total = state.kv, state.connector.num_missing_blocks
-    for place in range(state.num_running):
-        request = state.requests[state.running[place]]
-        if request.num_computed_tokens < request.num_prompt_tokens:
-            total += missing_blocks(state, request)
+    kv, total = state.kv, 0
+    for at in range(state.connector.num_prefills):
+        total += missing_blocks(state, state.requests[state.connector.prefills[at]])
     if state.limits.num_drafts > 0:
         for g in range(kv.num_groups):
             ahead = 1 + state.limits.num_drafts + kv.num_lookahead_tokens

@@ -196,6 +196,8 @@ def name_checkpoint(kv: KV, request: Request, holding: Holding, g: int) -> None:
     if is_kept(kv, group, request, end):
         if not has_key(kv, block, key):
             give_key(kv, block, key)
+            if kv.pool.has_events:
+                note_partial(kv, request, holding, g, end // kv.hash_block_size)
     elif kv.pool.blocks[block].hashed:
         forget(kv.pool, block)
 

@@ -150,6 +150,7 @@ def schedule_stores(state: Replica, batch: Batch) -> None:
     for at in range(offloading.num_finished):
         store_finished(state, offloading.finished[at])
     offloading.num_finished = 0
+    offloading.has_untold = False
 
 
 def see_blocks(state: Replica, request: Request) -> None:
@@ -224,6 +225,7 @@ def store_finished(state: Replica, s: int) -> None:
 def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
     """Remember what is to be stored of a request that ends."""
     offloading, kv = state.offloading, state.kv
+    offloading.has_untold = True
     s = offloading.state_of[request.request_id] - 1
     if s == NONE:
         return
@@ -266,5 +268,5 @@ def report_copies(state: Replica, now: float) -> None:
 
 
 def has_copies(offloading: Offloading) -> bool:
-    """Whether copies are under way, or yet to begin."""
-    return offloading.num_finished + offloading.loads.length + offloading.stores.length > 0
+    """Whether copies are under way, or yet to begin, or an end has not been told of yet."""
+    return offloading.has_untold or offloading.loads.length + offloading.stores.length > 0

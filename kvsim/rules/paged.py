@@ -265,9 +265,9 @@ def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) ->
         cache_by_group(kv, request, holding, num_tokens)
         return
     ahead = kv.num_hash_lookahead_tokens
-    if ahead > 0:
-        num_tokens = min(num_tokens, request.num_tokens - ahead)
     num_tokens -= kv.num_unnamed_tokens
+    if ahead > 0:  # a limit of its own: the keys that exist lack these tokens already
+        num_tokens = min(num_tokens, request.num_tokens - ahead)
     if num_tokens < holding.num_cached_tokens + kv.alignment:
         return
     num_tokens -= num_tokens % kv.alignment
@@ -354,26 +354,29 @@ def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: in
 def cache_by_group(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
     """Name the blocks of several groups, of each as many as suits it.
 
-    Those that drop a hit's last block keep one more. Where hits may end inside a block, so do names
-    of states and of prompts.
+    Those with a drafter's layers keep one more, of what their drafters have seen. Counts are
+    rounded first and limited by the keys that exist afterwards, group by group. Where hits may end
+    inside a block, so do names of states and of prompts.
     """
-    ahead, unit = kv.num_hash_lookahead_tokens, kv.alignment
+    ahead, unit, size = kv.num_hash_lookahead_tokens, kv.alignment, kv.hash_block_size
     known = max(min(num_tokens, request.num_tokens - ahead), 0)
-    whole, named = known // unit * unit, max(known - kv.num_unnamed_tokens, 0)
-    extend_keys(holding, request, known // kv.hash_block_size, kv.hash_block_size, ahead)
+    whole, named = num_tokens // unit * unit, max(num_tokens - kv.num_unnamed_tokens, 0)
+    extend_keys(holding, request, known // size, size, ahead)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], holding.tables[g]
-        end = whole
-        if group.drops_last_block and whole > 0:
-            end = min(named, named // unit * unit + group.block_size)
-        stop = end // group.block_size
+        end, finalized = whole, num_tokens
+        if group.has_drafter:
+            finalized = named
+            if whole > 0:
+                end = min(named, named // unit * unit + group.block_size)
+        stop = min(end, known) // group.block_size
         if stop > table.num_offered:
             name_blocks(kv, request, holding, g, table.num_offered, stop)
             table.num_offered = stop
         if group.keys_per_block > 1 and (group.kind == FULL or group.kind == RSWA):  # noqa: PLR1714
             name_tail(kv, request, holding, g, end)
         if group.kind == MAMBA_ALIGN:
-            name_states(kv, request, holding, g, num_tokens)
+            name_states(kv, request, holding, g, finalized)
     holding.num_cached_tokens = max(whole, holding.num_cached_tokens)
     set_quiet(kv, request, holding)
 

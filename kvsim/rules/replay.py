@@ -9,14 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
     from kvsim.records.kv import KV
     from kvsim.records.paged import Holding
     from kvsim.records.request import Request
 
 
-def worth_replaying(kv: KV, hit: int) -> int:
-    """Return the hit; none if all of it would be computed again."""
-    return hit if hit > kv.replay_window else 0
+def worth_replaying(state: Replica, hit: int) -> int:
+    """Return the hit; none, also of a connector's tokens, if all of it would be computed again."""
+    if hit > state.kv.replay_window:
+        return hit
+    state.connector.hit = 0
+    state.connector.external = 0
+    state.connector.is_async = False
+    return 0
 
 
 def num_replayed(kv: KV, hit: int) -> int:

@@ -38,6 +38,7 @@ from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
 from kvsim.rules.kept import is_in_use
 from kvsim.rules.kv import admit_slots, allocate_slots, look_up
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras, note_switch
+from kvsim.rules.prefills import note_prefill
 from kvsim.rules.queue import defer
 from kvsim.rules.replay import num_replayed, worth_replaying
 from kvsim.rules.speculation import add_drafts, expect_drafts, is_padded, without_lookahead
@@ -201,14 +202,11 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             num_aside += 1
             continue
         num_replays = 0
-        if kv.replay_window > 0:
-            hit = worth_replaying(kv, hit)
+        if kv.replay_window > 0 and request.holding == NONE:
+            hit = worth_replaying(state, hit)
             num_replays = num_replayed(kv, hit)
         computed = hit - num_replays
         num_tokens = request.num_tokens - computed
-        if held and num_tokens > 1:
-            state.refused = False
-            break
         if connected and state.connector.is_async:
             state.refused = not start_load(state, k)
             if state.refused:
@@ -217,6 +215,9 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             set_aside(state, k, num_aside)
             num_aside += 1
             continue
+        if held and num_tokens > 1:
+            state.refused = False
+            break
         num_drafts = 0
         if is_padded(state, request, computed):
             num_drafts = limits.num_drafts
@@ -246,7 +247,8 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             num_aside += 1
             continue
         if connected:
-            state.refused = not admit_connected(state, request, num_tokens)
+            num_new = max(num_tokens - num_replays, 0)
+            state.refused = not admit_connected(state, request, num_new)
         else:
             state.refused = not admit_slots(kv, request, max(num_tokens - num_replays, 0), hit)
         if state.refused:
@@ -260,6 +262,8 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         if request.num_tokens - computed > 1:
             state.carries_prefill = True
         admit(state, batch, k, num_tokens, computed)
+        if connected:
+            note_prefill(state, k)
         if limits.has_encoder:
             encode_items(state, k)
         if limits.num_drafts > 0:

@@ -22,6 +22,7 @@ FailurePolicy = Literal["recompute", "fail"]
 BY_ROW = (
     *("offered", "is_sync", "num_unknown", "keeps", "received", "sent", "bad_requests"),
     *("is_held", "place", "load", "is_kept", "skips", "loads", "failed"),
+    "prefills",
     *("begun", "begun_tokens"),
 )
 
@@ -75,9 +76,12 @@ def lay_out_connector(
     connector.begun_times = memory.floats(num_rows)
     for name in BY_ROW:
         setattr(connector, name, memory.ints(num_rows))
-    for name in ("fenced", "fences"):
-        setattr(connector, name, memory.ints(kv.num_holdings))
+    for name in ("fenced", "fences", "num_copies"):  # of steps under way, each once, copies
+        setattr(connector, name, memory.ints(kv.num_holdings + depth + 1))
     num_blocks = kv.pool.num_usable + 1
+    if connector.has_fence and kv.has_states:  # every copy is a block of its own
+        connector.copies.blocks = memory.shorts(2 * num_blocks)
+        connector.copy_groups = memory.ints(num_blocks)
     connector.bad_blocks, connector.is_marked = memory.ints(num_blocks), memory.ints(num_blocks)
     if config.offloading is not None:
         lay_out_offloading(state.offloading, memory, config.offloading, kv, num_rows)
