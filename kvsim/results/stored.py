@@ -57,8 +57,8 @@ class StoredRun:
     def array(self, name: str, dtype: np.dtype[Any], num_dimensions: int) -> NDArray[Any]:
         """Return a NumPy array of a type; what its header promises must be in the file."""
         with self._told(name):
-            lazy = np.load(self.find(name), mmap_mode="r", allow_pickle=False)
-            if not isinstance(lazy, np.ndarray) or lazy.dtype != dtype:
+            lazy = np.lib.format.open_memmap(self.find(name), mode="r")
+            if lazy.dtype != dtype:
                 raise ValueError(f"no array of {dtype}")
             if lazy.ndim != num_dimensions:
                 raise ValueError(f"{lazy.ndim} dimensions, not {num_dimensions}")
