@@ -87,6 +87,34 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
+def check_parquet(metadata: Any, names: Iterable[str] | None = None) -> None:
+    """Refuse a Parquet file by its metadata, before any of it is decoded.
+
+    Equal values compress to nothing, so a small file can hold any number of them.
+
+    Parameters
+    ----------
+    metadata : of the file, by pyarrow
+    names : the columns that will be read, all by default
+
+    Raises
+    ------
+    OSError
+        If they hold more than ``MAX_UNFOLDED`` bytes, at eight bytes a value.
+    """
+    wanted = None if names is None else set(names)
+    num_values = num_bytes = 0
+    for k in range(metadata.num_row_groups):
+        group = metadata.row_group(k)
+        for j in range(group.num_columns):
+            column = group.column(j)
+            if wanted is None or column.path_in_schema.split(".")[0] in wanted:
+                num_values += column.num_values
+                num_bytes += column.total_uncompressed_size
+    if max(8 * num_values, num_bytes) > MAX_UNFOLDED:
+        raise OSError(f"unfolds to {num_values:,} values; kvsim reads {MAX_UNFOLDED // 8:,} at most")
+
+
 def temporary_in(folder: Path) -> Path:
     """Return a name in a folder that nobody else has."""
     return folder / TEMPORARY.replace("*", secrets.token_hex(8))

@@ -5,6 +5,7 @@ import json
 import math
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given
@@ -229,3 +230,34 @@ def test_negative_zero_and_tiny_floats_keep_their_bits(tmp_path):
         trace.save(tmp_path / f"t{suffix}")
         loaded = workloads.load(tmp_path / f"t{suffix}").arrival_time
         assert np.array_equal(loaded.view(np.int64), np.array(times).view(np.int64))
+
+
+def bomb(path, column, num_rows):
+    """Write a small file of many rows that are all alike."""
+    rows = {"arrival_time": pa.array([0.0] * 1000), "num_prompt_tokens": pa.array([1] * 1000)}
+    part = pa.table(rows | {"num_output_tokens": pa.array([1] * 1000), **column})
+    with pq.ParquetWriter(path, part.schema, compression="zstd") as file:
+        for _ in range(num_rows // 100_000):
+            file.write_table(pa.concat_tables([part] * 100))
+    return path
+
+
+def test_a_parquet_bomb_is_refused_by_its_metadata(tmp_path, monkeypatch):
+    path = bomb(tmp_path / "bomb.parquet", {}, 11_000_000)
+    assert path.stat().st_size < 1_000_000
+    monkeypatch.setattr(pq.ParquetFile, "read", None)  # nothing is decoded
+    with pytest.raises(ValueError, match="bomb.parquet: holds more than 10,000,000 requests"):
+        workloads.load(path)
+    lists = {"segments": pa.array([[[1, 0, 1]] * 300] * 1000)}
+    path = bomb(tmp_path / "lists.parquet", lists, 200_000)
+    assert path.stat().st_size < 1_000_000
+    with pytest.raises(ValueError, match="unfolds to 180,600,000 values; kvsim reads 134,217,728"):
+        workloads.load(path)
+
+
+def test_a_text_that_fills_a_column_is_there_once(tmp_path):
+    named = {"tenant": pa.array(["x" * 100_000] * 1000)}
+    path = bomb(tmp_path / "texts.parquet", named, 100_000)
+    assert path.stat().st_size < 1_000_000  # and 10 GB of texts
+    trace = workloads.load(path)
+    assert trace.tenant_of(99_999) == "x" * 100_000

@@ -147,7 +147,10 @@ def _sweep(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Read the table of a sweep, and which options it varies."""
     from pyarrow import parquet
 
+    from kvsim.files import check_parquet
+
     try:
+        check_parquet(parquet.read_metadata(folder / "table.parquet"))
         rows = parquet.read_table(folder / "table.parquet").to_pylist()
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder}: table.parquet cannot be read: {error}") from None

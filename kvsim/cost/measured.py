@@ -18,6 +18,7 @@ from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.catalog import get_gpu
 from kvsim.cost.model import COST_MODELS, CostConfig
 from kvsim.cost.roofline import RooflineCost
+from kvsim.files import check_parquet, open_bytes
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec
@@ -136,6 +137,7 @@ def _refuse(config: CostConfig, other_attention: bool) -> None:
 def _read(folder: Path, name: str, gpu: GpuSpec, framework: str) -> Any:
     """Read one table, cut to a card, a framework and 16-bit kernels."""
     import pandas as pd
+    from pyarrow.parquet import read_metadata
 
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder of kernel tables")
@@ -144,7 +146,12 @@ def _read(folder: Path, name: str, gpu: GpuSpec, framework: str) -> Any:
     if file is None:
         raise ValueError(f"{folder}: has no table {name} ({', '.join(SUFFIXES)})")
     try:
-        table = pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file)
+        if file.suffix == ".parquet":
+            check_parquet(read_metadata(file))
+            table = pd.read_parquet(file)
+        else:
+            with open_bytes(file) as text:
+                table = pd.read_csv(text)
     except (ValueError, OSError) as error:
         raise ValueError(f"{file}: cannot be read: {error}") from None
     missing = [c for c in (*COLUMNS[name], "latency_ms") if c not in table]

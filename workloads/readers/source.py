@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from kvsim.files import open_bytes
+from kvsim.files import check_parquet, open_bytes
 from workloads.readers.table import Table
 
 if TYPE_CHECKING:
@@ -190,19 +190,50 @@ def _json(text: str, where: str) -> Any:
 
 class _ParquetSource:
     def __init__(self, path: str, data: bytes) -> None:
-        import pyarrow as pa
         from pyarrow import parquet
 
         self.path = path
-        try:
-            self._table = parquet.read_table(io.BytesIO(data))
-        except (pa.ArrowException, OSError):
-            raise ValueError(f"{path}: is a damaged or truncated Parquet file") from None
-        self.fields: list[str] = self._table.column_names
-        if len(self._table) == 0:
+        with self._errors_named():
+            metadata = parquet.read_metadata(io.BytesIO(data))
+            schema = metadata.schema.to_arrow_schema()
+        self.fields: list[str] = schema.names
+        self._num_rows: int = metadata.num_rows
+        if self._num_rows == 0:
             raise ValueError(f"{path}: holds no requests")
+        _refuse_too_many(path, self._num_rows)
+        self._metadata, self._data = metadata, data
+        self._texts = [name for name in schema.names if str(schema.field(name).type) == "string"]
 
     def table(self, names: Sequence[str]) -> Table:
+        from pyarrow import parquet
+
         wanted = [name for name in names if name in self.fields]
-        columns = {name: self._table.column(name).to_pylist() for name in wanted}
-        return Table(self.path, columns, range(1, len(self._table) + 1), "row")
+        check_parquet(self._metadata, wanted)
+        # A text that fills a column is one text, however often it is there.
+        texts = [name for name in wanted if name in self._texts]
+        with self._errors_named():
+            file = parquet.ParquetFile(io.BytesIO(self._data), read_dictionary=texts)
+            read = file.read(columns=wanted)
+            columns = {name: _cells(read[name], name in texts) for name in wanted}
+        return Table(self.path, columns, range(1, self._num_rows + 1), "row")
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeDecodeError):
+            raise ValueError(f"{self.path}: is a damaged or truncated Parquet file") from None
+
+
+def _cells(column: Any, is_text: bool) -> list[Any]:
+    """Return the values of a column; equal texts are one object."""
+    cells: list[Any] = []
+    for chunk in column.chunks:
+        if is_text:
+            values = chunk.dictionary.to_pylist()
+            cells += [None if k is None else values[k] for k in chunk.indices.to_pylist()]
+        else:
+            cells += chunk.to_pylist()
+    return cells
