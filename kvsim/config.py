@@ -21,6 +21,7 @@ from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
 from kvsim.kv_transfer import KVTransferConfig
 from kvsim.pool_config import PoolConfig
+from kvsim.server_options import ServerOptions
 from kvsim.sglang_options import SglangOptions
 from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import MAX_SAMPLES
@@ -72,7 +73,7 @@ class Validated(BaseModel):
         """Raise ValueError for what no field can see alone."""
 
 
-class Config(Validated, SglangOptions):
+class Config(Validated, SglangOptions, ServerOptions):
     """One simulated deployment: model, GPU, KV-cache manager, scheduler, and how to run it.
 
     A value of None means: as vLLM would choose for this model and GPU.

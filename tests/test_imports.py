@@ -30,6 +30,7 @@ ROOMS = (
         "kv_transfer",
         "pool_config",
         "sglang_options",
+        "server_options",
         "config",
         "budget",
         "kv",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ from kvsim.budget.lora import lora_bytes
 from kvsim.budget.pages import StateCache, aligned_block_size
 from kvsim.budget.planner import KVPlan, plan_groups
 from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
-from kvsim.catalog import get_gpu, get_model
+from kvsim.catalog import get_gpu, get_model, model_names, stored_as_named
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
@@ -121,11 +122,34 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
 
 
 def model_of(config: Config) -> ModelSpec:
-    """Find the model, or the one whose shape it is said to have, under its own name."""
+    """Find the model, or the one whose shape it is said to have, under its own name.
+
+    That name tells how its weights are stored, unless the file of the shape does.
+    """
+    overrides = json.loads(config.hf_overrides) if config.hf_overrides else None
     if config.hf_config_path is None:
-        return get_model(config.model)
-    base = get_model(config.hf_config_path)
-    return replace(base, name=config.model) if isinstance(config.model, str) else base
+        return get_model(config.model, overrides)
+    base = get_model(config.hf_config_path, overrides)
+    if not isinstance(config.model, str):
+        return base
+    told = base.quantization is not None and base.name not in model_names()
+    stored = {} if told else stored_as_named(config.model)
+    return replace(base, name=config.model, **stored)
+
+
+def unused_overrides(config: Config) -> list[str]:
+    """Return the keys of ``hf_overrides`` that change nothing of a model here."""
+    given = json.loads(config.hf_overrides) if config.hf_overrides else {}
+    whole, unused = model_of(config), []
+    for key in given:
+        rest = {name: value for name, value in given.items() if name != key}
+        without = config.model_copy(update={"hf_overrides": json.dumps(rest)})
+        try:
+            same = model_of(without) == whole
+        except ValueError:  # the others need it
+            same = False
+        unused += [key] if same else []
+    return unused
 
 
 def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
@@ -442,6 +466,11 @@ def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
     spec = config.speculative_config
     if memory.budget.drafter and spec is not None and spec.method != "draft_model":
         notes.append(f"the drafter ({spec.method}) has layers of the model's own shape")
+    if config.hf_config_path is not None and config.quantization is None:
+        stored = memory.quantization or f"{memory.dtype}, as neither name nor base tells a format"
+        notes.append(f"weights in {stored}")
+    if unused := unused_overrides(config):
+        notes.append(f"{', '.join(unused)} of hf_overrides changes nothing here")
     if memory.model.kv_cache_dtype and config.kv_cache_dtype == "auto":
         notes.append(f"KV in {memory.model.kv_cache_dtype}, as the checkpoint asks")
     if config.enable_expert_parallel and memory.model.is_moe:

@@ -6,7 +6,6 @@ model that is not in the table can be read from its Hugging Face ``config.json``
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from functools import cache
@@ -17,6 +16,7 @@ from kvsim import errors
 from kvsim.catalog.spec import AttentionLayer, GpuSpec, ModelSpec
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
 __all__ = [
@@ -63,7 +63,9 @@ class _Catalogue(NamedTuple):
     gpu_index: Mapping[str, str]
 
 
-def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
+def get_model(
+    model: str | os.PathLike[str] | ModelSpec, overrides: Mapping[str, Any] | None = None
+) -> ModelSpec:
     """Find a model by short name, Hugging Face id or ``config.json``.
 
     Parameters
@@ -73,6 +75,8 @@ def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
         ``Meta-``, fine-tune or date (``meta-llama/Meta-Llama-3-8B-Instruct``), a path to a
         ``config.json`` or to the directory that holds it, or a ready spec, returned as it is.
         Endings such as ``-FP8``, ``-AWQ`` or ``-GPTQ-Int4`` set ``quantization``.
+    overrides
+        Values of its ``config.json`` that are others, as in vLLM's ``--hf-overrides``.
 
     Returns
     -------
@@ -89,12 +93,18 @@ def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
     >>> get_model("Qwen/Qwen2.5-72B-Instruct-AWQ").quantization
     'awq'
     """
-    if isinstance(model, ModelSpec):
-        return model
-    if isinstance(model, os.PathLike) or _is_config_path(model):
+    if not isinstance(model, str | ModelSpec) or (
+        isinstance(model, str) and _is_config_path(model)
+    ):
         from kvsim.catalog.hf_config import read_hf_config
 
-        return read_hf_config(model)
+        return read_hf_config(model, overrides)
+    if overrides:
+        from kvsim.catalog.hf_overrides import override_fields
+
+        return override_fields(get_model(model), overrides)
+    if isinstance(model, ModelSpec):
+        return model
     catalogue = _catalogue()
     name = _model_key(model)
     whole = catalogue.model_index.get(model.strip().lower())
@@ -103,10 +113,7 @@ def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
     for pattern, quantization in QUANTIZED_ENDINGS:
         rest = pattern.sub("", name)
         if rest != name and (short := _find_shape(rest, catalogue.model_index)):
-            # NVIDIA's checkpoints in these formats ask for KV in FP8, and vLLM follows them.
-            asks = model.lower().startswith("nvidia/") and quantization in ("nvfp4", "fp8")
-            kv = "fp8" if asks else None
-            return replace(catalogue.models[short], quantization=quantization, kv_cache_dtype=kv)
+            return replace(catalogue.models[short], **_stored(model, quantization))
     key = _model_key(model)  # an organisation is no likeness
     near = errors.unknown_name("model", key, _known(catalogue.models), likeness=0.75)
     unknown = str(near).replace(repr(key), repr(model), 1)
@@ -114,6 +121,32 @@ def get_model(model: str | os.PathLike[str] | ModelSpec) -> ModelSpec:
         f"{unknown}; any other model, as a fine-tune: give the path of its config.json, or "
         "--hf-config-path with that path or the name of its base"
     )
+
+
+def stored_as_named(name: str) -> dict[str, Any]:
+    """Return the fields of a model that the ending of an id tells: how its weights are stored.
+
+    Parameters
+    ----------
+    name
+        An id, known or not, such as ``someone/my-tune-FP8``.
+
+    Returns
+    -------
+    dict
+        ``quantization`` and ``kv_cache_dtype``, or nothing.
+    """
+    key = _model_key(name)
+    for pattern, quantization in QUANTIZED_ENDINGS:
+        if pattern.search(key):
+            return _stored(name, quantization)
+    return {}
+
+
+def _stored(name: str, quantization: str | None) -> dict[str, Any]:
+    # NVIDIA's checkpoints in these formats ask for KV in FP8, and vLLM follows them.
+    asks = name.lower().startswith("nvidia/") and quantization in ("nvfp4", "fp8")
+    return {"quantization": quantization, "kv_cache_dtype": "fp8" if asks else None}
 
 
 def get_gpu(gpu: str | GpuSpec) -> GpuSpec:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.catalog.hf_experts import EXPERTS
 from kvsim.catalog.hf_families import FAMILIES, Config
 from kvsim.catalog.hf_hybrids import HYBRIDS
+from kvsim.catalog.hf_overrides import merged, scaled_length
 from kvsim.catalog.hf_quantization import quantization_of
 from kvsim.catalog.hf_towers import num_tower_params, patches_per_token
 from kvsim.catalog.spec import ModelSpec
@@ -31,7 +32,9 @@ REFUSED = {
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
+def read_hf_config(
+    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
+) -> ModelSpec:
     """Read a ``config.json`` of a supported family.
 
     Parameters
@@ -39,6 +42,8 @@ def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
     path
         The file, or the directory that holds it. Of multimodal files the ``text_config`` gives the
         shape, the rest the parameters of towers. An ``hf_quant_config.json`` beside it is read.
+    overrides
+        Values that take the place of those in the file.
 
     Returns
     -------
@@ -53,7 +58,7 @@ def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
     file = Path(path).expanduser()
     if file.is_dir():
         file = file / "config.json"
-    whole = Config(_load(file), file)
+    whole = Config(merged(_load(file), overrides or {}), file)
     config = _text_config(whole.values, file)
     model_type = config.get("model_type")
     families = FAMILIES | HYBRIDS | EXPERTS
@@ -70,6 +75,8 @@ def read_hf_config(path: str | os.PathLike[str]) -> ModelSpec:
         "tie_word_embeddings": config.flag("tie_word_embeddings", family.ties),
         **quantization_of(config),
     }
+    longest = fields["max_position_embeddings"]
+    fields["max_position_embeddings"] = scaled_length(config.values, longest)
     fields["num_tower_params"] = num_tower_params(whole, fields["hidden_size"])
     if fields["num_tower_params"]:
         fields["patches_per_token"] = patches_per_token(whole)

@@ -23,6 +23,7 @@ SECTIONS = {
     "Model and GPU": (
         "model",
         "hf_config_path",
+        "hf_overrides",
         "gpu",
         "dtype",
         "quantization",

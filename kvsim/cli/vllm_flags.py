@@ -19,7 +19,7 @@ COMMANDS = ("run", "compare", "sweep", "search", "calibrate", "capacity", "roofl
 #: Without effect here, with a value.
 _WITH_VALUE = """
 host port uds api-key served-model-name tokenizer tokenizer-mode tokenizer-revision revision
-code-revision load-format download-dir hf-token hf-overrides config-format
+code-revision load-format download-dir hf-token config-format
 chat-template chat-template-content-format response-role root-path middleware allowed-origins
 allowed-methods allowed-headers ssl-keyfile ssl-certfile ssl-ca-certs ssl-cert-reqs
 uvicorn-log-level log-config-file max-log-len otlp-traces-endpoint collect-detailed-traces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.budget.capacity import unused_overrides
 from kvsim.budget.limits import refused_by_vllm
 from kvsim.cost.efficiency import measured_narrow_kv
 from kvsim.cost.work import is_sparse
@@ -22,6 +23,8 @@ def notes(setup: Setup) -> list[str]:
     doubt = refused_by_vllm(config, memory.model)
     if doubt is not None:
         said.append(doubt)
+    if unused := unused_overrides(config):
+        said.append(f"{', '.join(unused)} of hf_overrides changes nothing here")
     for field, reason in setup.kv.ignores.items():
         if field in config.model_fields_set and getattr(config, field) is not None:
             said.append(

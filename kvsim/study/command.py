@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 #: Fields that are flags of ``vllm serve`` 0.33, in the order of its help.
 FLAGS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
-    *("enable_expert_parallel", "dtype", "quantization", "hf_config_path", "language_model_only"),
-    *("max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes", "kv_cache_dtype"),
+    *("enable_expert_parallel", "dtype", "quantization", "hf_config_path", "hf_overrides"),
+    *(
+        "language_model_only",
+        "max_model_len",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "kv_cache_dtype",
+    ),
     *("num_gpu_blocks_override", "block_size", "enable_prefix_caching", "mamba_cache_mode"),
     *("mamba_ssm_cache_dtype", "disable_hybrid_kv_cache_manager", "kv_offloading_size"),
     *("kv_offloading_backend", "kv_transfer_config", "speculative_config", "enable_lora"),
