@@ -52,9 +52,9 @@ CORRECTED = (
 ROUNDS = 10
 SEED = 0
 #: Most tokens of a step where nobody knows the flags: that which fits the times to first token of
-#: the fitted half best, of 2,048, 4,096 and 8,192. All clients of equal lengths begin at once and
+#: the fitted half best, of 1,024, 2,048, 4,096 and 8,192. All clients of equal lengths begin at once and
 #: move in step; the longer a step may be, the more of them get their first tokens together.
-UNKNOWN = {"max_num_batched_tokens": 4096}
+UNKNOWN = {"max_num_batched_tokens": 2048}
 
 
 def options_of(row: Mapping[str, str]) -> dict[str, Any]:

@@ -88,10 +88,14 @@ class Clients:
                 self._later(row, answered + self._think_time)
 
     def ended(self, rows: Iterable[int], time: float) -> None:
-        """Learn that requests have ended at a time, which the world may not have reached."""
+        """Learn that requests have ended at a time, which the world may not have reached.
+
+        An answer takes some time to reach its client, and the client's next request to reach the
+        server: it misses the step that is scheduled at the very time of the answer.
+        """
         ended = list(rows)
         if self.waits and ended:
-            event = self._world.at(time, Phase.REQUEST_IS_SENT)
+            event = self._world.at(math.nextafter(time, math.inf), Phase.REQUEST_IS_SENT)
             event.callbacks.append(lambda _: self._free(ended))
 
     def _free(self, rows: list[int]) -> None:
