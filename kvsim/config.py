@@ -429,7 +429,12 @@ class RunConfig(Config):
     """A configuration together with the requests to serve: what ``kvsim run`` reads."""
 
     workload: str = Field("sharegpt", description="generated requests: NAME[+KEY=VALUE]...")
-    trace: str | None = Field(None, description="trace file to serve instead")
+    trace: str | None = Field(
+        None, description="trace file to serve instead: FILE[+KEY=VALUE]..., keys of its format"
+    )
+    tokenizer: str | None = Field(
+        None, description="tokenizer.json that counts the texts of a trace"
+    )
     request_rate: Annotated[float, Field(gt=0)] | None = Field(
         None, description="requests per second; rescales a trace; inf sends all at once"
     )

@@ -206,8 +206,7 @@ class Registry(Generic[T]):
 
     def parameters(self, name: str) -> list[str]:
         """Keyword parameters a user may set on a component, those with a default."""
-        signature = inspect.signature(self.get(name))
-        return [p.name for p in signature.parameters.values() if p.default is not p.empty]
+        return parameter_names(self.get(name))
 
     def create(self, name: str, *args: object, **params: object) -> T:
         """Call a factory. Texts in ``params`` are converted to the annotated types.
@@ -234,26 +233,46 @@ class Registry(Generic[T]):
 
     def check_params(self, name: str, params: Mapping[str, object]) -> dict[str, object]:
         """Convert and check parameters without calling the factory."""
-        from pydantic import TypeAdapter, ValidationError
-
         if not params:
             return {}
-        factory, allowed = self.get(name), self.parameters(name)
-        checked: dict[str, object] = {}
-        for key, value in params.items():
-            if key not in allowed:
-                options = ", ".join(p.replace("_", "-") for p in allowed) or "none"
-                raise ValueError(
-                    f"{self.what} {name!r} has no parameter {key.replace('_', '-')!r} "
-                    f"(its parameters: {options})"
-                )
-            try:
-                checked[key] = TypeAdapter(_type_of(factory, key)).validate_python(value)
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
-                label = f"{self.what} {name!r}: {key.replace('_', '-')}={value}"
-                raise ValueError(f"{label}: {reason}") from None
-        return checked
+        return convert_params(f"{self.what} {name!r}", self.get(name), params)
+
+
+def parameter_names(factory: Callable[..., object]) -> list[str]:
+    """Return the parameters of a class or function that have a default."""
+    signature = inspect.signature(factory).parameters.values()
+    return [p.name for p in signature if p.default is not p.empty]
+
+
+def convert_params(
+    label: str, factory: Callable[..., object], params: Mapping[str, object]
+) -> dict[str, object]:
+    """Return parameters of a class or function, each converted to its annotated type.
+
+    ``label`` is how errors call it. Only parameters with a default may be given.
+
+    Raises
+    ------
+    ValueError
+        For an unknown parameter, or a value of the wrong type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    allowed = parameter_names(factory)
+    checked: dict[str, object] = {}
+    for key, value in params.items():
+        if key not in allowed:
+            options = ", ".join(p.replace("_", "-") for p in allowed) or "none"
+            raise ValueError(
+                f"{label} has no parameter {key.replace('_', '-')!r} (its parameters: {options})"
+            )
+        try:
+            checked[key] = TypeAdapter(_type_of(factory, key)).validate_python(value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            said = f"{label}: {key.replace('_', '-')}={value}"
+            raise ValueError(f"{said}: {reason}") from None
+    return checked
 
 
 def _type_of(factory: Callable[..., object], parameter: str) -> Any:

@@ -43,8 +43,8 @@ def write(tmp_path):
         (b"\xff\xfe\x00rubbish\x80", ": is neither text (UTF-8) nor Parquet"),
         (b"a,b\n1,\0\n", ": is neither text (UTF-8) nor Parquet"),
         (b"PAR1 but not really", ": is a damaged or truncated Parquet file"),
-        ("a,b\n1,2\n", ": no known trace format has the columns a, b (known: azure: TIMESTAMP, "),
-        ('{"a": 1}\n', ": no known trace format has the columns a (known: azure: TIMESTAMP, "),
+        ("a,b\n1,2\n", ": no known trace format has the columns a, b; none is near (kvsim list t"),
+        ('{"a": 1}\n', ": no known trace format has the columns a; none is near (kvsim list t"),
         ("[]", ": holds no requests"),
         ("[1]", ", entry 1: must be a JSON object"),
         (MOONCAKE + "[]\n", ", line 2: must be a JSON object"),
@@ -112,7 +112,7 @@ def test_llmservingsim_ids_must_be_as_many_as_the_lengths_say(write):
 
 
 def test_unknown_options_name_those_there_are(write):
-    message = r"format 'azure' has no option 'colour' \(it has: drop_failed\)"
+    message = r"format 'azure' has no parameter 'colour' \(its parameters: drop-failed\)"
     with pytest.raises(ValueError, match=message):
         workloads.load(write(AZURE), colour=1)
     with pytest.raises(ValueError, match="session_interval must be finite"):

@@ -295,8 +295,10 @@ def test_weka_sessions_share_one_content_each_and_run_side_by_side(write):
 
 def test_formats_are_listed():
     assert workloads.formats() == [
-        *("azure", "bailian", "burstgpt", "kvsim", "llmservingsim", "mooncake"),
-        *("sharegpt", "sharegpt-lengths", "vidur", "vllm-bench", "weka"),
+        *("aiperf", "azure", "bailian", "burstgpt", "guidellm", "inference-perf", "kvcache-ai"),
+        *("kvsim", "llmservingsim", "lmcache", "mooncake", "openai-batch", "openai-chat"),
+        *("sglang-bench", "sharegpt", "sharegpt-lengths", "vidur", "vllm-bench"),
+        *("vllm-bench-serve", "weka"),
     ]
 
 

@@ -96,7 +96,16 @@ class Draft:
     def in_order_of_arrival(self) -> Draft:
         """Return the requests sorted by arrival time; equal times stay as they stand."""
         assert self.arrival_time is not None
-        order = np.argsort(np.asarray(self.arrival_time), kind="stable").tolist()
+        return self._in_order(np.argsort(np.asarray(self.arrival_time), kind="stable").tolist())
+
+    def session_by_session(self) -> Draft:
+        """Return the requests of each session together, sessions in order of their first ones."""
+        first: dict[int, int] = {}
+        sessions = self.session_id or ()
+        begins = [first.setdefault(s, row) if s >= 0 else row for row, s in enumerate(sessions)]
+        return self._in_order(sorted(range(len(begins)), key=begins.__getitem__))
+
+    def _in_order(self, order: list[int]) -> Draft:
         moved = {
             name: column.take(order) if isinstance(column, Slices) else [column[i] for i in order]
             for name, column in self.columns().items()

@@ -13,6 +13,7 @@ from workloads.draft import first_tokens
 from workloads.generators import NUM_REQUESTS, REQUEST_RATE, streams
 from workloads.lengths import around
 from workloads.registry import WORKLOADS
+from workloads.texts import common
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +98,7 @@ def common_prefix_segments(
     before: list[Any] = []
     for i in sorted(range(len(sequences)), key=sequences.__getitem__):
         sequence, length = sequences[i], len(prompts[i])
-        shared = _common(before, sequence)
+        shared = common(before, sequence)
         path = first_tokens(path, shared)
         if shared < length:
             path.append((2 * i, shared, length - shared))
@@ -107,12 +108,3 @@ def common_prefix_segments(
         segments[i] = first_tokens(path, length)
         before = sequence
     return segments, list(range(1, 2 * len(prompts), 2))
-
-
-def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
-    n = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        n += 1
-    return n

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
 #: What a server's requests, and what is recorded of a run, are no options of a calibration.
 LEFT_OUT = (
-    *("workload", "trace", "request_rate", "num_requests", "max_concurrency", "seed", "goodput"),
+    *(
+        "workload",
+        "trace",
+        "tokenizer",
+        "request_rate",
+        "num_requests",
+        "max_concurrency",
+        "seed",
+        "goodput",
+    ),
     *("horizon", "kv_events_config", "record_steps", "record_memory_map", "check_invariants"),
     *("cost_model", "autoscaler", "cold_start", "failures", "migration"),
     "session_think_time",

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 #: Fields by the section of the help they stand in.
 SECTIONS = {
-    "Requests": ("workload", "trace", "request_rate", "num_requests", "max_concurrency", "seed"),
+    "Requests": (
+        *("workload", "trace", "tokenizer", "request_rate", "num_requests", "max_concurrency"),
+        "seed",
+    ),
     "Model and GPU": (
         "model",
         "hf_config_path",

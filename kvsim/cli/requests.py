@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,13 +18,14 @@ REQUEST_RATE = 2.0
 AT_ONCE = ("random",)
 
 #: Options that say which requests are served.
-REQUESTS = {"workload", "trace", "request_rate", "num_requests", "seed"}
+REQUESTS = {"workload", "trace", "tokenizer", "request_rate", "num_requests", "seed"}
 
 
 def requests_of(config: RunConfig) -> tuple[Trace, Sequence[str]]:
     """Load or generate what a configuration serves, with notes on how."""
     if config.trace is not None:
-        requests, notes = load(config.trace, config.request_rate, config.num_requests, config.seed)
+        how = (config.request_rate, config.num_requests, config.seed, config.tokenizer)
+        requests, notes = load(config.trace, *how)
         _check_digest(config, requests)
         return requests, notes
     import workloads
@@ -37,7 +38,8 @@ def requests_of(config: RunConfig) -> tuple[Trace, Sequence[str]]:
         seed=config.seed,
     )
     _check_digest(config, made)
-    return made, _rate_note(made, asked)
+    said = ["--tokenizer is of no effect: a workload tells lengths in tokens"]
+    return made, _rate_note(made, asked) + (said if config.tokenizer else [])
 
 
 def usual_rate(workload: str) -> float:
@@ -67,21 +69,40 @@ def _rate_note(trace: Trace, asked: float) -> list[str]:
 
 
 def load(
-    file: str, request_rate: float | None, num_requests: int | None, seed: int
+    file: str,
+    request_rate: float | None,
+    num_requests: int | None,
+    seed: int,
+    tokenizer: str | None = None,
 ) -> tuple[Trace, Sequence[str]]:
     """Read a trace, take its first requests, then scale those to a rate."""
     import workloads
 
-    loaded = workloads.read(file)
+    path, options, said = named_trace(file, tokenizer)
+    loaded = workloads.read(path, **options)
     requests = loaded.trace[:num_requests]
     if request_rate is not None and not loaded.has_times:
-        drawn = workloads.read(file, request_rate=request_rate, seed=seed)
+        drawn = workloads.read(path, request_rate=request_rate, seed=seed, **options)
         loaded, requests = drawn, drawn.trace[:num_requests]
         if len(requests) < len(drawn.trace):  # the beginning of a session trace is a ramp
             requests = requests.with_request_rate(request_rate)
     elif request_rate is not None:
         requests = requests.with_request_rate(request_rate)
-    return requests, [note for note in loaded.notes if not note.startswith("not used")]
+    notes = [note for note in (*loaded.notes, *said) if not note.startswith("not used")]
+    drawn_rate = None if loaded.has_times else request_rate
+    return requests, notes + ([] if drawn_rate is None else _rate_note(requests, drawn_rate))
+
+
+def named_trace(text: str, tokenizer: str | None) -> tuple[str, dict[str, Any], list[str]]:
+    """Return a trace's file, the options of its format, and what of them has no effect."""
+    from workloads.readers import options_of, split_options
+
+    path, options = split_options(text)
+    if tokenizer is None:
+        return path, options, []
+    if "tokenizer" not in options_of(path):
+        return path, options, [f"--tokenizer is of no effect: {path} tells lengths in tokens"]
+    return path, {"tokenizer": tokenizer, **options}, []
 
 
 def seeded(config: RunConfig, replications: int) -> list[RunConfig]:

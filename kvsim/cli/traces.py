@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvsim.cli.answers import JSON, print_answer, say
-from kvsim.cli.requests import NUM_REQUESTS, load, usual_rate
+from kvsim.cli.requests import NUM_REQUESTS, load, named_trace, usual_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,17 +18,22 @@ def trace() -> None:
     """Look at, convert and make traces."""
 
 
+_TOKENIZER = click.option("--tokenizer", help="tokenizer.json that counts the texts of a trace")
+
+
 @trace.command("inspect")
 @click.argument("file")
+@_TOKENIZER
 @JSON
-def trace_inspect(file: str, json_file: str | None) -> None:
-    """Say what a trace file holds, and how it was read."""
+def trace_inspect(file: str, tokenizer: str | None, json_file: str | None) -> None:
+    """Say what a trace file holds, and how it was read: FILE[+KEY=VALUE]..."""
     import workloads
     from kvsim.report.trace_facts import facts_table, trace_facts
 
-    loaded = workloads.read(file)
+    path, options, said = named_trace(file, tokenizer)
+    loaded = workloads.read(path, **options)
     facts = {"file": file, "format": loaded.format, **trace_facts(loaded.trace)}
-    facts["notes"] = list(loaded.notes)
+    facts["notes"] = [*loaded.notes, *said]
     print_answer(facts, json_file, lambda: facts_table(facts))
 
 
@@ -48,12 +53,18 @@ def _reshape(command: Callable[..., None]) -> Callable[..., None]:
 @trace.command("convert")
 @click.argument("source")
 @click.argument("target")
+@_TOKENIZER
 @_reshape
 def trace_convert(
-    source: str, target: str, request_rate: float | None, num_requests: int | None, seed: int
+    source: str,
+    target: str,
+    tokenizer: str | None,
+    request_rate: float | None,
+    num_requests: int | None,
+    seed: int,
 ) -> None:
     """Write a trace file as kvsim's own CSV, JSONL (each also .gz) or Parquet."""
-    requests, notes = load(source, request_rate, num_requests, seed)
+    requests, notes = load(source, request_rate, num_requests, seed, tokenizer)
     requests.save(target)
     say(f"{target}: {len(requests):,} requests", notes)
 

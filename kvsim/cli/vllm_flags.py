@@ -51,6 +51,8 @@ enable-mfu-metrics kv-cache-metrics cudagraph-metrics enable-logging-iteration-d
 
 #: Of these, what one command knows.
 OWN = {("run", "--kv-events-config")}
+#: Commands that count a trace's texts by a tokenizer's file; a server's tokenizer has a name.
+TOKENIZES = ("run", "compare", "sweep", "search")
 
 WITH_VALUE = frozenset(f"--{name}" for name in _WITH_VALUE.split())
 ALONE = frozenset(f"--{name}" for name in _ALONE.split())
@@ -84,15 +86,19 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         arguments = [arguments[0], *arguments[3:]]
     items = iter(arguments)
     for item in items:
-        flag, equals, _ = item.replace("_", "-").partition("=")
+        flag, equals, value = item.partition("=")
+        flag = flag.replace("_", "-")
         flag = flag if item.startswith("--") else item
         if flag in NOT_MODELLED:
             raise ValueError(f"{flag} is not modelled: {NOT_MODELLED[flag]}")
         if flag in ALONE or flag.replace("--no-", "--", 1) in ALONE or item.startswith("-O"):
             taken.append(item)
         elif flag in WITH_VALUE and (arguments[0], flag) not in OWN:
-            value = "" if equals else next(items, "")
-            taken.append(f"{item} {value}".strip())
+            value = value if equals else next(items, "")
+            if flag == "--tokenizer" and value.endswith(".json") and arguments[0] in TOKENIZES:
+                rest += ["--tokenizer", value]
+                continue
+            taken.append(item if equals else f"{item} {value}".strip())
         else:
             rest.append(item)
     return rest, taken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,9 +16,13 @@ from kvsim.errors import unknown_name
 from kvsim.report.text import GIB, number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from kvsim.registry import Registry
+
+
+#: References of reStructuredText, such as :class:`kvsim.Trace`.
+_MARKUP = re.compile(r":\w+:`~?([^`]*)`")
 
 
 def _table(*headings: str) -> Table:
@@ -84,15 +89,46 @@ def registry_of(kind: str) -> Registry[Any]:
     return registry
 
 
-def _parts(kind: str) -> Table:
+def _parts(kind: str, leave_out: Collection[str] = ()) -> Table:
     registry = registry_of(kind)
     table = _table(registry.what, "does", "parameters")
     for name in registry.names():
-        doc = inspect.getdoc(registry.get(name)) or ""
-        parameters = ", ".join(p.replace("_", "-") for p in registry.parameters(name))
-        table.add_row(name, doc.split("\n\n")[0].replace("\n", " ").strip("."), parameters)
+        part = registry.get(name)
+        table.add_row(name, _first_words(part), _parameters(part, leave_out))
     for name, reason in registry.problems().items():
         table.add_row(name, reason, "")
+    return table
+
+
+def _first_words(part: Callable[..., Any]) -> str:
+    """Return a docstring's first paragraph as plain text."""
+    doc = (inspect.getdoc(part) or "").split("\n\n")[0].replace("\n", " ")
+    return _MARKUP.sub(r"\1", doc.replace("``", "")).strip(".")
+
+
+def _parameters(part: Callable[..., Any], leave_out: Collection[str] = ()) -> str:
+    """Return what a user may set, each with its default."""
+    found = []
+    for one in inspect.signature(part).parameters.values():
+        if one.default is not one.empty and one.name not in leave_out:
+            default = "" if one.default in (None, "") else f"={_plain(one.default)}"
+            found.append(one.name.replace("_", "-") + default)
+    return ", ".join(found)
+
+
+def _plain(default: Any) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _trace_formats() -> Table:
+    from workloads.readers.formats import known
+
+    table = _table("format", "columns it is known by", "options")
+    for form in known():
+        table.add_row(form.name, ", ".join(form.required), _parameters(form.read))
+    table.caption = "options: kvsim run --trace FILE+KEY=VALUE"
     return table
 
 
@@ -104,6 +140,12 @@ def _allocators() -> Table:
     table.add_row("+gqa=N +mqa", "modifiers: N or 1 KV heads", "")
     table.add_row("+mla=N", "modifier: a latent of N elements in place of keys and values", "")
     table.add_row("+swap", "modifier: preempted requests go to host memory (vllm-v0)", "")
+    return table
+
+
+def _workloads() -> Table:
+    table = _parts("workloads", ("num_requests", "request_rate", "seed"))
+    table.caption = "--num-requests, --request-rate and --seed are options of their own"
     return table
 
 
@@ -127,8 +169,10 @@ KINDS: dict[str, Callable[[], Table]] = {
     "gpus": _gpus,
     **{kind: partial(_parts, kind) for kind in REGISTRIES},
     "allocators": _allocators,
+    "workloads": _workloads,
     "arrivals": _arrivals,
     "experiments": _experiments,
+    "trace-formats": _trace_formats,
 }
 
 

@@ -43,7 +43,8 @@ NAMES = {("kv_cache_dtype", "bf16"): "bfloat16"}
 #: What is no property of a server: its card, its requests, and what is recorded of a run.
 NOT_SERVING = frozenset(
     (
-        *("model", "gpu", "workload", "trace", "request_rate", "num_requests", "seed", "goodput"),
+        *("model", "gpu", "workload", "trace", "tokenizer", "request_rate", "num_requests", "seed"),
+        "goodput",
         *("trace_digest", "record_steps", "record_memory_map", "record_block_events"),
         *("check_invariants", "backend"),
         *("cost_model", "horizon", "logged", "vllm_version", "kv_events_config", "max_concurrency"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Options that say which requests are served; the digest of those counts instead, so that a trace
 #: may be moved and a rate be said or left at its default.
-REQUESTS = {"workload", "trace", "request_rate", "num_requests", "trace_digest"}
+REQUESTS = {"workload", "trace", "tokenizer", "request_rate", "num_requests", "trace_digest"}
 
 _PLUG_IN = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: Options that every configuration of a search shares: its requests, and what is recorded.
 SHARED = frozenset(
     (
-        *("workload", "trace", "request_rate", "num_requests", "seed", "trace_digest", "goodput"),
+        *("workload", "trace", "tokenizer", "request_rate", "num_requests", "seed", "trace_digest"),
+        "goodput",
         *("horizon", "max_concurrency", "kv_events_config"),
         *("record_steps", "record_memory_map", "record_block_events"),
         *("pool", "logged"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvsim.registry import parse_spec
 from kvsim.trace.columns import RowError
 from workloads.generators import streams
 from workloads.readers.formats import formats, reader, recognise
@@ -12,13 +14,11 @@ from workloads.readers.source import open_source
 from workloads.sessions import plan
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kvsim.trace import Trace
     from workloads.draft import Draft
     from workloads.readers.table import Table
 
-__all__ = ["Loaded", "formats", "load", "read", "reader"]
+__all__ = ["Loaded", "formats", "load", "read", "reader", "split_options"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,23 @@ def read(
     if has_times and request_rate is not None:
         trace = trace.with_request_rate(request_rate)
     return Loaded(trace, fmt.name, tuple(notes), has_times)
+
+
+def split_options(text: str) -> tuple[str, dict[str, Any]]:
+    """Return a file and the options of its format, from ``FILE[+KEY=VALUE]...``.
+
+    A file whose own name has a ``+`` is taken as it is.
+    """
+    if "+" not in text or Path(text).exists():
+        return text, {}
+    name, options = parse_spec(text)
+    return name, {key: True if value is None else value for key, value in options.items()}
+
+
+def options_of(path: str | Path) -> list[str]:
+    """Return the options that the format of a file has."""
+    with open_source(path) as source:
+        return recognise(path, source.fields).options
 
 
 def _build(draft: Draft, table: Table) -> Trace:

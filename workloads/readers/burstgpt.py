@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workloads.draft import Draft
+from workloads.readers.columns import session_numbers
 from workloads.readers.formats import reader, without_failed
 
 if TYPE_CHECKING:
@@ -26,23 +27,11 @@ def read_burstgpt(table: Table, *, drop_failed: bool = True) -> Draft:
         lack them. How many were left out is in ``read(...).notes``. False refuses the first.
     """
     table, notes = without_failed(table, "Response tokens", drop_failed)
-    session_id = None
-    if "Session ID" in table:
-        numbers: dict[str | int | float, int] = {}
-
-        def number(cell: object) -> int:
-            if cell in ("", None):
-                return -1
-            if not isinstance(cell, str | int | float):
-                raise TypeError
-            return numbers.setdefault(cell, len(numbers))
-
-        session_id = table.convert("Session ID", number, "a text or a number")
     return Draft(
         table.tokens("Request tokens"),
         table.tokens("Response tokens"),
         arrival_time=table.since_first("Timestamp", table.floats("Timestamp"), 1),
-        session_id=session_id,
+        session_id=session_numbers(table, ["Session ID"]),
         places=table.places,
         notes=notes,
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from kvsim.registry import import_modules
+from kvsim.registry import convert_params, import_modules, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,23 +37,21 @@ class Format:
     optional: tuple[str, ...]
     read: Reader
 
+    @property
+    def options(self) -> list[str]:
+        """Names of what a user may set."""
+        return parameter_names(self.read)
+
     def read_table(self, table: Table, options: dict[str, Any]) -> Draft:
-        """Read with a user's options.
+        """Read with a user's options; texts among them become what the option is.
 
         Raises
         ------
         ValueError
             For an option the format does not have, or a wrong cell.
         """
-        parameters = inspect.signature(self.read).parameters.values()
-        allowed = [p.name for p in parameters if p.default is not p.empty]
-        for option in options:
-            if option not in allowed:
-                known = ", ".join(allowed) or "none"
-                raise ValueError(
-                    f"{table.path}: format {self.name!r} has no option {option!r} (it has: {known})"
-                )
-        return self.read(table, **options)
+        label = f"{table.path}: format {self.name!r}"
+        return self.read(table, **convert_params(label, self.read, options))
 
 
 def reader(
@@ -76,29 +74,61 @@ def formats() -> list[str]:
     return sorted(_FORMATS)
 
 
+def known() -> list[Format]:
+    """Return all formats, by name."""
+    return [_FORMATS[name] for name in formats()]
+
+
 def recognise(path: object, fields: Iterable[str]) -> Format:
-    """Return the format whose columns a file has; of several, the one that asks for most.
+    """Return the format whose columns a file has; of several, the one that uses most of them.
 
     Raises
     ------
     ValueError
-        Naming the columns found and those of every format.
+        Naming the columns found and the nearest formats.
     """
     found = list(fields)
-    known = [_FORMATS[name] for name in formats()]
-    fitting = [f for f in known if set(f.required) <= set(found)]
+    fitting = [f for f in known() if set(f.required) <= set(found)]
     if fitting:
-        return max(fitting, key=lambda f: len(f.required))
-    if {"ttfts", "itls"} & set(found) or {"mean_ttft_ms", "request_throughput"} <= set(found):
+        return max(fitting, key=lambda f: (_used(f, found), len(f.required)))
+    if {"mean_ttft_ms", "request_throughput"} <= set(found):
         raise ValueError(
-            f"{path}: is a result of vllm bench serve, which says how fast requests were and not "
-            "what they asked for; give the dataset it was run on, or any trace with arrival times "
-            "and lengths"
+            f"{path}: is a result of vllm bench serve or of SGLang's bench without its requests: "
+            "save it with --save-detailed (vLLM) or --output-details (SGLang)"
         )
-    shown = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in found[:12])
-    shown += ", ..." if len(found) > 12 else ""
-    listed = "; ".join(f"{f.name}: {', '.join(f.required)}" for f in known)
-    raise ValueError(f"{path}: no known trace format has the columns {shown} (known: {listed})")
+    raise ValueError(f"{path}: no known trace format has the {_shown(found)}; {_nearest(found)}")
+
+
+def _used(form: Format, found: Sequence[str]) -> int:
+    return len({*form.required, *form.optional} & set(found))
+
+
+def _shown(found: Sequence[str], most: int = 6) -> str:
+    """Return the columns of a file, as far as a line holds them."""
+    shown = [name if len(name) <= 24 else f"{name[:21]}..." for name in found[:most]]
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return f"columns {', '.join(shown)}{more}"
+
+
+def _nearest(found: Sequence[str]) -> str:
+    """Say which formats are nearest, and what they need besides."""
+    own = ", ".join(_FORMATS["kvsim"].required)
+    listed = f"(kvsim list trace-formats shows all; kvsim's own: {own})"
+    every = known()
+    lacking = {f.name: [c for c in f.required if c not in found] for f in every}
+    ranked = sorted(every, key=lambda f: (len(lacking[f.name]) / len(f.required), f.name))
+    near = [f.name for f in ranked if len(lacking[f.name]) < len(f.required)][:2]
+    if not near:  # no column is right: perhaps some are nearly
+        lower = [name.lower() for name in found]
+        alike = {
+            f.name: sum(bool(get_close_matches(c.lower(), lower, 1, 0.75)) for c in f.required)
+            for f in every
+        }
+        near = [n for n in sorted(alike, key=lambda n: (-alike[n], n)) if alike[n]][:2]
+    if not near:
+        return f"none is near {listed}"
+    told = [f"{name} (lacks {', '.join(lacking[name])})" for name in near]
+    return f"nearest: {'; '.join(told)} {listed}"
 
 
 def without_failed(table: Table, column: str, drop: bool) -> tuple[Table, tuple[str, ...]]:

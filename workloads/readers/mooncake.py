@@ -7,12 +7,15 @@ stand. Outputs have no ids, so a prompt that repeats an earlier output does so u
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workloads.draft import Draft, Piece
 from workloads.readers.formats import reader, without_failed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from workloads.readers.table import Table
 
 _LENGTHS = ("input_length", "output_length")
@@ -30,7 +33,9 @@ def read_mooncake(table: Table, *, drop_failed: bool = False) -> Draft:
     """
     table, notes = without_failed(table, "output_length", drop_failed)
     times = [ms / 1e3 for ms in table.floats("timestamp")]
-    return _hashed(table, 512, times, None, notes)
+    ids = table.convert("hash_ids", hash_ids, HASH_IDS)
+    draft = hashed(table, [512] * len(table), ids, table.tokens("output_length"))
+    return replace(draft, arrival_time=times, notes=notes)
 
 
 @reader("bailian", ["chat_id", "parent_chat_id", "timestamp", *_LENGTHS, "hash_ids"])
@@ -48,37 +53,38 @@ def read_bailian(table: Table, *, drop_failed: bool = False) -> Draft:
     for chat, parent in zip(chats, parents, strict=True):
         sessions[chat] = sessions.get(parent, len(sessions))
     session_id = [sessions[chat] for chat in chats]
-    return _hashed(table, 16, table.floats("timestamp"), session_id, notes)
+    times = table.floats("timestamp")
+    ids = table.convert("hash_ids", hash_ids, HASH_IDS)
+    draft = hashed(table, [16] * len(table), ids, table.tokens("output_length"))
+    return replace(draft, arrival_time=times, session_id=session_id, notes=notes)
 
 
-def _hashed(
+def hashed(
     table: Table,
-    block_size: int,
-    times: list[float],
-    session_id: list[int] | None,
-    notes: tuple[str, ...],
+    block_sizes: Sequence[int],
+    ids: Sequence[Sequence[int]],
+    outputs: Sequence[int],
 ) -> Draft:
-    lengths, ids = table.tokens("input_length"), table.convert("hash_ids", hash_ids, HASH_IDS)
+    """Return requests without times, a content per block id; the last block is cut to the prompt.
+
+    Raises
+    ------
+    ValueError
+        If a prompt has not one id per block.
+    """
+    lengths = table.tokens("input_length")
     segments: list[list[Piece]] = []
-    for row, (length, blocks) in enumerate(zip(lengths, ids, strict=True)):
-        if len(blocks) != -(-length // block_size):
+    for row, (length, size, blocks) in enumerate(zip(lengths, block_sizes, ids, strict=True)):
+        if len(blocks) != -(-length // size):
             raise table.error(
                 row,
-                f"hash_ids has {len(blocks)} entries, must have {-(-length // block_size)}: "
-                f"one per {block_size} tokens of input_length {length}",
+                f"hash_ids has {len(blocks)} entries, must have {-(-length // size)}: "
+                f"one per {size} tokens of input_length {length}",
             )
-        pieces = [(block, 0, block_size) for block in blocks]
-        pieces[-1] = (blocks[-1], 0, length - block_size * (len(blocks) - 1))
+        pieces = [(block, 0, size) for block in blocks]
+        pieces[-1] = (blocks[-1], 0, length - size * (len(blocks) - 1))
         segments.append(pieces)
-    return Draft(
-        lengths,
-        table.tokens("output_length"),
-        arrival_time=times,
-        segments=segments,
-        session_id=session_id,
-        places=table.places,
-        notes=notes,
-    )
+    return Draft(lengths, outputs, segments=segments, places=table.places)
 
 
 def hash_ids(cell: Any) -> list[int]:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 from workloads.draft import Draft, Pace
 from workloads.readers.formats import reader
 from workloads.sessions import Script
+from workloads.texts import CHARS_PER_TOKEN, counter
 
 if TYPE_CHECKING:
     from workloads.readers.table import Table
 
 _PACE = Pace()
-
-CHARS_PER_TOKEN = 4
-ESTIMATED = f"token counts estimated: {CHARS_PER_TOKEN} characters a token, rounded up"
 
 #: Who speaks for the model in ShareGPT's "from".
 _MODEL = frozenset({"gpt", "chatgpt", "assistant", "bing", "bard", "model"})
@@ -59,10 +57,12 @@ def read_sharegpt_lengths(
 def read_sharegpt(
     table: Table,
     *,
+    chars_per_token: float = CHARS_PER_TOKEN,
+    tokenizer: str | None = None,
     think_time: float = _PACE.think_time,
     time_per_output_token: float = _PACE.time_per_output_token,
 ) -> Draft:
-    """Read ``{"conversations": [{"from": ..., "value": text}]}``, 4 characters a token.
+    """Read ``{"conversations": [{"from": ..., "value": text}]}``; tokens are counted by characters.
 
     Every message of the model that follows another is one request: its prompt is all that was said
     before, its output the message. Messages before it are prompt, also the model's own if it spoke
@@ -71,10 +71,12 @@ def read_sharegpt(
     Parameters
     ----------
     table : of the key conversations
+    chars_per_token : characters that make a token
+    tokenizer : a tokenizer.json that counts instead; needs the package tokenizers
     think_time, time_per_output_token : seconds, pace of the turns where times are drawn
     """
     chats = table.convert("conversations", _messages, 'a list of {"from": ..., "value": text}')
-    script = Script()
+    script, count = Script(), counter(chars_per_token, tokenizer)
     contents: dict[str, int] = {}
     silent = 0
     for chat, place in zip(chats, table.places, strict=True):
@@ -82,16 +84,16 @@ def read_sharegpt(
         requests = len(script)
         for speaker, said in chat:
             if speaker in _MODEL and script.num_tokens and said:
-                script.answer(estimated_tokens(said), place)
+                script.answer(count.count(said), place)
             else:
                 if said not in contents:
                     contents[said] = script.new_content()
-                script.say(estimated_tokens(said), contents[said])
+                script.say(count.count(said), contents[said])
         silent += len(script) == requests
     if len(script) == 0:
         raise table.error(0, "conversations has no answer of the model, as all others")
     skipped = (f"left out {silent:,} of {len(chats):,} conversations without an answer",)
-    notes = (ESTIMATED, *(skipped if silent else ()))
+    notes = (count.note, *(skipped if silent else ()))
     return script.draft(Pace(think_time, time_per_output_token), notes)
 
 
@@ -100,11 +102,6 @@ def _messages(cell: Any) -> list[tuple[str, str]]:
     if not all(isinstance(part, str) for message in messages for part in message):
         raise TypeError
     return messages
-
-
-def estimated_tokens(said: str) -> int:
-    """Return the tokens of a text at 4 characters each, rounded up."""
-    return -(-len(said) // CHARS_PER_TOKEN)
 
 
 def text(cell: Any) -> str:

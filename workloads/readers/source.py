@@ -1,7 +1,8 @@
 """A file's bytes: what kind of text it is, which columns or keys it has, and its rows.
 
 The kind is told by content, never by name: gzip and Parquet by their first bytes, then ``{`` for
-JSON lines, ``[`` for one JSON array, anything else is CSV with a header.
+JSON lines or one object over several lines, ``[`` for one JSON array, anything else is CSV with a
+header.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import io
 import json
 import sys
 from contextlib import ExitStack, contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -79,7 +80,7 @@ def _source(path: str, file: io.BufferedReader, opened: ExitStack) -> Source:
         return _RecordSource(path, _json_array(path, text.read()), unit="entry")
     lines = _lines(path, text)
     if first == b"{":
-        return _RecordSource(path, _json_lines(path, lines), unit="line")
+        return _RecordSource(path, _json_objects(path, lines), unit="line")
     return _CsvSource(path, lines)
 
 
@@ -166,6 +167,28 @@ class _RecordSource:
             for name, cells in columns.items():
                 cells.append(record.get(name))
         return Table.of_columns(self.path, columns, places, self._unit)
+
+
+def _json_objects(path: str, lines: Iterator[str]) -> Iterator[tuple[int, Any]]:
+    """Yield the objects of JSON lines, or the one object that is written over several lines."""
+    begun = list(islice(lines, 1))
+    while begun and begun[-1].isspace():
+        begun += islice(lines, 1)
+    if begun and _is_opened(begun[-1]):
+        text = "".join([*begun, *lines])
+        return iter([(len(begun), _json(text, path))])
+    return _json_lines(path, chain(begun, lines))
+
+
+def _is_opened(line: str) -> bool:
+    """Tell whether a line is the beginning of an object that ends on a later one."""
+    try:
+        json.loads(line)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(line.rstrip()) and line.rstrip()[-1] in "{[,:"
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
 def _json_lines(path: str, lines: Iterator[str]) -> Iterator[tuple[int, Any]]:

@@ -93,6 +93,14 @@ class Table:
             raise self.error(len(parsed), _complaint(name, cell, allowed)) from None
         return parsed
 
+    def records(self, name: str, parse: Callable[[Mapping[str, Any]], T], allowed: str) -> list[T]:
+        """Parse whole rows, by column; what fails is laid to the column of this name."""
+        names = list(self.columns)
+        rows = [
+            dict(zip(names, row, strict=True)) for row in zip(*self.columns.values(), strict=True)
+        ]
+        return replace(self, columns={name: rows}).convert(name, parse, allowed)
+
     def floats(self, name: str, allowed: str = "a finite number of at least 0") -> list[float]:
         """Return a column of times."""
         return self.convert(name, _at_least_zero, allowed)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from workloads.draft import Draft
 from workloads.prefixes import common_prefix_segments
 from workloads.readers.formats import reader
-from workloads.readers.sharegpt import CHARS_PER_TOKEN, ESTIMATED, text
+from workloads.readers.sharegpt import text
+from workloads.texts import CHARS_PER_TOKEN, counter
 
 if TYPE_CHECKING:
     from workloads.readers.table import Table
@@ -17,10 +18,14 @@ OUTPUT_TOKENS = 256
 
 
 @reader("vllm-bench", ["prompt"], ["output_tokens"])
-def read_vllm_bench(table: Table, *, output_tokens: int | None = None) -> Draft:
-    """Read prompts without times; a token is taken to be 4 characters, the last one may be shorter.
-
-    Prompts share the tokens they begin with in common.
+def read_vllm_bench(
+    table: Table,
+    *,
+    output_tokens: int | None = None,
+    chars_per_token: float = CHARS_PER_TOKEN,
+    tokenizer: str | None = None,
+) -> Draft:
+    """Read prompts without times; they share the tokens they begin with in common.
 
     Parameters
     ----------
@@ -30,9 +35,8 @@ def read_vllm_bench(table: Table, *, output_tokens: int | None = None) -> Draft:
         ``--custom-output-len -1`` only, and lines without one get vLLM's default of 256.
     """
     texts = table.convert("prompt", text, "a text of at least one character")
-    prompts = [
-        [t[i : i + CHARS_PER_TOKEN] for i in range(0, len(t), CHARS_PER_TOKEN)] for t in texts
-    ]
+    count = counter(chars_per_token, tokenizer)
+    prompts = [count.tokens(t) for t in texts]
     if output_tokens is None and "output_tokens" in table:
         outputs = table.tokens("output_tokens", empty=OUTPUT_TOKENS)
     else:
@@ -43,5 +47,5 @@ def read_vllm_bench(table: Table, *, output_tokens: int | None = None) -> Draft:
         outputs,
         segments=segments,
         output_content_id=output_content_id,
-        notes=(ESTIMATED,),
+        notes=(count.note,),
     )

@@ -1,0 +1,194 @@
+"""Requests whose prompts are chat messages, as OpenAI's interface takes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workloads.draft import Draft, Pace
+from workloads.texts import ASSISTANT, NONE, Counter, Messages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Tokens of an answer that nothing tells: vLLM's default of --custom-output-len.
+OUTPUT_TOKENS = 256
+#: Parts of a message that are text, by the key that holds it.
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "tool_result": "content"}
+
+
+@dataclass(frozen=True)
+class Message:
+    """Who spoke, the text, and how many parts of it are no text."""
+
+    speaker: str
+    text: str
+    num_other: int = 0
+
+
+def messages_of(cell: Any) -> list[Message]:
+    """Return the messages of a request; fails on what is no list of them."""
+    if isinstance(cell, str):  # a CSV or Parquet cell
+        cell = json.loads(cell)
+    found = [_message(entry) for entry in cell]
+    if not found:
+        raise ValueError
+    return found
+
+
+def _message(entry: Mapping[str, Any]) -> Message:
+    role = entry["role"]
+    if not isinstance(role, str):
+        raise TypeError
+    text, num_other = _text(entry.get("content"))
+    for name in ("tool_calls", "function_call"):
+        if entry.get(name):
+            text += json.dumps(entry[name], ensure_ascii=False)
+    return Message(ASSISTANT if role == "model" else role, text, num_other)
+
+
+def _text(content: Any) -> tuple[str, int]:
+    """Return a content's text, and how many parts of it are none."""
+    if content is None or isinstance(content, str):
+        return content or "", 0
+    texts, num_other = [], 0
+    for part in content:
+        inner = part if isinstance(part, str) else part.get(_TEXTS.get(part.get("type"), ""))
+        if inner is None:
+            num_other += 1
+            continue
+        text, more = _text(inner)
+        texts.append(text)
+        num_other += more
+    return "".join(texts), num_other
+
+
+def tools_of(cell: Any) -> list[Message]:
+    """Return the definitions of tools as the message that a chat template makes of them."""
+    return [Message("tools", json.dumps(cell, ensure_ascii=False))] if cell else []
+
+
+@dataclass
+class Chats:
+    """Collects requests and conversations, and makes a draft of them.
+
+    Parameters
+    ----------
+    count : how a text becomes tokens
+    output_tokens : of an answer that nothing tells
+    """
+
+    count: Counter
+    output_tokens: int = OUTPUT_TOKENS
+    _last: list[int] = field(default_factory=list)
+    _outputs: list[int] = field(default_factory=list)
+    _answers: list[int] = field(default_factory=list)
+    _sessions: list[int] = field(default_factory=list)
+    _places: list[int] = field(default_factory=list)
+    _num_other: int = 0
+    _num_assumed: int = 0
+    _told: int = 0
+    _counted: int = 0
+
+    def __post_init__(self) -> None:
+        self._messages = Messages(self.count)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def request(
+        self,
+        messages: Sequence[Message],
+        place: int,
+        session: int = -1,
+        *,
+        answer: str | None = None,
+        output: int | None = None,
+        told: int | None = None,
+    ) -> None:
+        """Add one request.
+
+        Parameters
+        ----------
+        messages : of the prompt
+        place : line of the file
+        session : -1 is none
+        answer : its text, so that a later prompt can name it
+        output : tokens of the answer; without it those of its text, or what is assumed
+        told : tokens of the prompt, as a server counted them
+        """
+        last = self._say(messages)
+        self._ask(last, place, session, answer, output)
+        if told is not None:
+            self._told += told
+            self._counted += self._messages.length(last)
+
+    def conversation(self, messages: Sequence[Message], place: int, session: int) -> int:
+        """Add a request for each answer that follows another message; returns how many."""
+        before, last = len(self), NONE
+        for message in messages:
+            if message.speaker == ASSISTANT and last != NONE and message.text:
+                self._ask(last, place, session, message.text, None)
+            last = self._say([message], last)
+        return len(self) - before
+
+    def _say(self, messages: Sequence[Message], last: int = NONE) -> int:
+        for message in messages:
+            self._num_other += message.num_other
+            last = self._messages.say(last, message.speaker, message.text)
+        return last
+
+    def _ask(
+        self, last: int, place: int, session: int, answer: str | None, output: int | None
+    ) -> None:
+        said = self._messages.say(last, ASSISTANT, answer) if answer else None
+        if output is None and said is not None:
+            output = self._messages.num_tokens(said)
+        if output is None:
+            self._num_assumed += 1
+            output = self.output_tokens
+        if said is None:
+            said = self._messages.unknown_answer()
+        self._last.append(last)
+        self._outputs.append(output)
+        self._answers.append(said)
+        self._sessions.append(session)
+        self._places.append(place)
+
+    def draft(
+        self,
+        pace: Pace | None = None,
+        times: Sequence[float] | None = None,
+        notes: Sequence[str] = (),
+    ) -> Draft:
+        """Return the requests so far, in order of arrival, or else session by session."""
+        segments = [self._messages.prompt(last) for last in self._last]
+        draft = Draft(
+            [sum(length for _, _, length in pieces) for pieces in segments],
+            self._outputs,
+            arrival_time=times,
+            segments=segments,
+            output_content_id=self._answers,
+            session_id=self._sessions,
+            places=self._places,
+            pace=pace or Pace(),
+            notes=(*self._notes(), *notes),
+        )
+        return draft.session_by_session() if times is None else draft.in_order_of_arrival()
+
+    def _notes(self) -> list[str]:
+        """Return what a user should know about how tokens were counted."""
+        notes = [f"{self.count.note}; a chat template's own tokens are not counted"]
+        if self._told and self._counted:
+            notes.append(
+                f"usage tells {self._told:,} prompt tokens where {self._counted:,} are counted"
+            )
+        if self._num_assumed:
+            notes.append(
+                f"{self._num_assumed:,} of {len(self):,} requests do not tell their output: "
+                f"{self.output_tokens} tokens each (output-tokens)"
+            )
+        if self._num_other:
+            notes.append(f"dropped parts of messages that are no text: {self._num_other:,}")
+        return notes

@@ -1,0 +1,190 @@
+"""Prompts that are texts: how many tokens they have, and which of them begin alike."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from workloads.draft import Piece, first_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: OpenAI's rule of thumb for English (help.openai.com, "What are tokens and how to count them?").
+CHARS_PER_TOKEN = 4.0
+#: Who speaks in an answer.
+ASSISTANT = "assistant"
+#: What a first message follows, and what follows nothing that is said.
+NONE, ELSEWHERE = -1, -2
+
+
+class Counter(Protocol):
+    """How texts become tokens; ``note`` says so to the user."""
+
+    note: str
+
+    def count(self, text: str) -> int:
+        """Return the length of a text in tokens."""
+
+    def tokens(self, text: str) -> Sequence[Any]:
+        """Return the tokens of a text; equal entries are equal tokens."""
+
+
+class Characters:
+    """Takes so many characters for a token; the last one of a text may be shorter."""
+
+    def __init__(self, chars_per_token: float = CHARS_PER_TOKEN) -> None:
+        if not 0.1 <= chars_per_token < math.inf:
+            raise ValueError(f"chars_per_token must be at least 0.1, got {chars_per_token:g}")
+        self._chars = chars_per_token
+        self.note = f"token counts estimated: {chars_per_token:g} characters a token, rounded up"
+
+    def count(self, text: str) -> int:
+        """Return how many tokens the characters of a text make."""
+        return math.ceil(len(text) / self._chars)
+
+    def tokens(self, text: str) -> list[str]:
+        """Return the pieces of a text."""
+        ends = [math.floor(place * self._chars) for place in range(self.count(text))]
+        return [text[a:b] for a, b in zip(ends, [*ends[1:], len(text)], strict=True)]
+
+
+class Tokenized:
+    """Counts with a tokenizer's own file, text by text, without special tokens."""
+
+    def __init__(self, file: str) -> None:
+        self._tokenizer = tokenizer_of(file)
+        self.note = f"tokens counted by {file}, text by text"
+
+    def count(self, text: str) -> int:
+        """Return the number of a text's tokens."""
+        return len(self.tokens(text))
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+@lru_cache(maxsize=1)
+def tokenizer_of(file: str) -> Any:
+    """Return the tokenizer of a file, as the library ``tokenizers`` reads it.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file or library, or the file is another.
+    """
+    if not Path(file).is_file():
+        raise ValueError(f"tokenizer {file}: no such file; give the model's tokenizer.json")
+    try:
+        from tokenizers import Tokenizer  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise ValueError(
+            f"tokenizer {file}: needs the package tokenizers: pip install 'kvsim[tokenizer]'"
+        ) from None
+    try:
+        return Tokenizer.from_file(file)
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(f"tokenizer {file}: no tokenizer.json ({error})") from None
+
+
+def counter(chars_per_token: float, tokenizer: str | None) -> Counter:
+    """Return how texts are counted: by a tokenizer's file if there is one, else by characters."""
+    return Characters(chars_per_token) if tokenizer is None else Tokenized(tokenizer)
+
+
+class Messages:
+    """Names the content of messages, so that prompts share exactly the tokens they begin with.
+
+    A message is known by what was said before it, by its speaker and its text. Messages that
+    follow the same one and begin alike share their common tokens; answers of the model are shared
+    as a whole or not at all, so that a later prompt can name them.
+
+    Parameters
+    ----------
+    count : how a text becomes tokens
+    """
+
+    def __init__(self, count: Counter) -> None:
+        self._count = count
+        self._places: dict[tuple[int, str, str], int] = {}
+        self._said: list[tuple[int, str, str]] = []
+        self._lengths: list[int] = []
+        self._pieces: list[list[Piece]] = []
+
+    def say(self, after: int, speaker: str, text: str) -> int:
+        """Return the place of a message after another; ``NONE`` is before all."""
+        key = (after, speaker, text)
+        if key not in self._places:
+            self._places[key] = self._append(*key)
+        return self._places[key]
+
+    def unknown_answer(self) -> int:
+        """Return the place of an answer whose text is not known."""
+        return self._append(ELSEWHERE, ASSISTANT, "")
+
+    def _append(self, after: int, speaker: str, text: str) -> int:
+        self._said.append((after, speaker, text))
+        self._lengths.append(self._count.count(text))
+        return len(self._said) - 1
+
+    def num_tokens(self, place: int) -> int:
+        """Return the length of one message."""
+        return self._lengths[place]
+
+    def length(self, last: int) -> int:
+        """Return the tokens of all messages up to one."""
+        tokens = 0
+        while last >= 0:
+            tokens += self._lengths[last]
+            last = self._said[last][0]
+        return tokens
+
+    def prompt(self, last: int) -> list[Piece]:
+        """Return the content of all messages up to one; ask once all have been said."""
+        if not self._pieces:
+            self._pieces = self._name()
+        chain = []
+        while last >= 0:
+            chain.append(last)
+            last = self._said[last][0]
+        return [piece for place in reversed(chain) for piece in self._pieces[place]]
+
+    def _name(self) -> list[list[Piece]]:
+        """Give messages their own content but for what they begin with in common with another."""
+        pieces: list[list[Piece]] = [
+            [(place, 0, length)] if length else [] for place, length in enumerate(self._lengths)
+        ]
+        groups: dict[tuple[int, str], list[int]] = {}
+        for place, (after, speaker, _) in enumerate(self._said):
+            if speaker != ASSISTANT:
+                groups.setdefault((after, speaker), []).append(place)
+        for group in groups.values():
+            if len(group) > 1:
+                self._share(group, pieces)
+        return pieces
+
+    def _share(self, group: Sequence[int], pieces: list[list[Piece]]) -> None:
+        """Let each text take over what it begins with in common with the one before it in order."""
+        before: Sequence[Any] = ()
+        path: list[Piece] = []
+        texts = [(self._count.tokens(self._said[place][2]), place) for place in group]
+        for tokens, place in sorted(texts):
+            shared = common(before, tokens)
+            path = first_tokens(path, shared)
+            if len(tokens) > shared:
+                path.append((place, shared, len(tokens) - shared))
+            pieces[place], before = path, tokens
+
+
+def common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Return how many entries two sequences begin with in common."""
+    n = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        n += 1
+    return n
