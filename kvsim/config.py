@@ -216,7 +216,8 @@ class Config(Validated, SglangOptions, ServerOptions):
 
     allocator: str = Field("paged", description="KV-cache manager: BASE[+KEY[=VALUE]]...")
     scheduler: str | None = Field(
-        None, description="scheduler [orca for contiguous-* and dynamic, else vllm]"
+        None,
+        description="scheduler: NAME[+KEY=VALUE]... [orca for contiguous-*, dynamic; else vllm]",
     )
     router: str = Field(
         "round-robin", description="how requests choose a replica: NAME[+KEY=VALUE]..."

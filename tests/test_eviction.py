@@ -13,9 +13,10 @@ from strategies import examples, traces
 import kvsim
 import workloads
 from kvsim.kv.attention import FullAttention
-from kvsim.kv.eviction import EVICTION_POLICIES, Sieve
+from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy, Sieve
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import Request
+from kvsim.testing import check_eviction
 
 POLICIES = EVICTION_POLICIES.names()
 
@@ -271,3 +272,76 @@ def test_one_point_of_the_mooncake_curve_and_its_bound(sample_data):
     total = sum(map(len, prompts))
     rates = {policy: rate_of(prompts, 2000, policy, total) for policy in ("lru", "belady")}
     assert rates["lru"] < rates["belady"]
+
+
+# -- a policy of one's own that asks for the time ------------------------------------------------
+
+
+class HitsStay(EvictionPolicy):
+    """Blocks that were hit stay for ``ttl`` seconds; else the one freed first goes first."""
+
+    def __init__(self, *, ttl: float = 10.0) -> None:
+        self.ttl, self.until, self.order = ttl, {}, []
+
+    def cached(self, block_id, key):
+        self.until.pop(block_id, None)
+
+    def hit(self, block_id):
+        self.until[block_id] = self.now + self.ttl
+
+    def insert(self, block_id):
+        self.order.append(block_id)
+
+    def remove(self, block_id):
+        self.order.remove(block_id)
+
+    def evict(self):
+        block_id = next(iter(self))
+        self.order.remove(block_id)
+        return block_id
+
+    def __len__(self):
+        return len(self.order)
+
+    def __iter__(self):
+        return iter(sorted(self.order, key=lambda b: self.until.get(b, 0.0) > self.now))
+
+
+@pytest.mark.parametrize(
+    ("policy", "third", "hits"),
+    [
+        ("lru", 3.0, 0),  # the prompt was freed before that of 2 s
+        ("test_eviction:HitsStay:ttl=10", 3.0, 8),  # hit at 1 s, it stays until 11 s
+        ("test_eviction:HitsStay:ttl=10", 12.0, 0),
+        ("test_eviction:HitsStay:ttl=30", 12.0, 8),
+    ],
+)
+def test_a_policy_of_ones_own_has_a_clock(policy, third, hits):
+    """Five blocks: a prompt of two, hit again; another of two; a third one needs two of them."""
+    contents = [1, 1, 2, 3, 1]
+    trace = kvsim.Trace.from_arrays(
+        [0.0, 1.0, 2.0, third, third + 1],
+        [9] * 5,
+        [1] * 5,
+        segments=[[(content, 0, 9)] for content in contents],
+    )
+    result = kvsim.simulate(
+        trace,
+        model="opt-125m",
+        gpu="a100-80gb",
+        allocator=f"paged+eviction={policy}",
+        block_size=4,
+        num_gpu_blocks_override=6,
+        max_model_len=16,
+        cost_model="constant+seconds=0.1",
+        check_invariants=True,
+    )
+    assert result.requests["num_cached_tokens"].tolist() == [0, 8, 0, 0, hits]
+
+
+def test_a_policy_with_a_clock_passes_the_check():
+    check_eviction(HitsStay, num_runs=5)
+
+
+def test_a_policy_by_itself_is_at_time_zero():
+    assert HitsStay().now == 0.0

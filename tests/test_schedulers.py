@@ -17,7 +17,9 @@ from strategies import examples
 import kvsim
 import workloads
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
+from kvsim.config import Config
 from kvsim.engine.contents import text_ranks
+from kvsim.engine.setup import resolve
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.manager import NO_HIT, KVCacheConfig
@@ -530,3 +532,53 @@ def test_a_plan_that_was_not_begun_is_refused() -> None:
     trace = Trace.from_arrays([0.0], [10], [5])
     with pytest.raises(RuntimeError, match=r"WithoutBegin\.schedule must begin its plan"):
         kvsim.simulate(trace, scheduler=f"{__name__}:WithoutBegin", num_gpu_blocks_override=600)
+
+
+# -- parameters of a scheduler of one's own ------------------------------------------------------
+
+
+class Patient(VllmScheduler):
+    """As vLLM's, with numbers of its own."""
+
+    def __init__(self, kv, config, *, every: int = 1, offset: float = 0.0) -> None:
+        super().__init__(kv, config)
+        self.every, self.offset = every, offset
+
+
+def patient(kv, config, *, every: int = 2) -> Patient:
+    """Make the same by a function."""
+    made.append(every)
+    return Patient(kv, config, every=every)
+
+
+made: list[int] = []
+
+
+@pytest.mark.parametrize("name", ["test_schedulers:Patient", "test_schedulers:patient"])
+def test_a_scheduler_takes_typed_parameters(name):
+    made.clear()
+    config = Config(
+        model="opt-125m", gpu="a100-80gb", scheduler=f"{name}+every=3", backend="python"
+    )
+    setup = resolve(config)
+    assert setup.make_scheduler().every == 3
+    assert made == [3] * len(made)
+    trace = workloads.fixed(num_requests=2)
+    result = kvsim.simulate(trace, model="opt-125m", gpu="a100-80gb", scheduler=f"{name}+every=3")
+    assert (result.requests["finish_time"] > 0).tolist() == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "told"),
+    [
+        ("test_schedulers:Patient+every=many", "scheduler 'test_schedulers:Patient': every=many: "),
+        ("test_schedulers:Patient+each=3", "has no parameter 'each' (its parameters: every, offse"),
+        ("vllm+ageing=5", "scheduler 'vllm' has no parameter 'ageing' (its parameters: none)"),
+        ("vllm+", "'' must be KEY or KEY=VALUE"),
+        ("nobody+x=1", "unknown scheduler 'nobody'"),
+    ],
+)
+def test_wrong_parameters_of_a_scheduler_are_one_line(scheduler, told):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the message is checked below
+        resolve(Config(model="opt-125m", gpu="a100-80gb", scheduler=scheduler))
+    assert told in str(raised.value)

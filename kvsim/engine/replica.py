@@ -127,9 +127,9 @@ class Replica:
                 kv.add_holdings(state.kv, memory, missing)
         #: The KV-cache manager, over this replica's state; not for changing.
         self.kv: KVCacheManager = kv
-        lay_out_cost(
-            setup.cost, state.cost, memory, has_samples=setup.kv_config.max_num_samples > 1
-        )
+        kv.tell_time(lambda: float(state.clock))
+        has_samples = setup.kv_config.max_num_samples > 1
+        lay_out_cost(setup.cost, state.cost, memory, has_samples=has_samples)
         state.plan_of = StepPlan
         state.limits.depth = depth = setup.num_steps_in_flight
         state.limits.num_stages = setup.num_stages

@@ -39,7 +39,13 @@ from kvsim.records.engine import SGLANG, VLLM
 from kvsim.records.kv import PAGED
 from kvsim.sched.encoder import EncoderConfig
 from kvsim.sched.fairness import fairness_of
-from kvsim.sched.scheduler import SCHEDULERS, Scheduler, SchedulerConfig, scheduler_type
+from kvsim.sched.scheduler import (
+    Scheduler,
+    SchedulerConfig,
+    make_scheduler,
+    scheduler_factory,
+    scheduler_type,
+)
 
 if TYPE_CHECKING:
     from kvsim.config import Config
@@ -74,7 +80,7 @@ class Parts:
 
     def make_scheduler(self) -> Scheduler:
         """Make an empty scheduler over its own KV-cache manager."""
-        return SCHEDULERS.create(self.scheduler, self.make_kv(), self.scheduler_config)
+        return make_scheduler(self.scheduler, self.make_kv(), self.scheduler_config)
 
 
 @dataclass(frozen=True)
@@ -189,7 +195,7 @@ def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str
     if allocator.swap:
         return "vllm-v0"
     several = config.num_samples not in (None, 1)
-    if several and not getattr(SCHEDULERS.get(default), "takes_samples", True):
+    if several and not getattr(scheduler_factory(default), "takes_samples", True):
         return "vllm-v0"
     return default
 
@@ -236,8 +242,8 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
             scheduler_config, max_num_seqs=settings.max_running_requests, sglang=settings
         )
     kv = make_kv(allocator, kv_config)
-    if not isinstance(SCHEDULERS.get(scheduler), type):
-        SCHEDULERS.create(scheduler, kv, scheduler_config)
+    if not isinstance(scheduler_factory(scheduler), type):
+        make_scheduler(scheduler, kv, scheduler_config)
     if config.speculative_config is not None and not kv.speculates:
         raise ValueError(
             f"speculative_config: allocator {called(config)} keeps no slots for drafts; paged does"

@@ -17,7 +17,7 @@ from kvsim.kv.manager import ALLOCATORS
 from kvsim.kv.radix import pool_bytes_of
 from kvsim.records.engine import SGLANG
 from kvsim.rules.sglang.slide import DECODE_GAP
-from kvsim.sched.scheduler import SCHEDULERS
+from kvsim.sched.scheduler import scheduler_factory
 from kvsim.sched.sglang_settings import SglangSettings
 from kvsim.sglang_options import SGLANG_FIELDS
 
@@ -48,7 +48,7 @@ def of_engine(config: Config) -> Config:
         update["scheduler"] = "sglang"
     scheduler = update.get("scheduler", config.scheduler)
     if scheduler is not None and "allocator" not in config.model_fields_set:
-        needed = getattr(SCHEDULERS.get(scheduler), "needs_allocator", None)
+        needed = getattr(scheduler_factory(scheduler), "needs_allocator", None)
         update |= {} if needed is None else {"allocator": needed}
     return config.model_copy(update=update) if update else config
 

@@ -18,7 +18,7 @@ from kvsim.registry import Registry, overridden, parse_spec
 from kvsim.rules import eviction as rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvsim.records.contents import Contents
     from kvsim.records.memory import Memory
@@ -39,8 +39,8 @@ class EvictionPolicy(ABC):
 
     A block is ``cached`` when it gets its content, in use; then it is inserted and removed as its
     users come and go; ``evict`` ends the content, and the same number may be cached again with
-    another one. What a policy decides must follow from these calls and its parameters alone.
-    :func:`kvsim.testing.check_eviction` tells whether it does.
+    another one. What a policy decides must follow from these calls, from :attr:`now` and its
+    parameters alone. :func:`kvsim.testing.check_eviction` tells whether it does.
 
     Examples
     --------
@@ -64,6 +64,13 @@ class EvictionPolicy(ABC):
     foresees = False
     #: The policy's number among the rules, 0 for one that is plain Python.
     rules_of: ClassVar[int] = PYTHON_POLICY
+    #: Tells the time; a replica sets its own clock.
+    clock: Callable[[], float] = staticmethod(lambda: 0.0)
+
+    @property
+    def now(self) -> float:
+        """Seconds on the replica's clock: the start of the step that is scheduled, or its end."""
+        return self.clock()
 
     @property
     def runs_by_rules(self) -> bool:

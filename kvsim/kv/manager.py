@@ -15,7 +15,7 @@ from kvsim.budget.planner import plan_groups
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -262,6 +262,10 @@ class KVCacheManager(ABC):
     def foresee(self, requests: Iterable[Request]) -> None:
         """Be told every request to come, in order of arrival, for bounds that know the future."""
         del requests
+
+    def tell_time(self, clock: Callable[[], float]) -> None:
+        """Be given the replica's clock, in seconds, for policies that ask for the time."""
+        del clock
 
     def swap_out(self, request: Request) -> int:
         """Move a request's KV to host memory; returns bytes moved, 0 if it cannot. Mutates."""

@@ -45,7 +45,7 @@ from kvsim.rules.attention import admission_cap, cdiv
 from kvsim.rules.window import num_dead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kvsim.records.memory import Memory
     from kvsim.records.request import Request
@@ -302,6 +302,9 @@ class PagedManager(RuleManager):
                 blocks = min(blocks, cap + cdiv(lookahead, spec.block_size))
             total += blocks
         return total <= self.num_usable
+
+    def tell_time(self, clock: Callable[[], float]) -> None:  # noqa: D102
+        self.eviction.clock = clock
 
     def foresee(self, requests: Iterable[Request]) -> None:  # noqa: D102
         if self.foresees:

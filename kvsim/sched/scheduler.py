@@ -15,7 +15,7 @@ from kvsim.records import engine as records
 from kvsim.records.growth import adopt
 from kvsim.records.memory import Objects, Scrap, Zeros
 from kvsim.records.request import FINISHED, Request
-from kvsim.registry import Registry, overridden
+from kvsim.registry import Registry, overridden, parse_spec
 from kvsim.rules import batch as rules
 from kvsim.rules import engine
 from kvsim.rules.kv import take_transfers
@@ -226,7 +226,8 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     """Owns the waiting queue and the running list; decides who computes what in each step.
 
     A scheduler of one's own overrides :meth:`schedule`: it begins a plan, adds requests to it, and
-    moves requests by the methods here.
+    moves requests by the methods here. Keyword parameters with defaults, after ``kv`` and
+    ``config``, become ``--scheduler NAME+KEY=VALUE``.
 
     Attributes
     ----------
@@ -413,14 +414,31 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
         return self.complete(StepPlan(self.state, batch), batch.end)
 
 
-#: Factories take a KVCacheManager and a :class:`SchedulerConfig`.
+#: Factories take a KVCacheManager and a :class:`SchedulerConfig`, and keyword parameters.
 SCHEDULERS: Registry[Scheduler] = Registry(
     "scheduler", "kvsim.sched", Scheduler, "kvsim.schedulers"
 )
 
 
+def scheduler_factory(text: str) -> Callable[..., Scheduler]:
+    """Return the class or function behind ``NAME[+KEY=VALUE]...``."""
+    return SCHEDULERS.get(parse_spec(text)[0])
+
+
+def make_scheduler(text: str, kv: KVCacheManager, config: SchedulerConfig) -> Scheduler:
+    """Return the scheduler ``NAME[+KEY=VALUE]...`` over a manager.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, an unknown parameter, or a value of the wrong type.
+    """
+    name, params = parse_spec(text)
+    return SCHEDULERS.create(name, kv, config, **params)
+
+
 def scheduler_type(
-    name: str, make_kv: Callable[[], KVCacheManager], config: SchedulerConfig
+    text: str, make_kv: Callable[[], KVCacheManager], config: SchedulerConfig
 ) -> type[Scheduler]:
     """Return the class of a scheduler; its attributes say what the scheduler is like.
 
@@ -429,9 +447,11 @@ def scheduler_type(
     Raises
     ------
     ValueError
-        For an unknown name.
+        For an unknown name, an unknown parameter, or a value of the wrong type.
     """
+    name, params = parse_spec(text)
     factory = SCHEDULERS.get(name)
     if isinstance(factory, type):
+        SCHEDULERS.check_params(name, params)
         return factory
-    return type(SCHEDULERS.create(name, make_kv(), config))
+    return type(SCHEDULERS.create(name, make_kv(), config, **params))

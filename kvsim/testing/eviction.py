@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Prompts of one run.
 NUM_PROMPTS = 40
+#: Time between its moves, for policies that ask for it.
+SECONDS = 0.25
 
 
 def check_eviction(
@@ -80,7 +82,8 @@ class _Pool:
     """What a block pool does, written plainly, with the policy under check beside it."""
 
     def __init__(self, policy: EvictionPolicy, seed: list[int]) -> None:
-        self.policy, self.rng = policy, np.random.default_rng(seed)
+        self.policy, self.rng, self.time = policy, np.random.default_rng(seed), 0.0
+        policy.clock = lambda: self.time
         num_blocks = int(self.rng.integers(2, 13))
         self.unused = list(range(1, num_blocks + 1))
         self.free: set[int] = set()  # with content, and held by nobody
@@ -104,6 +107,7 @@ class _Pool:
         if self.policy.foresees:
             self.policy.foresee(self.coming)
         while self.coming:
+            self.time += SECONDS
             if self.running and self.rng.random() < 0.6:
                 self._move(self.running[int(self.rng.integers(len(self.running)))])
             elif not self._admit(self.coming[0]) and self.running:
