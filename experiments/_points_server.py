@@ -51,9 +51,9 @@ CORRECTED = (
 #: Prompts per client where a row names no number of them.
 ROUNDS = 10
 SEED = 0
-#: Most tokens of a step where nobody knows the flags: that which fits the times to first token of
-#: the fitted half best, of 1,024, 2,048, 4,096 and 8,192. All clients of equal lengths begin at once and
-#: move in step; the longer a step may be, the more of them get their first tokens together.
+#: Most tokens of a step where nobody knows the flags: the budget that fits the times to first token
+#: of the fitted half best, of 1,024, 2,048, 4,096 and 8,192. All clients of equal lengths begin at
+#: once and move in step; a longer step gives more of them their first tokens together.
 UNKNOWN = {"max_num_batched_tokens": 2048}
 
 
