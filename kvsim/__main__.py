@@ -8,7 +8,7 @@ import os
 import sys
 
 HERE = os.getcwd()  # noqa: PTH109 - as Python's path has it
-if sys.path[:1] == [HERE] and HERE != os.path.dirname(os.path.dirname(__file__)):  # noqa: PTH120
+if sys.path[:1] == [HERE] and os.path.dirname(os.path.dirname(__file__)) != HERE:  # noqa: PTH120
     del sys.path[0]
 
 from kvsim.cli import main  # noqa: E402 - once the folder is gone

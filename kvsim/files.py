@@ -1,8 +1,8 @@
 """Files and folders that appear whole or not at all, whenever the process is killed.
 
 A file is filled under another name and then renamed. What goes into a folder together is filled in
-a folder of its own inside it; renaming that one to ``.kvsim-commit`` decides. The next writer brings
-its entries to their places; a reader looks into it first, and changes nothing.
+a folder of its own inside it; renaming that one to ``.kvsim-commit`` decides. The next writer
+brings its entries to their places; a reader looks into it first, and changes nothing.
 
 A folder may come from a stranger. So a writer deletes only names that it owns, and follows no link.
 """
@@ -112,7 +112,8 @@ def check_parquet(metadata: Any, names: Iterable[str] | None = None) -> None:
                 num_values += column.num_values
                 num_bytes += column.total_uncompressed_size
     if max(8 * num_values, num_bytes) > MAX_UNFOLDED:
-        raise OSError(f"unfolds to {num_values:,} values; kvsim reads {MAX_UNFOLDED // 8:,} at most")
+        most = MAX_UNFOLDED // 8
+        raise OSError(f"unfolds to {num_values:,} values; kvsim reads {most:,} at most")
 
 
 def temporary_in(folder: Path) -> Path:

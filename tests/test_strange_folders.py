@@ -17,7 +17,13 @@ COMMANDS = {
 PLANTED = "from pathlib import Path\nPath('executed').write_text(__name__)\n"
 #: Packages that are not installed are tried for, others come first in the folder itself.
 NAMES = ("scipy", "simpy", "rich", "coverage", "pyarrow", "kvsim_own_scheduler")
-OWN = "import helper\nfrom kvsim.sched.vllm import VllmScheduler\n\n\nclass Mine(VllmScheduler):\n    pass\n"
+OWN = """import helper
+from kvsim.sched.vllm import VllmScheduler
+
+
+class Mine(VllmScheduler):
+    pass
+"""
 
 
 def run(folder: Path, command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:

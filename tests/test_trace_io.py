@@ -246,7 +246,7 @@ def test_a_parquet_bomb_is_refused_by_its_metadata(tmp_path, monkeypatch):
     path = bomb(tmp_path / "bomb.parquet", {}, 11_000_000)
     assert path.stat().st_size < 1_000_000
     monkeypatch.setattr(pq.ParquetFile, "read", None)  # nothing is decoded
-    with pytest.raises(ValueError, match="bomb.parquet: holds more than 10,000,000 requests"):
+    with pytest.raises(ValueError, match=r"bomb\.parquet: holds more than 10,000,000 requests"):
         workloads.load(path)
     lists = {"segments": pa.array([[[1, 0, 1]] * 300] * 1000)}
     path = bomb(tmp_path / "lists.parquet", lists, 200_000)
