@@ -459,8 +459,10 @@ def _non_defaults(spec: Any) -> dict[str, Any]:
 
 
 def _tables(value: Any) -> Any:
-    """Return pools as the tables that TOML has."""
-    return [pool.to_toml() for pool in value] if isinstance(value, tuple) else value
+    """Return pools as the tables that TOML has, and other tuples as lists."""
+    if not isinstance(value, tuple):
+        return value
+    return [one.to_toml() if isinstance(one, PoolConfig) else one for one in value]
 
 
 def _plain(value: Any) -> Any:

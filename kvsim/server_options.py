@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Annotated
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -14,7 +16,28 @@ class ServerOptions(BaseModel):
         None, description="values of the model's config.json that are others, vLLM's JSON object"
     )
 
-    @field_validator("hf_overrides", mode="before")
+    compilation_config: str | None = Field(
+        None,
+        description="vLLM's JSON object: cudagraph_mode and cudagraph_capture_sizes take effect",
+    )
+    optimization_level: Annotated[int, Field(ge=0, le=3)] | None = Field(
+        None, description="vLLM's -O0 to -O3: what CUDA graphs are captured [2]"
+    )
+    cudagraph_capture_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None, description="tokens of the steps that are captured, e.g. 1,2,4 [vLLM's]"
+    )
+
+    @field_validator("cudagraph_capture_sizes", mode="before")
+    @classmethod
+    def _sizes(cls, value: object) -> object:
+        """Read a list, or its text with commas or blanks between."""
+        if value == "none":
+            return None
+        if isinstance(value, str):
+            value = [size for size in re.split(r"[\s,\[\]]+", value) if size]
+        return tuple(sorted(value)) if isinstance(value, list | tuple) else value
+
+    @field_validator("hf_overrides", "compilation_config", mode="before")
     @classmethod
     def _object(cls, value: object) -> object:
         """Read an object, or its text, and return it as one text."""

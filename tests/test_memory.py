@@ -169,7 +169,8 @@ def test_weights_that_do_not_fit_are_refused_with_the_sizes() -> None:
 def test_conventions_follow_the_vllm_version() -> None:
     shares = {v: engine_of(v).gpu_memory_utilization for v in ("0.20.2", "0.21.0", "0.33")}
     assert shares == {"0.20.2": 0.90, "0.21.0": 0.92, "0.33": 0.92}
-    assert engine_of("v0.19.1").graphs_gib == 0.0
+    counted = {v: engine_of(v).counts_graphs for v in ("v0.19.1", "0.20.2", "0.21.0", "0.33")}
+    assert counted == {"v0.19.1": False, "0.20.2": False, "0.21.0": True, "0.33": True}
     assert engine_of("0.6.4.post1").sampler_copies == 9.9
     with pytest.raises(ValueError, match=r"must look like 0\.33"):
         engine_of("latest")

@@ -23,7 +23,7 @@ class Engine(NamedTuple):
     since: tuple[int, int]
     base_gib: float  # CUDA context, workspaces: not seen by PyTorch
     nccl_gib: float  # communicators, with more than one GPU
-    graphs_gib: float  # CUDA graphs, where the start-up budget counts them
+    counts_graphs: bool  # whether the start-up budget counts CUDA graphs
     sampler_copies: float  # of the (max_num_seqs, vocab_size) FP32 logits
     gpu_memory_utilization: float
 
@@ -31,9 +31,9 @@ class Engine(NamedTuple):
 #: Fitted constants, see the module docstring. V1 is the default engine from 0.8 on; CUDA graphs
 #: enter the budget from 0.21 on, and the default utilisation grew with them (vllm #38284).
 ENGINES = (
-    Engine((0, 0), 0.20, 0.36, 0.0, 9.9, 0.90),
-    Engine((0, 8), 0.32, 0.36, 0.0, 5.9, 0.90),
-    Engine((0, 21), 0.32, 0.36, 0.3, 5.9, 0.92),
+    Engine((0, 0), 0.20, 0.36, False, 9.9, 0.90),
+    Engine((0, 8), 0.32, 0.36, False, 5.9, 0.90),
+    Engine((0, 21), 0.32, 0.36, True, 5.9, 0.92),
 )
 
 #: MLP intermediates alive at once in the profile run, in copies of (tokens, ffn / tp + hidden).
@@ -131,7 +131,7 @@ def inference_budget(
     max_num_seqs: int,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
-    enforce_eager: bool = False,
+    cuda_graphs: int = 0,
     vllm_version: str = LATEST_VLLM,
     logged: Mapping[str, float] | None = None,
     adapters: int = 0,
@@ -142,7 +142,7 @@ def inference_budget(
 
     ``logged`` has GiB of a start-up log for any part, and for ``memory`` (all that CUDA shows);
     they take the place of the estimates, of adapters and drafter, too (``weights``), or of the
-    encoder's cache (``activations``). The last three are bytes.
+    encoder's cache (``activations``). ``cuda_graphs`` and the last three are bytes.
     """
     known = {part: int(gib * GIB) for part, gib in (logged or {}).items()}
     engine = engine_of(vllm_version)
@@ -160,7 +160,7 @@ def inference_budget(
     )
     several = tensor_parallel_size * pipeline_parallel_size > 1
     non_torch = int((engine.base_gib + engine.nccl_gib * several) * GIB)
-    graphs = 0 if enforce_eager else int(engine.graphs_gib * GIB)
+    graphs = cuda_graphs if engine.counts_graphs else 0
     activations = known.get("activations", activations)
     non_torch = known.get("non_torch", non_torch)
     graphs = known.get("cuda_graphs", graphs)

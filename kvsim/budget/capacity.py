@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.budget.budget import GIB, Budget, inference_budget, version_of
 from kvsim.budget.drafter import drafter_bytes, with_drafter
+from kvsim.budget.graphs import graph_bytes, graphs_of
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.limits import Limits, limits_of
 from kvsim.budget.lora import lora_bytes
@@ -105,7 +106,12 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         gpu_memory_utilization=limits.gpu_memory_utilization,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,
-        enforce_eager=config.enforce_eager,
+        cuda_graphs=graph_bytes(
+            -(-model.num_layers // config.pipeline_parallel_size),
+            graphs_of(config, limits, gpu).num_graphs,
+            num_ranks=tp,
+            narrow_kv=layout.dtype.name == "fp8",
+        ),
         vllm_version=config.vllm_version,
         logged=config.logged,
         **shape,

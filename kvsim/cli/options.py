@@ -38,6 +38,9 @@ SECTIONS = {
         "gpu_memory_utilization",
         "enforce_eager",
         "max_cudagraph_capture_size",
+        "cudagraph_capture_sizes",
+        "compilation_config",
+        "optimization_level",
         "vllm_version",
     ),
     "KV memory": (

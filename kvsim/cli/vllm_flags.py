@@ -6,6 +6,7 @@ that is not modelled is refused, with the reason.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from kvsim.cli import sglang_flags
@@ -29,8 +30,8 @@ max-logprobs logprobs-mode logits-processors logits-processor-pattern task runne
 model-impl model-loader-extra-config ignore-patterns distributed-executor-backend worker-cls
 worker-extension-cls scheduler-cls data-parallel-address data-parallel-rpc-port
 data-parallel-backend data-parallel-rank data-parallel-size-local master-addr master-port nnodes
-node-rank attention-backend attention-config compilation-config optimization-level
-cuda-graph-sizes cudagraph-capture-sizes prefix-caching-hash-algo
+node-rank attention-backend attention-config
+cuda-graph-sizes prefix-caching-hash-algo
 stream-interval max-parallel-loading-workers ray-workers-use-nsight additional-config
 api-server-count mm-processor-kwargs limit-mm-per-prompt allowed-local-media-path
 media-io-kwargs profiler-config shutdown-timeout
@@ -91,8 +92,10 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         flag = flag if item.startswith("--") else item
         if flag in NOT_MODELLED:
             raise ValueError(f"{flag} is not modelled: {NOT_MODELLED[flag]}")
-        if flag in ALONE or flag.replace("--no-", "--", 1) in ALONE or item.startswith("-O"):
+        if flag in ALONE or flag.replace("--no-", "--", 1) in ALONE:
             taken.append(item)
+        elif found := re.fullmatch(r"-O=?([0-3])", item):
+            rest += ["--optimization-level", found[1]]
         elif flag in WITH_VALUE and (arguments[0], flag) not in OWN:
             value = value if equals else next(items, "")
             if flag == "--tokenizer" and value.endswith(".json") and arguments[0] in TOKENIZES:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.budget.budget import version_of
 from kvsim.budget.capacity import expert_parallel_size, expert_replicas
+from kvsim.budget.graphs import LARGEST, capture_sizes, graph_mode, tokens_per_decode
 from kvsim.budget.lora import lora_bytes
 from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.model import COST_MODELS, Adapter, CostConfig, CostModel
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from kvsim.config import Config
     from kvsim.kv.manager import KVCacheManager
 
-#: vLLM's longest step in a CUDA graph, unless ``max_cudagraph_capture_size`` says another.
-MOST_CAPTURED = 512
 #: The last vLLM whose host works for every request between steps, asynchronous or not: 31 to 37 us
 #: each from measured TPOT of 0.10 to 0.12, 4 or 5 us later.
 LAST_COUNTING = (0, 12)
@@ -80,10 +79,10 @@ def _captured_tokens(config: Config, max_num_seqs: int) -> int:
 
     A decode has as many tokens as are verified at once (vLLM's ``decode_query_len``).
     """
-    if config.enforce_eager:
+    if graph_mode(config) == "NONE":
         return 0
+    if (sizes := capture_sizes(config)) is not None:
+        return max(sizes, default=0)
     if config.max_cudagraph_capture_size is not None:
         return config.max_cudagraph_capture_size
-    spec = config.speculative_config
-    per_decode = 1 if spec is None else 1 + spec.num_speculative_tokens
-    return min(2 * max_num_seqs * per_decode, MOST_CAPTURED)
+    return min(2 * max_num_seqs * tokens_per_decode(config), LARGEST)

@@ -32,6 +32,7 @@ FLAGS = (
     *("max_loras", "max_lora_rank", "max_num_seqs", "max_num_batched_tokens"),
     *("enable_chunked_prefill", "long_prefill_token_threshold", "scheduling_policy"),
     *("async_scheduling", "enforce_eager", "max_cudagraph_capture_size"),
+    *("cudagraph_capture_sizes", "compilation_config", "optimization_level"),
 )
 #: Values that vLLM has, where kvsim has more; and what it calls those it has by another name.
 VALUES = {
@@ -128,6 +129,8 @@ def _written(name: str, value: Any) -> list[str]:
         return [_flag(name) if value else f"--no-{_flag(name)[2:]}"]
     if is_dataclass(value):
         return [_flag(name), json.dumps(_given(value))]
+    if isinstance(value, tuple):
+        return [_flag(name), *map(str, value)]
     return [_flag(name), f"{value:g}" if isinstance(value, float) else str(value)]
 
 
