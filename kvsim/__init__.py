@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kvsim.cases.replay import replay
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
+    from kvsim.engine.capacity import capacity
     from kvsim.fleet.simulate import compare, simulate
-    from kvsim.kv.capacity import capacity
     from kvsim.report import plot
     from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result, load
@@ -55,7 +55,7 @@ _HOME = {
     "ModelSpec": "kvsim.catalog.spec",
     "Result": "kvsim.results.result",
     "Trace": "kvsim.trace",
-    "capacity": "kvsim.kv.capacity",
+    "capacity": "kvsim.engine.capacity",
     "compare": "kvsim.fleet.simulate",
     "load": "kvsim.results.result",
     "plot": "kvsim.report.plot",

@@ -453,7 +453,7 @@ def test_a_whole_vllm_command_line_runs(capsys: pytest.CaptureFixture[str]) -> N
     (note,) = printed.err.splitlines()
     assert note == (
         "note: of no effect here: --host 0.0.0.0, --port=8000, --served-model-name mine, "
-        "--trust-remote-code, --disable_log_requests, -O3"
+        "--trust-remote-code, --disable_log_requests"
     )
 
 

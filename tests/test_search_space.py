@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import workloads
-from kvsim.cli import main, vllm_flags
+from kvsim.cli import main, pasted
+from kvsim.cli.main import cli
 from kvsim.cli.options import join_pairs
 from kvsim.config import Config
 from kvsim.study import choose as chooser
@@ -239,9 +240,9 @@ def test_a_model_keeps_the_name_it_was_given() -> None:
 def test_kvsim_takes_its_own_line() -> None:
     config = Config.build(model="opt-125m", max_num_seqs=8, async_scheduling=False)
     words = shlex.split(vllm_line(config).command)
-    rest, taken = vllm_flags.split(join_pairs(["run", *words]))
-    assert taken == []
-    assert rest[1] == "facebook/opt-125m"
+    line = pasted.translate(join_pairs(["run", *words]), cli)
+    assert line.notes() == []
+    assert line.words[1] == "facebook/opt-125m"
     assert set(FLAGS) <= set(Config.model_fields)
     assert not set(FLAGS) & NOT_SERVING
 

@@ -27,6 +27,7 @@ NEEDS_THE_WHOLE = {
     "test_memory.py::test_logged_block_counts_come_out_within_three_percent": LOGS,
     "test_memory.py::test_logged_budgets_give_the_logged_blocks": LOGS,
     "test_models_2026.py::test_models_agree_with_the_shared_table_of_2026": TABLE,
+    "test_pasted.py::test_every_flag_of_the_servers_own_parsers_is_known": ORIGIN,
     "test_readers.py::test_whole_traces": LONG,
     "test_sample.py::test_the_sample_is_what_the_script_takes_from_the_whole": ORIGIN,
     "test_validation.py::test_blocks_at_start_up": LOGS,

@@ -228,21 +228,40 @@ def _formats() -> Rows:
     return rows
 
 
-def _unused_flags() -> Rows:
-    from kvsim.cli.vllm_flags import ALONE, WITH_VALUE
+def _server_flags(server: str, *kinds: str) -> Rows:
+    from kvsim.cli.server_flags import flags_of
 
-    return [
-        ("", "flags"),
-        ("with a value", ", ".join(f"`{f}`" for f in sorted(WITH_VALUE))),
-        ("alone, or as `--no-...`", ", ".join(f"`{f}`" for f in sorted(ALONE))),
-    ]
+    said = {"nothing": "no effect", "time": "of steps, which stay as they are without it"}
+    rows: Rows = [("flag", "what kvsim does")]
+    for flag in dict.fromkeys(flags_of(server).values()):
+        if flag.does in kinds:
+            names = ", ".join(f"`{name}`" for name in flag.names)
+            rows.append((names, _prose(flag.about or said[flag.does])))
+    return rows
+
+
+def _unused_flags() -> Rows:
+    return _server_flags("vllm", "nothing", "time")
+
+
+def _assumed_flags() -> Rows:
+    return _server_flags("vllm", "assumed")
 
 
 def _refused_flags() -> Rows:
-    from kvsim.cli.vllm_flags import NOT_MODELLED
+    return _server_flags("vllm", "refused")
 
-    rows: Rows = [("flag", "would need")]
-    return rows + [(f"`{flag}`", _prose(reason)) for flag, reason in sorted(NOT_MODELLED.items())]
+
+def _unused_sglang_flags() -> Rows:
+    return _server_flags("sglang", "nothing", "time")
+
+
+def _assumed_sglang_flags() -> Rows:
+    return _server_flags("sglang", "assumed")
+
+
+def _refused_sglang_flags() -> Rows:
+    return _server_flags("sglang", "refused")
 
 
 def _experiments() -> Rows:
@@ -288,7 +307,11 @@ TABLES: dict[str, Callable[..., Rows]] = {
     "sources": _sources,
     "trace-formats": _formats,
     "unused-flags": _unused_flags,
+    "assumed-flags": _assumed_flags,
     "refused-flags": _refused_flags,
+    "unused-sglang-flags": _unused_sglang_flags,
+    "assumed-sglang-flags": _assumed_sglang_flags,
+    "refused-sglang-flags": _refused_sglang_flags,
     "experiments": _experiments,
     "causes": _causes,
 }

@@ -287,6 +287,7 @@ class Capacity:
     states : of Mamba and linear-attention layers, on one GPU: how many, bytes of one state in all
         of them and of what pads their pages, and blocks of a request; None without such layers
     assumptions : what was not given, and how it was filled in
+    engine : whose rules these are: vllm or sglang
     """
 
     model: str
@@ -309,6 +310,7 @@ class Capacity:
     fits: bool
     assumptions: tuple[str, ...]
     states: dict[str, int] | None = None
+    engine: str = "vllm"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON holds them; ``states`` only where there are some."""

@@ -27,6 +27,17 @@ def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
         if REQUESTS & given.keys():  # others are asked for
             saved.pop("trace_digest", None)
         return saved | given
+    return with_model(what, given)
+
+
+def with_model(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Add a model to the options that flags give.
+
+    Raises
+    ------
+    ValueError
+        For a second model.
+    """
     if what is not None and given.setdefault("model", what) != what:
         raise ValueError(f"{what}: a second model beside --model {given['model']}")
     return given

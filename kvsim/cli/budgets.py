@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from kvsim.cli.answers import JSON, OUT, check_targets, print_answer
+from kvsim.cli.beginning import with_beginning, with_model
 from kvsim.cli.options import (
     SectionedCommand,
     TrainingCommand,
@@ -15,7 +16,7 @@ from kvsim.cli.options import (
     options_given,
     training_options,
 )
-from kvsim.config import RunConfig
+from kvsim.config import Config, RunConfig
 
 #: What the arithmetic intensity of a step depends on, beside its requests.
 ROOFLINE_FIELDS = {
@@ -34,36 +35,45 @@ def _save(answer: Any, out: str | None, name: str, drawn: Any) -> None:
 
 
 @click.command(cls=SectionedCommand)
-@config_options(only=("Model and GPU", "KV memory", "Scheduler limits", "Speculation and adapters"))
+@click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
+@config_options(
+    only=(
+        *("Model and GPU", "KV memory", "Scheduler limits", "Speculation and adapters"),
+        "SGLang",
+    )
+)
 @OUT
 @JSON
-def capacity(out: str | None, json_file: str | None, **options: Any) -> None:
+def capacity(what: str | None, out: str | None, json_file: str | None, **options: Any) -> None:
     """Compute the memory budget, the KV blocks and the requests that fit: no simulation."""
-    from kvsim.kv.capacity import capacity as capacity_of
+    from kvsim.engine.capacity import capacity as capacity_of
     from kvsim.report.capacity import capacity_table
 
     check_targets(out, json_file)
-    answer = capacity_of(**options_given(options))
+    given = with_beginning(what, options_given(options))
+    answer = capacity_of(**{k: v for k, v in given.items() if k in Config.model_fields})
     _save(answer, out, "capacity", answer)
     print_answer(answer.to_dict(), json_file, lambda: capacity_table(answer), out=out)
 
 
 @click.command("train-memory", cls=TrainingCommand)
+@click.argument("what", metavar="[MODEL]", required=False)
 @training_options
 @OUT
 @JSON
-def train_memory(out: str | None, json_file: str | None, **options: Any) -> None:
+def train_memory(what: str | None, out: str | None, json_file: str | None, **options: Any) -> None:
     """Compute the memory of training by component, and what would make it fit: no simulation."""
     from kvsim.report.training import training_table
     from kvsim.training.remedies import train_memory as train_memory_of
 
     check_targets(out, json_file)
-    found = train_memory_of(**options_given(options))
+    found = train_memory_of(**with_model(what, options_given(options)))
     _save(found, out, "training_memory", {found.model: found})
     print_answer(found.to_dict(), json_file, lambda: training_table(found), out=out)
 
 
 @click.command(cls=SectionedCommand)
+@click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
 @config_options(leave_out=RunConfig.model_fields.keys() - ROOFLINE_FIELDS)
 @click.option(
     "--batch-size", type=click.IntRange(1), default=32, show_default=True, help="requests in a step"
@@ -74,13 +84,20 @@ def train_memory(out: str | None, json_file: str | None, **options: Any) -> None
 @OUT
 @JSON
 def roofline(
-    batch_size: int, context_len: int, out: str | None, json_file: str | None, **options: Any
+    what: str | None,
+    batch_size: int,
+    context_len: int,
+    out: str | None,
+    json_file: str | None,
+    **options: Any,
 ) -> None:
     """Compute what limits prefill and decode, memory or arithmetic: no simulation."""
     from kvsim.report.roofline import roofline_tables
     from kvsim.roofline.intensity import roofline as roofline_of
 
     check_targets(out, json_file)
-    found = roofline_of(batch_size=batch_size, context_len=context_len, **options_given(options))
+    given = with_beginning(what, options_given(options))
+    given = {name: value for name, value in given.items() if name in ROOFLINE_FIELDS}
+    found = roofline_of(batch_size=batch_size, context_len=context_len, **given)
     _save(found, out, "roofline", found)
     print_answer(found.to_dict(), json_file, lambda: roofline_tables(found), out=out)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvsim.cli.answers import JSON, check_file, check_targets, print_answer, progress_bar
+from kvsim.cli.beginning import with_beginning
 from kvsim.cli.options import SectionedCommand, config_options, options_given
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ LEFT_OUT = (
 
 
 @click.command(cls=SectionedCommand)
+@click.argument("what", metavar="[CONFIG.toml | MODEL]", required=False)
 @click.option("--log", "log_file", metavar="SERVER.log", help="start-up log of vLLM or SGLang")
 @click.option(
     "--bench", multiple=True, metavar="RESULT.json ...", help="benchmark results, or request logs"
@@ -50,6 +52,7 @@ LEFT_OUT = (
 @config_options(leave_out=LEFT_OUT)
 @JSON
 def calibrate(
+    what: str | None,
     log_file: str | None,
     bench: tuple[str, ...],
     hold_out: str | None,
@@ -73,7 +76,8 @@ def calibrate(
     if log_file is None and not bench:
         raise ValueError("--log SERVER.log, --bench RESULT.json or both: there is nothing to read")
     startup = None if log_file is None else read_startup(Path(log_file))
-    server = server_of(startup, options_given(options))
+    given = with_beginning(what, options_given(options))
+    server = server_of(startup, {k: v for k, v in given.items() if k not in LEFT_OUT})
     is_vllm = startup is not None and startup.engine == "vllm"
     overhead = overhead_of(server) if is_vllm else None
     files = _read(bench, hold_out, random_range_ratio)

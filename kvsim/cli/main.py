@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvsim.cli import vllm_flags
+from kvsim.cli import pasted
 from kvsim.cli.answers import (
     JSON,
     OUT,
@@ -372,10 +372,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: exit 0 when done, 2 for a user's mistake, 1 for anything else."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        used, unused = vllm_flags.split(join_pairs(given))
-        if unused:
-            click.echo(f"note: of no effect here: {', '.join(unused)}", err=True)
-        cli.main(used, prog_name="kvsim", standalone_mode=False)
+        line = pasted.translate(join_pairs(given), cli)
+        for note in line.notes():
+            click.echo(f"note: {note}", err=True)
+        cli.main(line.words, prog_name="kvsim", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         _fail(f"{error.ctx.command.name} needs one of: {', '.join(_commands(error.ctx))}", 2)

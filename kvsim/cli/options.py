@@ -186,6 +186,15 @@ SHORT_FLAGS = {
 }
 
 
+class _Switch(click.Option):
+    """A switch that is off; the help leaves out what switches it off."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return what the help says of it."""
+        found = super().get_help_record(ctx)
+        return None if found is None else (found[0].split(" / ")[0], found[1])
+
+
 class SectionedCommand(click.Command):
     """A command whose help lists the options by section."""
 
@@ -254,10 +263,9 @@ def _option(
     if bool in _types(field.annotation):
         if lists:
             return _switch(name, help_text, negated=field.default is not False)
-        if field.default is False:
-            return click.option(flag(name), is_flag=True, default=None, help=help_text)
         pair = f"{flag(name)}/--no-{flag(name)[2:]}"
-        return click.option(pair, default=None, help=help_text)
+        shown_as = _Switch if field.default is False else click.Option
+        return click.option(pair, cls=shown_as, default=None, help=help_text)
     if name in PAIRS:
         metavar = f"{PAIRS[name].partition(',')[0]} ..."
         return click.option(flag(name), multiple=True, metavar=metavar, help=help_text)

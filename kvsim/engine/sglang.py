@@ -214,7 +214,8 @@ def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -
         )
 
 
-def _left_for_kv(config: Config, memory: Memory) -> int:
+def fraction_of(config: Config, memory: Memory) -> tuple[float, int]:
+    """Return mem_fraction_static, and of how many bytes: those free before weights are loaded."""
     tp, engine = config.tensor_parallel_size, engine_of(config.vllm_version)
     fraction = config.mem_fraction_static
     if fraction is None:
@@ -225,11 +226,14 @@ def _left_for_kv(config: Config, memory: Memory) -> int:
             has_latent=memory.model.is_mla,
         )
     overhead = engine.base_gib + (engine.nccl_gib if tp > 1 else 0.0)
+    return fraction, memory.gpu.memory_bytes - int(overhead * GIB)
+
+
+def _left_for_kv(config: Config, memory: Memory) -> int:
+    fraction, free = fraction_of(config, memory)
+    overhead = memory.gpu.memory_bytes - free
     return pool_bytes(
-        memory.gpu,
-        weights=memory.budget.weights,
-        overhead=int(overhead * GIB),
-        fraction=fraction,
+        memory.gpu, weights=memory.budget.weights, overhead=overhead, fraction=fraction
     )
 
 

@@ -1,0 +1,337 @@
+"""A pasted line of a server, in kvsim's words.
+
+Every flag of ``vllm serve`` and of ``python -m sglang.launch_server`` is known
+(:mod:`kvsim.cli.server_flags`): kvsim models it, or passes it over and says so, or refuses it with
+the reason. Abbreviations, ``--flag=value`` and dotted keys of JSON are read as the servers do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvsim.cli.server_flags import ServerFlag, flags_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Commands that take a deployment.
+COMMANDS = ("run", "compare", "sweep", "search", "calibrate", "capacity", "roofline")
+#: What a server's line begins with, after ``python -m``.
+MODULES = {"sglang.launch_server": "sglang", "vllm.entrypoints.openai.api_server": "vllm"}
+#: The same where two words do.
+WORDS = {("vllm", "serve"): "vllm", ("sglang", "serve"): "sglang"}
+#: Values that kvsim calls otherwise, by its own flag.
+VALUES = {
+    "--kv-cache-dtype": {"fp8_e5m2": "fp8", "fp8_e4m3": "fp8"},
+    "--dtype": {"half": "float16", "float": "float32"},
+}
+#: The parts of vLLM's speculative configuration that have flags of their own.
+SPECULATIVE = {
+    "--spec-method": "method",
+    "--spec-model": "model",
+    "--spec-tokens": "num_speculative_tokens",
+}
+_PYTHON = re.compile(r"(\S*/)?python[\d.]*")
+_ENVIRONMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_FLAG = re.compile(r"-{1,2}[A-Za-z]")
+_LEVEL = re.compile(r"-O=?([0-3])")
+_BOOLEANS = {"true": True, "false": False}
+
+
+@dataclass
+class Pasted:
+    """A line in kvsim's words, and what of it changes nothing.
+
+    Parameters
+    ----------
+    words : the command and its arguments
+    unused : flags of no effect on memory, schedule and time
+    timed : flags whose effect on the time of steps is not known
+    assumed : what is assumed in spite of a flag, with the flags
+    """
+
+    words: list[str]
+    unused: list[str] = field(default_factory=list)
+    timed: list[str] = field(default_factory=list)
+    assumed: dict[str, list[str]] = field(default_factory=dict)
+
+    def notes(self) -> list[str]:
+        """Say what was passed over, in one note of each kind."""
+        notes = []
+        if self.unused:
+            notes.append(f"of no effect here: {', '.join(self.unused)}")
+        if self.timed:
+            said = ", ".join(self.timed)
+            notes.append(f"steps take the time that they take without {said}")
+        if self.assumed:
+            parts = (f"{about} ({', '.join(said)})" for about, said in self.assumed.items())
+            notes.append(f"assumed in spite of flags: {'; '.join(parts)}")
+        return notes
+
+
+def translate(arguments: Sequence[str], group: click.Group) -> Pasted:
+    """Return a command line in kvsim's words.
+
+    Parameters
+    ----------
+    arguments : the command and what follows it
+    group : the commands
+
+    Raises
+    ------
+    ValueError
+        For a flag that is not modelled, and for an abbreviation of several.
+    """
+    if not arguments or arguments[0] not in COMMANDS:
+        return Pasted(list(arguments))
+    own = own_flags(group.commands[arguments[0]])
+    server, words, skipped = _without_beginning(arguments[1:])
+    engine = server or _engine(words)
+    line = Pasted([arguments[0]], list(skipped))
+    if server == "sglang":
+        line.words += ["--engine", "sglang"] if "--engine" in own else _compared(words, own)
+    _Reader(line, flags_of(engine), own).read(_with_objects(words))
+    return line
+
+
+def own_flags(command: click.Command) -> dict[str, bool]:
+    """Return the flags of a command, and whether each takes a value."""
+    return {
+        name: not option.is_flag and option.flag_value is None
+        for option in command.params
+        if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
+    }
+
+
+def _without_beginning(words: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
+    """Return whose line it is, its words without the beginning, and variables of its shell."""
+    for index, word in enumerate(words):
+        server, first, stop = MODULES.get(word), index, index + 1
+        if server is None:
+            server, stop = WORDS.get(tuple(words[index : index + 2])), index + 2  # type: ignore[arg-type]
+        if server is None:
+            continue
+        if first >= 2 and words[first - 1] == "-m" and _PYTHON.fullmatch(words[first - 2]):
+            first -= 2
+        before = list(words[:first])
+        skipped: list[str] = []
+        while before and _ENVIRONMENT.fullmatch(before[-1]) and not before[-1].startswith("-"):
+            if len(before) > 1 and _FLAG.match(before[-2]):
+                break  # a value
+            skipped.insert(0, before.pop())
+        return server, [*before, *words[stop:]], skipped
+    return None, list(words), []
+
+
+def _engine(words: Sequence[str]) -> str:
+    """Return whose flags a line has that is no server's own."""
+    joined = " ".join(words)
+    return "sglang" if re.search(r"(^| )--engine[ =]sglang( |$)", joined) else "vllm"
+
+
+def _compared(words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
+    """Compare SGLang's own line with vLLM under the same options, if nothing else is compared."""
+    told = any(word.partition("=")[0] in ("--engines", "--vary") for word in words)
+    return ["--engines", "vllm,sglang"] if "--engines" in own and not told else []
+
+
+def _with_objects(words: Sequence[str]) -> list[str]:
+    """Put dotted keys together as vLLM does: ``-cc.mode=none`` is a JSON object after the rest."""
+    plain: list[str] = []
+    objects: dict[str, dict[str, Any]] = {}
+    rest = iter(words)
+    for word in rest:
+        path, equals, text = word.partition("=")
+        if not _FLAG.match(word) or "." not in path:
+            plain.append(word)
+            continue
+        text = text if equals else next(rest, "")
+        name, *keys = path.removesuffix("+").split(".")
+        place = objects.setdefault(name, {})
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+        place[keys[-1]] = text.split(",") if path.endswith("+") else _value(text)
+    for name, values in objects.items():
+        plain += [name, json.dumps(values)]
+    return plain
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class _Reader:
+    """Reads a line flag by flag."""
+
+    def __init__(
+        self, line: Pasted, known: Mapping[str, ServerFlag], own: Mapping[str, bool]
+    ) -> None:
+        self.line = line
+        self.known = known
+        self.own = own
+        self.speculative: dict[str, Any] = {}
+
+    def read(self, words: Sequence[str]) -> None:
+        """Sort every word of the line."""
+        at = 0
+        while at < len(words):
+            word = words[at]
+            at += 1
+            if not _FLAG.match(word):
+                self.line.words.append(word)
+                continue
+            if level := _LEVEL.fullmatch(word):
+                self._level(level[1], word)
+                continue
+            name, equals, value = word.partition("=")
+            name = "--" + name[2:].replace("_", "-") if name.startswith("--") else name
+            name = self._whole(name)
+            flag = self.known.get(name) or self._negated(name)
+            if flag is None:
+                taken = [] if equals or not self.own.get(name) else words[at : at + 1]
+                at += len(taken)
+                self.line.words += [f"{name}={value}" if equals else name, *taken]
+            elif flag.takes == "switch":
+                self._switch(flag, name, value, word)
+            else:
+                values = [value] if equals else _values(flag, words[at:])
+                at += 0 if equals else len(values)
+                self._valued(flag, name, values, " ".join([word, *([] if equals else values)]))
+        if self.speculative and "--speculative-config" in self.own:
+            self.line.words += ["--speculative-config", json.dumps(self.speculative)]
+
+    def _whole(self, name: str) -> str:
+        """Return the one flag that begins so, as argparse does."""
+        if name in self.known or name in self.own or not name.startswith("--"):
+            return name
+        near = sorted(one for one in {*self.known, *self.own} if one.startswith(name))
+        flags = {(flag.names[0] if (flag := self.known.get(one)) else one) for one in near}
+        if len(flags) > 1 and name not in ("--", "--no-"):
+            shown = ", ".join(near[:4]) + (", ..." if len(near) > 4 else "")
+            raise ValueError(f"{name}: could be {shown}; write it out")
+        return near[0] if flags else name
+
+    def _negated(self, name: str) -> ServerFlag | None:
+        """Return the switch that ``--no-...`` or ``--disable-...`` switches off."""
+        if name in self.own:
+            return None
+        for start, instead in (("--no-", "--"), ("--disable-", "--enable-")):
+            flag = (
+                self.known.get(name.replace(start, instead, 1)) if name.startswith(start) else None
+            )
+            if flag is not None and flag.takes == "switch":
+                return flag
+        return None
+
+    def _switch(self, flag: ServerFlag, name: str, value: str, said: str) -> None:
+        state = (name in flag.names) == _BOOLEANS.get(value.lower(), True)
+        if flag.does == "modelled":
+            self._modelled_switch(flag, state, said)
+        elif state == flag.is_on:
+            self.line.unused.append(said)
+        else:
+            self._pass_over(flag, name, said)
+
+    def _modelled_switch(self, flag: ServerFlag, state: bool, said: str) -> None:
+        name = flag.own if state else f"--no-{flag.own[2:]}"
+        if name in self.own:
+            self.line.words.append(name)
+        elif name.startswith("--no-") and "--" + name[5:] in self.own:
+            self.line.words.append(f"--{name[5:]}=false")  # a sweep's switches take values
+        else:
+            self.line.unused.append(said)
+
+    def _valued(self, flag: ServerFlag, name: str, values: Sequence[str], said: str) -> None:
+        value = " ".join(values)
+        if flag.does == "modelled":
+            if not values:
+                raise ValueError(f"{name} needs a value")
+            self._modelled(flag, value, said)
+        elif name == "--tokenizer" and value.endswith(".json") and name in self.own:
+            self.line.words += [name, value]  # which counts a trace's texts; a server's is a name
+        elif values and flag.is_default(value):
+            self.line.unused.append(said)
+        else:
+            self._pass_over(flag, name, said)
+
+    def _pass_over(self, flag: ServerFlag, name: str, said: str) -> None:
+        if flag.does == "refused":
+            allowed = f" ({' or '.join(flag.defaults)} is the default)" if flag.defaults else ""
+            raise ValueError(f"{name} is not modelled: {flag.about}{allowed}")
+        if flag.does == "assumed":
+            self.line.assumed.setdefault(flag.about, []).append(said)
+        elif flag.does == "time":
+            self.line.timed.append(said)
+        else:
+            self.line.unused.append(said)
+
+    def _modelled(self, flag: ServerFlag, value: str, said: str) -> None:
+        name = flag.own
+        if name in SPECULATIVE:
+            self.speculative[SPECULATIVE[name]] = _value(value)
+        elif name == "--optimization-level":
+            self._level(value, said)
+        elif name == "--compilation-config":
+            self._compilation(value, said)
+        elif name == "--cudagraph-capture-sizes":
+            self._sizes(value, said)
+        elif name == "--enable-expert-parallel":  # SGLang tells over how many ranks
+            self.line.words += [] if flag.is_default(value) or value == "1" else [name]
+        elif name not in self.own:
+            self.line.unused.append(said)
+        else:
+            self.line.words += [name, VALUES.get(name, {}).get(value, value)]
+
+    def _level(self, level: str, said: str) -> None:
+        """Read vLLM's ``-O``."""
+        name = "--optimization-level"
+        if name in self.own and level.isdecimal():
+            self.line.words += [name, level]
+        else:
+            self.line.unused.append(said)
+
+    def _compilation(self, text: str, said: str) -> None:
+        """Take from vLLM's JSON what CUDA graphs hold; the rest is about kernels."""
+        values = _value(text)
+        if isinstance(values, int):  # the level of older versions, whose 3 is today's 2
+            self._level(str(min(values, 2)), said)
+            return
+        if not isinstance(values, dict):
+            raise ValueError(f"--compilation-config {text}: must be a JSON object")
+        if "--compilation-config" not in self.own:
+            self.line.unused.append(said)
+            return
+        kept = {key: value for key, value in values.items() if "cudagraph" in key}
+        if kept:
+            self.line.words += ["--compilation-config", json.dumps(kept)]
+        self.line.timed += [f"--compilation-config.{key}" for key in values if key not in kept]
+
+    def _sizes(self, sizes: str, said: str) -> None:
+        """Write the sizes of CUDA graphs as one value, of a sweep, too."""
+        name = "--cudagraph-capture-sizes"
+        if name in self.own:
+            listed = re.split(r"[,\s]+", sizes.strip(" []"))
+            self.line.words += [name, f"[{','.join(listed)}]"]
+        else:
+            self.line.unused.append(said)
+
+
+def _values(flag: ServerFlag, rest: Sequence[str]) -> list[str]:
+    """Return the words that a flag takes of those that follow it."""
+    if flag.takes == "value":
+        return list(rest[:1])
+    taken: list[str] = []
+    for word in rest:
+        if _FLAG.match(word):
+            break
+        taken.append(word)
+    return taken

@@ -1,0 +1,81 @@
+"""The flags of vLLM's and SGLang's servers, and what kvsim does with each.
+
+Two tables of this package, ``flags_vllm.tsv`` and ``flags_sglang.tsv``, name their sources.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from importlib import resources
+from typing import Literal, NamedTuple
+
+SERVERS = ("vllm", "sglang")
+Does = Literal["modelled", "nothing", "time", "assumed", "refused"]
+_OFF = "!"
+#: How a line writes that a value is not given.
+_UNSET = ("", "none", "null", "unset")
+
+
+class ServerFlag(NamedTuple):
+    """One flag of a server.
+
+    Parameters
+    ----------
+    names : as the server takes it, the usual one first
+    negatives : what switches it off
+    takes : ``switch``, ``value`` or ``values``
+    defaults : values that change nothing
+    does : what kvsim does with it
+    about : kvsim's own name, what is assumed in spite of it, or why it is refused
+    """
+
+    names: tuple[str, ...]
+    negatives: tuple[str, ...]
+    takes: str
+    defaults: tuple[str, ...]
+    does: Does
+    about: str
+
+    @property
+    def own(self) -> str:
+        """Kvsim's flag for it."""
+        return self.about or self.names[0]
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a switch is on by default."""
+        return "on" in self.defaults
+
+    def is_default(self, value: str) -> bool:
+        """Whether a value says what the server does without it."""
+        if value.lower() in _UNSET or (value == "{}" and not self.defaults):
+            return True
+        return any(value == one or _number(value) == _number(one) for one in self.defaults)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+@cache
+def flags_of(server: str) -> dict[str, ServerFlag]:
+    """Return a server's flags by each of their names, those that switch something off included."""
+    file = resources.files(__package__).joinpath(f"flags_{server}.tsv")
+    lines = [line for line in file.read_text("utf-8").splitlines() if not line.startswith("#")]
+    found: dict[str, ServerFlag] = {}
+    for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
+        words = row["flag"].split()
+        flag = ServerFlag(
+            names=tuple(word for word in words if not word.startswith(_OFF)),
+            negatives=tuple(word[1:] for word in words if word.startswith(_OFF)),
+            takes=row["takes"],
+            defaults=tuple(filter(None, row["default"].split("|"))),
+            does=row["kvsim"],  # type: ignore[arg-type]
+            about=row["about"],
+        )
+        found |= dict.fromkeys((*flag.names, *flag.negatives), flag)
+    return found
