@@ -11,6 +11,7 @@ from kvsim.budget.capacity import blocks_of_tokens, expert_replicas, resolve_mem
 from kvsim.budget.pages import Page
 from kvsim.budget.planner import KVPlan, plan_pages
 from kvsim.config import Config
+from kvsim.engine.setup import resolve
 from kvsim.records.paged import SLIDING
 from kvsim.rules.attention import admission_cap
 
@@ -146,3 +147,36 @@ def test_a_logs_tokens_become_its_blocks(version: str, tokens: int) -> None:
     options: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "max_model_len": 100}
     config = Config.build(vllm_version=version, num_gpu_blocks_override=1000, **options)
     assert blocks_of_tokens(config, resolve_memory(config), tokens) == 5120
+
+
+# -- latents, before there were kernels for them ---------------------------------------------------
+
+DEEPSEEK = {"model": "deepseek-v2", "gpu": "h100-sxm", "tensor_parallel_size": 8}
+DEEPSEEK |= {"gpu_memory_utilization": 0.95, "max_model_len": 8192}
+
+
+@pytest.mark.parametrize(
+    ("version", "size"),
+    [("0.5", 983_040), ("0.6.6", 983_040), ("0.7.0", 983_040), ("0.7.1", 69_120), ("0.7", 69_120)],
+)
+def test_keys_and_values_of_mla_were_full_and_padded(version: str, size: int) -> None:
+    """2 x 60 layers x 16 heads of a rank x 256 elements of 2 bytes."""
+    found = kvsim.capacity(vllm_version=version, **DEEPSEEK)
+    assert found.bytes_per_token == size
+    if size == 983_040:  # 2,368 tokens were logged: 2.2 GiB
+        parts = {"kv_cache": 2368 * size / GIB}
+        logged = kvsim.capacity(vllm_version=version, logged=parts, **DEEPSEEK)
+        assert logged.num_tokens == 2368
+
+
+def test_decodes_over_full_keys_are_priced_as_such() -> None:
+    def decode(version: str) -> Any:
+        options = DEEPSEEK | {"num_gpu_blocks_override": 100, "vllm_version": version}
+        work = resolve(Config.build(**options)).cost.work  # type: ignore[attr-defined]
+        return work.classes[0]
+
+    old, new = decode("0.6.6"), decode("0.7.1")
+    assert old.kv_bytes == 983_040
+    assert new.kv_bytes == 69_120
+    assert old.pair_flops < new.pair_flops  # 192 + 128 multiply-adds, not 576 + 512
+    assert old.pair_flops == old.prompt_pair_flops

@@ -7,6 +7,7 @@ result with ``kv_cache_memory_bytes`` or ``num_gpu_blocks_override`` whenever a 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ MLP_COPIES = 3.21
 
 LATEST_VLLM = "0.33"
 
+#: The first vLLM with kernels for the latents of MLA.
+FIRST_LATENTS = (0, 7, 1)
+
 #: Parts that vLLM's log counts among the weights, and among the activations.
 WEIGHTS, WORK = ("adapters", "drafter"), ("encoder_cache",)
 
@@ -57,6 +61,21 @@ def version_of(vllm_version: str) -> tuple[int, int]:
     if len(parts) < 2 or not all(p.isdigit() for p in parts[:2]):
         raise ValueError(f"vllm_version {vllm_version!r}: must look like 0.33 or 0.19.1")
     return int(parts[0]), int(parts[1])
+
+
+def precedes(vllm_version: str, release: tuple[int, int, int]) -> bool:
+    """Whether a version is older than a release; ``0.7`` stands for the last of the 0.7.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a version.
+    """
+    version = version_of(vllm_version)
+    if version != release[:2]:
+        return version < release[:2]
+    patch = re.match(r"v?\d+\.\d+\.(\d+)", vllm_version)
+    return patch is not None and int(patch[1]) < release[2]
 
 
 def engine_of(vllm_version: str) -> Engine:

@@ -6,7 +6,14 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvsim.budget.budget import GIB, Budget, inference_budget, version_of
+from kvsim.budget.budget import (
+    FIRST_LATENTS,
+    GIB,
+    Budget,
+    inference_budget,
+    precedes,
+    version_of,
+)
 from kvsim.budget.drafter import drafter_bytes, with_drafter
 from kvsim.budget.graphs import graph_bytes, graphs_of
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
@@ -186,9 +193,10 @@ def expert_parallel_size(config: Config) -> int | None:
 
 
 def state_settings(config: Config, dtype: str) -> dict[str, Any]:
-    """Return what the states of a model depend on, beside its shape."""
+    """Return what latents and states of a model depend on, beside its shape."""
     given, spec = config.mamba_ssm_cache_dtype, config.speculative_config
     return {
+        "without_latents": precedes(config.vllm_version, FIRST_LATENTS),
         "model_dtype": dtype,
         "state_dtype": None if given == "auto" else weight_dtype(given),
         "num_speculative_tokens": 0 if spec is None else spec.num_speculative_tokens,

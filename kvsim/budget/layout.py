@@ -91,6 +91,10 @@ class LayerKV(NamedTuple):
 #: FP32 scale per so many elements, and the rotary part in 16 bits.
 SCALED = 128
 
+#: Elements that vLLM padded keys and values of MLA to before 0.7.1, which had no kernels for
+#: latents (its ``DeepseekV2Attention``).
+PADDED_DIM = 256
+
 #: Elements of the rotary part that a latent carries along (DeepSeek-V2, arXiv 2405.04434).
 ROTARY_DIM = 64
 
@@ -108,6 +112,11 @@ class KVLayout:
     def bytes_per_token(self) -> int:
         """Bytes one token takes on one GPU, all its layers and scales together."""
         return sum(layer.bytes_per_token for layer in self.layers)
+
+    @property
+    def keeps_latent(self) -> bool:
+        """Whether attention reads latents, not keys and values."""
+        return any(layer.num_tensors == 1 and not layer.is_index for layer in self.layers)
 
     @property
     def rolling_window(self) -> int | None:
@@ -224,6 +233,7 @@ def kv_layout(
     num_kv_heads: int | None = None,
     window: int | None = None,
     kv_lora_rank: int | None = None,
+    without_latents: bool = False,
     **state: Any,
 ) -> KVLayout:
     """Lay out a model's KV on one GPU (the pipeline stage with most layers).
@@ -233,6 +243,8 @@ def kv_layout(
     num_kv_heads, window, kv_lora_rank
         What-if overrides of the model's attention: KV heads per layer, a sliding window in tokens
         on every layer, and MLA's latent in place of keys and values.
+    without_latents
+        Keep keys and values of every head where the model has a latent, as old servers did.
     **state
         What the states of Mamba and linear-attention layers depend on, as for
         :func:`state_on_rank`.
@@ -255,6 +267,7 @@ def kv_layout(
     placed, scales = [], 0
     indexed = iter(model.indexed)
     what_if = num_kv_heads is not None or kv_lora_rank is not None
+    padded = without_latents and not what_if and model.is_mla
     for place, mixer in enumerate(model.mixers[:per_stage]):
         if mixer is None:
             continue
@@ -269,11 +282,13 @@ def kv_layout(
             head_dim=model.head_dim,
             kv_lora_rank=kv_lora_rank,
         )
+        if padded:
+            layer = layer._replace(num_kv_heads=model.num_heads, num_vectors=2, head_dim=PADDED_DIM)
         has_index = next(indexed) and not what_if
         if place >= model.num_layers - model.num_kv_shared_layers:
             continue  # reads the KV of an earlier layer
         kv, scale = attention_on_rank(layer, dtype, tensor_parallel_size)
-        if not what_if:
+        if not what_if and not padded:
             kv, scale = sparse_on_rank(model, kv, scale, dtype)
         placed.append(kv)
         scales += scale

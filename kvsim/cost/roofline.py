@@ -122,7 +122,8 @@ class RooflineCost:
         bandwidth = gpu.memory_bandwidth_bytes_per_s
         rate_gemms(record, config, rate)
         rate_experts(record, config, rate)
-        reading = rate.latent_attention if model.is_mla else rate.decode_attention
+        latent = model.is_mla and config.layout.keeps_latent
+        reading = rate.latent_attention if latent else rate.decode_attention
         record.kv_rate = bandwidth * reading
         if config.block_size is not None:
             record.kv_rate /= 1.0 + paged_overhead * max(1.0, 16.0 / config.block_size)

@@ -143,6 +143,8 @@ def _pair_dims(config: CostConfig, layer: AttentionLayer) -> tuple[float, float]
     model, latent = config.model, config.layout.kv_lora_rank
     if model.is_mla:
         prompt = model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim
-        return layer.head_dim + model.kv_lora_rank, prompt
+        return (
+            layer.head_dim + model.kv_lora_rank if config.layout.keeps_latent else prompt
+        ), prompt
     prompt = 2 * layer.head_dim
     return (2 * latent + ROTARY_DIM, prompt + ROTARY_DIM) if latent else (prompt, prompt)
