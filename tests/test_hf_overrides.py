@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kvsim
-from kvsim.budget.capacity import model_of
+from kvsim.budget.settings import model_of
 from kvsim.catalog import get_model
 from kvsim.config import Config
 

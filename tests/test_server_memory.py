@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import kvsim
-from kvsim.budget.capacity import blocks_of_tokens, expert_replicas, resolve_memory
+from kvsim.budget.capacity import blocks_of_tokens, resolve_memory
 from kvsim.budget.pages import Page
 from kvsim.budget.planner import KVPlan, plan_pages
+from kvsim.budget.settings import expert_replicas
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
 from kvsim.records.paged import SLIDING

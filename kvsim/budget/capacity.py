@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.budget.budget import (
-    FIRST_LATENTS,
     GIB,
     Budget,
     inference_budget,
-    precedes,
     version_of,
 )
 from kvsim.budget.drafter import drafter_bytes, with_drafter
@@ -19,10 +16,19 @@ from kvsim.budget.graphs import graph_bytes, graphs_of
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.limits import Limits, limits_of
 from kvsim.budget.lora import lora_bytes
-from kvsim.budget.pages import StateCache, aligned_block_size
+from kvsim.budget.pages import aligned_block_size
 from kvsim.budget.planner import KVPlan, plan_groups
+from kvsim.budget.settings import (
+    expert_parallel_size,
+    expert_replicas,
+    kv_cache_dtype_of,
+    model_of,
+    state_cache,
+    state_settings,
+    unused_overrides,
+)
 from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
-from kvsim.catalog import get_gpu, get_model, model_names, stored_as_named
+from kvsim.catalog import get_gpu
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
@@ -94,7 +100,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         config.block_size,
         hybrid=not config.disable_hybrid_kv_cache_manager,
         packed=config.kv_cache_layout == "BLNHC",
-        state=_state_cache(config, model),
+        state=state_cache(config, model),
         max_model_len=limits.max_model_len,
     )
     budget = inference_budget(
@@ -132,95 +138,6 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     return Memory(
         model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks, block_size
     )
-
-
-def model_of(config: Config) -> ModelSpec:
-    """Find the model, or the one whose shape it is said to have, under its own name.
-
-    That name tells how its weights are stored, unless the file of the shape does.
-    """
-    overrides = json.loads(config.hf_overrides) if config.hf_overrides else None
-    if config.hf_config_path is None:
-        return get_model(config.model, overrides)
-    base = get_model(config.hf_config_path, overrides)
-    if not isinstance(config.model, str):
-        return base
-    told = base.quantization is not None and base.name not in model_names()
-    stored = {} if told else stored_as_named(config.model)
-    return replace(base, name=config.model, **stored)
-
-
-def unused_overrides(config: Config) -> list[str]:
-    """Return the keys of ``hf_overrides`` that change nothing of a model here."""
-    given = json.loads(config.hf_overrides) if config.hf_overrides else {}
-    whole, unused = model_of(config), []
-    for key in given:
-        rest = {name: value for name, value in given.items() if name != key}
-        without = config.model_copy(update={"hf_overrides": json.dumps(rest)})
-        try:
-            same = model_of(without) == whole
-        except ValueError:  # the others need it
-            same = False
-        unused += [key] if same else []
-    return unused
-
-
-def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
-    """Return what KV is kept in: what is asked for, or what the checkpoint asks for."""
-    asked = config.kv_cache_dtype
-    return model.kv_cache_dtype or asked if asked == "auto" else asked
-
-
-def expert_replicas(config: Config) -> int:
-    """Return how many data-parallel replicas share the routed experts of each layer.
-
-    In vLLM all of them, with expert parallelism or not: they are ranks of one server. SGLang's
-    replicas, and those that come, go or fail alone, have experts of their own.
-    """
-    alone = config.engine == "sglang" or config.autoscaler or config.failures
-    shared = config.enable_expert_parallel or not alone
-    return config.data_parallel_size if shared else 1
-
-
-def expert_parallel_size(config: Config) -> int | None:
-    """Return over how many ranks whole experts are dealt out; None: each is cut over all ranks.
-
-    As in vLLM, over the tensor-parallel ranks of all data-parallel replicas.
-    """
-    if not config.enable_expert_parallel:
-        return None
-    return config.tensor_parallel_size * config.data_parallel_size
-
-
-def state_settings(config: Config, dtype: str) -> dict[str, Any]:
-    """Return what latents and states of a model depend on, beside its shape."""
-    given, spec = config.mamba_ssm_cache_dtype, config.speculative_config
-    return {
-        "without_latents": precedes(config.vllm_version, FIRST_LATENTS),
-        "model_dtype": dtype,
-        "state_dtype": None if given == "auto" else weight_dtype(given),
-        "num_speculative_tokens": 0 if spec is None else spec.num_speculative_tokens,
-    }
-
-
-def _state_cache(config: Config, model: ModelSpec) -> StateCache:
-    """Return how states are kept: with prefix caching, as vLLM does, at the ends of blocks."""
-    spec = config.speculative_config
-    drafts = 0 if spec is None else spec.num_speculative_tokens
-    mode = "none" if config.enable_prefix_caching is False else "align"
-    if config.mamba_cache_mode not in (None, mode):
-        raise ValueError(
-            f"mamba_cache_mode {config.mamba_cache_mode}: states are kept for prefix caching, "
-            f"which is {'off' if mode == 'none' else 'on'}; {mode} goes with that"
-        )
-    if mode == "none":
-        return StateCache("none", drafts)
-    if model.num_state_layers and not config.enable_chunked_prefill:
-        raise ValueError(
-            f"enable_chunked_prefill is off: {model.name} caches its states at the ends of chunks; "
-            "switch enable_prefix_caching off too"
-        )
-    return StateCache("align", drafts)
 
 
 def _beside(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.budget.capacity import unused_overrides
 from kvsim.budget.limits import refused_by_vllm
+from kvsim.budget.settings import unused_overrides
 from kvsim.cost.efficiency import measured_narrow_kv
 from kvsim.cost.work import is_sparse
 from kvsim.records.kv import FORKED, PAGED, RADIX

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.budget.budget import version_of
-from kvsim.budget.capacity import expert_parallel_size, expert_replicas
 from kvsim.budget.graphs import LARGEST, capture_sizes, graph_mode, tokens_per_decode
 from kvsim.budget.lora import lora_bytes
+from kvsim.budget.settings import expert_parallel_size, expert_replicas
 from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.model import COST_MODELS, Adapter, CostConfig, CostModel
 from kvsim.registry import parse_spec

@@ -7,14 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.budget.budget import GIB
-from kvsim.budget.capacity import (
-    Memory,
-    kv_cache_dtype_of,
-    resolve_memory,
-    state_settings,
-)
+from kvsim.budget.capacity import Memory, resolve_memory
 from kvsim.budget.drafter import with_drafter
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
+from kvsim.budget.settings import kv_cache_dtype_of, state_settings
 from kvsim.engine.checks import (
     called,
     check_events,

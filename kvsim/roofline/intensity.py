@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvsim.budget.capacity import kv_cache_dtype_of, model_of
 from kvsim.budget.layout import kv_dtype, kv_layout
+from kvsim.budget.settings import kv_cache_dtype_of, model_of
 from kvsim.budget.weights import check_quantization, weight_bytes, weight_dtype
 from kvsim.catalog import get_gpu
 from kvsim.config import Config
