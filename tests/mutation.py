@@ -36,6 +36,8 @@ TESTS = (
     "offloading",
     "mamba",
     "connector",
+    "case_rules",
+    "upkeep",
     "encoder",
     "images",
     "kv_events",
@@ -82,6 +84,9 @@ CADENCE, LORA, GRAMMAR = (f"rules/{name}.py" for name in ("cadence", "lora", "gr
 SPECULATION, ENDING = "rules/speculation.py", "rules/ending.py"
 MAMBA, PARTIAL, CHECKPOINT = (
     f"rules/{name}.py" for name in ("mamba", "partial_keys", "checkpoint")
+)
+PAUSING, READING, DROPPING, RESET = (
+    f"rules/{name}.py" for name in ("pausing", "reading", "dropping", "reset")
 )
 REPLAY, PREFILLS, FENCED = (f"rules/{name}.py" for name in ("replay", "prefills", "copy_fence"))
 FAIR, LOCAL, RUNS = (f"rules/{name}.py" for name in ("fairness", "dlpm", "runs"))
@@ -140,7 +145,7 @@ MUTANTS = [
     Mutant("20 victim: the first of equals", BATCH, "            if is_more_urgent(state.requests[k], state.requests[other]):", "            if not is_more_urgent(state.requests[other], state.requests[k]):"),
     Mutant("20 ties of a trace's clock", BATCH, "        elif is_before(state.requests[k], state.requests[other]):", "        elif is_more_urgent(state.requests[k], state.requests[other]):"),
     Mutant("20 pipeline stages wait for a request's output", BATCH, "state.num_calls + state.limits.num_stages", "state.num_calls"),
-    Mutant("20 tokens scheduled in a step", VLLM, "state.budget = limits.max_num_scheduled_tokens", "state.budget = limits.max_num_batched_tokens"),
+    Mutant("20 tokens scheduled in a step", PAUSING, "return state.limits.max_num_scheduled_tokens", "return state.limits.max_num_batched_tokens"),
     Mutant("20 prefill interval", CADENCE, "if state.num_executed + 1 - state.last_prefill >= interval:", "if state.num_executed - state.last_prefill >= interval:"),
     Mutant("20 prefill is held for decodes alone", CADENCE, "is_chunk == 0", "is_chunk >= 0"),
     Mutant("20 full: who waits for room", CADENCE, "num_queued(state) > state.num_deferred", "num_queued(state) > 0"),
@@ -317,7 +322,7 @@ MUTANTS = [
     Mutant("2 placeholders go at preemption", BATCH, "    victim.num_placeholders = 0\n", ""),
     Mutant("2b nobody admitted in a preempting step", VLLM, "    if state.num_preempted == 0:\n        state.has", "    if True:\n        state.has"),
     Mutant("2b max_num_active_seqs", VLLM, "and state.num_running < limits.max_active\n", "and state.num_running <= limits.max_active\n"),
-    Mutant("2b.1 stale heads are set aside", VLLM, "if request.num_stale_tokens > 0 and not state.connector.drops_stale:", "if False:"),
+    Mutant("2b.1 stale heads are set aside", VLLM, "if request.num_stale_tokens > 0 and not drops_stale(state, request):", "if False:"),
     Mutant("2b.1 set aside in order", VLLM, "for place in range(num_aside - 1, -1, -1):", "for place in range(num_aside):"),
     Mutant("2b.3 threshold on waiting", VLLM, "            num_tokens = threshold\n        if num_tokens > min(budget, inputs) and", "            pass\n        if num_tokens > min(budget, inputs) and"),
     Mutant("2b.3 unchunked head blocks", VLLM, "if num_tokens > min(budget, inputs) and not limits.enable_chunked_prefill:", "if False:"),
@@ -484,7 +489,7 @@ MUTANTS = [
     Mutant("23 a whole hit is loaded before the step", OFFL, 'if local + external >= request.num_tokens or num_tokens >', 'if num_tokens >'),
     Mutant("23 a load begins behind named blocks", OFFL, '(is_sync or not kv.pool.blocks[block].hashed)', 'True'),
     Mutant("23 stores begin behind a load", OFFL, 'side.cursors[g] = cdiv(end, offloading.groups[g].chunk_tokens)', 'side.cursors[g] = 0'),
-    Mutant("23 preemption flushes", OFFL, 'flush_all_of(offloading, s, step, float(step))', 'pass'),
+    Mutant("23 preemption flushes", OFFL, 'flush_all_of(state.offloading, s, step, float(step))', 'pass'),
     Mutant("23 blocks of a load are got", OFFL, '            note_got(offloading, holding.tables[g].blocks[place], step)\n        side', '            pass\n        side'),
     Mutant("23 prompt only", OFFL, "end = min(end, request.num_prompt_tokens)", "pass"),
     Mutant("23 the last token has no KV", OFFL, 'computed = max(request.num_prompt_tokens, request.num_tokens - 1)', 'computed = max(request.num_prompt_tokens, request.num_tokens)'),
@@ -544,8 +549,35 @@ MUTANTS = [
     Mutant("22 fence", KEPT, "    if not connector.has_fence or request.num_in_flight_tokens == 0:", "    if True:"),
     Mutant("22 fenced blocks joined", KEPT, "    for g in range(kv.num_groups - 1, -1, -1):", "    for g in range(kv.num_groups):"),
     Mutant("22 a victim in use is not preempted", VLLM, "            if state.connector.has_fence and is_in_use(state.requests[victim], batch):", "            if False:"),
-    Mutant("22 producers drop stale output", CONNECTOR, "        return connector.drops_stale", "        return False"),
-    Mutant("22 producers admit what is in flight", VLLM, "    if request.num_stale_tokens > 0 and not state.connector.drops_stale:", "    if request.num_stale_tokens > 0:"),
+    Mutant("22 producers drop stale output", DROPPING, "    if state.connector.drops_stale:\n        return True\n", ""),
+    # Of resets, pauses, and requests that read no cache.
+    Mutant("reset drops what is under way", DROPPING, "return state.limits.has_drops and state.trace.drops_stale[request.request_id] > 0", "return False"),
+    Mutant("reset drops until it is all there", DROPPING, "    if request.num_stale_tokens == 0:\n", "    if True:\n"),
+    Mutant("reset drops no later output", DROPPING, "    if request.num_stale_tokens == 0:\n", "    if False:\n"),
+    Mutant("reset dropped tokens use up numbers", DROPPING, "    trace.next_number[row] += num_tokens\n", "    pass\n"),
+    Mutant("reset names go by those numbers", KEYS, "    if not holding.has_numbers or place < 0:\n", "    if True:\n"),
+    Mutant("reset stops go by those numbers", DROPPING, "left = stop - num_dropped if", "left = stop if"),
+    Mutant("reset a dropped stop token ends nothing", DROPPING, " if trace.next_number[row] < stop else trace.asked_tokens[row]", ""),
+    Mutant("reset not while blocks are in use", RESET, "    if state.kv.pool.num_free < state.kv.pool.num_usable:\n", "    if False:\n"),
+    Mutant("reset an error where running ones were preempted", RESET, "return LEFT if with_running else REFUSED", "return REFUSED"),
+    Mutant("reset from the last to the first", RESET, "        k = state.running[state.num_running]\n", "        k = state.running[0]\n        for place in range(state.num_running):\n            state.running[place] = state.running[place + 1]\n"),
+    Mutant("reset brings preempted ones back as resumed", RESET, "        preempt(state, k)\n", "        preempt(state, k)\n        state.requests[k].status = 0\n"),
+    Mutant("reset lets encoder items go", RESET, "            release_all(state, request)\n", "            pass\n"),
+    Mutant("reset frees behind a fence", RESET, "            give_back(state, request)\n", "            free_slots(state.kv, request)\n"),
+    Mutant("reset flushes stores", RESET, "            flush_preempted(state, request.request_id, state.num_calls + 1)\n", "            pass\n"),
+    Mutant("reset keeps the order of the free queue", RESET, "        pool.unhashed[place] = k\n", "        pool.unhashed[num_named - 1 - place] = k\n"),
+    Mutant("reset behind those without content", RESET, "        pool.unhashed[place + num_named] = pool.unhashed[place]\n", "        pass\n"),
+    Mutant("reset is told", RESET, "        note_cleared(pool.log)\n", "        pass\n"),
+    Mutant("reset further keys vanish, too", RESET, "    if pool.num_cards == 0:\n", "    if True:\n"),
+    Mutant("pause: nothing is scheduled", PAUSING, "        return 0\n", "        pass\n"),
+    Mutant("pause: who is held is admitted", PAUSING, "        return state.connector.held.length\n", "        return 0\n"),
+    Mutant("pause: nobody else is", PAUSING, "        return state.connector.held.length\n", "        return num_queued(state)\n"),
+    Mutant("pause: steps go on with a connector", PAUSING, "if not is_paused(state) or state.connector.kind != NO_CONNECTOR:", "if not is_paused(state):"),
+    Mutant("pause: steps go on for who runs", PAUSING, "return state.pause == PAUSED_ALL or state.num_running == 0", "return True"),
+    Mutant("6 who reads no cache hits nothing", READING, "return state.trace.has_skips and", "return False and"),
+    Mutant("6 who reads no cache pins nothing", READING, "        request.shared_prefix_boundary = 0\n", "        look_up(state.kv, request)\n"),
+    Mutant("22 who reads no cache loads nothing", CONNECTOR, "        external = 0  # whatever the answer\n", "        pass\n"),
+    Mutant("22 producers admit what is in flight", VLLM, "    if request.num_stale_tokens > 0 and not drops_stale(state, request):", "    if request.num_stale_tokens > 0:"),
     Mutant("22 steps go on while blocks are kept", CONNECTOR, "    return connector.num_kept > 0 or connector.held", "    return connector.held"),
     Mutant("30 abort of a running request", ABORT, "        leave_running(state, k)\n", "        pass\n"),
     Mutant("30 abort frees", ABORT, "        free_early(state, request)\n", "        pass\n"),

@@ -133,6 +133,8 @@ class CaseConfig(_Part):
     connector: ConnectorPart | None = None
     encoder: Encoder | None = None
     kv_events: bool = False
+    resets: list[tuple[Whole, bool]] = []
+    pauses: list[tuple[Whole, Annotated[int, Field(ge=0, le=2)]]] = []
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
@@ -264,7 +266,7 @@ class CaseRequest(_Part):
     and sends.
     ``mm`` are the parts of its prompt that an encoder computes, by offset. ``num_samples`` make it
     a parent of so many samples, and its ``stop_at``-th output token is a stop token (0: none); for
-    a parent it may be a list.
+    a parent it may be a list. With ``skip_read`` it uses nothing that is cached.
     """
 
     id: str | int
@@ -282,6 +284,7 @@ class CaseRequest(_Part):
     abort_step: Whole | None = None
     kv: Transfer | None = None
     mm: list[Item] = []
+    skip_read: bool = False
     num_samples: Count = 1
     stop_at: Whole | list[Whole] = 0
 

@@ -2,7 +2,7 @@
 
 ``ev`` are those of one update: ``["S", hashes, parent, tokens, null, block_size, group, medium,
 LoRA name, extra keys, kind, window]`` of blocks stored, and ``["R", [hash], group, medium]`` of one
-removed. Hashes are numbered as they first appear.
+removed, ``["AllBlocksCleared"]`` of a reset. Hashes are numbered as they first appear.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.group import Group
-from kvsim.records.events import STORED, UPDATE
+from kvsim.records.events import CLEARED, STORED, UPDATE
 from kvsim.results.kv_events import GPU, kind_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class EventLog:
                     continue
                 first = event["first_key"]
                 span = slice(first, first + event["key_count"])
-                if event["kind"] == STORED:
+                if event["kind"] == CLEARED:
+                    self._waiting.append(["AllBlocksCleared"])
+                elif event["kind"] == STORED:
                     self._waiting.append(self._stored(event, rows.keys[span], rows.places[span]))
                 else:
                     for key in rows.keys[span].tolist():

@@ -13,6 +13,7 @@ from kvsim.cases.events import EventNames
 from kvsim.cases.log import StepLog
 from kvsim.cases.offloading import OffloadingLog
 from kvsim.cases.samples import arrival_time, ends, output_segment, with_children
+from kvsim.cases.upkeep import Upkeep, drops_output, number_tokens
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, segment_rows, text_ranks
 from kvsim.engine.refusal import check_compiled, refusal
@@ -86,6 +87,8 @@ def contents_of_case(workload: Workload) -> Contents:
         **_counts("accept", [request.accept or [0] for request in given]),
         **_counts("draft", [request.drafts or [] for request in given]),
     }
+    if any(request.skip_read for request in given):
+        lists["skips_reading"] = [int(request.skip_read) for request in given]
     arrays = {name: np.array(rows) for name, rows in lists.items()}
     flat = [segment for one in segments for segment in one]
     items, arrays["item_offsets"] = items_of(given)
@@ -151,6 +154,8 @@ def play(
     """
     workload = with_children(workload)
     parts, contents = parts_of(config), contents_of_case(workload)
+    if drops_output(config):
+        number_tokens(contents)
     if compiled:
         check_compiled(parts)
     table = np.zeros(len(contents), dtype=REQUESTS)
@@ -169,20 +174,26 @@ def play(
     if config.connector is not None:
         kind = FakeWorker if config.connector.kind == "fake" else OffloadingLog
         worker = kind(replica, workload, names)
+    upkeep = Upkeep(replica, config)
     aborts = [(r.abort_step, row) for row, r in enumerate(workload.requests)]
     while arrivals or state.num_outstanding or state.num_batches or has_transfers(state):
         aborted = [names[row] for at, row in aborts if at == step and replica.abort(row)]
         due = [arrival for arrival in arrivals if arrival[0] <= step]
         arrivals = arrivals[len(due) :]
         replica.submit(np.array([row for _, row, _ in due], np.int64), _times(due))
+        upkeep.due(step)
         if not (state.num_outstanding or state.num_batches or has_transfers(state)):
             if not arrivals:
                 return
-            step = arrivals[0][0]
+            step = upkeep.next_step(step, arrivals[0][0])
+            continue
+        if upkeep.rests():
+            step += 1
             continue
         entry: Entry = {"s": step}
         if aborted:
             entry["abt"] = aborted
+        upkeep.tell(entry)
         state.ready_clock = step
         finished: list[str | int] = []
         log.before()

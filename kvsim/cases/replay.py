@@ -28,7 +28,22 @@ EVENTS = (
 )
 #: Fields of every step, where the allocator has them.
 STATES = (
-    *("s", "ks", "ecf", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "ecf2", "ecb2"),
+    *(
+        "s",
+        "reset",
+        "ks",
+        "ecf",
+        "free",
+        "r",
+        "w",
+        "free2",
+        "fql",
+        "fq",
+        "nh",
+        "hc",
+        "ecf2",
+        "ecb2",
+    ),
     *("bt", "addr", "cpu", "co"),
 )
 #: Longest value that is shown whole.

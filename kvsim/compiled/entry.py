@@ -36,6 +36,7 @@ SMALL = frozenset(
         "note_hit forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time",
         "prefill_time price work_time weigh weigh_attention step_time kv_usage measure",
         "measure_paged pass_time note_gap record_step is_refused is_trying find_all piece_of",
+        "piece_at",
         "extend_keys cache_blocks gap_bin",
         "foresees_growth note_growth begin_growing",
         "cache_computed worth_caching count_work count_attention num_pairs num_keys free_blocks",

@@ -19,6 +19,8 @@ PLAIN = {
     "Limits.prefill_schedule_interval": 0,
     "Limits.max_loras": 0,
     "Limits.has_grammars": 0,
+    "Limits.has_pauses": 0,
+    "Limits.has_drops": 0,
     "Limits.num_drafts": 0,
     "Limits.num_draft_slots": 0,
     "Limits.num_draft_rows": 0,
@@ -28,6 +30,7 @@ PLAIN = {
     "Trace.has_ranks": 0,
     "Trace.has_loras": 0,
     "Trace.has_samples": 0,
+    "Trace.has_skips": 0,
     "KV.manager": PAGED,
     "KV.num_groups": 1,
     "KV.num_specs": 1,
@@ -44,6 +47,7 @@ PLAIN = {
     "KVGroup.is_cached": 1,
     "KVGroup.num_spec_blocks": 0,
     "Holding.has_items": 0,
+    "Holding.has_numbers": 0,
     "KVGroup.state_bytes": 0,
     "KVGroup.window": 0,
     "KVGroup.kind": 0,
@@ -116,7 +120,7 @@ OTHER_KINDS = frozenset(
         *("offload_request", "offload_store", "offload_window", "offloading"),
         *("connector", "copy_fence", "kept", "loading", "prefills", "report"),
         *("replay", "mamba", "partial_keys", "checkpoint"),
-        *("encoder", "events"),
+        *("encoder", "events", "reset"),
     )
 )
 

@@ -106,6 +106,7 @@ class Contents:
         record.has_loras, record.has_tenants = "lora" in lists, "tenant" in lists
         record.has_stops, record.has_samples = "stop_at" in lists, "num_samples" in lists
         record.has_carried, record.has_eos = "carried" in lists, "asked_tokens" in lists
+        record.has_skips = "skips_reading" in lists
         for name, numbers in (("next_accept", "accepts"), ("next_draft", "drafts")):
             if numbers in lists:  # a replica's own
                 setattr(record, name, memory.ints(len(self)))

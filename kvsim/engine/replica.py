@@ -88,8 +88,7 @@ class Replica:
         compiled: bool = False,
     ) -> None:
         self._memory: Memory = Flat() if compiled else Objects()
-        self._on_end = on_end
-        self._observer = observer
+        self._on_end, self._observer = on_end, observer
         self._contents, self._requests = contents, requests
         self.setup = setup
         self.compiled = compiled
@@ -214,16 +213,14 @@ class Replica:
         return self._submissions.room
 
     def abort(self, request_id: int) -> bool:
-        """End a request that has arrived where it stands; False if it is not here any more.
-
-        Raises
-        ------
-        ValueError
-            Under a scheduler that cannot take a request out.
-        """
+        """End a request that has arrived where it stands; False if it is not here any more."""
         if self.setup.scheduler_type.rules_of != records.VLLM or self.state.limits.in_python:
             raise ValueError(f"abort: scheduler {self.setup.scheduler!r} cannot; vllm can")
         return bool(self._call(rules.ABORT, request_id))
+
+    def reset_prefix_cache(self, *, with_running: bool) -> int:
+        """Forget all that is cached; 1, 0 if refused, -1 if blocks are in use by others yet."""
+        return self._call(rules.RESET, int(with_running))
 
     def withdraw(self, request_id: int, time: float) -> None:
         """Take a request out, wherever it stands, and free at once what is held for it."""

@@ -62,6 +62,17 @@ class Outcome(IntEnum):
 ) = (int(outcome) for outcome in Outcome)
 
 
+class Pause(IntEnum):
+    """What a paused replica still does. NEW goes on with who runs or is held, ALL with nobody."""
+
+    NONE = 0
+    NEW = 1
+    ALL = 2
+
+
+NO_PAUSE, PAUSED_NEW, PAUSED_ALL = (int(pause) for pause in Pause)
+
+
 class Operation(IntEnum):
     """What a host may ask of a radix tree alone, beside what it asks of a replica."""
 
@@ -134,6 +145,8 @@ class Limits(Record):
     prefill_schedule_interval: int = 0  # executed steps between those that carry prefill
     max_loras: int = 0  # adapters of one batch, 0 if requests have none
     has_grammars: bool = False
+    has_pauses: bool = False  # the host may pause it
+    has_drops: bool = False  # output under way may be dropped, and tokens are numbered
     num_drafts: int = 0  # vLLM's num_speculative_tokens, 0 without speculation
     num_draft_slots: int = 0  # of a step's input, per request
     num_prefill_lookahead_tokens: int = 0  # that the drafter reads beyond a chunk
@@ -285,6 +298,12 @@ class Trace(Record):
     grammar_time: list[float] = field(default_factory=list)  # from arrival on, NONE without
     items: list[Item] = field(default_factory=list)  # that an encoder computes, by offset
     item_offsets: list[int] = field(default_factory=list)
+    has_skips: bool = False
+    skips_reading: list[int] = field(default_factory=list)  # of the prefix cache
+    drops_stale: list[int] = field(default_factory=list)  # by row, where that may be
+    numbers: list[int] = field(default_factory=list)  # of output tokens, as they were sampled
+    number_offsets: list[int] = field(default_factory=list)  # by row
+    next_number: list[int] = field(default_factory=list)
     has_eos: bool = False  # some answers end before the tokens that were asked for
     asked_tokens: list[int] = field(default_factory=list)  # max_tokens, as the scheduler knows it
     has_stops: bool = False  # requests say what SGLang asks beside the output's length
@@ -359,6 +378,7 @@ class Replica(Record):
     tried: bool = False
     steady: bool = False  # nothing but decodes went on in the last step
     num_empty_steps: int = 0  # in a row
+    pause: int = NO_PAUSE
     num_calls: int = 0  # of schedule
     num_executed: int = 0  # steps with at least one token
     last_prefill: int = 0  # of the executed steps, the last that carried prefill

@@ -9,14 +9,18 @@ from kvsim.records.record import Record, Short, Tiny
 
 
 class EventKind(IntEnum):
-    """What an entry tells. UPDATE ends what one update of the scheduler publishes."""
+    """What an entry tells. UPDATE ends what an update of the scheduler publishes.
+
+    CLEARED: no key is left.
+    """
 
     STORED = 0
     REMOVED = 1
     UPDATE = 2
+    CLEARED = 3
 
 
-STORED, REMOVED, UPDATE = (int(kind) for kind in EventKind)
+STORED, REMOVED, UPDATE, CLEARED = (int(kind) for kind in EventKind)
 
 
 @dataclass(slots=True)

@@ -151,6 +151,9 @@ class Holding(Record):
     has_items: bool = False  # some requests have parts that an encoder computes
     items: list[Item] = field(default_factory=list)  # of all requests, as in the trace
     item_offsets: list[int] = field(default_factory=list)
+    has_numbers: bool = False  # output tokens are numbered, those dropped included
+    numbers: list[int] = field(default_factory=list)  # as in the trace
+    number_offsets: list[int] = field(default_factory=list)
     num_cached_tokens: Short = 0  # leading tokens whose blocks have been offered to the cache
     num_processed_tokens: int = 0  # known to be computed when windows were last moved
     dead_bytes: int = 0  # before the windows, in the blocks that they are leaving

@@ -48,6 +48,11 @@ def end_early(state: Replica, k: int, reason: int) -> None:
     request.finish_time = state.clock
     end_request(state, k, reason)
     recycle(state, k)
+    look_anew(state)
+
+
+def look_anew(state: Replica) -> None:
+    """Let the next step look at the queue and at every request, whatever was found before."""
     state.tried = False
     state.is_full = False
     state.refused = False

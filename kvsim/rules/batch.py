@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING
+from kvsim.rules.dropping import see_stale
 from kvsim.rules.encoder import give_back_items
 from kvsim.rules.fairness import charge_admission
 from kvsim.rules.held import leave_queue
@@ -141,6 +142,8 @@ def preempt(state: Replica, k: int) -> None:
     victim.status = PREEMPTED
     victim.max_computed_tokens = max(victim.max_computed_tokens, victim.num_computed_tokens)
     victim.num_computed_tokens = 0
+    if state.limits.has_drops:
+        see_stale(state, victim)
     victim.num_stale_tokens = victim.num_in_flight_tokens
     victim.num_placeholders = 0
     victim.num_drafts = 0

@@ -12,7 +12,7 @@ from kvsim.records.connector import FAKE, NO_LOAD, OFFLOADING, RECEIVED, STARTED
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
 from kvsim.rules.kept import give_back, rejoin, set_apart
-from kvsim.rules.kv import admit_slots, free_slots, look_up, next_holding, take_holding
+from kvsim.rules.kv import admit_slots, free_slots, next_holding, take_holding
 from kvsim.rules.loading import (
     admit_loaded,
     name_loaded,
@@ -21,11 +21,12 @@ from kvsim.rules.loading import (
 )
 from kvsim.rules.offloading import ask_offloading, begin_load, has_copies, schedule_stores
 from kvsim.rules.prefills import begin_prefill, end_prefill, end_prefills
+from kvsim.rules.reading import read_cache, skips_reading
 from kvsim.rules.replay import num_replayed
 from kvsim.rules.window import drop_out_of_window
 
 if TYPE_CHECKING:
-    from kvsim.records.engine import Batch, Entry, Replica
+    from kvsim.records.engine import Batch, Replica
     from kvsim.records.request import Request
 
 
@@ -103,9 +104,11 @@ def find_computed(state: Replica, request: Request) -> int:
     connector.is_async = False
     if request.num_computed_tokens > 0 or request.holding != NONE:  # they have been loaded
         return request.num_computed_tokens
-    hit = look_up(state.kv, request)
+    hit = read_cache(state, request)
     tail = hit % connector.block_size
     external = ask_connector(state, request, hit - tail)
+    if skips_reading(state, request):
+        external = 0  # whatever the answer
     if external == UNKNOWN:
         connector.is_async = False
         return UNKNOWN
@@ -184,21 +187,6 @@ def promote(state: Replica, request: Request) -> bool:
         request.num_computed_tokens -= num_replayed(state.kv, request.num_computed_tokens)
     elif request.num_computed_tokens == request.num_tokens:
         request.num_computed_tokens -= 1  # something must be left to sample from
-    return True
-
-
-# -- the output ----------------------------------------------------------------------------------
-
-
-def is_void(state: Replica, request: Request, entry: Entry, stale: bool) -> bool:
-    """Whether a request gets nothing from a step, since its KV is wrong, or for somebody else."""
-    connector = state.connector
-    if stale:
-        return connector.drops_stale
-    if connector.skips[request.request_id] == 0:
-        return False
-    if entry.unfinished == 0 and request.num_placeholders > 0:
-        request.num_placeholders -= 1 + entry.num_drafts
     return True
 
 

@@ -34,8 +34,9 @@ from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.abort import ENDED, IN_FLIGHT, REJECTED, abort, end_request
 from kvsim.rules.arrival import describe, make_request
 from kvsim.rules.batch import batch_at, recycle
-from kvsim.rules.connector import has_reports, has_transfers, is_void, release
+from kvsim.rules.connector import has_reports, has_transfers, release
 from kvsim.rules.copy_fence import let_copies_go
+from kvsim.rules.dropping import is_void, number_outputs
 from kvsim.rules.encoder import release_all, release_computed
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.fairness import charge_output
@@ -48,11 +49,13 @@ from kvsim.rules.mamba import begin_states
 from kvsim.rules.offload_jobs import first_due
 from kvsim.rules.offloading import begin_copies, lacks_states
 from kvsim.rules.orca import schedule_orca
+from kvsim.rules.pausing import rests
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import note_gap, note_token, pass_time, record_step, write_row, write_step
 from kvsim.rules.report import begin_update, drop_kept, end_update, see_copies, wake
+from kvsim.rules.reset import reset_prefix_cache
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
 from kvsim.rules.sglang.direct import operate
@@ -254,7 +257,7 @@ def take_in(state: Replica, batch: Batch) -> None:
     """Give every request of a finished step its token, in schedule order."""
     before, now = state.last_token_time, batch.end
     num_regular, num_sampled, num_known, num_finished = 0, 0, 0, 0
-    speculates = state.limits.num_drafts > 0
+    speculates, drops = state.limits.num_drafts > 0, state.limits.has_drops
     connected = state.connector.kind != NO_CONNECTOR
     begin_growing(state, now - before)
     if connected:
@@ -274,7 +277,7 @@ def take_in(state: Replica, batch: Batch) -> None:
         if request.status == FINISHED:
             recycle(state, k)
             continue
-        if connected and is_void(state, request, entry, stale):
+        if (connected or drops) and is_void(state, request, entry, stale, accepted + 1):
             continue
         if speculates and entry.num_drafts > accepted and not stale:
             rejected = entry.num_drafts - accepted
@@ -286,6 +289,8 @@ def take_in(state: Replica, batch: Batch) -> None:
         if entry.unfinished > 0:
             continue
         known = min(accepted + 1, request.end - request.num_tokens)
+        if drops:
+            number_outputs(state, request, known)
         request.num_tokens += known  # also when stale: the token was delivered and is kept
         num_known += known
         if state.limits.fairness > 0:
@@ -364,6 +369,8 @@ def has_work(state: Replica) -> bool:
         return python_has_work(state)
     if state.limits.scheduler == SGLANG:
         return has_work_sglang(state)
+    if rests(state):
+        return False
     if state.connector.kind != NO_CONNECTOR and has_transfers(state):
         return not state.connector.is_idle or has_reports(state)
     return state.num_running > 0 or state.waiting.length > 0 or state.num_swapped > 0
@@ -457,7 +464,7 @@ def peek(state: Replica, row: int) -> None:
 
 
 #: What a host may ask of a replica.
-ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, WAKE, DROP_KEPT, LOAD_OF = 0, 1, 2, 3, 4, 5, 6, 7
+ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, WAKE, DROP_KEPT, LOAD_OF, RESET = range(9)
 
 
 def serve(state: Replica, command: int, argument: int) -> int:
@@ -473,6 +480,8 @@ def serve(state: Replica, command: int, argument: int) -> int:
         return operate(state, command, argument)
     if command == ABORT:
         return int(abort(state, argument))
+    if command == RESET:
+        return reset_prefix_cache(state, argument > 0)
     if command == DROP_KEPT:
         return int(drop_kept(state, argument))
     if command == CLOSE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.events import REMOVED, STORED, UPDATE
+from kvsim.records.events import CLEARED, REMOVED, STORED, UPDATE
 from kvsim.records.record import NONE
 
 if TYPE_CHECKING:
@@ -113,6 +113,13 @@ def note_removed(pool: BlockPool, k: int) -> None:
     event = next_event(log, REMOVED, block.group)
     event.first_key = first_key
     event.key_count = log.num_keys - first_key
+
+
+def note_cleared(log: EventLog) -> None:
+    """Tell that no block has a key any more."""
+    event = next_event(log, CLEARED, 0)
+    event.first_key = log.num_keys
+    event.key_count = 0
 
 
 def note_update(log: EventLog, time: float) -> None:

@@ -66,11 +66,20 @@ def piece_of(request: Request, segment: int) -> tuple[int, int, int]:
     return given.content_id, given.start, given.num_tokens
 
 
+def piece_at(holding: Holding, request: Request, segment: int) -> tuple[int, int, int]:
+    """Do as :func:`piece_of`, token by token of an output whose tokens are numbered."""
+    place = segment - max(request.num_segments, 1)
+    if not holding.has_numbers or place < 0:
+        return piece_of(request, segment)
+    first = holding.number_offsets[request.request_id]
+    return request.output_content_id, holding.numbers[first + place], 1
+
+
 def look_ahead(key: int, holding: Holding, request: Request, num_tokens: int) -> int:
     """Fold the tokens after a block into its key, one by one."""
     segment, offset = holding.segment, holding.offset
     for _ in range(num_tokens):
-        content, start, length = piece_of(request, segment)
+        content, start, length = piece_at(holding, request, segment)
         key = mix(mix(key, content), start + offset)
         offset += 1
         if offset == length:
@@ -104,7 +113,7 @@ def extend_keys(
         missing = block_size
         piece, piece_start, piece_length = 0, 0, 0
         while missing > 0:
-            content, start, length = piece_of(request, holding.segment)
+            content, start, length = piece_at(holding, request, holding.segment)
             taken = min(length - holding.offset, missing)
             begin = start + holding.offset
             if piece_length > 0 and content == piece and begin == piece_start + piece_length:

@@ -122,16 +122,20 @@ def is_target(kv: KV, block: int, is_sync: bool) -> bool:
 # -- the end of a step's decision -----------------------------------------------------------------
 
 
+def flush_preempted(state: Replica, row: int, step: int) -> None:
+    """Have the stores of a preempted request end before a step."""
+    s = state.offloading.state_of[row] - 1
+    if s != NONE:
+        flush_all_of(state.offloading, s, step, float(step))
+
+
 def schedule_stores(state: Replica, batch: Batch) -> None:
     """Decide what a step stores, and which stores must have ended before it."""
     offloading, step = state.offloading, state.num_calls
     offloading.num_sync_tokens = 0
     offloading.num_reported = 0
     for at in range(state.num_preempted):
-        row = state.requests[state.preempted[at]].request_id
-        s = offloading.state_of[row] - 1
-        if s != NONE:
-            flush_all_of(offloading, s, step, float(step))
+        flush_preempted(state, state.requests[state.preempted[at]].request_id, step)
     for at in range(state.num_admitted):
         k = state.admissions[at].request
         s = meet(offloading, state.requests[k])

@@ -23,6 +23,7 @@ from kvsim.rules.connector import (
     start_load,
 )
 from kvsim.rules.dlpm import match_prefixes, may_admit
+from kvsim.rules.dropping import drops_stale
 from kvsim.rules.encoder import (
     begin_encoding,
     choose_items,
@@ -36,10 +37,12 @@ from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.growing import ask_for_growth
 from kvsim.rules.held import leave_queue, next_in_line, num_queued, put_back
 from kvsim.rules.kept import is_in_use
-from kvsim.rules.kv import admit_slots, allocate_slots, look_up
+from kvsim.rules.kv import admit_slots, allocate_slots
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_loras, note_switch
+from kvsim.rules.pausing import num_admissible, step_budget
 from kvsim.rules.prefills import note_prefill
 from kvsim.rules.queue import defer
+from kvsim.rules.reading import read_cache
 from kvsim.rules.replay import num_replayed, worth_replaying
 from kvsim.rules.speculation import add_drafts, expect_drafts, is_padded, without_lookahead
 
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
 def schedule_vllm(state: Replica, batch: Batch) -> None:
     """Decide a step: running requests first, in order, then the queue, within one token budget."""
     limits, num_unfinished = state.limits, state.num_running + num_queued(state)
-    state.budget = limits.max_num_scheduled_tokens
+    state.budget = step_budget(state)
     state.input_budget = limits.max_num_batched_tokens
     held = is_prefill_held(state)
     state.num_calls += 1
@@ -156,7 +159,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
 
 def must_wait(state: Replica, request: Request) -> bool:
     """Whether others are admitted past a waiting request: it cannot run yet, whatever the room."""
-    if request.num_stale_tokens > 0 and not state.connector.drops_stale:
+    if request.num_stale_tokens > 0 and not drops_stale(state, request):
         return True
     if state.limits.has_grammars and lacks_grammar(state, request):
         return True
@@ -183,7 +186,7 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
     while (
         budget > 0
         and inputs > 0
-        and num_queued(state) > 0
+        and num_admissible(state) > 0
         and state.num_running < limits.max_active
     ):
         if limits.fairness == DLPM and not may_admit(state):
@@ -196,7 +199,7 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
             set_aside(state, k, num_aside)
             num_aside += 1
             continue
-        hit = find_computed(state, request) if connected else look_up(kv, request)
+        hit = find_computed(state, request) if connected else read_cache(state, request)
         if hit == UNKNOWN:
             set_aside(state, k, num_aside)
             num_aside += 1

@@ -1,0 +1,84 @@
+"""What a case does to the whole engine: pauses, and resets of the prefix cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.records.connector import FAKE
+from kvsim.records.engine import NO_PAUSE
+from kvsim.rules.pausing import rests
+
+if TYPE_CHECKING:
+    from kvsim.cases.case import CaseConfig
+    from kvsim.cases.log import Entry
+    from kvsim.engine import replica
+    from kvsim.engine.contents import Contents
+    from kvsim.records.engine import Replica
+
+
+class Upkeep:
+    """Pauses and resets a replica at the steps that a case says.
+
+    Parameters
+    ----------
+    replica : with requests that have not arrived yet
+    config : its pauses and resets
+    """
+
+    def __init__(self, replica: replica.Replica, config: CaseConfig) -> None:
+        self._replica = replica
+        self._pauses, self._resets = dict(config.pauses), dict(config.resets)
+        self._outcome: int | None = None
+        replica.state.limits.has_pauses = bool(config.pauses)
+        if drops_output(config):
+            show_numbers(replica.state)
+
+    def due(self, step: int) -> None:
+        """Do what is to be done at the beginning of a step, behind its arrivals."""
+        state = self._replica.state
+        state.pause = self._pauses.get(step, state.pause)
+        if step in self._resets:
+            self._outcome = self._replica.reset_prefix_cache(with_running=self._resets[step])
+
+    def rests(self) -> bool:
+        """Whether a pause leaves a step nothing to do."""
+        state = self._replica.state
+        return state.pause != NO_PAUSE and rests(state) and state.num_batches == 0
+
+    def next_step(self, step: int, arrival: int) -> int:
+        """Return the next step of an idle engine: an arrival's, or one with something to do."""
+        return min(at for at in (arrival, *self._pauses, *self._resets) if at > step)
+
+    def tell(self, entry: Entry) -> None:
+        """Add what came of the last reset. Mutates the entry."""
+        if self._outcome is not None:
+            entry["reset"] = self._outcome
+        self._outcome = None
+
+
+def drops_output(config: CaseConfig) -> bool:
+    """Whether output may be dropped that has been sampled."""
+    transfer = config.kv_transfer
+    sends = transfer is not None and transfer.kind == FAKE and transfer.is_producer
+    return bool(config.resets) or sends
+
+
+def number_tokens(contents: Contents) -> None:
+    """Have output tokens numbered as they are sampled: those that are dropped use up theirs."""
+    lists = contents.lists
+    room = np.asarray(lists.get("asked_tokens", lists["max_tokens"])) + 1
+    lists["number_offsets"] = np.cumsum([0, *room])
+    lists["numbers"] = np.zeros(int(room.sum()), np.int64)
+    for name in ("drops_stale", "next_number"):
+        lists[name] = np.zeros(len(room), np.int64)
+
+
+def show_numbers(state: Replica) -> None:
+    """Show the numbers of tokens to the rules that name blocks."""
+    state.limits.has_drops, trace = True, state.trace
+    for h in range(state.kv.num_holdings):
+        holding = state.kv.holdings[h]
+        holding.has_numbers = True
+        holding.numbers, holding.number_offsets = trace.numbers, trace.number_offsets

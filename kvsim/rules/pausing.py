@@ -1,0 +1,41 @@
+"""A replica that is paused: it admits nobody new, or schedules nothing at all.
+
+vLLM's pause states; docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.connector import NO_CONNECTOR
+from kvsim.records.engine import NO_PAUSE, PAUSED_ALL
+from kvsim.rules.held import num_queued
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+
+
+def is_paused(state: Replica) -> bool:
+    """Whether nobody new is admitted."""
+    return state.limits.has_pauses and state.pause != NO_PAUSE
+
+
+def step_budget(state: Replica) -> int:
+    """Return the tokens that a step may schedule: none under a whole pause."""
+    if is_paused(state) and state.pause == PAUSED_ALL:
+        return 0
+    return state.limits.max_num_scheduled_tokens
+
+
+def num_admissible(state: Replica) -> int:
+    """Return how many waiting requests a step may look at: under a pause those that are held."""
+    if is_paused(state):
+        return state.connector.held.length
+    return num_queued(state)
+
+
+def rests(state: Replica) -> bool:
+    """Whether a pause leaves nothing to schedule. With a connector steps go on, empty ones too."""
+    if not is_paused(state) or state.connector.kind != NO_CONNECTOR:
+        return False
+    return state.pause == PAUSED_ALL or state.num_running == 0

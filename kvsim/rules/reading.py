@@ -1,0 +1,27 @@
+"""Requests that hit nothing, as vLLM's skip_reading_prefix_cache has it: others may hit theirs.
+
+docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.rules.kv import look_up
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
+
+
+def skips_reading(state: Replica, request: Request) -> bool:
+    """Whether a request computes its whole prompt, whatever is cached."""
+    return state.trace.has_skips and state.trace.skips_reading[request.request_id] > 0
+
+
+def read_cache(state: Replica, request: Request) -> int:
+    """Find how many tokens of a waiting request are cached, if it may use them."""
+    if skips_reading(state, request):
+        request.shared_prefix_boundary = 0
+        return 0
+    return look_up(state.kv, request)
