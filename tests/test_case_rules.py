@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import kvsim
 from kvsim.cases.case import CaseConfig, Workload
 from kvsim.cases.play import contents_of_case, parts_of, play
 from kvsim.cases.recorded import read_case
@@ -28,11 +27,15 @@ def with_config(case, **fields):
     return case.model_copy(update={"config": config})
 
 
-def test_hybrids_of_uneven_blocks_name_alike_with_and_without_events():
-    """Without events the counts were limited before they were rounded."""
-    case = with_config(case_of("v02_round_then_limit"), kv_events=False)
-    steps = [{k: v for k, v in step.items() if k != "ev"} for step in case.steps]
-    assert kvsim.replay(case.model_copy(update={"steps": steps})) is None
+@pytest.mark.parametrize("events", [False, True])
+def test_hybrids_of_uneven_blocks_round_before_keys_limit_them(events):
+    """Of 128 tokens, two large blocks, 127 have keys: 7 of 16 tokens each, and no second of 64."""
+    case = with_config(case_of("v02_round_then_limit"), kv_events=events, async_scheduling=True)
+    (request,) = case.workload.requests
+    whole = request.model_copy(update={"segments": [(1, 128)], "max_tokens": 2})
+    first, *_ = play(case.config, Workload(requests=[whole]), check=True)
+    assert first["sch"] == [["r0", 128]]
+    assert first["nh"] == 7 + 1
 
 
 @pytest.mark.parametrize("modules", [1, 2])

@@ -8,7 +8,7 @@ import pytest
 from kvsim.cases.case import Case, CaseConfig, Workload
 from kvsim.cases.play import contents_of_case, parts_of, play
 from kvsim.engine.replica import Replica
-from kvsim.results.tables import REQUESTS
+from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.rules.encoder import (
     begin_encoding,
     choose_items,
@@ -160,6 +160,18 @@ def test_a_request_that_ends_lets_its_items_go():
     given = workload((16, [("a", 8, 8)]), max_tokens=1)
     last = steps(config(async_scheduling=True), given, 9)[-1]
     assert (last["ecf2"], last["ecb2"]) == (56, 64)
+
+
+def test_a_request_that_is_rejected_lets_its_items_go():
+    """It had found its first item, but no chunk holds the second one, which its drafter reads."""
+    given = workload((16, [("a", 4, 5)]), (48, [("a", 4, 5), ("b", 9, 31)]))
+    parts = parts_of(config(disable_chunked_mm_input=True, spec=LOOKING_AHEAD))
+    table = np.zeros(2, dtype=REQUESTS)
+    replica = Replica(0, parts, contents_of_case(given), table, start_time=0.0)
+    replica.submit(np.arange(2), np.array([0.0, 50.0]))
+    replica.advance(float("inf"))
+    assert table["finish_reason"].tolist() == [FinishReason.FINISHED, FinishReason.REJECTED]
+    assert replica.state.encoder.num_reclaimable_tokens == 64
 
 
 def test_items_lie_in_the_prompt_in_order():

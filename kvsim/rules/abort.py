@@ -41,8 +41,6 @@ def end_early(state: Replica, k: int, reason: int) -> None:
     else:
         leave_queue(state, k)
         state.num_deferred -= request.is_deferred
-    if state.limits.has_encoder:
-        release_all(state, request)
     if request.holding != NONE:
         free_early(state, request)
     request.finish_time = state.clock
@@ -80,7 +78,9 @@ def leave_running(state: Replica, k: int) -> None:
 
 
 def end_request(state: Replica, k: int, reason: int) -> None:
-    """Write down a request's end."""
+    """Write down a request's end, whatever it is; its encoder items go."""
+    if state.limits.has_encoder:
+        release_all(state, state.requests[k])
     state.requests[k].status = FINISHED
     state.num_outstanding -= 1
     state.num_ended += 1

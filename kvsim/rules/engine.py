@@ -37,7 +37,7 @@ from kvsim.rules.batch import batch_at, recycle
 from kvsim.rules.connector import has_reports, has_transfers, release
 from kvsim.rules.copy_fence import let_copies_go
 from kvsim.rules.dropping import is_void, number_outputs
-from kvsim.rules.encoder import release_all, release_computed
+from kvsim.rules.encoder import release_computed
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.fairness import charge_output
 from kvsim.rules.fetching import AHEAD, ask
@@ -331,8 +331,6 @@ def take_in(state: Replica, batch: Batch) -> None:
 def finish(state: Replica, k: int, now: float) -> None:
     """End a request that has got its last token."""
     request = state.requests[k]
-    if state.limits.has_encoder:
-        release_all(state, request)
     if request.status != RUNNING:  # preempted while its last token was in flight
         leave_queue(state, k)
         state.num_deferred -= request.is_deferred
