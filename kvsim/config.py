@@ -114,7 +114,9 @@ class Config(Validated, SglangOptions, ServerOptions):
     num_gpu_blocks_override: Count | None = Field(
         None, description="pin the number of KV blocks, e.g. from a vLLM log"
     )
-    block_size: Count = Field(16, description="tokens per KV block")
+    block_size: Count | None = Field(
+        None, description="tokens per KV block [vLLM's for model and card, mostly 16]"
+    )
     max_model_len: Count | None = Field(None, description="longest sequence [the model's]")
     max_num_seqs: Count | None = Field(
         None, description="most requests running at once [vLLM's for the GPU]"

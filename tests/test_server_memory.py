@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 import kvsim
 from kvsim.budget.capacity import blocks_of_tokens, resolve_memory
+from kvsim.budget.kernels import default_block_size
 from kvsim.budget.pages import Page
 from kvsim.budget.planner import KVPlan, plan_pages
 from kvsim.budget.settings import expert_replicas
@@ -181,3 +183,61 @@ def test_decodes_over_full_keys_are_priced_as_such() -> None:
     assert new.kv_bytes == 69_120
     assert old.pair_flops < new.pair_flops  # 192 + 128 multiply-adds, not 576 + 512
     assert old.pair_flops == old.prompt_pair_flops
+
+
+# -- block sizes by attention kernels --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "dtype", "size"),
+    [
+        ("llama-3.1-8b", "h100-sxm", "auto", 16),
+        ("llama-3.1-8b", "b200", "fp8", 16),
+        ("llama-3.1-8b", "mi300x", "auto", 16),
+        ("deepseek-v3", "h200-sxm", "auto", 16),
+        ("deepseek-v3", "h200-sxm", "fp8", 64),
+        ("deepseek-v3", "a100-80gb", "fp8", 16),
+        ("deepseek-v3", "rtx-pro-6000", "fp8", 16),
+        ("deepseek-v3", "b200", "auto", 32),
+        ("deepseek-v3", "gb300", "fp8", 32),
+        ("kimi-k2.5", "b200", "auto", 32),
+        ("deepseek-v3.2", "h200-sxm", "auto", 64),
+        ("deepseek-v3.2", "b200", "fp8", 64),
+        ("glm-5", "h200-sxm", "auto", 64),
+        ("minimax-m3", "h200-sxm", "auto", 128),
+        ("gemma-4-26b-a4b", "h100-sxm", "fp8", 64),
+        ("gemma-4-26b-a4b", "h100-sxm", "auto", 16),
+        ("gemma-4-26b-a4b", "l40s", "fp8", 16),
+    ],
+)
+def test_block_sizes_are_those_of_vllms_kernels(
+    model: str, gpu: str, dtype: str, size: int
+) -> None:
+    options = {"model": model, "gpu": gpu, "kv_cache_dtype": dtype, "tensor_parallel_size": 16}
+    options |= {"num_gpu_blocks_override": 100, "max_model_len": 4096}
+    if model == "gemma-4-26b-a4b":
+        options["tensor_parallel_size"] = 2
+    config = Config.build(**options)
+    memory = resolve_memory(config)
+    found = default_block_size(memory.model, gpu, memory.layout.dtype, "0.33")
+    assert found == size
+    assert memory.block_size % size == 0
+    given = kvsim.capacity(**options, block_size=128)
+    assert given.block_size % 128 == 0
+    notes = kvsim.capacity(**options).assumptions
+    assert any(note.startswith(f"block_size {size} (of vLLM's") for note in notes) == (size != 16)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "unit"), [("llama-3.1-8b", 7, 16), ("deepseek-v3.2", 16, 64)]
+)
+def test_a_block_size_that_no_kernel_takes_is_said(model: str, size: int, unit: int) -> None:
+    options: dict[str, Any] = {"model": model, "gpu": "h200-sxm", "block_size": size}
+    options |= {"num_gpu_blocks_override": 5000, "max_model_len": 4096, "tensor_parallel_size": 8}
+    said = f"kernels for {model} take multiples of {unit}; it would refuse to start"
+    assert any(said in note for note in kvsim.capacity(**options).assumptions)
+    trace = kvsim.Trace.from_arrays([0.0], [10], [2])
+    run = kvsim.simulate(trace, backend="python", **options)
+    assert said in json.dumps(run.provenance)
+    fine = kvsim.simulate(trace, backend="python", **options | {"block_size": 2 * unit})
+    assert "refuse to start" not in json.dumps(fine.provenance)

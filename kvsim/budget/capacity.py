@@ -13,6 +13,7 @@ from kvsim.budget.budget import (
 )
 from kvsim.budget.drafter import drafter_bytes, with_drafter
 from kvsim.budget.graphs import graph_bytes, graphs_of
+from kvsim.budget.kernels import USUAL, default_block_size, unsupported
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.limits import Limits, limits_of
 from kvsim.budget.lora import lora_bytes
@@ -95,9 +96,12 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     )
     tp, spec = config.tensor_parallel_size, config.speculative_config
     layout = with_drafter(layout, model, spec, tensor_parallel_size=tp)
+    asked = config.block_size or default_block_size(
+        model, gpu.name, layout.dtype, config.vllm_version
+    )
     plan = plan_groups(
         layout,
-        config.block_size,
+        asked,
         hybrid=not config.disable_hybrid_kv_cache_manager,
         packed=config.kv_cache_layout == "BLNHC",
         state=state_cache(config, model),
@@ -134,7 +138,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     num_gpu_blocks = config.num_gpu_blocks_override or budget.kv_cache // plan.bytes_per_block
     if num_gpu_blocks < 1:
         raise ValueError(_no_room(config, model, gpu, budget, plan))
-    block_size = aligned_block_size(layout.layers, config.block_size)
+    block_size = aligned_block_size(layout.layers, asked)
     return Memory(
         model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks, block_size
     )
@@ -180,7 +184,7 @@ def _no_room(config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, pla
         )
     if budget.kv_cache > 0:
         return (
-            f"block_size {config.block_size}: a block takes {plan.bytes_per_block / GIB:.2f} GiB, "
+            f"block_size: a block takes {plan.bytes_per_block / GIB:.2f} GiB, "
             f"more than the {budget.kv_cache / GIB:.2f} GiB of KV memory"
         )
     overhead = budget.activations + budget.non_torch + budget.cuda_graphs
@@ -389,11 +393,7 @@ def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
             notes.append(f"{names} of vLLM {config.vllm_version}, estimated")
         if "memory_bytes" in memory.gpu.unverified and "memory" not in logged:
             notes.append(f"the memory CUDA shows on {memory.gpu.name} is unverified")
-    if memory.block_size != config.block_size:
-        notes.append(
-            f"block_size {memory.block_size}, raised from {config.block_size} so that a page of "
-            "attention holds a state"
-        )
+    notes += _of_blocks(config, memory)
     if memory.budget.adapters:
         notes.append("adapters of every linear layer, estimated: max_lora_rank x (in + out) each")
     spec = config.speculative_config
@@ -418,3 +418,22 @@ def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
     if memory.layout.scale_bytes_per_token:
         notes.append(f"{memory.layout.scale_bytes_per_token} bytes of scales per token")
     return tuple(notes)
+
+
+def _of_blocks(config: Config, memory: Memory) -> list[str]:
+    """Say what chose the block size, and what vLLM would not take."""
+    model, notes = memory.model, []
+    asked = config.block_size
+    if asked is None:
+        dtype = memory.layout.dtype
+        asked = default_block_size(model, memory.gpu.name, dtype, config.vllm_version)
+        if asked != USUAL:
+            notes.append(f"block_size {asked} (of vLLM's attention kernels for this model and GPU)")
+    elif refused := unsupported(model, asked):
+        notes.append(refused)
+    if memory.block_size != asked:
+        notes.append(
+            f"block_size {memory.block_size}, raised from {asked} so that a page of attention "
+            "holds a state"
+        )
+    return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.budget.kernels import unsupported
 from kvsim.budget.limits import refused_by_vllm
 from kvsim.budget.settings import unused_overrides
 from kvsim.cost.efficiency import measured_narrow_kv
@@ -23,6 +24,10 @@ def notes(setup: Setup) -> list[str]:
     doubt = refused_by_vllm(config, memory.model)
     if doubt is not None:
         said.append(doubt)
+    size = config.block_size
+    if size is not None and getattr(setup.kv, "rules_of", None) == PAGED:
+        refused = None if config.engine == "sglang" else unsupported(memory.model, size)
+        said += [refused] if refused else []
     if unused := unused_overrides(config):
         said.append(f"{', '.join(unused)} of hf_overrides changes nothing here")
     for field, reason in setup.kv.ignores.items():

@@ -113,7 +113,7 @@ def page_size_of(config: Config) -> int:
     """Return tokens per page."""
     if config.page_size is not None:
         return config.page_size
-    return config.block_size if "block_size" in config.model_fields_set else 1
+    return config.block_size or 1
 
 
 def chunk_of(config: Config, memory: Memory) -> int | None:

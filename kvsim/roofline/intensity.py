@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvsim.budget.kernels import USUAL
 from kvsim.budget.layout import kv_dtype, kv_layout
 from kvsim.budget.settings import kv_cache_dtype_of, model_of
 from kvsim.budget.weights import check_quantization, weight_bytes, weight_dtype
@@ -176,7 +177,7 @@ def _cost_config(config: Config) -> CostConfig:
         dtype=dtype,
         quantization=quantization,
         tensor_parallel_size=config.tensor_parallel_size,
-        block_size=config.block_size,
+        block_size=config.block_size or USUAL,
     )
 
 

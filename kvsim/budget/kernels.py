@@ -1,0 +1,69 @@
+"""Tokens per KV block that vLLM's attention kernels take: its choice, and what none supports.
+
+The rules of vLLM 0.33 (read): kernels are chosen by card, attention and KV dtype, and the block is
+16 tokens if all of them support that, else the smallest size that all do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.budget.budget import version_of
+from kvsim.catalog.generations import capability
+
+if TYPE_CHECKING:
+    from kvsim.budget.layout import KVDtype
+    from kvsim.catalog.spec import ModelSpec
+
+#: What most kernels take, and any multiple of it.
+USUAL = 16
+#: Sparse MLA's kernels and their indexer (DeepSeek-V3.2, GLM-5).
+SPARSE = 64
+#: MiniMax-M3's sparse blocks ("Setting KV cache block size to 128 to match MiniMax-M3 sparse block
+#: size", public copy of a log 60171799662).
+SPARSE_HEADS = 128
+#: FLASHMLA, which reads KV in FP8 on Hopper; FLASHINFER_MLA and CUTLASS_MLA on Blackwell.
+FLASHMLA, FLASHINFER_MLA, CUTLASS_MLA = 64, 32, 128
+#: Dimensions of heads without rotary part that FLASHINFER_MLA takes.
+FLASHINFER_DIMS = (64, 128, 192)
+#: FLASH_ATTN with heads of 512 elements and KV in FP8 on Hopper.
+WIDE_HEADS = 64
+#: Before that version all had 16, as far as kvsim knows.
+FIRST_CHOICE = (0, 9)
+
+
+def default_block_size(model: ModelSpec, gpu: str, kv: KVDtype, vllm_version: str) -> int:
+    """Return the tokens per block that vLLM chooses for a model on a card.
+
+    Parameters
+    ----------
+    gpu : the catalogue's name
+    kv : how keys and values are stored
+    """
+    card = capability(gpu)
+    if card is None or version_of(vllm_version) < FIRST_CHOICE:
+        return USUAL
+    if model.num_index_layers:
+        return SPARSE if model.is_mla else SPARSE_HEADS
+    if model.is_mla:
+        return _of_latents(model, card, kv)
+    widest = max(layer.head_dim for layer in model.layers) if model.layers else 0
+    return WIDE_HEADS if card == 9 and kv.bits == 8 and widest == 512 else USUAL
+
+
+def _of_latents(model: ModelSpec, card: int, kv: KVDtype) -> int:
+    if card == 10:
+        fits = model.qk_nope_head_dim in FLASHINFER_DIMS
+        return FLASHINFER_MLA if fits else CUTLASS_MLA
+    return FLASHMLA if card == 9 and kv.bits == 8 else USUAL
+
+
+def unsupported(model: ModelSpec, block_size: int) -> str | None:
+    """Say why vLLM has no kernel for a block size; None if it has one."""
+    unit = SPARSE if model.is_mla and model.num_index_layers else USUAL
+    if block_size % unit == 0:
+        return None
+    return (
+        f"block_size {block_size}: vLLM's attention kernels for {model.name} take multiples of "
+        f"{unit}; it would refuse to start"
+    )
