@@ -25,6 +25,7 @@ from kvsim.server_options import ServerOptions
 from kvsim.sglang_options import SglangOptions
 from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import MAX_SAMPLES
+from kvsim.trace.endings import EndsBy
 
 #: Latency targets of ``--goodput``, as in ``vllm bench serve``.
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
@@ -177,6 +178,9 @@ class Config(Validated, SglangOptions, ServerOptions):
     )
     num_samples: Annotated[int, Field(gt=0, le=MAX_SAMPLES)] | None = Field(
         None, description="sequences of each request, instead of the trace's"
+    )
+    ends_by: EndsBy | None = Field(
+        None, description="how answers end, instead of as the trace says; eos is not foreseen"
     )
     use_beam_search: bool = Field(False, description="the sequences of a request are beams")
     beam_switch: Annotated[float, Field(ge=0, le=1)] = Field(

@@ -156,14 +156,17 @@ def test_sampling_more_costs_time_and_gets_the_same_answer_lengths() -> None:
     trace = Trace.from_arrays([0.0] * 4, [100] * 4, [50] * 4)
     one = kvsim.simulate(trace, **V0)
     four = kvsim.simulate(trace, num_samples=4, **V0)
-    assert four.requests["num_output_tokens"].tolist() == [50] * 4
+    assert four.requests["num_output_tokens"].tolist() == [4 * 50] * 4
+    assert four.summary["total_output_tokens"] == 4 * one.summary["total_output_tokens"]
+    steps = (four.requests["finish_time"] - four.requests["first_token_time"]).sum() / (4 * 49)
+    assert four.summary["mean_itl_ms"] == pytest.approx(1e3 * steps, rel=1e-9)
     assert four.summary["duration"] > one.summary["duration"]
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"scheduler": "vllm"}, "one sequence per request"),
+        ({"scheduler": "vllm", "use_beam_search": True}, "one sequence per request"),
         ({"scheduler": "orca", "allocator": "paged"}, "one sequence per request"),
         ({"scheduler": "vllm-v0", "max_num_seqs": 2}, "max_num_seqs"),
         ({"scheduler": "vllm-v0", "allocator": "paged+window=64"}, "full attention"),
@@ -176,10 +179,17 @@ def test_what_cannot_serve_several_sequences_says_so(options, reason) -> None:
         kvsim.simulate(trace, num_samples=3, **{**OPT, **options})
 
 
-def test_paged_serves_several_sequences_under_v0_unless_told_otherwise() -> None:
+def test_beams_are_served_under_v0_and_a_note_says_so() -> None:
     trace = Trace.from_arrays([0.0], [100], [50])
-    result = kvsim.simulate(trace, num_samples=2, **OPT)
-    assert result.provenance["scheduler"] == "vllm-v0"
+    samples = kvsim.simulate(trace, num_samples=2, **OPT).provenance
+    beams = kvsim.simulate(trace, num_samples=2, use_beam_search=True, **OPT).provenance
+    assert (samples["scheduler"], samples["notes"]) == ("vllm", [])
+    assert beams["scheduler"] == "vllm-v0"
+    assert beams["notes"][0].startswith("scheduler vllm-v0: use_beam_search")
+    swaps = kvsim.simulate(trace, allocator="paged+swap", **OPT).provenance
+    assert swaps["notes"] == [
+        "scheduler vllm-v0: allocator paged+swap swaps, which vllm does not do"
+    ]
 
 
 def test_more_sequences_than_may_run_are_rejected_at_once() -> None:

@@ -364,8 +364,9 @@ def test_the_plug_in_of_the_readme_honours_every_setting(changes: dict[str, obje
 
 
 def test_the_plug_in_of_the_readme_refuses_what_it_cannot_serve() -> None:
+    options = {"allocator": f"{__name__}:HalfPaged", "scheduler": "vllm-v0", "num_samples": 2}
     with pytest.raises(ValueError, match="serves one sequence per request"):
-        kvsim.simulate(TRACE, allocator=f"{__name__}:HalfPaged", num_samples=2)
+        kvsim.simulate(TRACE, **options)
 
 
 def oracle(config: KVCacheConfig) -> ContiguousOracle:

@@ -351,7 +351,6 @@ def test_oversubscribed_decodes_wait_for_the_link() -> None:
         ({"allocator": "tiered+window=100"}, "layers with windows"),
         ({"allocator": "tiered+host-gib=0"}, "greater than 0"),
         ({"allocator": "unified+host-gib=x"}, "valid number"),
-        ({"allocator": "unified", "num_samples": 2}, "one sequence per request"),
     ],
 )
 def test_what_is_not_modelled_is_refused(options: dict[str, object], message: str) -> None:

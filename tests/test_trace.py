@@ -46,7 +46,17 @@ def make(**changes):
         ({"tenant": [0, -2, 1]}, "row 1: tenant is -2, must be at least 0, or -1 for none"),
         ({"tenant": [0, 1.5, 1]}, "row 1: tenant is 1.5, must be a whole number"),
         ({"tenant": ["a"]}, "tenant must have one entry per request (3), got 1"),
-        ({"sample_output_tokens": [[1], [1], [1]]}, "sample_output_tokens: all samples"),
+        (
+            {"sample_output_tokens": [[1], [1, 1], []]},
+            "row 1: sample_output_tokens has 2 lengths, must have one per sample (1)",
+        ),
+        (
+            {"sample_output_tokens": [[1], [], [999]]},
+            "row 2: sample_output_tokens must be a list of whole numbers from 1 to "
+            "num_output_tokens (",
+        ),
+        ({"ends_by": ["eos", "stop", None]}, "row 1: ends_by is 'stop', must be length or eos"),
+        ({"ends_by": ["eos"]}, "ends_by must have one entry per request (3), got 1"),
         ({"segments": [[(0, 0, 10)]]}, "segments must have one list per request (3), got 1"),
         ({"segments": [[(0, 0, 10)], [], [(0, 0, 30)]]}, "row 1: segments must not be empty"),
         (

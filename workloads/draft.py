@@ -81,6 +81,8 @@ class Draft:
     accepted_drafts: Sequence[Sequence[int]] | None = None
     encoder_items: Sequence[Sequence[tuple[int, int]]] | None = None
     tenant: Sequence[int | str | None] | None = None
+    ends_by: Sequence[str | None] | str | None = None
+    sample_output_tokens: Sequence[Sequence[int]] | None = None
     places: Sequence[int] | None = None
     pace: Pace = field(default_factory=Pace)
     notes: tuple[str, ...] = ()
@@ -109,6 +111,7 @@ class Draft:
         moved = {
             name: column.take(order) if isinstance(column, Slices) else [column[i] for i in order]
             for name, column in self.columns().items()
+            if not isinstance(column, str)  # one text says it of all
         }
         return replace(self, **moved)  # type: ignore[arg-type]  # by name, as columns() gave them
 

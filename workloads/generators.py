@@ -2,7 +2,9 @@
 
 Public traces that were only published as means are log-normals, with the sigma and where it comes
 from beside each. The lengths are drawn from one random stream and the arrivals from another, so
-that a change of rate or arrival process leaves the lengths as they are.
+that a change of rate or arrival process leaves the lengths as they are. Answers of people's chats
+and of production end by EOS; those of synthetic lengths by max_tokens, as benchmarks with
+``--ignore-eos`` ask for them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import math
 import numpy as np
 
 from kvsim.trace import Trace
+from kvsim.trace.endings import ENDINGS, EndsBy
 from workloads.arrivals import draw_arrivals
 from workloads.lengths import Constant, Lengths, LogNormal, Uniform
 from workloads.registry import WORKLOADS
@@ -48,12 +51,16 @@ def _independent(
     request_rate: float,
     seed: int,
     arrival: str,
+    ends_by: EndsBy = "length",
 ) -> Trace:
     of_prompts, of_outputs, of_arrivals = streams(seed, 3)
     times = draw_arrivals(arrival, num_requests, request_rate, of_arrivals)
     prompt, output = lengths
     return Trace.from_arrays(
-        times, prompt.sample(of_prompts, num_requests), output.sample(of_outputs, num_requests)
+        times,
+        prompt.sample(of_prompts, num_requests),
+        output.sample(of_outputs, num_requests),
+        ends_by=ends_by,
     )
 
 
@@ -86,7 +93,7 @@ def sharegpt(
     ValueError
         For a value out of range or an unknown arrival process.
     """
-    return _independent(SHAREGPT, num_requests, request_rate, seed, arrival)
+    return _independent(SHAREGPT, num_requests, request_rate, seed, arrival, "eos")
 
 
 @WORKLOADS.register("alpaca")
@@ -101,7 +108,7 @@ def alpaca(
 
     Parameters and errors as in :func:`sharegpt`.
     """
-    return _independent(ALPACA, num_requests, request_rate, seed, arrival)
+    return _independent(ALPACA, num_requests, request_rate, seed, arrival, "eos")
 
 
 @WORKLOADS.register("azure-conv")
@@ -116,7 +123,7 @@ def azure_conv(
 
     Parameters and errors as in :func:`sharegpt`.
     """
-    return _independent(AZURE_CONV, num_requests, request_rate, seed, arrival)
+    return _independent(AZURE_CONV, num_requests, request_rate, seed, arrival, "eos")
 
 
 @WORKLOADS.register("azure-code")
@@ -131,7 +138,7 @@ def azure_code(
 
     Parameters and errors as in :func:`sharegpt`.
     """
-    return _independent(AZURE_CODE, num_requests, request_rate, seed, arrival)
+    return _independent(AZURE_CODE, num_requests, request_rate, seed, arrival, "eos")
 
 
 @WORKLOADS.register("uniform")
@@ -266,4 +273,9 @@ def empirical(
     of_rows, of_arrivals = streams(seed, 2)
     times = draw_arrivals(arrival, num_requests, request_rate, of_arrivals)
     rows = of_rows.integers(0, len(source), num_requests)
-    return Trace.from_arrays(times, source.num_prompt_tokens[rows], source.num_output_tokens[rows])
+    return Trace.from_arrays(
+        times,
+        source.num_prompt_tokens[rows],
+        source.num_output_tokens[rows],
+        ends_by=np.array(ENDINGS)[source.ends_by[rows]],
+    )

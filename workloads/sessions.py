@@ -183,6 +183,7 @@ class Script:
             segments=Slices(content, tokens, first, end, cut),
             output_content_id=self._output_content_id,
             session_id=self._session_id,
+            ends_by="eos",
             places=self._places,
             pace=pace,
             notes=notes,

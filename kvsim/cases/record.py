@@ -13,13 +13,15 @@ from kvsim.cases.group import Group
 from kvsim.cases.log import StepLog
 from kvsim.config import Config
 from kvsim.engine.setup import Setup, resolve
-from kvsim.fleet.simulate import serve
+from kvsim.fleet.simulate import requests_asked, serve, with_samples
 from kvsim.kv.paged import PagedManager
 from kvsim.results.tables import FinishReason
 from kvsim.sched.queue import WaitingQueue
+from kvsim.trace.endings import EOS
+from kvsim.trace.family import names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from kvsim.cases.log import Entry
@@ -139,9 +141,13 @@ def _record(
             raise ValueError(f"record: a case is one replica's schedule; leave {name} out")
     if not math.isinf(config.horizon):
         raise ValueError("record: a case ends with its last request; leave the horizon out")
-    if config.num_samples not in (None, 1) or (trace.num_samples > 1).any():
-        raise ValueError("record: a case has one sequence per request; num_samples must be 1")
     setup, recording = resolve(config), Recording()
+    given, trace = trace, requests_asked(config, trace)
+    setup, family = with_samples(setup, trace)
+    if setup.kv_config.max_num_samples > 1:
+        raise ValueError(
+            "record: a case has one sequence per request; num_samples must be 1, or scheduler vllm"
+        )
     limits = setup.scheduler_config
     if limits.speculation is not None or limits.max_loras or trace.has("grammar_time"):
         raise ValueError(
@@ -153,20 +159,23 @@ def _record(
             "with policy fcfs or priority is"
         )
     summary = len(trace) > MOST_NAMED
-    names: dict[int, str | int] = {index: str(index) for index in range(len(trace))}
+    served = trace if family is None else family.children
+    names: dict[int, str | int] = dict(enumerate(names_of(served)))
 
     def begin(replica: Replica) -> None:
         recording.begin(replica, names, summary=summary)
 
-    result = serve(setup, trace, on_progress=on_progress, observer=recording, on_start=begin)
+    result = serve(setup, given, on_progress=on_progress, observer=recording, on_start=begin)
     if not recording.seen:
         raise ValueError(f"record: no request can be served: {'; '.join(_reasons(result))}")
     ids = np.array([row for _, row, _ in recording.seen])
-    if (result.requests["finish_reason"][ids] != FinishReason.FINISHED).any():
+    if (result.served["finish_reason"][ids] != FinishReason.FINISHED).any():
         raise ValueError("record: a queued request was rejected; a case cannot say that")
     case_config = _case_config(setup, summary=summary)
     longest = setup.scheduler_config.max_model_len
-    workload = Workload(requests=[_case_request(trace, longest, *one) for one in recording.seen])
+    workload = Workload(
+        requests=[_case_request(served, longest, names, *one) for one in recording.seen]
+    )
     totals = {
         "steps": len(recording.steps),
         "preemptions": int(result.summary["num_preemptions"]),
@@ -219,14 +228,22 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
 
 
 def _case_request(
-    trace: Trace, max_model_len: int, step: int, row: int, arrival_time: float
+    trace: Trace,
+    max_model_len: int,
+    names: Mapping[int, str | int],
+    step: int,
+    row: int,
+    arrival_time: float,
 ) -> CaseRequest:
     longest = max_model_len - int(trace.num_prompt_tokens[row])
+    tokens = min(int(trace.num_output_tokens[row]), longest)
+    by_eos = trace.ends_by[row] == EOS and tokens < longest
     return CaseRequest(
-        id=str(row),
+        id=names[row],
         arrival_step=step,
         segments=list(trace.segments_of(row)),
-        max_tokens=min(int(trace.num_output_tokens[row]), longest),
+        max_tokens=longest if by_eos else tokens,
+        stop_at=tokens if by_eos else 0,
         priority=int(trace.priority[row]),
         arrival_time=arrival_time,
         cache_salt=int(trace.cache_salt[row]) or None,

@@ -356,7 +356,7 @@ def _shares(result: Result) -> str:
     from kvsim.results.tables import FinishReason
 
     number = sum(row["role"] != "prefill" for row in result.summary["replicas"])
-    served = result.requests[result.requests["finish_reason"] != FinishReason.REJECTED]
+    served = result.served[result.served["finish_reason"] != FinishReason.REJECTED]
     counts = np.bincount(served["replica"], minlength=number)
     shares = ", ".join(f"{100 * count / max(len(served), 1):.1f}" for count in counts.tolist())
     return f"router {result.config.router}; requests per replica, %: {shares}"

@@ -87,6 +87,7 @@ SECTIONS = {
         "tenant_weights",
         "preemption_mode",
         "num_samples",
+        "ends_by",
         "use_beam_search",
         "beam_switch",
         "long_prefill_token_threshold",

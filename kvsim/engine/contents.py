@@ -10,6 +10,9 @@ import numpy as np
 from kvsim.records.encoder import Item
 from kvsim.records.memory import Flat, Views
 from kvsim.records.request import Request, Segment
+from kvsim.trace import MAX_TOKENS
+from kvsim.trace.endings import EOS
+from kvsim.trace.family import names_of
 from kvsim.trace.items import contents_of_items
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ class Contents:
         per request, and segment_offsets, one more; with several samples num_samples, with
         priorities id_rank, with adapters lora, with tenants their numbers, with grammars
         ready_time or grammar_time, with recorded acceptance accepts, where requests go from one
-        replica to another carried
+        replica to another carried, where answers end by EOS asked_tokens
     segments : the prompts' segments, shape (segments,)
     items : parts of prompts that an encoder computes, with item_offsets in the lists
     """
@@ -77,8 +80,12 @@ class Contents:
             }
             if (trace.num_samples > 1).any():
                 lists["num_samples"] = trace.num_samples
+            if trace.has("ends_by"):
+                lists["asked_tokens"] = np.where(
+                    trace.ends_by == EOS, MAX_TOKENS, trace.num_output_tokens
+                )
             if trace.priority.any():
-                lists["id_rank"] = text_ranks(map(str, range(len(trace))))
+                lists["id_rank"] = text_ranks(names_of(trace))
             lists |= _seldom(trace)
             columns = (trace.segment_content_id, trace.segment_start, trace.segment_num_tokens)
             items = None
@@ -93,8 +100,13 @@ class Contents:
         Or with more or fewer to come than the trace says.
         """
         own = {"max_tokens": self.lists["max_tokens"].copy(), "carried": np.zeros(len(self), int)}
+        own["asked_tokens"] = self.lists.get("asked_tokens", own["max_tokens"]).copy()
         lists: dict[str, Any] = {**self.lists, **own}
         return Contents(lists, self._segments, self._items)
+
+    def asked_tokens(self, row: int) -> int:
+        """Return max_tokens of a request, which its answer may not reach."""
+        return int(self.lists.get("asked_tokens", self.lists["max_tokens"])[row])
 
     def lay_out(self, record: TraceRecord, memory: Memory) -> None:
         """Point a replica's record of the trace here."""

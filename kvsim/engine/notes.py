@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def notes(setup: Setup) -> list[str]:
     """Say what has no effect, what vLLM would refuse, and what rests on no measurement."""
     config, memory = setup.config, setup.memory
-    said = []
+    said = _switched(setup)
     doubt = refused_by_vllm(config, memory.model)
     if doubt is not None:
         said.append(doubt)
@@ -66,6 +66,18 @@ def notes(setup: Setup) -> list[str]:
             "are the roofline's, with the fractions of other kernels"
         )
     return said
+
+
+def _switched(setup: Setup) -> list[str]:
+    """Say why a scheduler serves that nobody named, where it is not the allocator's own."""
+    config, usual = setup.config, setup.kv.default_scheduler
+    if config.scheduler is not None or setup.scheduler == usual:
+        return []
+    if setup.allocator.swap:
+        reason = f"allocator {config.allocator} swaps"
+    else:
+        reason = "use_beam_search: the sequences of a request fork"
+    return [f"scheduler {setup.scheduler}: {reason}, which {usual} does not do"]
 
 
 def _not_priced(setup: Setup) -> list[str]:

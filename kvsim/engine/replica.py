@@ -265,9 +265,10 @@ class Replica:
         """Let a request to come have so many tokens of output, whose KV is to be computed."""
         self.state.trace.carried[request_id] = num_tokens
 
-    def limit(self, request_id: int, num_tokens: int) -> None:
-        """Let a request to come end with so many tokens of output."""
+    def limit(self, request_id: int, num_tokens: int, *, asked: int | None = None) -> None:
+        """Let a request to come end with so many tokens of output, of those it asks for."""
         self.state.trace.max_tokens[request_id] = num_tokens
+        self.state.trace.asked_tokens[request_id] = num_tokens if asked is None else asked
 
     def keep(self, request_id: int, *, keeps: bool) -> None:
         """Let the blocks of a request to come be held after its end, until read, or not."""

@@ -100,7 +100,8 @@ class Setup(Parts):
         if not (self.scheduler_type.takes_samples and kv.serves_samples):
             raise ValueError(
                 f"num_samples: {called(self.config)} under scheduler {self.scheduler!r} serves "
-                "one sequence per request; paged under vllm-v0 and contiguous-* serve more"
+                "one sequence per request; vllm makes each a request of its own, and paged under "
+                "vllm-v0 and contiguous-* serve more"
             )
         if self.kv_config.num_lookahead_tokens or self.scheduler_config.speculation:
             raise ValueError(
@@ -187,11 +188,13 @@ def resolve(config: Config) -> Setup:
 
 
 def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str:
-    """Return what an allocator is scheduled by unless told otherwise."""
+    """Return what an allocator is scheduled by unless told otherwise; a note says if it is another.
+
+    Samples are requests of their own under vllm. Beams are not: V1 has none in its engine.
+    """
     if allocator.swap:
         return "vllm-v0"
-    several = config.num_samples not in (None, 1)
-    if several and not getattr(scheduler_factory(default), "takes_samples", True):
+    if config.use_beam_search and not getattr(scheduler_factory(default), "takes_samples", True):
         return "vllm-v0"
     return default
 

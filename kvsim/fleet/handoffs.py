@@ -112,7 +112,8 @@ class Handoffs:
         self._end_lease(self._leases.get((source.number, row)))
         source.replica.keep(row, keeps=False)
         self._submit(source, row, now)
-        source.replica.limit(row, int(self._main.trace.num_output_tokens[row]))
+        asked = self._main.contents.asked_tokens(row)
+        source.replica.limit(row, int(self._main.trace.num_output_tokens[row]), asked=asked)
 
     def _leave(self, row: int) -> None:
         """Learn that a request does not go on where it stayed."""

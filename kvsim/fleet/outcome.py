@@ -18,7 +18,8 @@ from kvsim.fleet.footprint import unique_prompt_tokens
 from kvsim.fleet.notes import fleet_notes
 from kvsim.results.metrics import Pool, external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
-from kvsim.results.tables import MEMORY, STEPS, TOKEN_GAPS, FinishReason
+from kvsim.results.samples import fold, samples_of
+from kvsim.results.tables import MEMORY, SAMPLES, STEPS, TOKEN_GAPS, FinishReason
 from kvsim.results.tenants import describe_tenants
 from kvsim.results.totals import bin_middles
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from kvsim.pool_config import Role
     from kvsim.results.totals import Totals
     from kvsim.trace import Trace
+    from kvsim.trace.family import Family
 
 
 class Part(NamedTuple):
@@ -115,15 +117,20 @@ def collect(
     kv_store: dict[str, Any] | None = None,
     flow_control: dict[str, Any] | None = None,
     moves: dict[str, Any] | None = None,
+    *,
+    family: Family | None = None,
 ) -> Result:
     """Sum up a run whose replicas have come to their end; see :func:`close`.
 
     The first part answers the requests; one that follows computes prompts for it. ``transfers``
     says what went from one to the other, ``scaling`` what became of the number of replicas,
     ``kv_store`` what was read from a store, ``flow_control`` who was held back before,
-    ``moves`` who moved while running.
+    ``moves`` who moved while running, ``family`` whose samples the trace's requests are.
     """
-    table = parts[0].table
+    rows = table = parts[0].table
+    if family is not None:
+        table, trace = fold(rows, family), family.parents
+        turned_away = np.logical_or.reduceat(turned_away, family.first)
     members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
     replicas = [member.replica for member in members]
     kv = setup.kv
@@ -136,11 +143,15 @@ def collect(
         goodput=config.goodput,
         front_end_latency=config.front_end_latency,
         replica_seconds=sum(m.lifetime(end_time, 0.0) for m in members) if scaling else None,
+        served=None if family is None else rows,
+        num_samples=trace.num_samples if (trace.num_samples > 1).any() else 1,
     )
     by_router = Counter[str]()
     for part in parts:
-        rows = part.gateways.rejected
-        sent = table["finish_reason"][rows] != FinishReason.UNSENT
+        refused = np.array(part.gateways.rejected, np.int64)
+        if family is not None:
+            refused = np.unique(family.parent_of[refused])
+        sent = table["finish_reason"][refused] != FinishReason.UNSENT
         by_router[part.gateways.name] += int(sent.sum())
     summary["rejections"] = _rejections(
         setup, trace, table, turned_away, parts[1:], by_router, flow_control
@@ -159,7 +170,7 @@ def collect(
         lives = [m.lifetime(end_time, seconds) for m in part.members]
         served = part.served()
         starts = [m.start_time - start for m in part.members]
-        rows = describe_replicas(served, own, lives, starts, part.role)
+        described = describe_replicas(served, own, lives, starts, part.role)
         routing = None
         if len(part.gateways) > 1:
             routing = describe_routing(part.gateways.decisions, served, own, lives)
@@ -169,8 +180,8 @@ def collect(
                 routing["unique_prompt_tokens"] = unique
         if part is parts[0]:
             summary["routing"] = routing
-        summary["replicas"] += rows
-        pool_summary = _describe_pool(part, rows, lives, routing)
+        summary["replicas"] += described
+        pool_summary = _describe_pool(part, described, lives, routing)
         pool_summary["external_prefix_cache_hit_rate"] = external_hit_rate(own.values())
         pool_summary["num_preemptions"] = sum(one.num_preemptions for one in own.values())
         lived = sum(lives)
@@ -192,6 +203,7 @@ def collect(
     return Result(
         summary=summary,
         requests=table,
+        samples=np.zeros(0, SAMPLES) if family is None else samples_of(rows, family),
         memory=np.concatenate([replica.memory for replica in replicas], dtype=MEMORY),
         steps=np.concatenate([replica.steps for replica in replicas], dtype=STEPS),
         memory_map=np.concatenate([replica.memory_map for replica in replicas]),
@@ -282,7 +294,8 @@ def _rejections(
     rejected = (table["finish_reason"] == FinishReason.REJECTED) & ~turned_away
     longest, most = setup.memory.limits.max_model_len, setup.scheduler_config.max_num_seqs
     too_long = rejected & (table["num_prompt_tokens"] >= longest)
-    too_many = rejected & ~too_long & (trace.num_samples > most)
+    too_many = rejected & ~too_long & (setup.kv_config.max_num_samples > 1)
+    too_many &= trace.num_samples > most
     unfit, reasons = rejected & ~too_long & ~too_many, {}
     for part in others:  # of prompts
         own = part.setup.memory.limits.max_model_len

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from kvsim.fleet.motion import (
     set_in_motion,
 )
 from kvsim.fleet.outcome import Part, close, collect
+from kvsim.fleet.parents import Parents
 from kvsim.fleet.pool import Pool, connected
 from kvsim.fleet.reading import fetches_of, with_store
 from kvsim.fleet.router import make_routers
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.handoffs import Handoffs
     from kvsim.results.result import Result
     from kvsim.trace import Trace
+    from kvsim.trace.family import Family
 
 #: Options that say what the fleet is like, not what one of its pools is.
 OF_THE_FLEET = frozenset(
@@ -258,8 +261,12 @@ def serve_fleet(
     on_start: Callable[[Replica], object] | None,
     choose_backend: Callable[[Setup], str],
     make_clients: Callable[..., Clients] = Clients,
+    family: Family | None = None,
 ) -> Result:
-    """Serve a trace; ``setup`` is that of the replicas that answer requests."""
+    """Serve a trace; ``setup`` is that of the replicas that answer requests.
+
+    With a ``family`` the trace is that of its children.
+    """
     asked, asked_prefill = pools_of(config)
     main_setup, prefill = setup, None
     apart = asked_prefill is not None
@@ -357,13 +364,14 @@ def serve_fleet(
         if prefill is not None:  # the table has the transfers between the pools
             reader, times = prefill, np.zeros(len(trace))
         fleet.fetches = fetches_of(world, fleet.drive, reader, store, config, times)
-    clients = make_clients(
+    make_for = partial(
+        make_clients,
         world,
-        trace,
-        fleet.send,
+        trace if family is None else family.parents,
         max_concurrency=config.max_concurrency,
         think_time=config.session_think_time,
     )
+    clients = make_for(fleet.send) if family is None else Parents(family, fleet.send, make_for)
     if changes:
         set_in_motion(world, fleet, config, make.member, autoscalers)
     if config.migration is not None:
@@ -394,6 +402,7 @@ def serve_fleet(
         if fleet.admission is None
         else fleet.admission.describe(main.table["finish_reason"] != FinishReason.UNSENT),
         None if fleet.moves is None else fleet.moves.describe(),
+        family=family,
     )
 
 

@@ -17,8 +17,10 @@ from kvsim.fleet.clients import Clients
 from kvsim.fleet.intake import check_columns, check_trace
 from kvsim.fleet.router import make_router
 from kvsim.fleet.serve_fleet import resolve_fleet, serve_fleet
+from kvsim.records.engine import VLLM
 from kvsim.results.comparison import Comparison
 from kvsim.sglang_options import SGLANG_FIELDS
+from kvsim.trace.family import family_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.results.result import Result
     from kvsim.trace import Trace
+    from kvsim.trace.family import Family
 
     OnProgress = Callable[[str, int], object]
 
@@ -93,12 +96,9 @@ def serve(
     as :class:`kvsim.fleet.clients.Clients` is.
     """
     check_trace(trace)
-    if setup.config.num_samples is not None:
-        trace = trace.with_num_samples(setup.config.num_samples)
-    if (trace.num_samples > 1).any():
-        setup = setup.for_samples(int(trace.num_samples.max()))
-    elif setup.config.use_beam_search:
-        raise ValueError("use_beam_search: every request has one sequence; give num_samples")
+    given, trace = trace, requests_asked(setup.config, trace)
+    setup, family = with_samples(setup, trace)
+    trace = trace if family is None else family.children
     check_columns(setup, trace)
     if trace.has("item_start"):
         setup = setup.for_items(int(trace.item_num_tokens.max()))
@@ -115,8 +115,39 @@ def serve(
         on_start=on_start,
         choose_backend=choose_backend,
         make_clients=make_clients,
+        family=family,
     )
+    result.provenance["trace_digest"] = given.digest
     return result if recorder is None else with_block_events(result, recorder, trace)
+
+
+def requests_asked(config: Config, trace: Trace) -> Trace:
+    """Return a trace with what a configuration says of its requests in its place."""
+    if config.num_samples is not None:
+        trace = trace.with_num_samples(config.num_samples)
+    return trace if config.ends_by is None else trace.with_ends_by(config.ends_by)
+
+
+def with_samples(setup: Setup, trace: Trace) -> tuple[Setup, Family | None]:
+    """Return what serves a trace's samples, and its family if they are requests of their own.
+
+    Raises
+    ------
+    ValueError
+        If several sequences are asked for that cannot be served, or beams of one sequence.
+    """
+    if not (trace.num_samples > 1).any():
+        if setup.config.use_beam_search:
+            raise ValueError("use_beam_search: every request has one sequence; give num_samples")
+        return setup, None
+    if setup.scheduler_type.rules_of == VLLM and not setup.config.use_beam_search:
+        return setup, family_of(trace)
+    if trace.has("sample_output_tokens"):
+        raise ValueError(
+            f"sample_output_tokens: under scheduler {setup.scheduler!r} the samples of a request "
+            "are as long as each other; under vllm each has its own length"
+        )
+    return setup.for_samples(int(trace.num_samples.max())), None
 
 
 def with_block_events(result: Result, recorder: BlockRecorder, trace: Trace) -> Result:

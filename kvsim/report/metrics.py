@@ -128,10 +128,10 @@ def _points(result: Result) -> list[float]:
 def _of(result: Result, replica: int) -> _Seen:
     config = result.config
     model = config.model if isinstance(config.model, str) else config.model.name
-    mine = result.requests["replica"] == replica
-    mine &= result.requests["finish_reason"] != FinishReason.UNSENT
+    mine = result.served["replica"] == replica
+    mine &= result.served["finish_reason"] != FinishReason.UNSENT
     pairs = {"model_name": model, "engine": str(replica)}
-    return _Seen(result, replica, result.requests[mine], last_scheduled_times(result)[mine], pairs)
+    return _Seen(result, replica, result.served[mine], last_scheduled_times(result)[mine], pairs)
 
 
 # -- gauges and counters ---------------------------------------------------------------------------

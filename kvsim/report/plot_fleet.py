@@ -94,7 +94,7 @@ def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.floa
 
 def _queues(axes: Axes, result: Result) -> None:
     """Draw who has been scheduled and not ended, and who waits for that, wherever it is."""
-    rows = result.requests
+    rows = result.served
     rows = rows[~np.isin(rows["finish_reason"], (FinishReason.REJECTED, FinishReason.UNSENT))]
     start, times = _start(result), _edges(result, BINS)[:-1]
     came, begun, gone = (
@@ -154,7 +154,7 @@ def _mean_by_time(result: Result, values: NDArray[Any], weights: NDArray[Any]) -
 
 
 def _hits(axes: Axes, result: Result) -> None:
-    table = result.requests
+    table = result.served
     served_ = ~np.isnan(table["first_scheduled_time"])
     prompts = np.where(served_, table["num_prompt_tokens"], 0)
     share = table["num_cached_tokens"] / np.maximum(table["num_prompt_tokens"], 1)

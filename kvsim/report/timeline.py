@@ -200,7 +200,7 @@ def _requests(scene: _Scene) -> Iterator[Event]:
     result, drawn = scene.result, 0
     marks = marks_of(result)
     end = scene.origin + result.summary["duration"]
-    for row in result.requests:
+    for row in result.served:
         number = int(row["request_id"])
         parts = phases(row, marks.get(number, []), end)
         if int(row["finish_reason"]) == FinishReason.REJECTED:

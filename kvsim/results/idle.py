@@ -53,7 +53,7 @@ def gone_time(result: Result, replica: int) -> float:
 
 def idle_times(result: Result, replica: int) -> NDArray[np.float64]:
     """Return when a replica's last request has gone, each time; seconds."""
-    requests = result.requests
+    requests = result.served
     here, prompts = requests["replica"] == replica, requests["prefill_replica"] == replica
     come = np.concatenate([requests["arrival_time"][here], requests["arrival_time"][prompts]])
     gone = np.concatenate([requests["finish_time"][here], requests["first_token_time"][prompts]])

@@ -66,6 +66,8 @@ def summarize(
     goodput: Mapping[str, float] | None = None,
     front_end_latency: float = 0.0,
     replica_seconds: float | None = None,
+    served: NDArray[Any] | None = None,
+    num_samples: NDArray[np.int64] | int = 1,
 ) -> Summary:
     """Reduce a run to its summary; latencies in ms, undefined values None.
 
@@ -78,6 +80,9 @@ def summarize(
     goodput : targets in ms by metric
     front_end_latency : seconds in every TTFT and E2E before and after the server
     replica_seconds : that replicas lived, all together; unless told, each the whole run
+    served : rows that the replicas served, where samples are requests to them; hits and gaps
+        between tokens are theirs
+    num_samples : of each request
     """
     total = Totals()
     for one in totals:
@@ -85,8 +90,11 @@ def summarize(
     reasons = np.ascontiguousarray(requests["finish_reason"])
     sent = reasons != FinishReason.UNSENT
     num_unsent = len(sent) - int(sent.sum())
+    finished = reasons == FinishReason.FINISHED
+    samples = num_samples if isinstance(num_samples, int) else num_samples[finished]
     requests, reasons = rows_where(requests, sent), rows_where(reasons, sent)
     done = rows_where(requests, reasons == FinishReason.FINISHED)
+    lengths = done["num_output_tokens"] // samples  # of one sample
     duration = float(end_time - requests["arrival_time"].min())
     values = latencies(requests, front_end_latency)
     summary: Summary = {
@@ -104,11 +112,17 @@ def summarize(
     summary["total_token_throughput"] = _ratio(tokens, duration)
     for name in ("ttft", "tpot"):
         summary |= _statistics(name, values[name])
-    summary |= _gap_statistics(done, total, all_ended=not (reasons == FinishReason.IN_FLIGHT).any())
+    all_ended = not (reasons == FinishReason.IN_FLIGHT).any()
+    if served is None:
+        summary |= _gap_statistics(done, lengths, total, all_ended=all_ended)
+    else:
+        each = rows_where(served, served["finish_reason"] == FinishReason.FINISHED)
+        summary |= _gap_statistics(each, each["num_output_tokens"], total, all_ended=all_ended)
     summary |= _statistics("e2el", values["e2el"])
-    normalized = values["e2el"] / np.maximum(done["num_output_tokens"], 1)
+    normalized = values["e2el"] / np.maximum(lengths, 1)
     summary["mean_normalized_latency_ms"] = _ms(normalized.mean()) if len(done) else None
     summary |= _counts(requests, reasons, total) | {"num_unsent": num_unsent}
+    summary["prefix_cache_hit_rate"] = _hit_rate(requests if served is None else served)
     summary |= {
         "mean_running": _ratio(total.running_seconds, duration),
         "mean_waiting": _ratio(total.waiting_seconds, duration),
@@ -147,7 +161,6 @@ def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tu
 
 
 def _counts(requests: NDArray[Any], reasons: NDArray[np.int8], total: Totals) -> Summary:
-    admitted = rows_where(requests, ~np.isnan(requests["first_scheduled_time"]))
     return {
         "num_rejected": int((reasons == FinishReason.REJECTED).sum()),
         "num_in_flight": int((reasons == FinishReason.IN_FLIGHT).sum()),
@@ -155,14 +168,19 @@ def _counts(requests: NDArray[Any], reasons: NDArray[np.int8], total: Totals) ->
         "num_preemptions": total.num_preemptions,
         "num_recomputed_tokens": total.num_recomputed_tokens,
         "num_steps": total.num_steps,
-        "prefix_cache_hit_rate": _ratio(
-            int(admitted["num_cached_tokens"].sum()), int(admitted["num_prompt_tokens"].sum())
-        ),
+        "prefix_cache_hit_rate": None,
         **_acceptance(total),
         **_transfers(total),
         **_encoder(total),
         "num_adapter_switches": total.num_adapter_switches or None,
     }
+
+
+def _hit_rate(served: NDArray[Any]) -> float | None:
+    """Say what share of the prompts' tokens was found when they were first admitted."""
+    admitted = rows_where(served, ~np.isnan(served["first_scheduled_time"]))
+    found = int(admitted["num_cached_tokens"].sum())
+    return _ratio(found, int(admitted["num_prompt_tokens"].sum()))
 
 
 def external_hit_rate(totals: Iterable[Totals]) -> float | None:
@@ -247,7 +265,9 @@ def _statistics(name: str, seconds: NDArray[np.float64]) -> Summary:
     return stats | {f"{k}_{name}_ms": _ms(v) for k, v in zip(PERCENTILES, found, strict=True)}
 
 
-def _gap_statistics(done: NDArray[Any], total: Totals, *, all_ended: bool) -> Summary:
+def _gap_statistics(
+    done: NDArray[Any], lengths: NDArray[Any], total: Totals, *, all_ended: bool
+) -> Summary:
     """Inter-token latency of all tokens, those of requests in flight included.
 
     Tokens that are accepted together come together: one gap, as a client sees it.
@@ -255,7 +275,7 @@ def _gap_statistics(done: NDArray[Any], total: Totals, *, all_ended: bool) -> Su
     not hold all of them, else it is exact. The maximum is exact, and no percentile is above it.
     """
     gaps = total.token_gaps
-    num_gaps = int((done["num_output_tokens"] - 1).sum())
+    num_gaps = int((lengths - 1).sum())
     if total.num_drafts:
         num_gaps = sum(gaps.values())
     if not gaps or (all_ended and not num_gaps):

@@ -99,12 +99,12 @@ def last_scheduled_times(result: Result) -> NDArray[np.float64]:
 
     vLLM counts its queue up to then. Without a record of preemptions it is the first time.
     """
-    times: NDArray[np.float64] = result.requests["first_scheduled_time"].copy()
-    tokens = result.requests["first_token_time"]
+    times: NDArray[np.float64] = result.served["first_scheduled_time"].copy()
+    tokens = result.served["first_token_time"]
     events = result.block_events
     admits = events[events["kind"] == BlockEvent.ADMIT]
     rows, when = admits["request"], admits["time"]
-    alone = result.requests["prefill_replica"][rows] < 0
+    alone = result.served["prefill_replica"][rows] < 0
     early = alone & (when <= tokens[rows])
     np.maximum.at(times, rows[early], when[early])
     return times

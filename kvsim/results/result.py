@@ -12,7 +12,14 @@ import numpy as np
 from kvsim.config import Config, RunConfig
 from kvsim.files import whole_folder, write_whole
 from kvsim.results.block_events import BLOCK_EVENTS
-from kvsim.results.tables import MEMORY, REQUESTS, STEPS, TOKEN_GAPS, FinishReason
+from kvsim.results.tables import (
+    MEMORY,
+    REQUESTS,
+    SAMPLES,
+    STEPS,
+    TOKEN_GAPS,
+    FinishReason,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +31,7 @@ TABLES = {
     "steps": STEPS,
     "token_gaps": TOKEN_GAPS,
     "block_events": BLOCK_EVENTS,
+    "samples": SAMPLES,
 }
 #: What is kept only if the configuration asks for it.
 ON_REQUEST = {"steps": "record_steps", "block_events": "record_block_events"}
@@ -55,8 +63,10 @@ class Result:
     token_gaps : the gaps between tokens of each replica, binned to 0.1 %
     block_events : what became of every KV block; empty unless ``record_block_events`` was set.
         See ``kvsim.results.block_events.BLOCK_EVENTS``
-    tenant : whom each request is served for, as the trace numbers them; empty without block events
-        or tenants
+    tenant : whom each row of ``served`` is served for, as the trace numbers them; empty without
+        block events or tenants
+    samples : a row per sample where requests have several that are served as requests of their own,
+        else empty
     config, provenance : what was run; version, seed, trace digest, backend
     """
 
@@ -70,6 +80,15 @@ class Result:
     token_gaps: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TOKEN_GAPS))
     block_events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, BLOCK_EVENTS))
     tenant: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    samples: NDArray[Any] = field(default_factory=lambda: np.zeros(0, SAMPLES))
+
+    @property
+    def served(self) -> NDArray[Any]:
+        """What the replicas served: requests, or their samples where those are requests to them.
+
+        Block events count these rows.
+        """
+        return self.samples if len(self.samples) else self.requests
 
     def __repr__(self) -> str:
         s = self.summary
@@ -80,7 +99,7 @@ class Result:
         )
 
     def to_pandas(self, table: str = "requests") -> pd.DataFrame:
-        """Return a table as a DataFrame: requests, memory, steps, token_gaps or block_events."""
+        """Return a table as a DataFrame: requests, samples, memory, steps, token_gaps ..."""
         import pandas as pd
 
         array = self._table(table)
@@ -110,7 +129,7 @@ class Result:
             with whole_folder(folder, OWNED) as new:
                 for name in TABLES:
                     array = self._table(name)
-                    if not _is_kept(name, self.config):
+                    if not _is_kept(name, self.config) or (name == "samples" and not len(array)):
                         continue  # not recorded is not the same as none
                     table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
                     table = table.replace_schema_metadata(LEGENDS.get(name))
@@ -152,8 +171,9 @@ def load(directory: str | Path) -> Result:
     config = config.model_copy(update={"trace_digest": None})  # the provenance keeps it
     tables = {name: np.zeros(0, dtype) for name, dtype in TABLES.items()}
     written = [name for name in TABLES if _is_kept(name, config)]
-    if not run.has("token_gaps.parquet"):  # saved before there were any
-        written.remove("token_gaps")
+    for name in ("token_gaps", "samples"):  # saved before there were any, or without
+        if not run.has(f"{name}.parquet"):
+            written.remove(name)
     tables |= {name: run.table(name, TABLES[name]) for name in written}
     if run.has("tenant.npy"):
         tables["tenant"] = run.array("tenant.npy", np.dtype(np.int64), 1)

@@ -26,10 +26,17 @@ class FinishReason(IntEnum):
 
 
 #: One row per request of the trace, in its order. Times are NaN until they happen.
-#: num_output_tokens counts tokens generated; num_cached_tokens is the hit at first admission.
+#: num_output_tokens counts tokens generated, by all samples; num_cached_tokens is the hit at first
+#: admission. Of several samples the row is what a client gets that waits for all of them.
 #: prefill_replica computed the prompt if that was another one, else -1; its KV then came within
 #: transfer_time, from when it could go, else 0.
 REQUESTS = RequestRow.dtype()
+
+#: One row per sample, in the order of requests and samples, where a request has several that the
+#: engine serves as requests of their own (vllm). request_id counts them; parent_id is the request.
+SAMPLES = np.dtype(
+    [*((name, REQUESTS[name]) for name in REQUESTS.names or ()), ("parent_id", "i8")]
+)
 
 #: Samples of a replica's memory, taken right after a step was scheduled. kv_usage is the share of
 #: blocks in use; the first five byte columns sum to the KV memory, cached is a part of the
@@ -42,4 +49,12 @@ STEPS = StepRow.dtype()
 #: How often each gap between two tokens came, in seconds: the middles of bins of 0.1 %.
 TOKEN_GAPS = np.dtype([("replica", "i4"), ("gap", "f8"), ("count", "i8")])
 
-__all__ = ["MAX_MEMORY_SAMPLES", "MEMORY", "REQUESTS", "STEPS", "TOKEN_GAPS", "FinishReason"]
+__all__ = [
+    "MAX_MEMORY_SAMPLES",
+    "MEMORY",
+    "REQUESTS",
+    "SAMPLES",
+    "STEPS",
+    "TOKEN_GAPS",
+    "FinishReason",
+]

@@ -292,7 +292,7 @@ def take_in(state: Replica, batch: Batch) -> None:
         if drops:
             number_outputs(state, request, known)
         request.num_tokens += known  # also when stale: the token was delivered and is kept
-        num_known += known
+        num_known += known * (request.num_samples if state.cost.has_samples else 1)
         if state.limits.fairness > 0:
             charge_output(state, k, known)
         if known <= accepted and not stale:

@@ -155,7 +155,8 @@ def write_row(state: Replica, request: Request, reason: int) -> None:
     row.first_token_time = request.first_token_time
     row.finish_time = request.finish_time
     row.num_prompt_tokens = request.num_prompt_tokens
-    row.num_output_tokens = request.num_tokens - request.num_prompt_tokens
+    samples = request.num_samples if state.cost.has_samples else 1
+    row.num_output_tokens = samples * (request.num_tokens - request.num_prompt_tokens)
     row.num_cached_tokens = request.num_cached_tokens
     row.num_preemptions = request.num_preemptions
     row.finish_reason = reason

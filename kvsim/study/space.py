@@ -6,12 +6,15 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kvsim.catalog import get_gpu
 from kvsim.catalog.spec import GpuSpec
 from kvsim.config import RunConfig
 from kvsim.errors import unknown_name
 from kvsim.fleet.intake import admissible_requests
 from kvsim.fleet.serve_fleet import pool_setup, pools_of
+from kvsim.fleet.simulate import requests_asked, with_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -130,11 +133,13 @@ def candidate(
         if max_gpus is not None and gpus > max_gpus:
             return Candidate(options, None, gpus, f"takes {gpus} GPUs of {max_gpus}")
         setups = [pool_setup(config, pool) for pool in pools_of(config) if pool is not None]
-        if config.num_samples is not None:
-            trace = trace.with_num_samples(config.num_samples)
+        setups[0], family = with_samples(setups[0], requests_asked(config, trace))
+        trace = trace if family is None else family.children
         fit = admissible_requests(setups[0], trace)
         for setup in setups[1:]:  # of prompts
             fit &= admissible_requests(setup, trace.with_single_outputs())
+        if family is not None:
+            fit = np.logical_and.reduceat(fit, family.first)
     except ValueError as error:
         return Candidate(options, None, 0, " ".join(str(error).split()))
     return Candidate(options, config, gpus, "", int((~fit).sum()))

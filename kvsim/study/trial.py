@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.fleet.outcome import is_hopeless
-from kvsim.fleet.simulate import run
+from kvsim.fleet.simulate import requests_asked, run
 from kvsim.study.backlog import backlog_of, spread_of
 from kvsim.study.foregone import can_only_fail
 from kvsim.study.slo import LONG, REACHED, SERVED, STABLE
 from kvsim.study.trim import counted, trimmed
+from kvsim.trace.family import num_answer_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,7 +128,8 @@ class Trials:
         table = run(self.config.model_copy(update={"horizon": half}), trace).requests
         now = float(trace.arrival_time[0]) + half
         latency = self.config.front_end_latency
-        return can_only_fail(self.slo, table, trace.num_output_tokens, now, latency)
+        most = num_answer_tokens(requests_asked(self.config, trace))
+        return can_only_fail(self.slo, table, most, now, latency)
 
 
 def num_hopeless(summary: Mapping[str, Any]) -> int:

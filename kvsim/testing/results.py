@@ -86,7 +86,7 @@ def _check_littles_law(result: Result) -> None:
     """Mean requests in the system = arrival rate x mean time in the system."""
     if not math.isinf(result.config.horizon):
         return
-    table, summary = result.requests, result.summary
+    table, summary = result.served, result.summary
     done = table[table["finish_reason"] == FinishReason.FINISHED]
     if not len(done) or not summary["duration"]:
         return

@@ -23,6 +23,7 @@ from kvsim.trace.columns import (
     read_shares,
     read_tenants,
 )
+from kvsim.trace.endings import LENGTH, read_endings, read_lengths
 from kvsim.trace.items import check_items, read_items
 
 if TYPE_CHECKING:
@@ -46,6 +47,15 @@ HASHED_AT_ONCE = 1 << 16
 SELDOM = (
     *("lora_id", "grammar_time", "acceptance_rate", "accept_offsets", "accepted_drafts"),
     *("item_offsets", "item_start", "item_num_tokens", "tenant", "tenant_names"),
+    *("ends_by", "sample_offsets", "sample_output_tokens"),
+)
+#: Columns with several entries per request, or none; their offsets are columns, too.
+RAGGED = ("segment_", "accept_off", "accepted", "item_", "sample_")
+
+#: Columns that are empty where no request has what they say.
+LISTED = (
+    *("accepted_drafts", "item_start", "item_num_tokens", "tenant_names"),
+    "sample_output_tokens",
 )
 
 
@@ -105,6 +115,13 @@ class Trace:
         Whom the request is served for, as fair schedulers count; -1 is nobody. Where tenants have
         names, their places in ``tenant_names``.
     tenant_names : text, one per tenant, in order of first appearance; empty where ids are numbers
+    ends_by : int64
+        How the answer ends: 0 by its length, which the engine knows as max_tokens, 1 by EOS or a
+        stop token, which comes before max_tokens and is not known beforehand.
+    sample_offsets : int64, len(trace) + 1
+        Rows of ``sample_output_tokens`` that belong to each request.
+    sample_output_tokens : int64
+        Output tokens of each sample; without them every sample has ``num_output_tokens``.
     """
 
     arrival_time: Floats
@@ -129,6 +146,9 @@ class Trace:
     item_num_tokens: Ints
     tenant: Ints
     tenant_names: NDArray[np.str_]
+    ends_by: Ints
+    sample_offsets: Ints
+    sample_output_tokens: Ints
 
     # -- building -------------------------------------------------------------------------
 
@@ -151,6 +171,7 @@ class Trace:
         accepted_drafts: Sequence[Sequence[int]] | None = None,
         encoder_items: Sequence[Iterable[tuple[int, int]]] | None = None,
         tenant: Sequence[int | str | None] | NDArray[Any] | None = None,
+        ends_by: Sequence[str | None] | NDArray[Any] | str | None = None,
         sample_output_tokens: Sequence[Sequence[int]] | None = None,
     ) -> Trace:
         """Check and freeze a trace.
@@ -174,8 +195,10 @@ class Trace:
             In order, without overlap; empty where a prompt is all text.
         tenant : shape (n,), optional
             Integers from 0 on, or texts; None, -1 and "" are no tenant.
+        ends_by : ``"length"`` or ``"eos"``, for all requests or each of them, optional
+            How answers end. EOS comes before max_tokens, and the engine does not foresee it.
         sample_output_tokens : n lists of ``num_samples`` lengths, optional
-            Not modelled, refused when given: samples are as long as their request's output.
+            Each 1 to ``num_output_tokens``; empty where all samples have that many.
 
         Raises
         ------
@@ -186,10 +209,6 @@ class Trace:
         n = len(arrival)
         if n == 0:
             raise ValueError("a trace needs at least one request")
-        if sample_output_tokens is not None:
-            raise ValueError(
-                "sample_output_tokens: all samples of a request have num_output_tokens tokens"
-            )
 
         def column(name: str, values: ArrayLike | None, default: int) -> Ints:
             if values is None:
@@ -205,10 +224,13 @@ class Trace:
         accept_offsets, accepted = read_accepted(accepted_drafts, n)
         item_offsets, item_start, item_length = read_items(encoder_items, n)
         tenants, tenant_names = read_tenants(tenant, n)
+        output = column("num_output_tokens", num_output_tokens, 0)
+        samples = column("num_samples", num_samples, 1)
+        sample_offsets, sample_output = read_lengths(sample_output_tokens, samples, output)
         trace = cls(
             arrival_time=arrival,
             num_prompt_tokens=prompt,
-            num_output_tokens=column("num_output_tokens", num_output_tokens, 0),
+            num_output_tokens=output,
             segment_offsets=offsets,
             segment_content_id=content,
             segment_start=start,
@@ -217,7 +239,7 @@ class Trace:
             priority=column("priority", priority, 0),
             cache_salt=read_codes("cache_salt", cache_salt, n),
             session_id=column("session_id", session_id, -1),
-            num_samples=column("num_samples", num_samples, 1),
+            num_samples=samples,
             lora_id=read_codes("lora_id", lora_id, n),
             grammar_time=read_shares("grammar_time", grammar_time, n),
             acceptance_rate=read_shares("acceptance_rate", acceptance_rate, n),
@@ -228,6 +250,9 @@ class Trace:
             item_num_tokens=item_length,
             tenant=tenants,
             tenant_names=tenant_names,
+            ends_by=read_endings(ends_by, n),
+            sample_offsets=sample_offsets,
+            sample_output_tokens=sample_output,
         )
         trace._validate()
         return trace._freeze()
@@ -295,7 +320,7 @@ class Trace:
     def has(self, name: str) -> bool:
         """Whether some request has what a column that is seldom used says."""
         values = getattr(self, name)
-        if name in ("accepted_drafts", "item_start", "item_num_tokens", "tenant_names"):
+        if name in LISTED:
             return len(values) > 0
         none = NO_TENANT if name == "tenant" else NOT_GIVEN if values.dtype.kind == "f" else 0
         return bool((values != none).any())
@@ -355,7 +380,7 @@ class Trace:
             raise ValueError(f"a slice of a trace needs step 1 and at least one row, got {rows}")
         changed: dict[str, NDArray[Any]] = {}
         for f in fields(self):
-            if not f.name.startswith(("segment_", "accept_off", "accepted", "item_", "tenant_")):
+            if not f.name.startswith((*RAGGED, "tenant_")):
                 changed[f.name] = getattr(self, f.name)[start:stop].copy()
         fresh = changed["output_content_id"] < 0
         changed["output_content_id"][fresh] += 2 * start
@@ -365,27 +390,48 @@ class Trace:
             changed["segment_offsets"] = self.segment_offsets[start : stop + 1] - first
             for name in ("segment_content_id", "segment_start", "segment_num_tokens"):
                 changed[name] = getattr(self, name)[first:last].copy()
-        first, last = self.accept_offsets[start], self.accept_offsets[stop]
-        changed["accept_offsets"] = self.accept_offsets[start : stop + 1] - first
-        changed["accepted_drafts"] = self.accepted_drafts[first:last].copy()
-        first, last = self.item_offsets[start], self.item_offsets[stop]
-        changed["item_offsets"] = self.item_offsets[start : stop + 1] - first
-        for name in ("item_start", "item_num_tokens"):
-            changed[name] = getattr(self, name)[first:last].copy()
+        for offsets, *names in (
+            ("accept_offsets", "accepted_drafts"),
+            ("item_offsets", "item_start", "item_num_tokens"),
+            ("sample_offsets", "sample_output_tokens"),
+        ):
+            first, last = getattr(self, offsets)[[start, stop]]
+            changed[offsets] = getattr(self, offsets)[start : stop + 1] - first
+            for name in names:
+                changed[name] = getattr(self, name)[first:last].copy()
         if self.has("tenant_names"):  # those that are there, as if the slice were read from a file
             rest = [self.tenant_of(row) for row in range(start, stop)]
             changed["tenant"], changed["tenant_names"] = read_tenants(rest, stop - start)
         return replace(self, **changed)._freeze()
 
     def with_num_samples(self, num_samples: int) -> Trace:
-        """Return the trace with that many sequences per request."""
+        """Return the trace with that many sequences per request.
+
+        Raises
+        ------
+        ValueError
+            If the trace gives lengths of another number of samples.
+        """
         samples = everywhere(num_samples, len(self))
         check_rows("num_samples", samples, (samples >= 1) & (samples <= MAX_SAMPLES), "1 to 64")
+        if self.has("sample_output_tokens") and (samples != self.num_samples).any():
+            raise ValueError(
+                f"num_samples {num_samples}: the trace says how long its own samples are "
+                "(sample_output_tokens); leave num_samples out"
+            )
         return replace(self, num_samples=samples)._freeze()
+
+    def with_ends_by(self, ends_by: str) -> Trace:
+        """Return the trace with all answers ending by ``"length"`` or ``"eos"``."""
+        return replace(self, ends_by=read_endings(ends_by, len(self)))._freeze()
 
     def with_single_outputs(self) -> Trace:
         """Return the trace with one output token per request: prompts, and no more."""
-        return replace(self, num_output_tokens=everywhere(1, len(self)))._freeze()
+        return replace(
+            self,
+            num_output_tokens=everywhere(1, len(self)),
+            ends_by=everywhere(LENGTH, len(self)),
+        )._freeze()
 
     def with_request_rate(self, request_rate: float) -> Trace:
         """Return the trace squeezed or stretched to a mean rate, starting at 0.

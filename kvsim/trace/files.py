@@ -3,9 +3,10 @@
 ``arrival_time``, ``num_prompt_tokens`` and ``num_output_tokens`` are always there, the others only
 where they differ from the default. ``segments`` holds one list of
 ``[content_id, start, num_tokens]`` per request, as JSON text inside a CSV file, ``accepted_drafts``
-one list of counts, ``encoder_items`` lists of ``[start, num_tokens]``. ``tenant`` holds numbers or
-names. Writing and reading back gives the same digest: floats are written with all their digits.
-Reading is the business of ``workloads.load``, which knows the public formats too.
+one list of counts, ``encoder_items`` lists of ``[start, num_tokens]``, ``sample_output_tokens`` one
+list of lengths. ``tenant`` holds numbers or names, ``ends_by`` texts. Writing and reading back
+gives the same digest: floats are written with all their digits. Reading is the business of
+``workloads.load``, which knows the public formats too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kvsim.files import write_whole
+from kvsim.trace.endings import ENDINGS
 from kvsim.trace.items import item_lists
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ DEFAULTS = {"priority": 0, "cache_salt": 0, "session_id": -1, "num_samples": 1, 
 #: And columns of floats that are -1 where a request has no such thing.
 FLOATS = ("grammar_time", "acceptance_rate")
 #: Columns of lists, JSON text inside a CSV file.
-LISTS = ("segments", "accepted_drafts", "encoder_items")
-OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", "tenant", *LISTS)
+LISTS = ("segments", "accepted_drafts", "encoder_items", "sample_output_tokens")
+OPTIONAL = (*DEFAULTS, *FLOATS, "output_content_id", "tenant", "ends_by", *LISTS)
 
 
 def columns_of(trace: Trace) -> Columns:
@@ -58,6 +60,11 @@ def columns_of(trace: Trace) -> Columns:
     if trace.has("accepted_drafts"):
         accepted, offsets = trace.accepted_drafts.tolist(), trace.accept_offsets.tolist()
         columns["accepted_drafts"] = [accepted[a:b] for a, b in pairwise(offsets)]
+    if trace.has("ends_by"):
+        columns["ends_by"] = [ENDINGS[code] for code in trace.ends_by.tolist()]
+    if trace.has("sample_output_tokens"):
+        lengths, offsets = trace.sample_output_tokens.tolist(), trace.sample_offsets.tolist()
+        columns["sample_output_tokens"] = [lengths[a:b] for a, b in pairwise(offsets)]
     if trace.has("item_start"):
         columns["encoder_items"] = item_lists(trace)
     return columns

@@ -34,6 +34,7 @@ def read_azure(table: Table, *, drop_failed: bool = False) -> Draft:
         arrival_time=table.since_first("TIMESTAMP", ticks, 1e9),
         places=table.places,
         notes=notes,
+        ends_by="eos",
     )
 
 

@@ -34,4 +34,5 @@ def read_burstgpt(table: Table, *, drop_failed: bool = True) -> Draft:
         session_id=session_numbers(table, ["Session ID"]),
         places=table.places,
         notes=notes,
+        ends_by="eos",
     )

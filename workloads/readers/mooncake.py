@@ -84,7 +84,7 @@ def hashed(
         pieces = [(block, 0, size) for block in blocks]
         pieces[-1] = (blocks[-1], 0, length - size * (len(blocks) - 1))
         segments.append(pieces)
-    return Draft(lengths, outputs, segments=segments, places=table.places)
+    return Draft(lengths, outputs, segments=segments, places=table.places, ends_by="eos")
 
 
 def hash_ids(cell: Any) -> list[int]:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kvsim.trace.columns import NO_TENANT, NOT_GIVEN
+from kvsim.trace.endings import ENDINGS
 from kvsim.trace.files import DEFAULTS, FLOATS, OPTIONAL, REQUIRED
 from workloads.draft import Draft, Piece
 from workloads.readers.formats import reader
@@ -44,6 +45,11 @@ def read_own(table: Table) -> Draft:
     if "accepted_drafts" in table:
         allowed = "a list of whole numbers of at least 0"
         optional["accepted_drafts"] = table.convert("accepted_drafts", _counts, allowed)
+    if "sample_output_tokens" in table:
+        allowed = "a list of whole numbers"
+        optional["sample_output_tokens"] = table.convert("sample_output_tokens", _counts, allowed)
+    if "ends_by" in table:
+        optional["ends_by"] = table.convert("ends_by", _ending, " or ".join(ENDINGS))
     if "encoder_items" in table:
         optional["encoder_items"] = table.convert("encoder_items", _items, "a list of [start, n]")
     prompt, output = table.tokens("num_prompt_tokens"), table.tokens("num_output_tokens")
@@ -62,6 +68,12 @@ def _name(cell: Any) -> int | str | None:
     if cell is None or isinstance(cell, str) or (type(cell) is int and cell >= NO_TENANT):
         return cell
     raise TypeError
+
+
+def _ending(cell: Any) -> str | None:
+    if cell not in (*ENDINGS, "", None):
+        raise ValueError
+    return cell or None
 
 
 def _float(cell: Any) -> float:

@@ -43,7 +43,7 @@ def read_sharegpt_lengths(
     """
     prompts, outputs = table.tokens("num_prefill_tokens"), table.tokens("num_decode_tokens")
     if not conversations:
-        return Draft(prompts, outputs)
+        return Draft(prompts, outputs, ends_by="eos")
     script = Script()
     for prompt, output, place in zip(prompts, outputs, table.places, strict=True):
         if prompt < script.num_tokens or script.num_tokens == 0:

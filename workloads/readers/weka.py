@@ -64,6 +64,7 @@ def read_weka(table: Table, *, session_interval: float = 0.0, drop_failed: bool 
         session_id=session_id,
         places=flat.places,
         notes=notes,
+        ends_by="eos",
     ).in_order_of_arrival()
 
 

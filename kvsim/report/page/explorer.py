@@ -182,11 +182,9 @@ def _map(result: Result, replica: int) -> dict[str, Any] | None:
 
 
 def _requests(result: Result, scope: Scope, notes: list[str], name: str) -> dict[str, Any]:
-    rows, origin = result.requests[: scope.most_requests], _origin(result)
-    if len(rows) < len(result.requests):
-        notes.append(
-            f"{name}: facts of the first {len(rows):,} of {len(result.requests):,} requests"
-        )
+    rows, origin = result.served[: scope.most_requests], _origin(result)
+    if len(rows) < len(result.served):
+        notes.append(f"{name}: facts of the first {len(rows):,} of {len(result.served):,} requests")
     packed = {
         column: pack(rows[column])
         for column in (
@@ -198,7 +196,7 @@ def _requests(result: Result, scope: Scope, notes: list[str], name: str) -> dict
         packed["tenant"] = pack(result.tenant[: len(rows)])
     times = ("arrival_time", "first_scheduled_time", "first_token_time", "finish_time")
     packed |= {column: pack(_micro(rows[column], origin)) for column in times}
-    return packed | {"count": len(rows), "complete": len(rows) == len(result.requests)}
+    return packed | {"count": len(rows), "complete": len(rows) == len(result.served)}
 
 
 def _fleet(result: Result, replicas: list[int]) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""How answers end, and how long each sample of a request is: columns of a trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from kvsim.trace.columns import RowError, check_length, everywhere
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+#: By its number of tokens, which the engine knows, or by EOS (or a stop token), which it does not.
+EndsBy: TypeAlias = Literal["length", "eos"]
+#: What numbers of ``Trace.ends_by`` mean: 0 is length, 1 is eos.
+ENDINGS: tuple[EndsBy, ...] = get_args(EndsBy)
+LENGTH, EOS = range(len(ENDINGS))
+
+
+def read_endings(given: Sequence[str | None] | NDArray[Any] | str | None, n: int) -> Ints:
+    """Return a number per request of ``n``; one text holds for all of them.
+
+    Raises
+    ------
+    RowError
+        For what is none of :data:`ENDINGS`; None and "" are a length.
+    """
+    if given is None:
+        return everywhere(LENGTH, n)
+    if isinstance(given, str):
+        given = [given] * n
+    check_length("ends_by", given, n, "entry")
+    codes = []
+    for row, one in enumerate(given):
+        if one not in (*ENDINGS, None, ""):
+            raise RowError(row, "ends_by", f"is {one!r}, must be {' or '.join(ENDINGS)}")
+        codes.append(ENDINGS.index(one) if one else LENGTH)
+    return np.array(codes, np.int64)
+
+
+def read_lengths(
+    given: Sequence[Sequence[int]] | None, num_samples: Ints, num_output_tokens: Ints
+) -> tuple[Ints, Ints]:
+    """Return offsets and lengths of samples; a request without a list has its length in each.
+
+    Raises
+    ------
+    RowError
+        For a list that does not fit the request's samples or is longer than its output.
+    """
+    n = len(num_samples)
+    if given is None:
+        return everywhere(0, n + 1), np.zeros(0, np.int64)
+    check_length("sample_output_tokens", given, n, "list")
+    for row, lengths in enumerate(given):
+        samples, most = int(num_samples[row]), int(num_output_tokens[row])
+        whole = isinstance(lengths, list | tuple) and all(type(one) is int for one in lengths)
+        if not whole or (lengths and not all(1 <= one <= most for one in lengths)):
+            allowed = f"whole numbers from 1 to num_output_tokens ({most})"
+            raise RowError(row, "sample_output_tokens", f"must be a list of {allowed}")
+        if lengths and len(lengths) != samples:
+            allowed = f"has {len(lengths)} lengths, must have one per sample ({samples})"
+            raise RowError(row, "sample_output_tokens", allowed)
+    offsets = np.zeros(n + 1, np.int64)
+    offsets[1:] = np.cumsum([len(lengths) for lengths in given])
+    return offsets, np.array([one for lengths in given for one in lengths], np.int64)

@@ -1,0 +1,151 @@
+"""Samples of a request as vLLM V1 serves them: ordinary requests, children of one parent.
+
+The front end makes them in order, at one arrival time, with the parent's prompt, priority, salt and
+adapter. Nothing but prefix caching makes them share the prompt's blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from kvsim.trace.columns import everywhere
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from kvsim.trace import Trace
+
+    Ints = NDArray[np.int64]
+
+#: Columns with several entries per request, by the column that says which are whose.
+RAGGED = {
+    "accept_offsets": ("accepted_drafts",),
+    "item_offsets": ("item_start", "item_num_tokens"),
+}
+#: What is said of samples alone, or not of requests, or is made anew.
+OWN = frozenset(
+    (
+        *("num_samples", "sample_offsets", "sample_output_tokens", "num_output_tokens"),
+        *("segment_offsets", "segment_content_id", "segment_start", "segment_num_tokens"),
+        *("output_content_id", "tenant_names", *RAGGED, *(n for ns in RAGGED.values() for n in ns)),
+    )
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """The requests of a trace, and their samples as requests of another one.
+
+    Attributes
+    ----------
+    parents, children : a request with one sample is its own only child
+    parent_of : row of the parent of each child
+    first : row of the first child of each parent
+    """
+
+    parents: Trace
+    children: Trace
+    parent_of: Ints
+    first: Ints
+
+
+#: Of traces that are children: the samples of each of their parents.
+_num_siblings: WeakKeyDictionary[Trace, Ints] = WeakKeyDictionary()
+
+
+def family_of(trace: Trace) -> Family:
+    """Make every sample of a trace's requests a request of its own.
+
+    The first child's output has the parent's content, so that a later prompt may name it.
+    """
+    parent_of = np.repeat(np.arange(len(trace)), trace.num_samples)
+    first = np.cumsum(trace.num_samples) - trace.num_samples
+    columns: dict[str, NDArray[Any]] = {
+        f.name: getattr(trace, f.name)[parent_of] for f in fields(trace) if f.name not in OWN
+    }
+    n = len(parent_of)
+    columns |= {
+        "num_samples": everywhere(1, n),
+        "sample_offsets": everywhere(0, n + 1),
+        "sample_output_tokens": np.zeros(0, np.int64),
+        "num_output_tokens": _lengths(trace, parent_of, first),
+        "tenant_names": trace.tenant_names,
+        **_contents(trace, parent_of, first),
+    }
+    for offsets, names in RAGGED.items():
+        columns[offsets], index = _again(getattr(trace, offsets), parent_of)
+        columns |= {name: getattr(trace, name)[index] for name in names}
+    for column in columns.values():
+        column.flags.writeable = False
+    children = replace(trace, **columns)
+    _num_siblings[children] = trace.num_samples
+    return Family(trace, children, parent_of, first)
+
+
+def names_of(trace: Trace) -> Iterator[str]:
+    """Say the ids of a trace's requests as vLLM has them: ``1_7`` is request 7's second sample."""
+    if trace not in _num_siblings:
+        yield from map(str, range(len(trace)))
+        return
+    for parent, several in enumerate(_num_siblings[trace].tolist()):
+        if several == 1:
+            yield str(parent)
+        else:
+            yield from (f"{number}_{parent}" for number in range(several))
+
+
+def num_answer_tokens(trace: Trace) -> Ints:
+    """Return the output tokens of each request, all samples together."""
+    family_lengths = trace.num_output_tokens * trace.num_samples
+    if not trace.has("sample_output_tokens"):
+        return family_lengths
+    counts = np.diff(trace.sample_offsets)
+    total = np.concatenate(([0], np.cumsum(trace.sample_output_tokens)))
+    sums = total[trace.sample_offsets[1:]] - total[trace.sample_offsets[:-1]]
+    return np.where(counts > 0, sums, family_lengths)
+
+
+def _lengths(trace: Trace, parent_of: Ints, first: Ints) -> Ints:
+    lengths = trace.num_output_tokens[parent_of]
+    if trace.has("sample_output_tokens"):
+        has = np.diff(trace.sample_offsets)[parent_of] > 0
+        places = trace.sample_offsets[parent_of] + np.arange(len(parent_of)) - first[parent_of]
+        lengths[has] = trace.sample_output_tokens[places[has]]
+    return lengths
+
+
+def _again(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the offsets of rows that are repeated, and the entries that each has, one by one."""
+    counts = np.diff(offsets)[rows]
+    stops = np.cumsum(counts)
+    index = np.arange(stops[-1]) - np.repeat(stops - counts - offsets[rows], counts)
+    return np.concatenate(([0], stops)), index
+
+
+def _contents(trace: Trace, parent_of: Ints, first: Ints) -> dict[str, Ints]:
+    """Return what prompts and outputs hold: a prompt the same for all its samples."""
+    outputs, n = trace.output_content_id, len(parent_of)
+    fresh = 1 + max(0, int(outputs.max()), int(trace.segment_content_id.max(initial=0)))
+    if trace.has_segments:
+        offsets, index = _again(trace.segment_offsets, parent_of)
+        names = ("segment_content_id", "segment_start", "segment_num_tokens")
+        columns = {name: getattr(trace, name)[index] for name in names}
+    else:  # every prompt is unique among requests
+        offsets = np.arange(n + 1)
+        columns = {
+            "segment_content_id": fresh + parent_of,
+            "segment_start": np.zeros(n, np.int64),
+            "segment_num_tokens": trace.num_prompt_tokens[parent_of],
+        }
+        fresh += len(trace)
+    own = -2 * np.arange(n) - 2
+    if (outputs >= 0).all():
+        own = fresh + np.arange(n)
+        own[first] = outputs
+    return {"segment_offsets": offsets, "output_content_id": own, **columns}
