@@ -18,6 +18,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = (
+    "forked",
+    "samples",
+    "endings",
     "sglang_rules",
     "sglang_pools",
     "storage",
@@ -110,6 +113,8 @@ MUTANTS = [
     Mutant("2a.1 EOS is not certain", VLLM, "known >= request.end and is_end_known(state, request, known)", "known >= request.end"),
     Mutant("2a.1 max_tokens is certain where EOS may come", ENDING, "return num_tokens >= request.num_prompt_tokens", "return num_tokens > request.num_prompt_tokens"),
     Mutant("2a.1 a length is certain", ENDING, "    if not trace.has_eos:\n        return True\n", "    if not trace.has_eos:\n        return False\n"),
+    Mutant("12 entries of tables that fork", "rules/forked.py", "kv.num_entries += sign * request.num_samples * table.length", "kv.num_entries += sign * last * table.length"),
+    Mutant("12 every sequence's tokens count", "rules/recorder.py", "samples = request.num_samples if state.cost.has_samples else 1", "samples = 1"),
     Mutant("4 a surplus token fills no reserved slot", "rules/contiguous.py", "min(request.num_computed_tokens + num_tokens, request.max_slots)", "request.num_computed_tokens + num_tokens"),
     Mutant("4 a surplus token fills no mapped page", "rules/virtual.py", "    end = min(end, request.max_slots)  # a step that ends up surplus reaches beyond\n", ""),
     Mutant("2a.2 threshold on running", VLLM, "            num_tokens = threshold\n        num_tokens = min(num_tokens, budget, inputs, longest - computed)", "            pass\n        num_tokens = min(num_tokens, budget, inputs, longest - computed)"),

@@ -145,7 +145,7 @@ def test_lengths_drawn_from_a_file_end_as_they_did_there(tmp_path: Any) -> None:
 def test_ends_by_is_a_flag_and_refuses_other_words(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", "--num-requests", "4", "--model", "llama-3.1-8b", "--gpu", "l4"]
     words += ["--backend", "python", "--max-model-len", "4096"]
-    main([*words, "--ends-by", "length", "--json"])
+    main([*words, "--ends-by", "length", "--json", "-"])
     assert '"completed": 4' in capsys.readouterr().out
     with pytest.raises(SystemExit) as stopped:
         main([*words, "--ends-by", "stop"])

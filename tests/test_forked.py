@@ -252,3 +252,28 @@ def test_a_short_prompt_may_need_more_than_a_longer_one() -> None:
     check_result(result)
     assert result.requests["finish_reason"].tolist() == [0, 1]
     assert result.requests["num_output_tokens"][1] == 0  # at once
+
+
+@pytest.mark.parametrize("beams", [False, True])
+def test_a_run_tells_what_sharing_saves_and_copies_on_write(beams: bool) -> None:
+    """One request: blocks held and entries of its tables step by step, as the manager has them."""
+    trace = Trace.from_arrays([0.0], [20], [40])
+    cost = {"cost_model": "constant", "backend": "python", "check_invariants": True}
+    forks = {"use_beam_search": beams, "beam_switch": 0.05 if beams else 0.0}
+    result = kvsim.simulate(trace, num_samples=4, **forks, **{**V0, **cost})
+    kv = manager(**forks)
+    counts = decode(kv, Request(0, 0.0, 20, 40, [], 1, num_samples=4), 59)
+    held, entries = (sum(column) for column in zip((2, 8), *counts, strict=True))
+    cache = result.summary["kv_cache"]
+    assert cache["saved_by_sharing"] == pytest.approx(1 - held / entries, rel=1e-9)
+    assert cache["num_copied_blocks"] == kv.num_copied_blocks > 0
+    one = kvsim.simulate(trace, **{**V0, **cost}).summary["kv_cache"]
+    assert (one["saved_by_sharing"], one["num_copied_blocks"]) == (None, None)
+
+
+def test_beams_say_what_of_their_time_is_missing() -> None:
+    trace = Trace.from_arrays([0.0], [20], [40])
+    samples = kvsim.simulate(trace, num_samples=4, **V0).provenance["notes"]
+    beams = kvsim.simulate(trace, num_samples=4, use_beam_search=True, **V0).provenance["notes"]
+    assert not any("8726" in note for note in samples)
+    assert any("0.61 requests/s" in note for note in beams)

@@ -38,6 +38,7 @@ WORTH = 1.1
 def describe_load(
     config: Config,
     trace: Trace,
+    table: NDArray[Any],
     parts: Sequence[Part],
     totals: Mapping[int, Totals],
     served: float | None,
@@ -45,9 +46,10 @@ def describe_load(
 ) -> dict[str, Any]:
     """Return ``load`` of the summary, as :mod:`kvsim.results.load` defines it.
 
-    ``served`` is its request throughput, ``transfers`` what it says of KV between pools.
+    ``table`` is the requests table; where samples are requests to the replicas, those of the parts
+    are theirs. ``served`` is the summary's request throughput, ``transfers`` what it says of KV
+    between pools.
     """
-    table = parts[0].table
     offered = offered_rate(table, trace.arrival_time, is_closed=config.max_concurrency is not None)
     saturated: bool | None = None
     if offered is not None:
@@ -60,7 +62,7 @@ def describe_load(
         moving = 0.0  # requests whose KV is on its way, over time
         if transfers and transfers["mean_ms"] is not None:
             moving = transfers["num_transfers"] * transfers["mean_ms"] / 1000.0
-        binding = _binding(table, parts, totals, moving, is_known=saturated is True)
+        binding = _binding(parts[0].table, parts, totals, moving, is_known=saturated is True)
     return {
         "offered_request_rate": offered,
         "served_request_rate": served,

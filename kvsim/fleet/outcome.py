@@ -159,7 +159,7 @@ def collect(
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
     summary["load"] = describe_load(
-        config, trace, parts, totals, summary["request_throughput"], transfers
+        config, trace, table, parts, totals, summary["request_throughput"], transfers
     )
     summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
     summary["routing"], summary["replicas"] = None, []

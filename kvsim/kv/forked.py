@@ -75,6 +75,11 @@ class ForkedManager(PagedManager):
         tables = [(0, table) for r, _ in held for table in self.block_ids(r)]
         self.pool.check_integrity(tables, forked=True)
         self._check_forks([r for r, _ in held])
+        if self.kv.num_entries != self.num_logical_blocks:
+            raise RuntimeError(
+                f"{self.kv.num_entries} entries of tables counted, there are "
+                f"{self.num_logical_blocks}"
+            )
         self.usage.check(self.total_bytes)
 
     def _check_forks(self, requests: Sequence[Request]) -> None:

@@ -76,6 +76,7 @@ class KV(Record):
     unused: list[int] = field(default_factory=list)
     moved: Moved = field(default_factory=Moved)  # since the last step
     num_copied_blocks: int = 0  # by sequences about to write into a shared one
+    num_entries: int = 0  # of the tables of sequences that fork
     parents: list[int] = field(default_factory=list)  # scratch, by sequence
     column: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # scratch, by block

@@ -273,6 +273,12 @@ def run_table(
             f"{number(s['num_encoded_tokens'])} tokens; "
             f"{percent(s['encoder_cache_hit_rate'])} % of all items were in its cache"
         )
+    if cache.get("saved_by_sharing") is not None:  # earlier versions had none
+        lines.append(
+            f"sequences that fork share blocks: {percent(cache['saved_by_sharing'])} % of what "
+            f"their tables name is saved; {number(cache['num_copied_blocks'])} blocks were copied "
+            "on write"
+        )
     lines += fleet_lines(s)
     if s["acceptance_rate"] is not None:
         lines.append(

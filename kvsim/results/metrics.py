@@ -241,6 +241,10 @@ def _kv_cache(total: Totals, pool: Pool, replica_seconds: float) -> Summary:
         "peak_usage": total.peak_usage,
         "num_allocation_failures": total.num_allocation_failures,
     }
+    # Of sequences that fork: entries of all their tables, and blocks that they copied.
+    held = _ratio(total.forked_seconds, total.entry_seconds)
+    cache["saved_by_sharing"] = None if held is None else 1.0 - held
+    cache["num_copied_blocks"] = None if held is None else total.num_copied_blocks
     for way in ("fetched", "stored", "paged_in", "paged_out"):
         cache[f"{way}_bytes"] = getattr(total, f"{way}_bytes")
     active = _ratio(total.heap_active_seconds, total.heap_reserved_seconds)

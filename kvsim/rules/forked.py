@@ -58,6 +58,7 @@ def count_forked(kv: KV, request: Request, holding: Holding, sign: int) -> None:
     group, table, last = kv.groups[0], holding.tables[0], num_last(request, holding)
     kv.num_filled += sign * last * request.num_filled
     group.num_table_blocks += sign * last * table.length
+    kv.num_entries += sign * request.num_samples * table.length
     group.num_internal += sign * last * past_the_end(request, group, table)
 
 

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kvsim.records.connector import NO_CONNECTOR
+from kvsim.records.kv import FORKED
 from kvsim.rules.gaps import gap_bin
 from kvsim.rules.held import num_queued
 from kvsim.rules.memory_map import paint
@@ -50,6 +51,10 @@ def pass_time(state: Replica, to: float) -> None:
         totals.refused_seconds += seconds
         totals.running_while_refused_seconds += running * seconds
     totals.external_seconds += external * seconds
+    if state.kv.manager == FORKED:
+        totals.num_copied_blocks = state.kv.num_copied_blocks
+        totals.entry_seconds += state.kv.num_entries * seconds
+        totals.forked_seconds += state.kv.groups[0].num_used * seconds
     python_heap(state, seconds)
     share = kv_usage(state.kv)
     totals.usage_seconds += share * seconds
