@@ -112,6 +112,7 @@ MUTANTS = [
     Mutant("2a.1 certain to end", VLLM, "known = computed + 2 - placeholders", "known = computed + 1 - placeholders"),
     Mutant("2a.1 EOS is not certain", VLLM, "known >= request.end and is_end_known(state, request, known)", "known >= request.end"),
     Mutant("2a.1 max_tokens is certain where EOS may come", ENDING, "return num_tokens >= request.num_prompt_tokens", "return num_tokens > request.num_prompt_tokens"),
+    Mutant("2a.1 a run ends with its last answer", ENDING, "state.surplus_since = min(state.surplus_since, state.clock)", "pass"),
     Mutant("2a.1 a length is certain", ENDING, "    if not trace.has_eos:\n        return True\n", "    if not trace.has_eos:\n        return False\n"),
     Mutant("12 entries of tables that fork", "rules/forked.py", "kv.num_entries += sign * request.num_samples * table.length", "kv.num_entries += sign * last * table.length"),
     Mutant("12 every sequence's tokens count", "rules/recorder.py", "samples = request.num_samples if state.cost.has_samples else 1", "samples = 1"),

@@ -46,6 +46,7 @@ def test_an_unforeseen_end_costs_a_token_under_asynchronous_scheduling(
     known, unknown = served(trace, "length", **options), served(trace, "eos", **options)
     assert num_computed(known) == 20 + 30 + 40 + 4 + 8 + 11
     assert num_computed(unknown) == num_computed(known) + 3 * surplus
+    assert unknown.summary["duration"] == unknown.requests["finish_time"].max()
     assert unknown.requests["num_output_tokens"].tolist() == [5, 9, 12]
 
 

@@ -161,6 +161,7 @@ class Chats:
         pace: Pace | None = None,
         times: Sequence[float] | None = None,
         notes: Sequence[str] = (),
+        ends_by: str = "eos",
     ) -> Draft:
         """Return the requests so far, in order of arrival, or else session by session."""
         segments = [self._messages.prompt(last) for last in self._last]
@@ -172,6 +173,7 @@ class Chats:
             output_content_id=self._answers,
             session_id=self._sessions,
             places=self._places,
+            ends_by=ends_by,
             pace=pace or Pace(),
             notes=(*self._notes(), *notes),
         )

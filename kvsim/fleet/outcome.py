@@ -91,7 +91,8 @@ def step_time_basis(setup: Setup) -> str:
 def close(parts: Sequence[Part], waited_until: float) -> tuple[float, dict[int, Totals]]:
     """Bring all replicas to the end of a run; writes down who is still served. Mutates.
 
-    It is no earlier than requests have waited at a replica that had failed, which nobody knew.
+    It is no earlier than requests have waited at a replica that had failed, which nobody knew. A
+    step that is surplus, since it is all of requests that have ended, does not count.
 
     Returns
     -------
@@ -99,7 +100,8 @@ def close(parts: Sequence[Part], waited_until: float) -> tuple[float, dict[int, 
     totals : of each replica, by number
     """
     members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
-    end_time = max(waited_until, *(member.replica.clock for member in members))
+    states = [member.replica.state for member in members]
+    end_time = max(waited_until, *(min(one.clock, one.surplus_since) for one in states))
     return end_time, {member.number: member.settle(end_time) for member in members}
 
 

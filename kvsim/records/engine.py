@@ -400,6 +400,9 @@ class Replica(Record):
     ready_clock: float = 0.0  # grammars are compiled up to this time
     offloading: Offloading = field(default_factory=Offloading)
     wake_time: float = -math.inf  # nothing can be scheduled before
+    surplus_since: float = (
+        math.inf
+    )  # all requests have ended by then, only surplus steps came after
     connector: Connector = field(default_factory=Connector)
     encoder: Encoder = field(default_factory=Encoder)
     sglang: Sglang = field(default_factory=Sglang)

@@ -7,10 +7,11 @@ request into the next step by then: one token of budget and work more, and perha
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvsim.records.engine import Replica
+    from kvsim.records.engine import Batch, Replica
     from kvsim.records.request import Request
 
 
@@ -20,3 +21,11 @@ def is_end_known(state: Replica, request: Request, num_tokens: int) -> bool:
     if not trace.has_eos:
         return True
     return num_tokens >= request.num_prompt_tokens + trace.asked_tokens[request.request_id]
+
+
+def note_surplus(state: Replica, batch: Batch) -> None:
+    """Note since when steps that end are surplus alone: everybody has ended before."""
+    if state.num_outstanding > 0:
+        state.surplus_since = math.inf
+    elif batch.size > 0:
+        state.surplus_since = min(state.surplus_since, state.clock)

@@ -38,6 +38,7 @@ from kvsim.rules.connector import has_reports, has_transfers, release
 from kvsim.rules.copy_fence import let_copies_go
 from kvsim.rules.dropping import is_void, number_outputs
 from kvsim.rules.encoder import release_computed
+from kvsim.rules.ending import note_surplus
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.fairness import charge_output
 from kvsim.rules.fetching import AHEAD, ask
@@ -238,6 +239,8 @@ def stand_still(state: Replica) -> bool:
 def complete(state: Replica) -> None:
     """Take in the tokens of the oldest step."""
     batch = batch_at(state, 0)
+    if state.trace.has_eos:
+        note_surplus(state, batch)
     pass_time(state, batch.end)
     state.must_complete = False
     state.first_batch = (state.first_batch + 1) % (state.limits.depth + 1)
