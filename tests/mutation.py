@@ -425,6 +425,7 @@ MUTANTS = [
     Mutant("7 windows count one block more at the start", PLANNER, "        return cap or self.blocks_for(max_model_len, max_in_flight_tokens, max_model_len)", "        return self.blocks_for(max_model_len, max_in_flight_tokens, max_model_len)"),
     Mutant("7 the log's tokens by a group's blocks", "budget/capacity.py", "version_of(config.vllm_version) > LAST_BY_GROUP:", "True:"),
     Mutant("6 replicas share experts", "budget/settings.py", "    return config.data_parallel_size if shared else 1", "    return config.data_parallel_size if config.enable_expert_parallel else 1"),
+    Mutant("7 a drafter has its own file", "budget/drafter.py", "    if spec.method == \"draft_model\" or is_config_path(spec.model):\n", "    if spec.method == \"draft_model\":\n"),
     Mutant("5 blocks of FLASHMLA", "budget/kernels.py", "return FLASHMLA if card == 9 and kv.bits == 8 else USUAL", "return USUAL"),
     Mutant("24 hash unit without caching", PLANNER, "            return self.scheduler_block_size\n        named", "            pass\n        named"),
     Mutant("29 a ring is not hashed", PLANNER, 'named = [group.block_size for group in self.groups if group.kind != "ring"]', "named = [group.block_size for group in self.groups]"),

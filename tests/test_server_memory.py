@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from kvsim.records.paged import SLIDING
 from kvsim.rules.attention import admission_cap
 
 GIB = 2**30
+CONFIGS = Path(__file__).parent / "data" / "hf_configs"
 
 A100 = {"model": "Qwen/Qwen3-30B-A3B", "gpu": "a100-80gb", "max_model_len": 8192}
 
@@ -241,3 +243,83 @@ def test_a_block_size_that_no_kernel_takes_is_said(model: str, size: int, unit: 
     assert said in json.dumps(run.provenance)
     fine = kvsim.simulate(trace, backend="python", **options | {"block_size": 2 * unit})
     assert "refuse to start" not in json.dumps(fine.provenance)
+
+
+# -- drafters with a file of their own -------------------------------------------------------------
+
+#: Five layers with a window, otherwise as wide as the target (Qwen3.5-27B's shape).
+DFLASH = {
+    "model_type": "qwen3",
+    "num_hidden_layers": 5,
+    "hidden_size": 5120,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "intermediate_size": 17408,
+    "vocab_size": 248320,
+    "max_position_embeddings": 262144,
+    "sliding_window": 2048,
+    "layer_types": ["sliding_attention"] * 5,
+}
+SERVED = {
+    "model": "Qwen/Qwen3.8-27B",
+    "hf_config_path": "qwen3.5-27b",
+    "gpu": "rtx-3090",
+    "quantization": "int4",
+    "max_model_len": 60928,
+    "max_num_seqs": 8,
+    "mamba_ssm_cache_dtype": "bfloat16",
+    "kv_cache_memory_bytes": 6_000_000_000,
+}
+
+
+@pytest.fixture
+def dflash(tmp_path: Path) -> Path:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(DFLASH))
+    return file
+
+
+@pytest.mark.parametrize("method", ["dflash", "draft_model"])
+def test_a_drafters_own_file_counts(dflash: Path, method: str) -> None:
+    """VLLM 0.29 served 61,303 tokens so (public copy of a log 70778931940)."""
+    spec = {"method": method, "model": str(dflash), "num_speculative_tokens": 7}
+    found = kvsim.capacity(**SERVED, speculative_config=spec)
+    assert (found.num_tokens, found.fits) == (61_303, True)
+    assert not any("the model's own shape" in note for note in found.assumptions)
+
+
+def test_without_a_file_a_drafter_has_the_targets_shape(dflash: Path) -> None:
+    spec = {"method": "dflash", "model": "z-lab/Qwen3.5-27B-DFlash", "num_speculative_tokens": 7}
+    found = kvsim.capacity(**SERVED, speculative_config=spec)
+    assert found.num_tokens < 61_303
+    assert any("the model's own shape" in note for note in found.assumptions)
+    own = kvsim.capacity(**SERVED, speculative_config=spec | {"model": str(dflash)})
+    shared = 2 * 248320 * 5120 * 2  # embedding and LM head are the target's
+    alone = spec | {"method": "draft_model", "model": str(dflash)}
+    whole = kvsim.capacity(**SERVED, speculative_config=alone)
+    joined = 5 * 5120 * 5120 * 2
+    sizes = [c.budget_bytes["drafter"] for c in (own, whole)]
+    assert sizes[1] - sizes[0] == shared - joined
+
+
+def test_a_run_drafts_with_that_file(dflash: Path) -> None:
+    spec = {"method": "dflash", "model": str(dflash), "num_speculative_tokens": 7}
+    trace = kvsim.Trace.from_arrays([0.0, 0.1], [3000, 50], [40, 40])
+    run = kvsim.simulate(
+        trace, backend="python", check_invariants=True, speculative_config=spec, **SERVED
+    )
+    assert run.summary["completed"] == 2
+
+
+def test_the_head_of_a_file_is_the_head_by_method(tmp_path: Path) -> None:
+    file = tmp_path / "eagle.json"
+    values = json.loads((CONFIGS / "llama-3.1-8b.json").read_text("utf-8"))
+    file.write_text(json.dumps(values | {"num_hidden_layers": 1}))
+    spec = {"method": "eagle", "num_speculative_tokens": 3}
+    options = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "max_model_len": 8192}
+    plain = kvsim.capacity(**options, speculative_config=spec)
+    own = kvsim.capacity(**options, speculative_config=spec | {"model": str(file)})
+    assert own.bytes_per_token == plain.bytes_per_token
+    off = own.budget_bytes["drafter"] - plain.budget_bytes["drafter"]
+    assert abs(off) <= 2 * 2 * 4096  # a norm

@@ -11,7 +11,7 @@ from kvsim.budget.budget import (
     inference_budget,
     version_of,
 )
-from kvsim.budget.drafter import drafter_bytes, with_drafter
+from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.graphs import graph_bytes, graphs_of
 from kvsim.budget.kernels import USUAL, default_block_size, unsupported
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
@@ -397,7 +397,7 @@ def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
     if memory.budget.adapters:
         notes.append("adapters of every linear layer, estimated: max_lora_rank x (in + out) each")
     spec = config.speculative_config
-    if memory.budget.drafter and spec is not None and spec.method != "draft_model":
+    if memory.budget.drafter and spec is not None and own_model(spec) is None:
         notes.append(f"the drafter ({spec.method}) has layers of the model's own shape")
     if config.hf_config_path is not None and config.quantization is None:
         stored = memory.quantization or f"{memory.dtype}, as neither name nor base tells a format"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.layout import KVLayout, attention_on_rank, kv_layout
 from kvsim.budget.weights import DTYPE_BYTES, QUANTIZED_BYTES, weight_bytes
-from kvsim.catalog import get_model
+from kvsim.catalog import get_model, is_config_path
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import ModelSpec
@@ -40,6 +40,21 @@ class Drafter(NamedTuple):
     routed_params: int = 0
 
 
+def own_model(spec: SpeculativeConfig) -> ModelSpec | None:
+    """Return the model of a drafter that has a file of its own; None for heads known by method.
+
+    Raises
+    ------
+    ValueError
+        For a draft model that the catalogue does not have, and a file that cannot be used.
+    """
+    if spec.model is None or spec.method == "mtp":
+        return None
+    if spec.method == "draft_model" or is_config_path(spec.model):
+        return get_model(spec.model)
+    return None
+
+
 def drafter_of(model: ModelSpec, spec: SpeculativeConfig) -> Drafter:
     """Return the drafter of a target model.
 
@@ -50,6 +65,8 @@ def drafter_of(model: ModelSpec, spec: SpeculativeConfig) -> Drafter:
     """
     if spec.method == "draft_model":
         return _whole(get_model(str(spec.model)))
+    if (alone := own_model(spec)) is not None:
+        return _head(model, spec, alone)
     layer = model.layers[-1]
     layers = HEAD_LAYERS[spec.method]
     if spec.method == "mtp":
@@ -69,6 +86,23 @@ def drafter_of(model: ModelSpec, spec: SpeculativeConfig) -> Drafter:
     routed = model.num_experts * model.num_expert_params if spec.method == "mtp" else 0
     active = joined + layers * (attention + active_mlp)
     return Drafter(own, body, head, active, kv_dims, layers, layers * routed)
+
+
+def _head(model: ModelSpec, spec: SpeculativeConfig, own: ModelSpec) -> Drafter:
+    """Return a head with a file of its own, which shares the target's embedding and LM head."""
+    joined = JOINED[spec.method] * model.hidden_size * own.hidden_size
+    whole = _whole(own)
+    head = whole.head_params
+    if spec.method == "eagle3":  # its layer reads the embedding beside the hidden state
+        joined += own.hidden_size * own.head_dim * (own.num_heads + 2 * own.num_kv_heads)
+        head = EAGLE3_VOCAB * own.hidden_size
+    body = joined + whole.body_params
+    return whole._replace(
+        own_params=body + (head if spec.method == "eagle3" else 0),
+        body_params=body,
+        head_params=head,
+        active_params=joined + whole.active_params,
+    )
 
 
 def _whole(model: ModelSpec) -> Drafter:
@@ -147,7 +181,8 @@ def with_drafter(
 ) -> KVLayout:
     """Return a layout with the drafter's layers behind the target's, their KV in the same dtype.
 
-    The layers of a head are like the target's last attention layer, but see all tokens.
+    The layers of a head are those of its file, windows included; without one like the target's last
+    attention layer, but they see all tokens.
 
     Raises
     ------
@@ -156,8 +191,7 @@ def with_drafter(
     """
     if spec is None or not spec.has_drafter:
         return layout
-    if spec.method == "draft_model":
-        draft = get_model(str(spec.model))
+    if (draft := own_model(spec)) is not None:
         own = kv_layout(draft, layout.dtype, tensor_parallel_size=tensor_parallel_size)
         added, scales = own.layers, own.scale_bytes_per_token
     else:

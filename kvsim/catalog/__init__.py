@@ -93,9 +93,7 @@ def get_model(
     >>> get_model("Qwen/Qwen2.5-72B-Instruct-AWQ").quantization
     'awq'
     """
-    if not isinstance(model, str | ModelSpec) or (
-        isinstance(model, str) and _is_config_path(model)
-    ):
+    if not isinstance(model, str | ModelSpec) or (isinstance(model, str) and is_config_path(model)):
         from kvsim.catalog.hf_config import read_hf_config
 
         return read_hf_config(model, overrides)
@@ -207,8 +205,8 @@ def gpu_names() -> tuple[str, ...]:
 # -- names ------------------------------------------------------------------------------------
 
 
-def _is_config_path(text: str) -> bool:
-    """Whether a string means a file. Any file may be one; a directory only with a config in it."""
+def is_config_path(text: str) -> bool:
+    """Whether a text means a file. Any file may be one; a directory only with a config in it."""
     if text.endswith(".json") or text.startswith(("./", "../", "/", "~")):
         return True
     path = Path(text)
