@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
+from kvsim.allowed import field_error, is_optional, takes_whole_numbers, whole_number
 from kvsim.catalog.spec import GpuSpec, ModelSpec
 from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
@@ -41,6 +49,7 @@ NONE = "none"
 BEAM_SWITCH = 0.2
 
 Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
 Parallel = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -48,6 +57,17 @@ class Validated(BaseModel):
     """Fields of what is asked for, immutable; a mistake in one is told in one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _words(cls, value: object, info: ValidationInfo) -> object:
+        """Read ``none`` as no value where there may be none, and 1e3 as a whole number."""
+        field = cls.model_fields[str(info.field_name)]
+        if not isinstance(value, str):
+            return value
+        if value == NONE and is_optional(field.annotation):
+            return None
+        return whole_number(value) if takes_whole_numbers(field.annotation) else value
 
     @classmethod
     def build(cls, **values: Any) -> Self:
@@ -66,7 +86,7 @@ class Validated(BaseModel):
         try:
             config = cls(**values)
         except ValidationError as error:
-            raise _field_error(error) from None
+            raise field_error(error, cls) from None
         config._check()
         return config
 
@@ -301,7 +321,7 @@ class Config(Validated, SglangOptions, ServerOptions):
         description="seconds of tokenisation per prompt token, one prompt after another, before "
         "the engine sees a request",
     )
-    goodput: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
+    goodput: dict[str, Positive] | None = Field(
         None, description="latency targets in ms, e.g. ttft:500 tpot:50"
     )
     kv_events_config: KVEventsConfig | None = Field(
@@ -313,11 +333,6 @@ class Config(Validated, SglangOptions, ServerOptions):
     record_memory_map: bool = Field(False, description="keep causes by address over time")
     record_block_events: bool = Field(False, description="keep what becomes of every KV block")
     check_invariants: bool = Field(False, description="recount all memory after every step")
-
-    @field_validator("prefix_cache_retention_interval", mode="before")
-    @classmethod
-    def _none(cls, value: object) -> object:
-        return None if value == NONE else value
 
     @field_validator("speculative_config", mode="before")
     @classmethod
@@ -476,14 +491,3 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return _non_defaults(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def _field_error(error: ValidationError) -> FieldError:
-    """Return the one line about the first thing pydantic refused."""
-    first = error.errors()[0]
-    name, *inner = [str(part) for part in first["loc"]] or ["config"]
-    what = first["msg"]
-    if first["type"] == "value_error":  # said by a validator here, not by pydantic
-        return FieldError(name, str(first["ctx"]["error"]))
-    of = f"{inner[0]} " if inner and name in ("goodput", "logged") else ""
-    return FieldError(name, f"{of}is {first['input']!r}: {what[0].lower()}{what[1:]}")

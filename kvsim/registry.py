@@ -19,6 +19,7 @@ from threading import RLock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hints
 
+from kvsim.allowed import allowed, takes_whole_numbers, whole_number
 from kvsim.entry_points import offers
 from kvsim.errors import unknown_name
 
@@ -258,18 +259,21 @@ def convert_params(
     """
     from pydantic import TypeAdapter, ValidationError
 
-    allowed = parameter_names(factory)
+    names = parameter_names(factory)
     checked: dict[str, object] = {}
     for key, value in params.items():
-        if key not in allowed:
-            options = ", ".join(p.replace("_", "-") for p in allowed) or "none"
+        if key not in names:
+            options = ", ".join(p.replace("_", "-") for p in names) or "none"
             raise ValueError(
                 f"{label} has no parameter {key.replace('_', '-')!r} (its parameters: {options})"
             )
+        kind = _type_of(factory, key)
+        is_text = isinstance(value, str) and takes_whole_numbers(kind)
         try:
-            checked[key] = TypeAdapter(_type_of(factory, key)).validate_python(value)
+            read = whole_number(str(value)) if is_text else value
+            checked[key] = TypeAdapter(kind).validate_python(read)
         except ValidationError as error:
-            reason = error.errors()[0]["msg"]
+            reason = allowed(kind) or error.errors()[0]["msg"]
             said = f"{label}: {key.replace('_', '-')}={value}"
             raise ValueError(f"{said}: {reason}") from None
     return checked

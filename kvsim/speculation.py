@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from kvsim.allowed import allowed
 from kvsim.errors import unknown_name
 from kvsim.json_object import read_object
 
@@ -93,8 +94,9 @@ class SpeculativeConfig:
             config = TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
             first = error.errors()[0]
-            name, message = first["loc"][0], first["msg"]
-            raise ValueError(f"{name} is {first['input']!r}: {message.lower()}") from None
+            name = str(first["loc"][0])
+            what = allowed(get_type_hints(cls, include_extras=True)[name])
+            raise ValueError(f"{name} is {first['input']!r}: {what or first['msg']}") from None
         config.check()
         return config
 

@@ -18,6 +18,7 @@ ROOMS = (
     *("records", "rules", "compiled"),
     *(
         "errors",
+        "allowed",
         "evidence",
         "files",
         "entry_points",

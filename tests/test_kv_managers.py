@@ -337,10 +337,10 @@ def test_allocator_grammar() -> None:
     ("text", "message"),
     [
         ("pagd", "unknown allocator 'pagd'; did you mean paged"),
-        ("paged+block-size=0", "block-size=0: Input should be greater than 0"),
-        ("paged+block-size=x", "block-size=x: Input should be a valid integer"),
+        ("paged+block-size=0", "block-size=0: must be a whole number, above 0"),
+        ("paged+block-size=x", "block-size=x: must be a whole number"),
         ("paged+fit=first", "unknown modifier 'fit'"),
-        ("contiguous-max+fit=worst", "fit=worst: Input should be 'buddy', 'first' or 'best'"),
+        ("contiguous-max+fit=worst", "fit=worst: must be one of buddy, first, best"),
         ("paged+int8+fp8", "two modifiers set the same thing"),
         ("paged+mqa+gqa=2", "two modifiers set the same thing"),
         ("paged+int8+int8", "int8 is given twice"),

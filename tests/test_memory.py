@@ -321,7 +321,7 @@ def test_logged_budgets_give_the_logged_blocks(whole_data) -> None:
     ("logged", "message"),
     [
         ({"weight": 1.0}, "did you mean weights"),
-        ({"weights": -1.0}, "greater than or equal to 0"),
+        ({"weights": -1.0}, "must be a number, at least 0"),
         ({"kv_cache": 0.0}, "at least one block"),
         ({"weights": 90.0}, "does not fit"),
     ],

@@ -302,7 +302,7 @@ def test_annotations_may_exist_for_type_checkers_only() -> None:
     name = f"{__name__}:EveryNth+part=4+label=x"
     result = kvsim.simulate(TRACE, allocator=name, num_gpu_blocks_override=400)
     assert result.summary["kv_cache"]["num_gpu_blocks"] == 100
-    with pytest.raises(ValueError, match="part=many: Input should be a valid integer"):
+    with pytest.raises(ValueError, match="part=many: must be a whole number"):
         kvsim.simulate(TRACE, allocator=f"{__name__}:EveryNth+part=many")
 
 
@@ -468,7 +468,7 @@ def test_a_model_that_is_not_in_the_catalogue_can_be_given_as_a_spec() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"block_size": 0}, "block_size is 0: input should be greater than or equal to 1"),
+        ({"block_size": 0}, "block_size is 0: must be a whole number, at least 1"),
         ({"modell": "x"}, "unknown option 'modell'; did you mean model"),
         ({"gpu_memory_utilization": 2}, "gpu_memory_utilization is 2: "),
         ({"seed": -1}, "seed is -1: "),

@@ -349,8 +349,8 @@ def test_oversubscribed_decodes_wait_for_the_link() -> None:
         ({"allocator": "tiered", "model": "gemma-3-27b"}, "layers with windows"),
         ({"allocator": "unified", "model": "mistral-7b"}, "layers with windows"),
         ({"allocator": "tiered+window=100"}, "layers with windows"),
-        ({"allocator": "tiered+host-gib=0"}, "greater than 0"),
-        ({"allocator": "unified+host-gib=x"}, "valid number"),
+        ({"allocator": "tiered+host-gib=0"}, "above 0"),
+        ({"allocator": "unified+host-gib=x"}, "must be a number"),
     ],
 )
 def test_what_is_not_modelled_is_refused(options: dict[str, object], message: str) -> None:

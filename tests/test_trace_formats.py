@@ -154,7 +154,7 @@ def test_characters_of_a_token_are_an_option(write):
     assert Characters(2.5).tokens("x" * 10) == ["xx", "xxx", "xx", "xxx"]
     with pytest.raises(ValueError, match=r"chars_per_token must be at least 0.1, got 0$"):
         workloads.load(path, chars_per_token=0)
-    with pytest.raises(ValueError, match="chars-per-token=four: Input should be a valid number"):
+    with pytest.raises(ValueError, match="chars-per-token=four: must be a number"):
         workloads.load(path, chars_per_token="four")
 
 

@@ -236,7 +236,7 @@ def test_small_pages_waste_less() -> None:
 
 def test_wrong_page_sizes_and_samples_are_refused() -> None:
     trace = Trace.from_arrays([0.0], [10], [10])
-    with pytest.raises(ValueError, match="page-size=4KiB: Input should be '64KiB'"):
+    with pytest.raises(ValueError, match="page-size=4KiB: must be one of 64KiB"):
         kvsim.simulate(trace, allocator="virtual+page-size=4KiB")
     with pytest.raises(ValueError, match="one sequence per request"):
         kvsim.simulate(trace, allocator="virtual", scheduler="vllm-v0", num_samples=2)

@@ -152,7 +152,7 @@ def test_a_router_sees_the_request_and_the_prefix_caches() -> None:
         assert LOG[0][5] == LOG[2][5] != LOG[1][5]
     plain = serve(trace, data_parallel_size=2, router=router, enable_prefix_caching=False)
     assert plain.requests["replica"].tolist() == [0, 1, 0]  # in turn
-    with pytest.raises(ValueError, match="at-least=x: Input should be a valid integer"):
+    with pytest.raises(ValueError, match="at-least=x: must be a whole number"):
         serve(trace, router=f"{router}+at-least=x")
     with pytest.raises(ValueError, match="'round-robin' has no parameter 'x'"):
         serve(trace, router="round-robin+x=1")

@@ -41,14 +41,13 @@ def compare_options(
     from kvsim.report.paired import paired_table, sentence, title_of
     from kvsim.results.replications import average, average_workloads
     from kvsim.study.paired import differences
-    from kvsim.study.space import combinations, read_over
+    from kvsim.study.space import read_varied
 
     if replications == 1 and "trace" not in given:
         raise ValueError("--replications 1: a difference has no interval then; give 2 or more")
     check_report(report_file)
-    varied = read_over(vary, "--vary")
-    refuse_both(flags, varied, "--vary")
-    space = list(combinations(varied))
+    space = read_varied(vary)
+    refuse_both(flags, space[0], "--vary")
     if len(space) < 2:
         raise ValueError("--vary: give two values or more, OPTION=A,B")
     configs = [RunConfig.build(**{**given, **options}) for options in space]

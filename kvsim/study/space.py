@@ -101,6 +101,47 @@ def read_over(texts: Sequence[str], flag: str = "--over") -> dict[str, tuple[str
     return found
 
 
+def read_varied(texts: Sequence[str], flag: str = "--vary") -> list[dict[str, str]]:
+    """Return the combinations of ``OPTION=VALUE,VALUE``, the last option changing fastest.
+
+    ``OPTION:OPTION=VALUE:VALUE,...`` walks several options together.
+
+    Raises
+    ------
+    ValueError
+        As :func:`read_over`, and for rows that have not a value for each option.
+
+    Examples
+    --------
+    >>> read_varied(["num-prefill-workers:data-parallel-size=none:4,2:1"])
+    [{'num_prefill_workers': 'none', 'data_parallel_size': '4'}, \
+{'num_prefill_workers': '2', 'data_parallel_size': '1'}]
+    """
+    axes: list[list[dict[str, str]]] = []
+    for text in texts:
+        key, _, values = text.partition("=")
+        names = key.split(":")
+        if len(names) == 1:
+            ((name, found),) = read_over([text], flag).items()
+            axes.append([{name: value} for value in found])
+            continue
+        rows = []
+        for row in _values(values):
+            parts = _values(row, ":")
+            if len(parts) != len(names):
+                raise ValueError(f"{flag} {text}: {row!r} must have {len(names)} values, A:B")
+            pairs = zip(names, parts, strict=True)
+            read = [read_over([f"{name}={part}"], flag) for name, part in pairs]
+            rows.append({name: value for one in read for name, (value,) in one.items()})
+        axes.append(rows)
+    seen: set[str] = set()
+    for rows in axes:
+        if twice := seen & rows[0].keys():
+            raise ValueError(f"{flag} {min(twice).replace('_', '-')}: is given twice")
+        seen |= rows[0].keys()
+    return [{k: v for part in parts for k, v in part.items()} for parts in product(*axes)]
+
+
 def size_of(over: Mapping[str, Sequence[str]]) -> int:
     """Count the combinations."""
     number = 1
@@ -202,12 +243,12 @@ def num_gpus(config: RunConfig) -> int:
     return sum(gpus_by_card(config).values())
 
 
-def _values(text: str) -> list[str]:
-    """Split at the commas that stand in no bracket, as JSON has them."""
+def _values(text: str, mark: str = ",") -> list[str]:
+    """Split at the commas, or another mark, that stand in no bracket, as JSON has them."""
     values, depth = [""], 0
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")
-        if letter == "," and depth == 0:
+        if letter == mark and depth == 0:
             values.append("")
         else:
             values[-1] += letter
