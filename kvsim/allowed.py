@@ -57,7 +57,8 @@ def whole_number(text: str) -> int | str:
     found = _POWER.fullmatch(text.strip())
     if found is None or len(found[2] or "") > int(found[3]):
         return text
-    return int(found[1] + (found[2] or "")) * 10 ** (int(found[3]) - len(found[2] or ""))
+    digits = str(found[1]) + (found[2] or "")
+    return int(digits + "0" * (int(found[3]) - len(found[2] or "")))
 
 
 def takes_whole_numbers(annotation: Any) -> bool:
