@@ -7,8 +7,11 @@ import pytest
 
 from kvsim.cases.case import CaseConfig, Workload
 from kvsim.cases.play import contents_of_case, parts_of, play
+from kvsim.cases.upkeep import number_tokens
 from kvsim.engine.replica import Replica
+from kvsim.records.request import Request
 from kvsim.results.tables import REQUESTS
+from kvsim.rules.dropping import see_stale
 
 SMALL = {
     "num_gpu_blocks": 40,
@@ -134,6 +137,53 @@ def test_a_stop_token_that_was_dropped_ends_nothing():
         )
         ends[stop] = value(steps, "fin")[0]
     assert ends == {4: 10, 5: 5}
+
+
+@pytest.mark.parametrize(
+    ("answer", "hit"), [([[16000, 0, 3], [16000, 4, 6]], 16), ([[16000, 0, 9]], 8)]
+)
+def test_a_prompt_hits_an_answer_by_the_numbers_of_its_tokens(answer, hit):
+    """The token numbered 3 was dropped: it is nowhere in the answer."""
+    later = request("b", 8, step=20, segment=ord("a"), max_tokens=1)
+    later["segments"] += answer
+    options = {"async_scheduling": True, "resets": [[4, 1]]}
+    steps = played(options, request("a", 8, max_tokens=9), later)
+    assert value(steps[9:], "new")[1][0][1] == hit
+
+
+def test_who_drops_drops_on_while_older_output_is_under_way():
+    config = CaseConfig.model_validate(SMALL | {"resets": [[99, 1]]})
+    workload = Workload.model_validate({"requests": [request("a", 8)]})
+    contents = contents_of_case(workload)
+    number_tokens(contents)
+    replica = Replica(0, parts_of(config), contents, np.zeros(1, REQUESTS), start_time=0.0)
+    one, state = Request(0), replica.state
+    for num_stale, drops in ((3, 1), (0, 0)):
+        state.trace.drops_stale[0], one.num_stale_tokens = 1, num_stale
+        see_stale(state, one)
+        assert state.trace.drops_stale[0] == drops
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"resets": [[2, 1]], "scheduler": "orca"}, "resets: scheduler 'orca' knows none"),
+        ({"pauses": [[2, 1]], "scheduler": "orca"}, "pauses: scheduler 'orca' knows none"),
+        ({"pauses": [[2, 3]]}, "less than or equal to 2"),
+        (
+            {
+                "resets": [[2, 1]],
+                "allocator": "contiguous-max",
+                "layers": [["full", None, 2]],
+                "kv_cache_bytes": 4000,
+            },
+            "resets: allocator 'contiguous-max' has no prefix cache",
+        ),
+    ],
+)
+def test_what_a_case_cannot_do_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        CaseConfig.model_validate(SMALL | options)
 
 
 def random_case(seed):

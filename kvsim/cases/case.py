@@ -147,11 +147,13 @@ class CaseConfig(_Part):
 
     @model_validator(mode="after")
     def _is_vllms(self) -> Self:
-        for name in ("spec", "lora", "encoder", "connector"):
-            if getattr(self, name) is not None and self.scheduler != "vllm":
+        for name in ("spec", "lora", "encoder", "connector", "resets", "pauses"):
+            if getattr(self, name) and self.scheduler != "vllm":
                 raise ValueError(f"{name}: scheduler {self.scheduler!r} knows none; vllm does")
         if self.spec is not None and self.allocator != "paged":
             raise ValueError(f"spec: allocator {self.allocator!r} keeps no slots for drafts")
+        if self.resets and self.allocator != "paged":
+            raise ValueError(f"resets: allocator {self.allocator!r} has no prefix cache; paged has")
         return self
 
     @model_validator(mode="after")
