@@ -27,6 +27,10 @@ class ServerOptions(BaseModel):
         None, description="tokens of the steps that are captured, e.g. 1,2,4 [vLLM's]"
     )
 
+    decode_context_parallel_size: Annotated[int, Field(ge=1, le=4096)] = Field(
+        1, description="capacity: tensor-parallel ranks that share the tokens of each block"
+    )
+
     @field_validator("cudagraph_capture_sizes", mode="before")
     @classmethod
     def _sizes(cls, value: object) -> object:

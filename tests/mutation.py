@@ -428,7 +428,7 @@ MUTANTS = [
     Mutant("7 a drafter has its own file", "budget/drafter.py", "    if spec.method == \"draft_model\" or is_config_path(spec.model):\n", "    if spec.method == \"draft_model\":\n"),
     Mutant("5 blocks of FLASHMLA", "budget/kernels.py", "return FLASHMLA if card == 9 and kv.bits == 8 else USUAL", "return USUAL"),
     Mutant("24 hash unit without caching", PLANNER, "            return self.scheduler_block_size\n        named", "            pass\n        named"),
-    Mutant("29 a ring is not hashed", PLANNER, 'named = [group.block_size for group in self.groups if group.kind != "ring"]', "named = [group.block_size for group in self.groups]"),
+    Mutant("29 a ring is not hashed", PLANNER, 'named = [group.block_tokens for group in self.groups if group.kind != "ring"]', "named = [group.block_tokens for group in self.groups]"),
     Mutant("29 a ring takes one block", PLANNER, '        if self.kind == "ring":\n            return 1\n', '        if self.kind == "ring":\n            return 2\n'),
     Mutant("31 blocks of a cached state", PAGES, "return 2 + self.num_speculative_blocks + self.num_checkpoint_blocks", "return 1 + self.num_speculative_blocks + self.num_checkpoint_blocks"),
     Mutant("31 checkpoint blocks", PAGES, "return 2 + self.num_speculative_blocks + self.num_checkpoint_blocks", "return 2 + self.num_speculative_blocks"),

@@ -11,7 +11,7 @@ import pytest
 import kvsim
 from kvsim.budget.capacity import blocks_of_tokens, resolve_memory
 from kvsim.budget.kernels import default_block_size
-from kvsim.budget.pages import Page
+from kvsim.budget.pages import Page, StateCache
 from kvsim.budget.planner import KVPlan, plan_pages
 from kvsim.budget.settings import expert_replicas
 from kvsim.config import Config
@@ -323,3 +323,81 @@ def test_the_head_of_a_file_is_the_head_by_method(tmp_path: Path) -> None:
     assert own.bytes_per_token == plain.bytes_per_token
     off = own.budget_bytes["drafter"] - plain.budget_bytes["drafter"]
     assert abs(off) <= 2 * 2 * 4096  # a norm
+
+
+# -- decode context parallelism --------------------------------------------------------------------
+
+BLOCK = Page("full", None, 16, 4, 64, 64, num_shares=1)
+
+
+def logged(pages: list[Page], blocks: int, longest: int, in_flight: int = 64) -> int:
+    """Return the tokens that vLLM logs for a plan."""
+    return int(blocks / plan_pages(pages).reserved_blocks(in_flight, longest) * longest)
+
+
+def test_tokens_of_shared_blocks_are_what_vllms_code_computes() -> None:
+    """VLLM3, section 4: computed by the real code."""
+    two, four = BLOCK._replace(num_shares=2), BLOCK._replace(num_shares=4)
+    assert logged([BLOCK], 5120, 100) == 73_142
+    assert logged([two], 5120, 100) == 128_000
+    assert logged([four], 1001, 1000) == 62_562
+    eight = BLOCK._replace(block_size=64, is_latent=True, num_shares=8)
+    assert logged([eight], 77, 1000) == 38_500
+    mamba = Page("mamba", None, 16, 0, 64, 64, state=StateCache("align"))
+    assert logged([mamba, four], 1001, 1000) == 55_611
+    assert logged([two, BLOCK], 1001, 1000) == 10_536
+    window = BLOCK._replace(kind="sliding", window=65)
+    assert logged([two, window], 1001, 1000) == 24_414
+    assert plan_pages([mamba, four]).scheduler_block_size == 64
+    assert plan_pages([two, BLOCK]).hash_block_size == 16
+
+
+KIMI = {"model": "kimi-k2-thinking", "gpu": "h200-sxm", "tensor_parallel_size": 8}
+KIMI |= {"vllm_version": "0.11", "logged": {"kv_cache": 46.80}, "max_model_len": 131072}
+
+
+def test_a_server_with_context_parallelism_logged_so_many_tokens() -> None:
+    """Row A16: 5,721,088, eight times those without; the log rounds its GiB."""
+    one = kvsim.capacity(**KIMI)
+    eight = kvsim.capacity(**KIMI, decode_context_parallel_size=8)
+    assert eight.num_tokens == 8 * one.num_tokens
+    assert eight.num_tokens == pytest.approx(5_721_088, rel=0.005 / 46.80)
+    assert eight.num_gpu_blocks == one.num_gpu_blocks
+    assert eight.max_concurrency["131072"] == pytest.approx(
+        8 * one.max_concurrency["131072"], abs=8
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "kimi-k2-thinking", "tensor_parallel_size": 8, "dcp": 3}, "divide tensor_par"),
+        ({"model": "llama-3.1-8b", "tensor_parallel_size": 8, "dcp": 2}, "at most tensor_parallel"),
+        ({"model": "llama-3.1-8b", "tensor_parallel_size": 16, "dcp": 2}, None),
+        ({"model": "gemma-3-27b", "tensor_parallel_size": 16, "dcp": 2}, "layers with a window"),
+        ({"model": "llama-3.1-8b", "engine": "sglang", "dcp": 2}, "only vllm"),
+    ],
+)
+def test_where_tokens_are_not_shared_out(options: dict[str, Any], message: str | None) -> None:
+    given = options | {"decode_context_parallel_size": options["dcp"], "gpu": "h200-sxm"}
+    del given["dcp"]
+    if message is None:
+        assert kvsim.capacity(**given).num_gpu_blocks > 0
+        return
+    with pytest.raises(ValueError, match=message):
+        kvsim.capacity(**given)
+
+
+def test_a_drafter_beside_shared_tokens_has_all_of_them() -> None:
+    spec = {"method": "eagle", "num_speculative_tokens": 1}
+    options = {"model": "llama-3.1-8b", "gpu": "h200-sxm", "tensor_parallel_size": 16}
+    config = Config.build(**options, speculative_config=spec, decode_context_parallel_size=2)
+    groups = resolve_memory(config).plan.groups
+    assert {(group.num_shares, group.num_layers) for group in groups} == {(2, 1), (1, 1)}
+
+
+def test_a_run_under_context_parallelism_is_refused_in_one_line() -> None:
+    trace = kvsim.Trace.from_arrays([0.0], [10], [2])
+    options = {"model": "kimi-k2-thinking", "gpu": "h200-sxm", "tensor_parallel_size": 8}
+    with pytest.raises(ValueError, match="steps are not priced under context parallelism"):
+        kvsim.simulate(trace, decode_context_parallel_size=8, **options)

@@ -15,7 +15,7 @@ from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.graphs import graph_bytes, graphs_of
 from kvsim.budget.kernels import USUAL, default_block_size, unsupported
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
-from kvsim.budget.limits import Limits, limits_of
+from kvsim.budget.limits import Limits, check_context_parallel, limits_of
 from kvsim.budget.lora import lora_bytes
 from kvsim.budget.pages import aligned_block_size
 from kvsim.budget.planner import KVPlan, plan_groups
@@ -78,6 +78,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     """
     model, gpu = model_of(config), get_gpu(config.gpu)
     limits = limits_of(config, model, gpu)
+    check_context_parallel(config, model)
     dtype = weight_dtype(config.dtype)
     quantization = config.quantization or model.quantization
     check_quantization(quantization)
@@ -106,6 +107,7 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         packed=config.kv_cache_layout == "BLNHC",
         state=state_cache(config, model),
         max_model_len=limits.max_model_len,
+        num_shares=config.decode_context_parallel_size,
     )
     budget = inference_budget(
         model,
@@ -323,14 +325,14 @@ def logged_tokens(config: Config, plan: KVPlan, num_blocks: int, num_tokens: flo
     """Return the tokens of KV that vLLM's log names, given those of as many requests as fit."""
     if version_of(config.vllm_version) > LAST_BY_GROUP:
         return int(num_tokens)
-    return num_blocks // len(plan.groups) * min(group.block_size for group in plan.groups)
+    return num_blocks // len(plan.groups) * min(group.block_tokens for group in plan.groups)
 
 
 def blocks_of_tokens(config: Config, memory: Memory, num_tokens: int) -> int:
     """Return the fewest blocks of which vLLM's log says that they hold so many tokens."""
     plan, longest = memory.plan, memory.limits.max_model_len
     if version_of(config.vllm_version) <= LAST_BY_GROUP:
-        smallest = min(group.block_size for group in plan.groups)
+        smallest = min(group.block_tokens for group in plan.groups)
         return num_tokens // smallest * len(plan.groups)
     in_flight = steps_in_flight(config) * memory.limits.max_num_batched_tokens
     return -(-num_tokens * plan.reserved_blocks(in_flight, longest) // longest)
@@ -431,6 +433,8 @@ def _of_blocks(config: Config, memory: Memory) -> list[str]:
             notes.append(f"block_size {asked} (of vLLM's attention kernels for this model and GPU)")
     elif refused := unsupported(model, asked):
         notes.append(refused)
+    if (shares := config.decode_context_parallel_size) > 1:
+        notes.append(f"{memory.block_size} tokens of a block on each of {shares} GPUs")
     if memory.block_size != asked:
         notes.append(
             f"block_size {memory.block_size}, raised from {asked} so that a page of attention "

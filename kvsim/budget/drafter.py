@@ -201,6 +201,6 @@ def with_drafter(
         added, scales = (kv,) * count, scale * count
     return replace(
         layout,
-        layers=layout.layers + added,
+        layers=layout.layers + tuple(layer._replace(is_draft=True) for layer in added),
         scale_bytes_per_token=layout.scale_bytes_per_token + scales,
     )

@@ -77,6 +77,7 @@ class LayerKV(NamedTuple):
 
     ``num_tensors``: 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which are
     layers of their own (``is_index``). ``state_bytes``: of a layer that keeps a state per request.
+    ``is_draft``: of a drafter, whose KV context parallelism copies to every rank.
     """
 
     kind: LayerKind
@@ -85,6 +86,7 @@ class LayerKV(NamedTuple):
     num_tensors: int = 2
     state_bytes: int = 0
     is_index: bool = False
+    is_draft: bool = False
 
 
 #: Bytes of an indexer's key and of each latent where KV is FP8, as DeepSeek-V3.2 keeps them: one

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvsim.budget.budget import GIB, engine_of
+from kvsim.errors import FieldError
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
@@ -77,3 +78,29 @@ def refused_by_vllm(config: Config, model: ModelSpec) -> str | None:
         f"max_model_len {config.max_model_len:,} exceeds the {longest:,} of {model.name}: vLLM "
         "would refuse to start"
     )
+
+
+def check_context_parallel(config: Config, model: ModelSpec) -> None:
+    """Raise ValueError where the tokens of a block cannot be shared out over so many ranks.
+
+    The conditions of vLLM 0.33 (read).
+    """
+    dcp, tp = config.decode_context_parallel_size, config.tensor_parallel_size
+    if dcp == 1:
+        return
+    wrong = None
+    if config.engine == "sglang":
+        wrong = "only vllm has such a setting"
+    elif any(layer.window is not None for layer in model.layers):
+        wrong = f"{model.name} has layers with a window, whose tokens vLLM does not share out"
+    elif model.is_mla:
+        wrong = f"must divide tensor_parallel_size {tp}" if tp % dcp else None
+    else:
+        heads = model.num_kv_heads
+        most, per_head = tp // heads, model.num_heads // heads
+        if dcp > most:
+            wrong = f"must be at most tensor_parallel_size over KV heads, {tp} // {heads}"
+        elif per_head % dcp:
+            wrong = f"must divide the {per_head} query heads of a KV head"
+    if wrong is not None:
+        raise FieldError("decode_context_parallel_size", f"is {dcp}: {wrong}")

@@ -41,7 +41,8 @@ class Page(NamedTuple):
     """One layer's part of a block.
 
     ``page_bytes`` includes the padding; ``used_bytes`` is what it holds, keys and values of
-    ``block_size`` tokens or one state. ``is_latent`` is set for MLA and its indexer.
+    ``block_size`` tokens or one state. ``is_latent`` is set for MLA and its indexer. ``num_shares``
+    ranks of context parallelism have a page of other tokens each.
     """
 
     kind: LayerKind
@@ -52,13 +53,14 @@ class Page(NamedTuple):
     used_bytes: int
     is_latent: bool = False
     state: StateCache | None = None
+    num_shares: int = 1
 
     @property
     def sort(self) -> tuple[object, ...]:
         """What layers of one group have in common; sizes of pages may differ but for states."""
         if self.kind in STATES:
             return self.kind, self.block_size, self.page_bytes, self.state
-        return self.kind, self.block_size, self.window
+        return self.kind, self.block_size, self.window, self.num_shares
 
 
 def aligned_block_size(layers: Sequence[LayerKV], block_size: int) -> int:
@@ -78,9 +80,16 @@ def aligned_block_size(layers: Sequence[LayerKV], block_size: int) -> int:
 
 
 def pages_of(
-    layers: Sequence[LayerKV], block_size: int, state: StateCache, max_model_len: int
+    layers: Sequence[LayerKV],
+    block_size: int,
+    state: StateCache,
+    max_model_len: int,
+    num_shares: int = 1,
 ) -> list[Page]:
-    """Return every layer's page; states are padded to the largest page of attention."""
+    """Return every layer's page; states are padded to the largest page of attention.
+
+    Ranks of context parallelism share out the tokens of attention but for a drafter's.
+    """
     largest = block_size * max((layer.bytes_per_token for layer in layers), default=0)
     uncached = max_model_len if state.mode == "none" else block_size
     pages = []
@@ -94,7 +103,9 @@ def pages_of(
         else:
             slot, latent = layer.bytes_per_token, layer.num_tensors == 1
             size = block_size * slot
-            pages.append(Page(kind, layer.window, block_size, slot, size, size, latent))
+            shares = 1 if layer.is_draft else num_shares
+            page = Page(kind, layer.window, block_size, slot, size, size, latent)
+            pages.append(page._replace(num_shares=shares))
     return pages
 
 

@@ -24,7 +24,8 @@ class KVGroup(NamedTuple):
 
     ``block_size`` tokens per block; ``slot_bytes`` is one token's KV in all its layers.
     ``page_bytes`` is one block in them, padding included, and ``used_bytes`` without it; ``layers``
-    are their places in the model. ``state`` is set for layers that keep a state per request.
+    are their places in the model. ``state`` is set for layers that keep a state per request. Of
+    ``num_shares`` ranks of context parallelism each has ``block_size`` tokens of a block.
     """
 
     kind: LayerKind
@@ -36,6 +37,12 @@ class KVGroup(NamedTuple):
     used_bytes: int = 0
     state: StateCache | None = None
     layers: tuple[int, ...] = ()
+    num_shares: int = 1
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block, on all ranks that share them."""
+        return self.block_size * self.num_shares
 
     def blocks_for(self, num_tokens: int, max_in_flight_tokens: int, max_model_len: int) -> int:
         """Blocks that a request of ``num_tokens`` tokens holds at most at once."""
@@ -43,7 +50,7 @@ class KVGroup(NamedTuple):
             return 1
         if self.state is not None:
             return self.state.num_blocks
-        blocks = cdiv(num_tokens, self.block_size)
+        blocks = cdiv(num_tokens, self.block_tokens)
         cap = self._cap(max_in_flight_tokens, max_model_len)
         return min(blocks, cap) if cap > 0 else blocks
 
@@ -58,7 +65,7 @@ class KVGroup(NamedTuple):
 
     def _cap(self, max_in_flight_tokens: int, max_model_len: int) -> int:
         kind, window = Attention[self.kind.upper()], self.window or 0
-        return admission_cap(kind, window, self.block_size, max_in_flight_tokens, max_model_len)
+        return admission_cap(kind, window, self.block_tokens, max_in_flight_tokens, max_model_len)
 
 
 class KVPlan(NamedTuple):
@@ -81,14 +88,14 @@ class KVPlan(NamedTuple):
     @property
     def scheduler_block_size(self) -> int:
         """Tokens at whose multiples all groups' blocks end."""
-        return lcm(*(group.block_size for group in self.groups))
+        return lcm(*(group.block_tokens for group in self.groups))
 
     @property
     def hash_block_size(self) -> int:
         """Tokens that a block's name stands for."""
         if any(group.state is not None and group.state.mode == "none" for group in self.groups):
             return self.scheduler_block_size
-        named = [group.block_size for group in self.groups if group.kind != "ring"]
+        named = [group.block_tokens for group in self.groups if group.kind != "ring"]
         return gcd(*named) if named else self.scheduler_block_size
 
 
@@ -100,6 +107,7 @@ def plan_groups(
     packed: bool = False,
     state: StateCache | None = None,
     max_model_len: int = 0,
+    num_shares: int = 1,
 ) -> KVPlan:
     """Group layers so that all groups' blocks have one size.
 
@@ -117,6 +125,7 @@ def plan_groups(
         outermost dimension of the KV tensor
     state : how states are kept
     max_model_len : tokens, the block size of states that are not cached
+    num_shares : ranks of decode context parallelism, which share out the tokens of a block
     """
     layers = layout.layers
     kinds = {layer.kind for layer in layers}
@@ -126,7 +135,7 @@ def plan_groups(
             for layer in layers
         )
     block_size = aligned_block_size(layers, block_size)
-    pages = pages_of(layers, block_size, state or StateCache(), max_model_len)
+    pages = pages_of(layers, block_size, state or StateCache(), max_model_len, num_shares)
     return plan_pages(pages, packed=packed)
 
 
@@ -170,6 +179,7 @@ def _group(pages: Sequence[Page], layers: Sequence[int]) -> KVGroup:
         used_bytes=sum(page.used_bytes for page in pages),
         state=first.state,
         layers=tuple(layers),
+        num_shares=first.num_shares,
     )
 
 

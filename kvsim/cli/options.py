@@ -33,6 +33,7 @@ SECTIONS = {
         "tensor_parallel_size",
         "pipeline_parallel_size",
         "data_parallel_size",
+        "decode_context_parallel_size",
         "enable_expert_parallel",
         "language_model_only",
         "gpu_memory_utilization",
@@ -184,6 +185,7 @@ SHORT_FLAGS = {
     "tensor_parallel_size": "-tp",
     "pipeline_parallel_size": "-pp",
     "data_parallel_size": "-dp",
+    "decode_context_parallel_size": "-dcp",
 }
 
 

@@ -29,6 +29,7 @@ from kvsim.engine.sglang import (
     pools_of,
     settings_of,
 )
+from kvsim.errors import FieldError
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import SGLANG, VLLM
@@ -205,6 +206,12 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     if allocator.speculation is not None:
         spec = None if allocator.speculation == "none" else allocator.speculation
         config = config.model_copy(update={"speculative_config": spec})
+    if config.decode_context_parallel_size > 1:
+        raise FieldError(
+            "decode_context_parallel_size",
+            f"is {config.decode_context_parallel_size}: steps are not priced under context "
+            "parallelism; kvsim capacity takes it",
+        )
     memory = resolve_memory(config)
     check_states(config, memory, allocator)
     layout = _layout(config, memory, allocator)

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 #: Fields that are flags of ``vllm serve`` 0.33, in the order of its help.
 FLAGS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
-    *("enable_expert_parallel", "dtype", "quantization", "hf_config_path", "hf_overrides"),
+    *(
+        "decode_context_parallel_size",
+        "enable_expert_parallel",
+        "dtype",
+        "quantization",
+        "hf_config_path",
+        "hf_overrides",
+    ),
     *(
         "language_model_only",
         "max_model_len",
