@@ -251,10 +251,10 @@ class Config(Validated, SglangOptions, ServerOptions):
     flow_control: str | None = Field(
         None, description="who waits before any replica is chosen: NAME[+KEY=VALUE]..."
     )
-    num_prefill_workers: Count | None = Field(
+    num_prefill_workers: Parallel | None = Field(
         None, description="replicas that compute prompts only, apart from those that decode"
     )
-    num_decode_workers: Count | None = Field(
+    num_decode_workers: Parallel | None = Field(
         None, description="replicas that go on from prompts computed apart"
     )
     prefill_router: str | None = Field(
@@ -460,7 +460,9 @@ class RunConfig(Config):
     request_rate: Annotated[float, Field(gt=0)] | None = Field(
         None, description="requests per second; rescales a trace; inf sends all at once"
     )
-    num_requests: Count | None = Field(None, description="how many requests, or rows of the trace")
+    num_requests: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        None, description="how many requests, or rows of the trace"
+    )
     trace_digest: str | None = Field(
         None, description="digest of the requests that a saved run served; no others are taken"
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 #: Choices that an error still spells out, and where longer lists can be seen.
 MOST_SHOWN = 24
@@ -25,6 +26,34 @@ class FieldError(ValueError):
         super().__init__(f"{field} {problem}")
         self.field = field
         self.problem = problem
+
+
+def shown_numbers(numbers: Sequence[int]) -> str:
+    """Return numbers as a text, the first ten of many.
+
+    Examples
+    --------
+    >>> shown_numbers(range(12))
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more'
+    """
+    more = f" and {len(numbers) - 10:,} more" if len(numbers) > 10 else ""
+    return ", ".join(map(str, numbers[:10])) + more
+
+
+def too_large(error: MemoryError | OverflowError) -> ValueError:
+    """Build the error for memory that the system refuses, with its size where that is known."""
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    if shape is not None and dtype is not None:  # of NumPy
+        size = math.prod(shape) * dtype.itemsize
+        return ValueError(f"too large: {size:,} bytes for an array of {dtype}")
+    said = " ".join(str(error).split())
+    if isinstance(error, MemoryError) and said:
+        return ValueError(f"too large: {said}")
+    return ValueError("the configuration is too large for this machine's memory or numbers")
+
+
+class UnfinishedError(RuntimeError):
+    """A run that came to its end, or to a standstill, before all its requests did."""
 
 
 def unknown_name(

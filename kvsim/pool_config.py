@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args
 
 from kvsim.errors import unknown_name
 
+#: Most replicas of a pool: each of them is made, with the memory of its own lists.
+MOST_REPLICAS = 4096
 #: What replicas do: whole requests, prompts only, or what comes after prompts.
 Role = Literal["mixed", "prefill", "decode"]
 
@@ -71,6 +73,8 @@ class PoolConfig:
             raise ValueError(f"replicas is {self.replicas!r}: must be a whole number")
         if self.replicas < 1:
             raise ValueError(f"replicas is {self.replicas}: must be at least 1")
+        if self.replicas > MOST_REPLICAS:
+            raise ValueError(f"replicas is {self.replicas}: must be at most {MOST_REPLICAS:,}")
         for key in ("name", "router", "autoscaler"):
             if not isinstance(getattr(self, key), str | None):
                 raise ValueError(f"{key} is {getattr(self, key)!r}: must be a text")

@@ -150,6 +150,7 @@ def test_any_damage_is_a_value_error(folder: Path, times: int) -> None:
         path = draw.choice(files)
         whole = path.read_bytes()
         path.write_bytes(damaged(draw, whole))
+        said = str(folder)
         try:
             kvsim.load(folder)
         except ValueError as error:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.registry import Registry, parse_spec
+from kvsim.trace import check_rate
 
 Floats = NDArray[np.float64]
 
@@ -43,8 +44,7 @@ def draw_arrivals(
     """
     if num_requests < 1:
         raise ValueError(f"num_requests must be at least 1, got {num_requests}")
-    if not request_rate > 0:
-        raise ValueError(f"request_rate must be above 0, got {request_rate}")
+    check_rate(request_rate)
     name, params = parse_spec(process)
     finite_rate = request_rate if math.isfinite(request_rate) else 1.0
     times = ARRIVALS.create(name, num_requests, finite_rate, rng, **params)

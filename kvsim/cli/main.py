@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -37,7 +38,7 @@ from kvsim.cli.search import search
 from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace
 from kvsim.cli.vary import compare_options
-from kvsim.errors import FieldError
+from kvsim.errors import FieldError, UnfinishedError, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -391,8 +392,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(f"{flag(error.field)} {error.problem}", 2)
     except ValueError as error:
         _fail(" ".join(str(error).split()), 2)
-    except (MemoryError, OverflowError):
-        _fail("the configuration is too large for this machine's memory or numbers", 2)
+    except UnfinishedError as error:
+        _fail(" ".join(str(error).split()), 1)
+    except (MemoryError, OverflowError) as error:
+        _fail(str(too_large(error)), 2)
     except BrokenPipeError:  # met by the last flush
         _drop_output()
         sys.exit(0)
@@ -400,6 +403,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if error.filename is not None:
             raise
         _drop_output()
+        if error.errno == errno.ENOMEM:
+            _fail(f"too large: {error.strerror}", 2)
         _fail(f"cannot write the output: {error.strerror or error}", 1)
 
 

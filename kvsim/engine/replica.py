@@ -13,13 +13,15 @@ import numpy as np
 from kvsim.cost.model import lay_out_cost
 from kvsim.engine.event_outlet import EventOutlet
 from kvsim.engine.submissions import Submissions
+from kvsim.engine.watchdog import Watchdog
 from kvsim.kv.radix_check import holders
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.connector import OFFLOADING
 from kvsim.records.growth import more_requests
 from kvsim.records.memory import Flat, Numbers, Objects, View, Views, head, untouched
-from kvsim.records.request import FINISHED
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED, RUNNING
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
@@ -98,6 +100,7 @@ class Replica:
         state.clock = state.stage_free_time = start_time
         state.watched = watched or observer is not None
         self._steps: list[NDArray[Any]] = []
+        self._watchdog = Watchdog()
         #: Of KV cache events.
         self.outlet = EventOutlet(state.kv.pool, self._memory)
         self._serve: Callable[[int, int], int] | None = None
@@ -372,22 +375,12 @@ class Replica:
         Raises
         ------
         RuntimeError
-            If the scheduler has work and schedules none of it (invariant 7).
+            If the scheduler has work and schedules none of it (invariant 7), or gets no further.
         """
         state = self.state
         while True:
             outcome = self._call(rules.ADVANCE, STEPS_PER_CALL)
-            if outcome == records.DIED:
-                raise RuntimeError(
-                    f"SGLang's scheduler runs out of memory at {state.clock} s, and dies: decodes "
-                    "mixed into a long prompt took the slots of its next chunk"
-                )
-            if outcome == records.STUCK:
-                raise RuntimeError(
-                    f"invariant 7: {self.setup.scheduler} has {state.num_running} running and "
-                    f"{state.waiting.length} waiting requests at {state.clock} s but schedules "
-                    "none of them"
-                )
+            self._watchdog.refuse(outcome, state, self.setup.scheduler)
             if outcome == records.NEEDS_REQUESTS:
                 more_requests(state, self._memory, state.num_requests)
             elif outcome == records.NEEDS_STEPS:
@@ -479,6 +472,12 @@ class Replica:
     def computed_tokens(self) -> dict[int, float]:
         """Return how many tokens of each request that lives here are computed, or being so."""
         return self._living("num_computed_tokens")
+
+    def holders(self) -> list[int]:
+        """Return the requests that hold blocks here and do not run."""
+        held = self._living("holding")
+        status = self._living("status")
+        return [row for row, at in held.items() if at != NONE and status[row] != RUNNING]
 
     def _living(self, name: str) -> dict[int, float]:
         requests = self.state.requests[: self.state.num_requests]

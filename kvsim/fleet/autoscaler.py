@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvsim.fleet.traffic import Traffic
+from kvsim.pool_config import MOST_REPLICAS
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
@@ -149,9 +150,10 @@ def make_autoscaler(text: str) -> Autoscaler:
     interval, grace = params.pop("interval", None), params.pop("grace", None)
     made = AUTOSCALERS.create(name, **params)
     for key, value in (("min", least), ("max", most)):
-        if not (value or "").isdecimal() or int(value or 0) < 1:
+        if not (value or "").isdecimal() or not 1 <= int(value or 0) <= MOST_REPLICAS:
             raise ValueError(
-                f"autoscaler {name!r}: {key}={value}: must be a whole number from 1 on"
+                f"autoscaler {name!r}: {key}={value}: must be a whole number from 1 to "
+                f"{MOST_REPLICAS}"
             )
     made.least, made.most = int(least or 1), int(most or 8)
     if made.least > made.most:

@@ -10,12 +10,12 @@ import numpy as np
 from kvsim.fleet.desk import can_decide, decide
 from kvsim.fleet.disaggregation import placed
 from kvsim.fleet.drive import Drive
-from kvsim.fleet.fetches import Fetches
 from kvsim.fleet.handoffs import Handoffs
 from kvsim.fleet.intake import begin_anew
 from kvsim.fleet.member import Life
 from kvsim.fleet.prospect import Prospect
 from kvsim.fleet.router import REJECT
+from kvsim.fleet.standstill import Standstill
 from kvsim.sched.backlog import backlog_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.clients import Clients
     from kvsim.fleet.disaggregation import Disaggregation
     from kvsim.fleet.fabric import Fabric
+    from kvsim.fleet.fetches import Fetches
     from kvsim.fleet.gateways import Gateways
     from kvsim.fleet.handoff import FirstTokenFrom, Protocol
     from kvsim.fleet.member import Member
@@ -65,6 +66,7 @@ class Fleet:
     moves : of requests that run, if they move
     may_stay : the requests that a prefill replica could serve whole, bool, shape (requests,)
     unplaced : requests that wait until a replica is ready
+    standstill : lets requests go on that wait for each other
     turned_away : the requests that a gateway would not have served, bool, shape (requests,)
     transfer_time : seconds from the start of each transfer to its end, 0 without one
     """
@@ -101,7 +103,7 @@ class Fleet:
         self.may_stay = np.zeros(len(trace), dtype=np.bool_)
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
         self.transfer_time = np.zeros(len(trace))
-        self._unblocks = False  # soon
+        self.standstill = Standstill(world, self)
         self.handoffs: Handoffs | None = None
         if prefill is not None:
             self.handoffs = Handoffs(
@@ -177,7 +179,7 @@ class Fleet:
         """Take a request that is sent now. Mutates."""
         now = self._world.now
         if not self._admissible[row]:
-            self.clients.ended([row], now)
+            self._tell_ended([row], now)
         elif self.admission is not None:
             self.admission.offer(row)
         else:
@@ -241,7 +243,7 @@ class Fleet:
         self._main.table["num_output_tokens"][row] = 0
         if self.migrations is not None:
             self.migrations.forget(row)
-        self.clients.ended([row], self._world.now)
+        self._tell_ended([row], self._world.now)
 
     def place_again(self, rows: list[int]) -> None:
         """Place requests whose replica was lost, and those that waited for one. Mutates."""
@@ -251,7 +253,11 @@ class Fleet:
 
     def give_up(self, rows: list[int]) -> None:
         """Tell the clients that requests are lost."""
-        self.clients.ended(rows, self._world.now)
+        self._tell_ended(rows, self._world.now)
+
+    def _tell_ended(self, rows: list[int], time: float) -> None:
+        self.clients.ended(rows, time)
+        self.standstill.ended(time)
 
     @property
     def is_done(self) -> bool:
@@ -280,13 +286,13 @@ class Fleet:
             for row in rows:
                 if self.handoffs.has_stayed(row):
                     self.handoffs.write_down(row)
-                    self.clients.ended([row], time)
+                    self._tell_ended([row], time)
                 else:
                     self.handoffs.prompt_ended(row, time)
         else:
             if self.handoffs is not None:
                 self.handoffs.forget_refused(rows, time)
-            self.clients.ended(rows, time)
+            self._tell_ended(rows, time)
 
     def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
         """Learn that a request has blocks for KV that is elsewhere, or does without it."""
@@ -312,30 +318,13 @@ class Fleet:
             gateways.look(time)
 
     def unblock(self) -> bool:
-        """Let requests begin anew that wait for each other; see :class:`kvsim.fleet.drive.Watcher`.
-
-        While a prefix is read, there is something to wait for.
-        """
-        handoffs, fetches = self.handoffs, self.fetches
-        if not handoffs or self._unblocks or (isinstance(fetches, Fetches) and fetches.is_reading):
-            return False
-        everybody = [one.replica for pool in self.pools for one in pool.places if one is not None]
-        time = max(self._world.now, *(replica.clock for replica in everybody))
-        if not handoffs.entangled() or time >= everybody[0].state.end_time:
-            return False
-        self._unblocks = True
-        self._world.call_at(time, self._begin_anew)
-        return True
-
-    def _begin_anew(self) -> None:
-        assert self.handoffs is not None
-        self._unblocks = False
-        for row in self.handoffs.take_back(self.handoffs.entangled(), self._world.now):
-            self.place(row, self._world.now)
+        """Let requests go on that wait for each other; see :class:`kvsim.fleet.drive.Watcher`."""
+        return self.standstill.solve()
 
     @property
     def _num_held_back(self) -> int:
-        return 0 if self.admission is None else self.admission.num_waiting
+        at_gate = 0 if self.admission is None else self.admission.num_waiting
+        return at_gate + len(self.standstill.held_back)
 
     @property
     def _planned(self) -> NDArray[np.float64]:

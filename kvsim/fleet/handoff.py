@@ -29,6 +29,7 @@ class Handoff:
     num_tokens : that the target lacks; NaN-like -1 until it has asked
     asked_time : when it asked, seconds
     is_computed : the source has ended its part
+    is_sent_on : the target knows of it
     transfer : number of the transfer, -1 before there is one
     start_time, end_time : of it, seconds
     """
@@ -40,6 +41,7 @@ class Handoff:
     num_tokens: int = -1
     asked_time: float = -1.0
     is_computed: bool = False
+    is_sent_on: bool = False
     transfer: int = -1
     start_time: float = -1.0
     end_time: float = -1.0
@@ -48,3 +50,9 @@ class Handoff:
     def has_asked(self) -> bool:
         """Whether the target has blocks for what it lacks."""
         return self.num_tokens >= 0
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether something goes on by itself: its KV, the word of it, or a lost replica's end."""
+        moves = self.is_computed and (self.has_asked or not self.is_sent_on)
+        return moves or not (self.source.is_alive and self.target.is_alive)

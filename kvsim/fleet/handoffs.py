@@ -46,7 +46,6 @@ class Handoffs:
     Attributes
     ----------
     prefill_place : number of the replica that computed each prompt apart, -1 for none
-    num_taken_back : times that a request began anew, as it and others waited for each other
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class Handoffs:
         self._transfer_time = transfer_time
         self.prefill_place = np.full(len(transfer_time), -1, dtype=np.int32)
         self._own_tokens: dict[int, int] = {}  # of prompts, in the cache where they go on
-        self.num_taken_back = 0
 
     def __len__(self) -> int:
         """Requests between two replicas."""
@@ -104,7 +102,7 @@ class Handoffs:
         target.replica.offer(row, num_tokens)
         self._submit(source, row, now)
         if self._protocol == "push":
-            self._submit(target, row, now)
+            self._send_on(self._open[row])
 
     def stay(self, row: int, source: Member, now: float) -> None:
         """Let a prefill replica serve a whole request. Mutates."""
@@ -115,8 +113,8 @@ class Handoffs:
         asked = self._main.contents.asked_tokens(row)
         source.replica.limit(row, int(self._main.trace.num_output_tokens[row]), asked=asked)
 
-    def _leave(self, row: int) -> None:
-        """Learn that a request does not go on where it stayed."""
+    def leave(self, row: int) -> None:
+        """Learn that a request does not go on where it stayed. Mutates."""
         self._stayed.pop(row).replica.limit(row, 1)
         begin_anew(self._prefill.table, [row])
 
@@ -182,8 +180,9 @@ class Handoffs:
             self._world.call_at(arrival, lambda: self._send_on(handoff))
 
     def _send_on(self, handoff: Handoff) -> None:
-        """Give a request whose prompt is computed to the replica that goes on."""
+        """Give a request to the replica that goes on."""
         if self._is_open(handoff):
+            handoff.is_sent_on = True
             self._submit(handoff.target, handoff.row, self._world.now)
 
     def _start_if_ready(self, handoff: Handoff, time: float) -> None:
@@ -259,37 +258,35 @@ class Handoffs:
 
     # -- requests that wait for each other ---------------------------------------------------------
 
-    def entangled(self) -> list[int]:
-        """Return the requests that wait for each other, when no replica goes on by itself.
+    @property
+    def awaits_something(self) -> bool:
+        """Whether KV is on its way, or blocks of a lost replica's requests will be free."""
+        return bool(self._leases) or any(one.is_on_its_way for one in self._open.values())
 
-        Where KV is pushed, a decode replica has blocks for a prompt that is not computed, since its
-        prefill replica is full of others that the decode replica has no room for. It happens where
-        the two take requests in different orders: by priority, or behind a failure.
+    def is_open(self, row: int) -> bool:
+        """Whether a request is between two replicas."""
+        return row in self._open
+
+    def holders(self) -> list[int]:
+        """Return the requests between two replicas of which one has blocks for what is handed over.
+
+        They are those that a replica has computed, or has room for.
         """
-        found = list(self._open.values())
-        waits = any(one.has_asked for one in found)
-        comes = any(one.has_asked and one.is_computed for one in found)
-        alive = all(one.source.is_alive and one.target.is_alive for one in found)
-        if comes or self._leases or not (waits and alive):
-            return []
-        return [one.row for one in found]
+        return [one.row for one in self._open.values() if one.is_computed or one.has_asked]
 
-    def take_back(self, rows: Sequence[int], now: float) -> list[int]:
-        """Take requests from both their replicas, which free what they hold for them. Mutates."""
-        for row in rows:
-            handoff = self._open.pop(row)
-            source, target = handoff.source, handoff.target
-            if handoff.is_computed:
-                source.last_end_time = max(source.last_end_time, now)
-                source.replica.drop_kept(row, now)
-            else:
-                source.withdraw(row, now)
-            target.withdraw(row, now)
-            self._drive.touch(source)
-            self._drive.touch(target)
-            begin_anew(self._main.table, [row])
-        self.num_taken_back += len(rows)
-        return list(rows)
+    def take_back(self, row: int, now: float) -> None:
+        """Take a request from both its replicas, which free what they hold for it. Mutates."""
+        handoff = self._open.pop(row)
+        source, target = handoff.source, handoff.target
+        if handoff.is_computed:
+            source.last_end_time = max(source.last_end_time, now)
+            source.replica.drop_kept(row, now)
+        else:
+            source.withdraw(row, now)
+        target.withdraw(row, now)
+        self._drive.touch(source)
+        self._drive.touch(target)
+        begin_anew(self._main.table, [row])
 
     # -- replicas come and go ----------------------------------------------------------------------
 
@@ -325,7 +322,7 @@ class Handoffs:
         """
         for row in [row for row in member.rows if row in self._stayed]:
             self.write_down(row)
-            self._leave(row)
+            self.leave(row)
         found = [one for one in self._open.values() if member in (one.source, one.target)]
         lost = []
         for handoff in found:

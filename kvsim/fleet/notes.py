@@ -49,8 +49,8 @@ def _taken_back(transfers: Mapping[str, Any] | None) -> list[str]:
     if not number:
         return []
     return [
-        f"{number:,} times a request began anew: decode replicas had blocks for prompts that were "
-        "not computed, while prefill replicas were full of others"
+        f"{number:,} times a request began anew: requests held blocks, and each waited for those "
+        "of another one; a real server would abort them after minutes"
     ]
 
 

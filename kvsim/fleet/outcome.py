@@ -183,7 +183,7 @@ def collect(
         if part is parts[0]:
             summary["routing"] = routing
         summary["replicas"] += described
-        pool_summary = _describe_pool(part, described, lives, routing)
+        pool_summary = _describe_pool(part, described, lives, routing, end_time)
         pool_summary["external_prefix_cache_hit_rate"] = external_hit_rate(own.values())
         pool_summary["num_preemptions"] = sum(one.num_preemptions for one in own.values())
         lived = sum(lives)
@@ -194,7 +194,7 @@ def collect(
     summary["kv_transfers"] = transfers
     summary["kv_store"] = kv_store
     summary["flow_control"] = flow_control
-    summary["num_gpus"] = sum(pool["num_gpus"] for pool in pools)
+    summary["num_gpus"] = most_gpus(parts, end_time)
     summary["gpu_hours"] = sum(pool["gpu_hours"] for pool in pools)
     summary["scaling"] = scaling
     summary["migration"] = moves
@@ -255,7 +255,7 @@ def token_gaps(totals: Sequence[tuple[int, Totals]]) -> NDArray[Any]:
 
 
 def _describe_pool(
-    part: Part, rows: list[Any], lives: Sequence[float], routing: Any
+    part: Part, rows: list[Any], lives: Sequence[float], routing: Any, end_time: float
 ) -> dict[str, Any]:
     """Say what a pool is and how busy it was."""
     config, kv = part.setup.config, part.setup.kv
@@ -265,13 +265,33 @@ def _describe_pool(
         "name": part.name,
         "role": part.role,
         "num_replicas": len(part.members),
-        "num_gpus": len(part.members) * gpus,
+        "num_gpus": most_gpus([part], end_time),
         "gpu_hours": gpus * sum(lives) / 3600.0,
         "num_gpu_blocks": kv.num_gpu_blocks,
         "num_usable_blocks": kv.num_usable_blocks,
         "mean_busy": sum(busy) / len(busy) if busy else None,
         "routing": routing,
     }
+
+
+def most_gpus(parts: Sequence[Part], end_time: float) -> int:
+    """Return the most GPUs that replicas had at one time, from start to end of each.
+
+    One that ends when another one starts hands its GPUs on.
+    """
+    changes = []
+    for part in parts:
+        config = part.setup.config
+        gpus = config.tensor_parallel_size * config.pipeline_parallel_size
+        for member in part.members:
+            changes.append((member.start_time, gpus))
+            if member.end_time <= end_time:
+                changes.append((max(member.end_time, member.start_time), -gpus))
+    most = now = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
 
 
 #: How reasons begin for which no idle replica would serve a request.

@@ -15,6 +15,8 @@ Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Limit = Annotated[float, Field(gt=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+#: Points of a replica on a ring: each one is made.
+Points = Annotated[int, Field(ge=1, le=10_000)]
 Whole = Annotated[int, Field(ge=0)]
 
 

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from kvsim.engine.observers import Observer
     from kvsim.engine.setup import Setup
     from kvsim.fleet.flow_control import FlowControl
-    from kvsim.fleet.handoffs import Handoffs
     from kvsim.results.result import Result
     from kvsim.trace import Trace
     from kvsim.trace.family import Family
@@ -395,7 +394,7 @@ def serve_fleet(
         totals,
         make.reason,
         fleet.turned_away,
-        None if fleet.handoffs is None else _transfers(fleet.handoffs),
+        None if fleet.handoffs is None else _transfers(fleet),
         describe_scaling(fleet),
         None if fleet.fetches is None else fleet.fetches.describe(),
         None
@@ -469,14 +468,16 @@ def _settle_table(
     table["finish_reason"][unsent] = FinishReason.UNSENT
 
 
-def _transfers(handoffs: Handoffs) -> dict[str, Any]:
+def _transfers(fleet: Fleet) -> dict[str, Any]:
     """Sum up what KV went from one replica to another."""
+    handoffs = fleet.handoffs
+    assert handoffs is not None
     times = handoffs.seconds
     known: Sequence[float] = times.tolist()
     return {
         "num_transfers": len(known),
         "bytes": handoffs.transfer_bytes,
-        "num_taken_back": handoffs.num_taken_back,
+        "num_taken_back": fleet.standstill.num_taken_back,
         "mean_ms": 1000.0 * float(times.mean()) if known else None,
         "p99_ms": 1000.0 * float(np.percentile(times, 99)) if known else None,
     }

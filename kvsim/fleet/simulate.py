@@ -12,12 +12,14 @@ from kvsim.engine.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
 from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.sglang import of_engine
+from kvsim.errors import too_large
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.intake import check_columns, check_trace
 from kvsim.fleet.router import make_router
 from kvsim.fleet.serve_fleet import resolve_fleet, serve_fleet
 from kvsim.records.engine import VLLM
+from kvsim.results.check import refuse_unfinished
 from kvsim.results.comparison import Comparison
 from kvsim.sglang_options import SGLANG_FIELDS
 from kvsim.trace.family import family_of
@@ -106,18 +108,22 @@ def serve(
     if setup.config.check_invariants and observer is None:
         observer = Checker()
     recorder = BlockRecorder() if setup.config.record_block_events else None
-    result = serve_fleet(
-        config or setup.config,
-        setup,
-        trace,
-        on_end=watch,
-        observer=together(observer, recorder),
-        on_start=on_start,
-        choose_backend=choose_backend,
-        make_clients=make_clients,
-        family=family,
-    )
+    try:
+        result = serve_fleet(
+            config or setup.config,
+            setup,
+            trace,
+            on_end=watch,
+            observer=together(observer, recorder),
+            on_start=on_start,
+            choose_backend=choose_backend,
+            make_clients=make_clients,
+            family=family,
+        )
+    except MemoryError as error:
+        raise too_large(error) from None
     result.provenance["trace_digest"] = given.digest
+    refuse_unfinished(result)
     return result if recorder is None else with_block_events(result, recorder, trace)
 
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from kvsim.records.paged import BlockTable
 from kvsim.records.queue import Queue
-from kvsim.records.record import Record
+from kvsim.records.record import NONE, Record
 
 
 class ConnectorKind(IntEnum):
@@ -99,3 +99,6 @@ class Connector(Record):
     num_failed: int = 0
     is_marked: list[int] = field(default_factory=list)  # scratch, by block
     is_idle: bool = False  # nothing can go on before the host reports
+    vain_row: int = NONE  # who has preempted itself, with how many tokens, and how often
+    vain_tokens: int = 0
+    num_vain: int = 0

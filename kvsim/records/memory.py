@@ -28,6 +28,8 @@ R = TypeVar("R", bound=Record)
 #: How a field lies in flat memory; ABSENT: it exists in Python only.
 ABSENT, NUMBER, FLAG, LIST, RECORD = range(5)
 
+#: Most records of a list as Python objects: making them takes ten seconds, and gigabytes.
+MOST_OBJECTS = 20_000_000
 #: Bytes from which on memory is asked of the system itself.
 MAPPED = 1 << 20
 
@@ -110,6 +112,11 @@ class Objects:
         return record()
 
     def records(self, record: type[R], count: int) -> list[R]:  # noqa: D102
+        if count > MOST_OBJECTS:
+            size = count * (record().__sizeof__() + 8)
+            raise MemoryError(
+                f"{size:,} bytes for {count:,} records of kind {record.__name__} as Python objects"
+            )
         return [record() for _ in range(count)]
 
     def room(self, record: type[R], count: int) -> Any:  # noqa: D102
@@ -224,6 +231,13 @@ def untouched(num_bytes: int) -> NDArray[np.uint8]:
     """
     if num_bytes < MAPPED:
         return np.zeros(num_bytes, np.uint8)
+    try:
+        return _mapped(num_bytes)
+    except (OSError, OverflowError, MemoryError):
+        raise MemoryError(f"{num_bytes:,} bytes for lists of a replica") from None
+
+
+def _mapped(num_bytes: int) -> NDArray[np.uint8]:
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
     return np.frombuffer(mmap.mmap(-1, num_bytes, **private), np.uint8)
 
@@ -231,7 +245,11 @@ def untouched(num_bytes: int) -> NDArray[np.uint8]:
 def zeros(record: type[Record], count: int) -> NDArray[Any]:
     """Return zeroed bytes of so many records, from the beginning of a cache line on."""
     size = count * record.dtype().itemsize
-    raw = untouched(size + 64)
+    try:
+        raw = untouched(size + 64)
+    except MemoryError:
+        what = f"{count:,} records of kind {record.__name__}"
+        raise MemoryError(f"{size:,} bytes for {what}") from None
     first = -raw.ctypes.data % 64
     return raw[first : first + size]
 

@@ -103,7 +103,8 @@ def instants(requests: NDArray[Any]) -> NDArray[np.float64]:
 def _num_before(events: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.int64]:
     """Count the events before each of some evenly spaced times; NaN never happened."""
     places = events - times[0]
-    places *= INSTANTS / (times[-1] - times[0])
+    with np.errstate(over="ignore", invalid="ignore"):  # all within the smallest of moments
+        places *= INSTANTS / (times[-1] - times[0])
     np.copyto(places, INSTANTS, where=~(places < INSTANTS))
     counts = np.bincount(places.astype(np.int64), minlength=INSTANTS + 1)
     number = np.zeros(INSTANTS + 1, np.int64)

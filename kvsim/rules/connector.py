@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 
+#: Times that a request which runs alone may preempt itself without a new token before it waits for
+#: the host. vLLM's would go on so; a few times keep the schedules that are recorded.
+MOST_IN_VAIN = 8
+
+
 def begin_connected(state: Replica) -> None:
     """Begin a step."""
     state.connector.num_loads = 0
@@ -247,3 +252,18 @@ def has_reports(state: Replica) -> bool:
         return True
     failures = connector.num_bad_blocks + connector.num_bad_requests
     return connector.num_received + connector.num_sent + failures > 0
+
+
+def preempts_in_vain(state: Replica) -> bool:
+    """Whether a request that runs alone has preempted itself again and again, and got no further.
+
+    Blocks that wait for transfers leave too few for it, so that only the host can let it go on.
+    """
+    connector, request = state.connector, state.requests[state.preempted[0]]
+    num_tokens = request.max_computed_tokens + state.num_generated_tokens
+    if connector.vain_row != request.request_id or connector.vain_tokens != num_tokens:
+        connector.vain_row = request.request_id
+        connector.vain_tokens = num_tokens
+        connector.num_vain = 0
+    connector.num_vain += 1
+    return connector.num_vain > MOST_IN_VAIN

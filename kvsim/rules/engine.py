@@ -34,7 +34,7 @@ from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.abort import ENDED, IN_FLIGHT, REJECTED, abort, end_request
 from kvsim.rules.arrival import describe, make_request
 from kvsim.rules.batch import batch_at, recycle
-from kvsim.rules.connector import has_reports, has_transfers, release
+from kvsim.rules.connector import has_reports, has_transfers, preempts_in_vain, release
 from kvsim.rules.copy_fence import let_copies_go
 from kvsim.rules.dropping import is_void, number_outputs
 from kvsim.rules.encoder import release_computed
@@ -225,7 +225,8 @@ def stand_still(state: Replica) -> bool:
     # Copies that take time have their own due times: without one, nothing is being transferred.
     transfers = state.connector.kind != NO_CONNECTOR and not has_timed_copies(state)
     if transfers and has_transfers(state):
-        state.connector.is_idle = state.num_preempted == 0  # a step that preempts admits nobody
+        # A step that preempts admits nobody: the next one may.
+        state.connector.is_idle = state.num_preempted == 0 or preempts_in_vain(state)
         return True
     if state.num_preempted == 0 and state.num_running == 0 and num_queued(state) > 0:
         k = next_in_line(state)

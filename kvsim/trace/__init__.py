@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 MAX_TOKENS = 2**24
 #: Shortest trace that can be stretched to another rate, seconds; below, times lose their digits.
 MIN_DURATION = 1e-9
+#: Rates between which times of arrival keep their digits, requests per second; or infinite.
+MIN_RATE, MAX_RATE = 1e-9, 1e12
 #: Most sequences of one request.
 MAX_SAMPLES = 64
 #: Rows that are hashed at once, since a column that says one thing everywhere is made for it.
@@ -69,6 +71,23 @@ class Segment(NamedTuple):
     content_id: int
     start: int
     num_tokens: int
+
+
+def check_rate(request_rate: float) -> None:
+    """Refuse a rate that is not above 0, or that times of arrival cannot show.
+
+    Raises
+    ------
+    ValueError
+        With the rate and what is allowed.
+    """
+    if not request_rate > 0:
+        raise ValueError(f"request_rate must be above 0, got {request_rate}")
+    if not (MIN_RATE <= request_rate <= MAX_RATE or math.isinf(request_rate)):
+        raise ValueError(
+            f"request_rate must be from {MIN_RATE:g} to {MAX_RATE:g} per second, or inf; "
+            f"got {request_rate:g}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -445,8 +464,7 @@ class Trace:
         ValueError
             If the rate is not above 0, or the trace has no duration to scale.
         """
-        if not request_rate > 0:
-            raise ValueError(f"request_rate must be above 0, got {request_rate}")
+        check_rate(request_rate)
         if 0 < self.duration < MIN_DURATION:
             raise ValueError(
                 f"request_rate: the trace lasts {self.duration} s, too short to be stretched"

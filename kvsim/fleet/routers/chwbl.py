@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 from kvsim.fleet.choice import queues
 from kvsim.fleet.hash_ring import HashRing
-from kvsim.fleet.parameters import Count, Weight  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
+    Count,
+    Points,
+    Weight,
+)
 from kvsim.fleet.router import ROUTERS, Router
 
 if TYPE_CHECKING:
@@ -41,7 +45,7 @@ class BoundedLoads(Router):
     looks_at_replicas = True
 
     def __init__(
-        self, *, epsilon: Weight = 0.25, prefix_tokens: Count = 64, points: Count = 160
+        self, *, epsilon: Weight = 0.25, prefix_tokens: Count = 64, points: Points = 160
     ) -> None:
         self._epsilon = epsilon
         self._num_pieces = max(prefix_tokens // PIECE, 1)

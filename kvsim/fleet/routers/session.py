@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.hash_ring import HashRing
-from kvsim.fleet.parameters import Count, Seconds  # noqa: TC001 - checked when a run is configured
+from kvsim.fleet.parameters import Points, Seconds  # noqa: TC001 - checked when a run is configured
 from kvsim.fleet.request_rate import RequestRate
 from kvsim.fleet.router import ROUTERS, Router
 
@@ -33,7 +33,7 @@ class Session(Router):
     window : seconds over which requests are counted
     """
 
-    def __init__(self, *, points: Count = 160, window: Seconds = 60.0) -> None:
+    def __init__(self, *, points: Points = 160, window: Seconds = 60.0) -> None:
         self._points = points
         self._window = window
 

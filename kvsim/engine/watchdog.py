@@ -1,0 +1,62 @@
+"""Ends a replica's run that takes steps and gets no further."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvsim.errors import UnfinishedError, shown_numbers
+from kvsim.records import engine as records
+from kvsim.records.request import FINISHED
+
+#: Looks in a row, each after so many steps as one call of the rules takes, that see no progress.
+MOST_LOOKS = 5
+
+
+class Watchdog:
+    """Looks at a replica now and then, and remembers how far it was."""
+
+    def __init__(self) -> None:
+        self._far: tuple[int, ...] = ()
+        self._num_looks = 0
+
+    def refuse(self, outcome: int, state: Any, scheduler: str) -> None:
+        """Look at why a call of the rules has returned.
+
+        Raises
+        ------
+        RuntimeError
+            If it can never go on: its scheduler is stuck or dead, or gets no further.
+        """
+        if outcome == records.DIED:
+            raise RuntimeError(
+                f"SGLang's scheduler runs out of memory at {state.clock} s, and dies: decodes "
+                "mixed into a long prompt took the slots of its next chunk"
+            )
+        if outcome == records.STUCK:
+            raise RuntimeError(
+                f"invariant 7: {scheduler} has {state.num_running} running and "
+                f"{state.waiting.length} waiting requests at {state.clock} s but schedules "
+                "none of them"
+            )
+        if outcome == records.PAUSED:
+            self._look(state)
+
+    def _look(self, state: Any) -> None:
+        """Look after many steps.
+
+        Raises
+        ------
+        UnfinishedError
+            If no request has got a token, has ended, or was computed further, for long.
+        """
+        live = [r for r in state.requests[: state.num_requests] if r.status != FINISHED]
+        computed = sum(max(r.max_computed_tokens, r.num_computed_tokens) for r in live)
+        far = (state.num_generated_tokens, state.num_outstanding, state.trace.next, computed)
+        self._num_looks = self._num_looks + 1 if far == self._far else 0
+        self._far = far
+        if self._num_looks >= MOST_LOOKS:
+            rows = shown_numbers([r.request_id for r in live])
+            raise UnfinishedError(
+                f"a replica computes the same again and again at {state.clock:g} s: requests "
+                f"{rows} get no further"
+            )
