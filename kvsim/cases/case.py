@@ -257,6 +257,11 @@ class CaseConfig(_Part):
         )
 
 
+Pieces = list[tuple[int, Count] | tuple[int, Whole, Count]]
+#: A further input of a session: step, segments and max_tokens; or the step at which it ends.
+Update = tuple[Whole, Pieces, Count] | tuple[Whole]
+
+
 class CaseRequest(_Part):
     """One request. Token i of a segment is a function of (segment, i) alone.
 
@@ -268,7 +273,8 @@ class CaseRequest(_Part):
     and sends.
     ``mm`` are the parts of its prompt that an encoder computes, by offset. ``num_samples`` make it
     a parent of so many samples, and its ``stop_at``-th output token is a stop token (0: none); for
-    a parent it may be a list. With ``skip_read`` it uses nothing that is cached.
+    a parent it may be a list. With ``skip_read`` it uses nothing that is cached. ``updates`` make
+    it a session.
     """
 
     id: str | int
@@ -287,6 +293,7 @@ class CaseRequest(_Part):
     kv: Transfer | None = None
     mm: list[Item] = []
     skip_read: bool = False
+    updates: list[Update] = []
     num_samples: Count = 1
     stop_at: Whole | list[Whole] = 0
 

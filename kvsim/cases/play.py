@@ -13,6 +13,7 @@ from kvsim.cases.events import EventNames
 from kvsim.cases.log import StepLog
 from kvsim.cases.offloading import OffloadingLog
 from kvsim.cases.samples import arrival_time, ends, output_segment, with_children
+from kvsim.cases.sessions import Sessions, add_sessions, has_sessions, with_second_queue
 from kvsim.cases.upkeep import Upkeep, drops_output, number_tokens
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, segment_rows, text_ranks
@@ -91,6 +92,8 @@ def contents_of_case(workload: Workload) -> Contents:
         lists["skips_reading"] = [int(request.skip_read) for request in given]
     arrays = {name: np.array(rows) for name, rows in lists.items()}
     flat = [segment for one in segments for segment in one]
+    if has_sessions(workload):
+        add_sessions(given, arrays, flat)
     items, arrays["item_offsets"] = items_of(given)
     return Contents(arrays, segment_rows(*zip(*flat, strict=True)), items)
 
@@ -154,7 +157,10 @@ def play(
     """
     workload = with_children(workload)
     parts, contents = parts_of(config), contents_of_case(workload)
-    if drops_output(config):
+    streams = has_sessions(workload)
+    if streams:
+        parts = replace(parts, scheduler_config=with_second_queue(parts.scheduler_config))
+    if drops_output(config) or streams:
         number_tokens(contents)
     if compiled:
         check_compiled(parts)
@@ -175,9 +181,11 @@ def play(
         kind = FakeWorker if config.connector.kind == "fake" else OffloadingLog
         worker = kind(replica, workload, names)
     upkeep = Upkeep(replica, config)
+    sessions = Sessions(replica, workload.requests) if streams else None
     aborts = [(r.abort_step, row) for row, r in enumerate(workload.requests)]
     while arrivals or state.num_outstanding or state.num_batches or has_transfers(state):
         aborted = [names[row] for at, row in aborts if at == step and replica.abort(row)]
+        aborted += [] if sessions is None else sessions.due(step)
         due = [arrival for arrival in arrivals if arrival[0] <= step]
         arrivals = arrivals[len(due) :]
         replica.submit(np.array([row for _, row, _ in due], np.int64), _times(due))
@@ -187,7 +195,7 @@ def play(
                 return
             step = upkeep.next_step(step, arrivals[0][0])
             continue
-        if upkeep.rests():
+        if upkeep.rests() or (sessions is not None and sessions.rests()):
             step += 1
             continue
         entry: Entry = {"s": step}
@@ -219,6 +227,8 @@ def play(
         log.processed(entry, finished)
         if worker is not None:
             worker.processed(entry)
+        if sessions is not None:
+            sessions.processed(entry)
         if check:
             replica.check_integrity()
         yield entry

@@ -62,7 +62,7 @@ def ends(requests: list[CaseRequest]) -> dict[str, list[int]]:
     """Return with how many tokens each request ends, and how many it asks for at most."""
     asked = [request.max_tokens for request in requests]
     stops = [request.stop_at for request in requests]
-    if not any(stops):
+    if not any(stops) and not any(request.updates for request in requests):
         return {"max_tokens": asked}
     tokens = [
         min(stop, most) if isinstance(stop, int) and stop else most

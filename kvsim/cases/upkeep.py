@@ -69,6 +69,8 @@ def number_tokens(contents: Contents) -> None:
     """Have output tokens numbered as they are sampled: those that are dropped use up theirs."""
     lists = contents.lists
     room = np.asarray(lists.get("asked_tokens", lists["max_tokens"])) + 1
+    if "session" in lists:  # of every turn
+        room += lists["input_max_tokens"].max(initial=0)
     lists["number_offsets"] = np.cumsum([0, *room])
     lists["numbers"] = np.zeros(int(room.sum()), np.int64)
     for name in ("drops_stale", "next_number"):

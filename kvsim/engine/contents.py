@@ -28,7 +28,7 @@ _contents: WeakKeyDictionary[Trace, Contents] = WeakKeyDictionary()
 
 
 #: Lists of times and shares; all others are integers.
-FLOATS = ("ready_time", "grammar_time", "accept_rate")
+FLOATS = ("ready_time", "grammar_time", "accept_rate", "input_time")
 
 
 class Contents:

@@ -11,14 +11,18 @@ from kvsim.records.record import NONE, Record
 
 
 class ConnectorKind(IntEnum):
-    """Whose answers the scheduler gets. FAKE is told by the host what it may offer."""
+    """Whose answers the scheduler gets. FAKE is told by the host what it may offer.
+
+    SESSIONS is none: only its second queue is there, for who waits with blocks.
+    """
 
     NONE = 0
     FAKE = 1
     OFFLOADING = 2
+    SESSIONS = 3
 
 
-NO_CONNECTOR, FAKE, OFFLOADING = (int(kind) for kind in ConnectorKind)
+NO_CONNECTOR, FAKE, OFFLOADING, SESSIONS = (int(kind) for kind in ConnectorKind)
 
 
 class Load(IntEnum):

@@ -146,6 +146,7 @@ class Limits(Record):
     max_loras: int = 0  # adapters of one batch, 0 if requests have none
     has_grammars: bool = False
     has_pauses: bool = False  # the host may pause it
+    has_sessions: bool = False  # requests go on with further inputs
     has_drops: bool = False  # output under way may be dropped, and tokens are numbered
     num_drafts: int = 0  # vLLM's num_speculative_tokens, 0 without speculation
     num_draft_slots: int = 0  # of a step's input, per request
@@ -313,6 +314,16 @@ class Trace(Record):
     has_carried: bool = False
     carried: list[int] = field(default_factory=list)  # tokens that another replica has generated
     stop_at: list[int] = field(default_factory=list)  # the output that is EOS, 0 for none
+    session: list[int] = field(default_factory=list)  # by row: whether more inputs may come
+    session_stop: list[int] = field(default_factory=list)  # number of its stop token, 0 for none
+    session_area: list[int] = field(default_factory=list)  # of segments, where its prompt grows
+    num_inputs: list[int] = field(default_factory=list)  # by row, that have come
+    next_input: list[int] = field(default_factory=list)  # of those, the first that is not taken
+    input_offsets: list[int] = field(default_factory=list)  # by row, in the lists of inputs
+    input_tokens: list[int] = field(default_factory=list)
+    input_max_tokens: list[int] = field(default_factory=list)
+    input_time: list[float] = field(default_factory=list)
+    input_segments: list[int] = field(default_factory=list)  # offsets of their segments
     ignores_eos: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # submitted, in order of arrival
     arrival_time: list[float] = field(default_factory=list)
@@ -391,6 +402,7 @@ class Replica(Record):
     carries_chunk: bool = False  # of a request that was running already
     has_scheduled_running: bool = False
     is_prefill_full: bool = False  # requests that could be admitted had to wait
+    num_idle: int = 0  # sessions that wait for an input
     num_deferred: int = 0  # waiting requests that were set aside
     loras: list[int] = field(default_factory=list)  # adapters of the step being decided
     num_loras: int = 0

@@ -18,10 +18,13 @@ class Status(IntEnum):
     SWAPPED = 3
     FINISHED = 4
     WAITING_FOR_REMOTE_KVS = 5
+    WAITING_FOR_INPUT = 6
 
 
 # Rules compare with these; compiled code takes a module's ints for constants.
-WAITING, RUNNING, PREEMPTED, SWAPPED, FINISHED, WAITING_FOR_REMOTE_KVS = map(int, Status)
+WAITING, RUNNING, PREEMPTED, SWAPPED, FINISHED, WAITING_FOR_REMOTE_KVS, WAITING_FOR_INPUT = map(
+    int, Status
+)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
 from kvsim.records.record import NONE
-from kvsim.records.request import FINISHED, RUNNING
+from kvsim.records.request import FINISHED, RUNNING, WAITING_FOR_INPUT
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector import release
 from kvsim.rules.encoder import release_all
@@ -41,6 +41,8 @@ def end_early(state: Replica, k: int, reason: int) -> None:
     else:
         leave_queue(state, k)
         state.num_deferred -= request.is_deferred
+        if request.status == WAITING_FOR_INPUT:
+            state.num_idle -= 1
     if request.holding != NONE:
         free_early(state, request)
     request.finish_time = state.clock

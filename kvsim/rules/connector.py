@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.connector import FAKE, NO_LOAD, OFFLOADING, RECEIVED, STARTED, UNKNOWN
+from kvsim.records.connector import (
+    FAKE,
+    NO_LOAD,
+    OFFLOADING,
+    RECEIVED,
+    SESSIONS,
+    STARTED,
+    UNKNOWN,
+)
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
 from kvsim.rules.kept import give_back, rejoin, set_apart
@@ -61,6 +69,8 @@ def ask_connector(state: Replica, request: Request, hit: int) -> int:
     """
     if state.connector.kind == FAKE:
         return ask_host(state, request, hit)
+    if state.connector.kind == SESSIONS:
+        return 0
     return ask_offloading(state, request, next_holding(state.kv), hit)
 
 
@@ -204,6 +214,11 @@ def release(state: Replica, request: Request, complete: bool) -> None:
     ``complete``: it has got all its tokens, so that whoever waits for its KV can read it.
     """
     connector, kv, row = state.connector, state.kv, request.request_id
+    if connector.kind == SESSIONS:
+        if kv.holdings[request.holding].retired:
+            rejoin(kv, request, request.num_computed_tokens)
+        free_slots(kv, request)
+        return
     loads = connector.load[row] == STARTED
     end_prefill(state, request.place)
     if kv.holdings[request.holding].retired:
@@ -242,6 +257,8 @@ def has_transfers(state: Replica) -> bool:
     connector = state.connector
     if awaits_copies(state):
         return True
+    if connector.kind == SESSIONS:
+        return False
     return connector.num_kept > 0 or connector.held.length > 0
 
 

@@ -68,7 +68,9 @@ def number_dropped(state: Replica, request: Request, num_tokens: int) -> None:
     """Use up the numbers of tokens that are dropped; a stop token among them ends nothing."""
     trace, row = state.trace, request.request_id
     trace.next_number[row] += num_tokens
-    if not trace.has_eos:
+    if state.limits.has_sessions:
+        move_end(state, request, turn_end(state, request))
+    if state.limits.has_sessions or not trace.has_eos:
         return
     stop = trace.max_tokens[row]
     num_dropped = trace.next_number[row] - request.num_output_tokens
@@ -76,6 +78,15 @@ def number_dropped(state: Replica, request: Request, num_tokens: int) -> None:
     end = min(request.num_prompt_tokens + left, state.limits.max_model_len)
     if end != request.end and stop < trace.asked_tokens[row]:
         move_end(state, request, end)
+
+
+def turn_end(state: Replica, request: Request) -> int:
+    """Return the tokens at which a session's turn stops, by length or by a stop token."""
+    trace, row = state.trace, request.request_id
+    left, before = trace.asked_tokens[row], trace.next_number[row] - request.num_output_tokens
+    if trace.session_stop[row] > trace.next_number[row]:
+        left = min(left, trace.session_stop[row] - before)
+    return min(request.num_prompt_tokens + left, state.limits.max_model_len)
 
 
 def move_end(state: Replica, request: Request, end: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
+from kvsim.records.connector import NO_CONNECTOR, OFFLOADING, SESSIONS
 from kvsim.records.engine import (
     COMPLETED,
     DIED,
@@ -38,7 +38,7 @@ from kvsim.rules.connector import has_reports, has_transfers, preempts_in_vain, 
 from kvsim.rules.copy_fence import let_copies_go
 from kvsim.rules.dropping import is_void, number_outputs
 from kvsim.rules.encoder import release_computed
-from kvsim.rules.ending import note_surplus
+from kvsim.rules.ending import forget_finished, note_surplus
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.fairness import charge_output
 from kvsim.rules.fetching import AHEAD, ask
@@ -58,6 +58,7 @@ from kvsim.rules.recorder import note_gap, note_token, pass_time, record_step, w
 from kvsim.rules.report import begin_update, drop_kept, end_update, see_copies, wake
 from kvsim.rules.reset import reset_prefix_cache
 from kvsim.rules.runs import run_of_steps
+from kvsim.rules.sessions import end_turn, goes_on, queue_turns
 from kvsim.rules.sglang.arrival import add_sglang
 from kvsim.rules.sglang.direct import operate
 from kvsim.rules.sglang.loop import has_work_sglang, pass_sglang, take_in_sglang
@@ -201,7 +202,9 @@ def has_timed_copies(state: Replica) -> bool:
 
 def takes_empty_steps(state: Replica) -> bool:
     """Whether an empty step counts as one, since something may come with its output."""
-    return state.connector.kind != NO_CONNECTOR and (state.patient or has_reports(state))
+    if state.connector.kind == NO_CONNECTOR or state.connector.kind == SESSIONS:  # noqa: PLR1714
+        return False
+    return state.patient or has_reports(state)
 
 
 def stand_still(state: Replica) -> bool:
@@ -260,7 +263,8 @@ def complete(state: Replica) -> None:
 def take_in(state: Replica, batch: Batch) -> None:
     """Give every request of a finished step its token, in schedule order."""
     before, now = state.last_token_time, batch.end
-    num_regular, num_sampled, num_known, num_finished = 0, 0, 0, 0
+    num_regular, num_sampled, num_known, num_finished, num_turns = 0, 0, 0, 0, 0
+    sessions = state.limits.has_sessions
     speculates, drops = state.limits.num_drafts > 0, state.limits.has_drops
     connected = state.connector.kind != NO_CONNECTOR
     begin_growing(state, now - before)
@@ -315,6 +319,11 @@ def take_in(state: Replica, batch: Batch) -> None:
                 computed = request.num_computed_tokens - request.num_in_flight_tokens
                 cache_computed(state.kv, request, computed)
         if request.num_tokens >= request.end:
+            if sessions and goes_on(state, request):
+                end_turn(state, k)
+                state.aside[num_turns] = k
+                num_turns += 1
+                continue
             finish(state, k, now)
             num_finished += 1
     if speculates and not state.limits.asynchronous:
@@ -324,6 +333,8 @@ def take_in(state: Replica, batch: Batch) -> None:
         forget_finished(state)
         if state.limits.scheduler == STATIC:
             end_batch(state)
+    if sessions:
+        queue_turns(state, num_turns)
     if connected:
         end_update(state)
     if num_regular > 0:
@@ -349,22 +360,6 @@ def finish(state: Replica, k: int, now: float) -> None:
     end_request(state, k, ENDED)
 
 
-def forget_finished(state: Replica) -> None:
-    """Take finished requests off the running list; their records are free again, unless retired."""
-    kept = 0
-    for place in range(state.num_running):
-        k = state.running[place]
-        if state.requests[k].status == FINISHED:
-            if state.limits.scheduler != STATIC:
-                recycle(state, k)
-        else:
-            state.running[kept] = k
-            kept += 1
-    state.num_running = kept
-    state.tried = False
-    state.is_full = False
-
-
 def has_work(state: Replica) -> bool:
     """Whether any request is unfinished."""
     if state.limits.in_python:
@@ -375,6 +370,8 @@ def has_work(state: Replica) -> bool:
         return False
     if state.connector.kind != NO_CONNECTOR and has_transfers(state):
         return not state.connector.is_idle or has_reports(state)
+    if state.limits.has_sessions:
+        return state.num_running > 0 or num_queued(state) > state.num_idle
     return state.num_running > 0 or state.waiting.length > 0 or state.num_swapped > 0
 
 

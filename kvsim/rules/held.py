@@ -54,6 +54,15 @@ def put_back(state: Replica, k: int) -> None:
         requeue(state, k)
 
 
+def hold_last(state: Replica, k: int) -> None:
+    """Put a request at the end of the held ones, or where its priority says."""
+    if state.limits.by_priority:
+        hold_back(state, k)
+        return
+    state.connector.is_held[state.requests[k].request_id] = 1
+    append(state.connector.held, state.requests, k)
+
+
 def hold_back(state: Replica, k: int) -> None:
     """Put a request at the front of the held ones, or where its priority says."""
     held, requests = state.connector.held, state.requests

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kvsim.records.connector import NO_CONNECTOR, UNKNOWN
 from kvsim.records.fairness import DLPM
 from kvsim.records.record import NONE
-from kvsim.records.request import WAITING_FOR_REMOTE_KVS
+from kvsim.records.request import WAITING_FOR_INPUT, WAITING_FOR_REMOTE_KVS
 from kvsim.rules.batch import admit, plan, preempt_at, victim_place
 from kvsim.rules.cadence import is_prefill_held, note_cadence
 from kvsim.rules.checkpoint import num_to_state
@@ -163,6 +163,8 @@ def must_wait(state: Replica, request: Request) -> bool:
         return True
     if state.limits.has_grammars and lacks_grammar(state, request):
         return True
+    if state.limits.has_sessions and request.status == WAITING_FOR_INPUT:
+        return True
     return state.limits.max_loras > 0 and not has_room_for_lora(state, request)
 
 
@@ -187,7 +189,7 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         budget > 0
         and inputs > 0
         and num_admissible(state) > 0
-        and state.num_running < limits.max_active
+        and state.num_running + state.num_idle < limits.max_active
     ):
         if limits.fairness == DLPM and not may_admit(state):
             state.refused = False

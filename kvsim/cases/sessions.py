@@ -1,0 +1,126 @@
+"""Sessions of a case: requests that go on with further inputs, at steps of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.cases.samples import BETWEEN_ARRIVALS
+from kvsim.cases.upkeep import show_numbers
+from kvsim.records.connector import SESSIONS
+from kvsim.records.request import FINISHED, WAITING_FOR_INPUT
+from kvsim.rules.sessions import CLOSED, OPEN, see_input
+from kvsim.sched.connector import ConnectorConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.cases.case import CaseRequest, Update, Workload
+    from kvsim.cases.log import Entry
+    from kvsim.engine.replica import Replica
+    from kvsim.sched.scheduler import SchedulerConfig
+
+
+def has_sessions(workload: Workload) -> bool:
+    """Whether any request gets further inputs."""
+    return any(request.updates for request in workload.requests)
+
+
+def updates_of(request: CaseRequest) -> list[Update]:
+    """Return what comes once a request is there: inputs come before the arrivals of a step."""
+    return [update for update in request.updates if update[0] > request.arrival_step]
+
+
+def add_sessions(
+    requests: Sequence[CaseRequest], lists: dict[str, Any], segments: list[tuple[int, int, int]]
+) -> None:
+    """Add the inputs of sessions to the lists of a case's contents, and room to grow. Mutates."""
+    inputs = [[u for u in updates_of(request) if len(u) > 1] for request in requests]
+    flat = [(row, update) for row, own in enumerate(inputs) for update in own]
+    lists["session"] = [OPEN * bool(request.updates) for request in requests]
+    lists["session_stop"] = [r.stop_at if isinstance(r.stop_at, int) else 0 for r in requests]
+    lists["num_inputs"] = lists["next_input"] = [0] * len(requests)
+    lists["input_offsets"] = np.cumsum([0, *map(len, inputs)])
+    lists["input_tokens"] = [sum(piece[-1] for piece in update[1]) for _, update in flat]
+    lists["input_max_tokens"] = [update[2] for _, update in flat]
+    lists["input_time"] = [update[0] + row * BETWEEN_ARRIVALS for row, update in flat]
+    lists["input_segments"] = np.cumsum([len(segments), *(len(u[1]) for _, u in flat)])
+    for _, update in flat:
+        segments += [(p[0], p[1] if len(p) > 2 else 0, p[-1]) for p in update[1]]
+    areas = []
+    for request, own in zip(requests, inputs, strict=True):
+        areas.append(len(segments))
+        room = len(request.segments) + request.max_tokens
+        room += sum(len(update[1]) + update[2] for update in own)
+        segments += [(0, 0, 1)] * room * bool(own)
+    lists["session_area"] = areas
+
+
+def with_second_queue(limits: SchedulerConfig) -> SchedulerConfig:
+    """Return the same with the queue of requests that wait with their blocks."""
+    return replace(limits, kv_transfer=ConnectorConfig(SESSIONS))
+
+
+class Sessions:
+    """Gives sessions their inputs, and says who is held.
+
+    Parameters
+    ----------
+    replica : with requests that have not arrived yet
+    requests : by row
+    """
+
+    def __init__(self, replica: Replica, requests: Sequence[CaseRequest]) -> None:
+        self._replica, self._requests = replica, requests
+        state = replica.state
+        state.limits.has_sessions = True
+        show_numbers(state)
+        state.connector.drops_stale = state.connector.has_fence = False
+
+    def due(self, step: int) -> list[str | int]:
+        """Give what comes at a step; returns the names of sessions that end with it at once."""
+        state, ended = self._replica.state, []
+        for row, request in enumerate(self._requests):
+            for update in updates_of(request):
+                if update[0] != step:
+                    continue
+                place = self._place(row)
+                if len(update) > 1:
+                    state.trace.num_inputs[row] += 1
+                    if place is not None:
+                        see_input(state, place)
+                    continue
+                state.trace.session[row] = CLOSED
+                waits = place is not None and state.requests[place].status == WAITING_FOR_INPUT
+                if waits and self._replica.abort(row):
+                    ended.append(request.id)
+        return ended
+
+    def _place(self, row: int) -> int | None:
+        state = self._replica.state
+        for k in range(state.num_requests):
+            if state.requests[k].request_id == row and state.requests[k].status != FINISHED:
+                return k
+        return None
+
+    def rests(self) -> bool:
+        """Whether everybody who is unfinished waits for an input."""
+        state = self._replica.state
+        return state.num_outstanding == state.num_idle and state.num_batches == 0
+
+    def next_step(self, step: int) -> int | None:
+        """Return the next step at which an input comes."""
+        later = [u[0] for request in self._requests for u in request.updates if u[0] > step]
+        return min(later, default=None)
+
+    def processed(self, entry: Entry) -> None:
+        """Add who is held. Mutates the entry."""
+        state, held = self._replica.state, []
+        k = state.connector.held.head
+        while k >= 0:
+            held.append(self._requests[state.requests[k].request_id].id)
+            k = state.requests[k].next
+        if held:
+            entry["h"] = held
