@@ -35,6 +35,9 @@ NEEDS_THE_WHOLE = {
     "test_validation.py::test_runs_of_h100s_hold_their_bands": UNLICENSED,
     "test_validation.py::test_the_constants_are_what_calibration_finds": UNLICENSED,
     "test_workloads.py::test_azure_conv_is_as_near_the_trace_as_stated": LONG,
+    "test_startup_logs.py::test_every_row_is_asked": LOGS,
+    "test_startup_logs.py::test_layouts_are_exact_to_the_logs_rounding": LOGS,
+    "test_startup_logs.py::test_what_did_not_start_does_not": LOGS,
 }
 
 
