@@ -28,6 +28,7 @@ TESTS = (
     "planner",
     "budget_parts",
     "server_memory",
+    "pipeline",
     "rules",
     "runs",
     "block_pool",
@@ -84,6 +85,7 @@ OFFL_LOOKUP, OFFL_STORE, OFFL_WINDOW, OFFL_REQUEST = (
 OFFL_SCHED = "sched/offloading.py"
 ENCODER, EVENTS = "rules/encoder.py", "rules/events.py"
 CADENCE, LORA, GRAMMAR = (f"rules/{name}.py" for name in ("cadence", "lora", "grammar"))
+PIPELINE = "rules/pipeline.py"
 SPECULATION, ENDING = "rules/speculation.py", "rules/ending.py"
 MAMBA, PARTIAL, CHECKPOINT = (
     f"rules/{name}.py" for name in ("mamba", "partial_keys", "checkpoint")
@@ -157,7 +159,10 @@ MUTANTS = [
     Mutant("20 the end of a prompt has a key", PAGED, "        name_tail(kv, request, holding, g, end)\n", "        pass\n"),
     Mutant("20 victim: the first of equals", BATCH, "            if is_more_urgent(state.requests[k], state.requests[other]):", "            if not is_more_urgent(state.requests[other], state.requests[k]):"),
     Mutant("20 ties of a trace's clock", BATCH, "        elif is_before(state.requests[k], state.requests[other]):", "        elif is_more_urgent(state.requests[k], state.requests[other]):"),
-    Mutant("20 pipeline stages wait for a request's output", BATCH, "state.num_calls + state.limits.num_stages", "state.num_calls"),
+    Mutant("20 pipeline stages wait for a request's output", BATCH, "request.next_call = state.num_calls + state.limits.num_stages", "request.next_call = state.num_calls"),
+    Mutant("20 a token leaves the last stage before the next of its request begins", PIPELINE, "nearest = min(nearest, behind)", "pass"),
+    Mutant("20 a stage computes one step at a time", PIPELINE, "max(end, state.stage_free[stage])", "end"),
+    Mutant("20 calls since the token in flight", BATCH, "state.num_calls + state.limits.num_stages - request.next_call", "1"),
     Mutant("20 tokens scheduled in a step", PAUSING, "return state.limits.max_num_scheduled_tokens", "return state.limits.max_num_batched_tokens"),
     Mutant("20 prefill interval", CADENCE, "if state.num_executed + 1 - state.last_prefill >= interval:", "if state.num_executed - state.last_prefill >= interval:"),
     Mutant("20 prefill is held for decodes alone", CADENCE, "is_chunk == 0", "is_chunk >= 0"),

@@ -135,11 +135,11 @@ class Replica:
         state.plan_of = StepPlan
         state.limits.depth = depth = setup.num_steps_in_flight
         state.limits.num_stages = setup.num_stages
+        state.stage_free = memory.floats(setup.num_stages)
         state.batches = memory.records(records.Batch, depth + 1)
         for place in range(depth + 1):
             lay_out_batch(memory, state.batches[place], config)
-        size = setup.kv.block_size
-        state.phases = memory.records(records.Phase, size)
+        state.phases = memory.records(records.Phase, setup.kv.block_size)
         state.phase_next = memory.ints(2 * config.max_running + 2)
         state.due = memory.ints(config.max_running + 1)
         state.reached = memory.ints(config.max_running + 1)

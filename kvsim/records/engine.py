@@ -99,6 +99,7 @@ class Entry(Record):
     unfinished: Tiny = 0  # the step does not complete its known tokens: nothing is sampled
     num_drafts: Tiny = 0  # of its tokens, those that are only proposed
     num_accepted: Tiny = 0  # of those, once the step is done
+    behind: Tiny = 0  # pipeline stages: calls since its token in flight was scheduled, 0 without
 
 
 @dataclass(slots=True)
@@ -344,6 +345,7 @@ class Replica(Record):
     until_finish: bool = False  # stop at the first time at which a request ends
     watched: bool = False  # stop after every step
     stage_free_time: float = 0.0  # when the first pipeline stage can start a step
+    stage_free: list[float] = field(default_factory=list)  # when each can, if there are several
     last_token_time: float = math.nan
     requests: list[Request] = field(default_factory=list)
     free_requests: list[int] = field(default_factory=list)

@@ -18,11 +18,19 @@ from kvsim.rules.queue import is_before, is_more_urgent, requeue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
+    from kvsim.records.request import Request
 
 
 def batch_at(state: Replica, k: int) -> Batch:
     """Return the k-th oldest step under way, or the place for the next one."""
     return state.batches[(state.first_batch + k) % (state.limits.depth + 1)]
+
+
+def calls_since_token(state: Replica, request: Request) -> int:
+    """Return how many calls ago the token in flight of a request was scheduled, 0 without one."""
+    if request.num_placeholders == 0:
+        return 0
+    return state.num_calls + state.limits.num_stages - request.next_call
 
 
 def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
@@ -38,6 +46,8 @@ def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
     unfinished = int(end < request.num_tokens + request.num_placeholders)
     entry.unfinished = unfinished
     request.is_chunk = unfinished
+    if state.limits.num_stages > 1:
+        entry.behind = calls_since_token(state, request)
     if unfinished == 0:
         request.num_placeholders += int(state.limits.asynchronous)
         if state.limits.num_stages > 1:
@@ -74,6 +84,7 @@ def drop(state: Replica, batch: Batch, k: int) -> int:
         new.end = old.end
         new.unfinished = old.unfinished
         new.num_drafts = old.num_drafts
+        new.behind = old.behind
     return num_tokens
 
 

@@ -51,6 +51,7 @@ from kvsim.rules.offload_jobs import first_due
 from kvsim.rules.offloading import begin_copies, lacks_states
 from kvsim.rules.orca import schedule_orca
 from kvsim.rules.pausing import rests
+from kvsim.rules.pipeline import pass_stages, start_of
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
@@ -169,11 +170,10 @@ def schedule(state: Replica) -> bool:
     last_end = batch_at(state, state.num_batches - 1).end if state.num_batches > 0 else state.clock
     if batch.size > 0:
         time = price(state, batch)
-        start = max(state.clock, state.stage_free_time)
+        start = start_of(state, batch)
         if copies:
             start = begin_copies(state, batch, start, time)
-        state.stage_free_time = start + time / state.limits.num_stages
-        batch.end = max(start + time, last_end)
+        batch.end = max(pass_stages(state, start, time), last_end)
         if state.record_steps:
             write_step(state, batch, start, time)
         record_step(state)
@@ -237,7 +237,7 @@ def stand_still(state: Replica) -> bool:
         end_request(state, k, REJECTED)
         recycle(state, k)
         return True
-    return state.num_empty_steps < MAX_EMPTY_STEPS
+    return state.num_empty_steps < MAX_EMPTY_STEPS + state.limits.num_stages - 1  # next_call
 
 
 def complete(state: Replica) -> None:

@@ -287,7 +287,7 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
                 layers.decode_keys = count_keys(state, layers, step)
         start = max(state.clock, state.stage_free_time)
         time = step_time(state)
-        state.stage_free_time = start + time / state.limits.num_stages
+        state.stage_free_time = start + time  # there is one stage
         end = max(start + time, under_way if ahead else state.clock)
         step += 1
         if state.num_bins > 0 and state.totals.num_steps % state.stride == 0:
