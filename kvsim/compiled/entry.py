@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules, walk_packages
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from numba import njit, types
 from numba.extending import overload, register_jitable
 
@@ -23,7 +24,7 @@ from kvsim.records.record import Record
 from kvsim.rules import engine, fetching, keys, python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 #: Small rules go into their callers; the big and rare ones stay out of the hot loops' registers.
 SMALL = frozenset(
@@ -252,9 +253,17 @@ ENTRIES = {
 
 
 def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
-    """Load what was compiled before; a damaged cache is emptied, and filled again."""
+    """Load what was compiled before; a damaged cache is emptied, and filled again.
+
+    What cannot be kept, since the disk is full or may not be written, is compiled for this process
+    alone, and a note says so.
+    """
     try:
         entry.compile(signature)
+    except OSError as error:
+        if not entry.overloads:
+            raise
+        _say(f"note: compiled rules are not kept: {entry.stats.cache_path}: {error.strerror}")
     except Exception:  # whatever damaged bytes unpickle to
         damaged = list(Path(entry.stats.cache_path).glob(f"*{entry.py_func.__name__}*"))
         if not damaged:
@@ -264,12 +273,29 @@ def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
         entry.compile(signature)
 
 
-def _say_that_it_compiles() -> None:
-    print(  # noqa: T201 - a first run is silent for most of a minute otherwise
-        "kvsim: compiling the rules that this run needs, once (up to a minute) ...",
-        file=sys.stderr,
-        flush=True,
-    )
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Let one process at a time compile; who has to wait says so.
+
+    Where no lock can be made, as on a full disk, every process compiles.
+    """
+    held = FileLock(lock)
+    try:
+        held.acquire(blocking=False)
+    except Timeout:
+        _say("waiting for another process, which compiles the rules that this run needs ...")
+        held.acquire()
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def _say(text: str) -> None:
+    print(f"kvsim: {text}", file=sys.stderr, flush=True)  # noqa: T201 - a first run is silent
 
 
 def serve(state: Any) -> Callable[[int, int], int]:
@@ -298,9 +324,9 @@ def _loaded(variant: str) -> Any:
     # A plain function under NUMBA_DISABLE_JIT compiles nothing.
     if hasattr(entry, "compile") and not entry.signatures:
         name, folder = entry.py_func.__name__, Path(entry.stats.cache_path)
-        if not any(folder.glob(f"*{name}*.nbi")):
-            _say_that_it_compiles()
         # Processes that start at once compile once: the others wait, then load.
-        with FileLock(folder / f"{variant or 'general'}.lock"), linked_at(name):
+        with alone(folder / f"{variant or 'general'}.lock"), linked_at(name):
+            if not any(folder.glob(f"*{name}*.nbi")):
+                _say("compiling the rules that this run needs, once (up to a minute) ...")
             compile_or_load(entry, (types.int64, types.int64, types.int64))
     return entry

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from kvsim.cost.model import CostConfig, CostModel
 
 
+#: Most blocks of a memory map: each one is looked at for each of up to 4,096 samples.
+MOST_DRAWN = 2**24
+
+
 @dataclass(frozen=True)
 class Parts:
     """Everything a replica is made of; the same for all replicas of a run.
@@ -265,6 +269,11 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
             "data_parallel_size must be 1"
         )
     host_waits = kind.supports_async and num_steps_in_flight == 1
+    if config.record_memory_map and kv.num_gpu_blocks > MOST_DRAWN:
+        raise ValueError(
+            f"record_memory_map: {kv.num_gpu_blocks:,} blocks are too many to draw at every sample "
+            f"({MOST_DRAWN:,} at most)"
+        )
     cost_config = cost_config_of(config, memory, layout, kv, host_waits=host_waits)
     return Setup(
         config=asked,

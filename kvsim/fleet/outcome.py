@@ -195,6 +195,7 @@ def collect(
     summary["kv_store"] = kv_store
     summary["flow_control"] = flow_control
     summary["num_gpus"] = most_gpus(parts, end_time)
+    summary["num_clipped"] = num_clipped(table, trace)
     summary["gpu_hours"] = sum(pool["gpu_hours"] for pool in pools)
     summary["scaling"] = scaling
     summary["migration"] = moves
@@ -231,6 +232,7 @@ def collect(
                     apart=len(parts) > 1,
                     has_turns=_has_turns(trace),
                 ),
+                *clipped_notes(setup, summary["num_clipped"]),
             ],
         },
     )
@@ -272,6 +274,23 @@ def _describe_pool(
         "mean_busy": sum(busy) / len(busy) if busy else None,
         "routing": routing,
     }
+
+
+def clipped_notes(setup: Setup, number: int) -> list[str]:
+    """Say that requests got fewer tokens than they asked for, and why."""
+    if not number:
+        return []
+    longest, settings = setup.memory.limits.max_model_len, setup.scheduler_config.sglang
+    why = f"prompt and output must fit max_model_len ({longest:,})"
+    if settings is not None and settings.max_total_num_tokens <= longest:
+        why = f"prompt and output must fit the pool of {settings.max_total_num_tokens:,} tokens"
+    return [f"of the requests, {number:,} got fewer tokens than they asked for: {why}"]
+
+
+def num_clipped(table: NDArray[Any], trace: Trace) -> int:
+    """Return how many requests were ended, by their length, before all tokens asked for."""
+    done = table["finish_reason"] == FinishReason.FINISHED
+    return int((done & (table["num_output_tokens"] < trace.num_output_tokens)).sum())
 
 
 def most_gpus(parts: Sequence[Part], end_time: float) -> int:
