@@ -364,6 +364,8 @@ def test_pools_that_nothing_changes_do_not_wait_for_each_other_either() -> None:
     assert python.summary["kv_transfers"]["num_taken_back"] == 2
     begun = np.sort(python.requests["first_scheduled_time"])
     assert begun[1] == pytest.approx(0.480532509)
+    ends, starts = (python.requests[f"{name}_time"] for name in ("finish", "first_scheduled"))
+    assert ends[1] < starts[2] < ends[1] + 0.02 < ends[3]
     for seconds, number in ((0.2495, 0), (0.2497, 1), (0.2697, 2)):  # from 0.211 s on
         cut = kvsim.simulate(trace, **options, backend="python", horizon=seconds)
         assert cut.summary["kv_transfers"]["num_taken_back"] == number
