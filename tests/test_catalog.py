@@ -119,6 +119,7 @@ INEXACT = {
     "opt-66b",  # the count is rounded, from the name
     "opt-175b",  # the same
     "gemma-4-26b-a4b",  # scales of routers and layers are not modelled
+    "gemma-4-31b",  # the same
     "kimi-k3",  # residual attention and norms of latents are not modelled
     "step-3.7-flash",  # a million of 197,000 million
 }
@@ -268,8 +269,8 @@ def test_ids_find_their_shape(hf_id: str) -> None:
     [
         "meta-llama/Llama-3.2-11B-Vision",
         "Qwen/Qwen2.5-7B-Instruct-1M",
-        "Qwen/Qwen2.5-Math-7B",
-        "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
+        "Qwen/Qwen2.5-Coder-3B",
+        "deepseek-ai/DeepSeek-R1-0528-Qwen3-14B",
         "01-ai/Yi-1.5-34B-32K",
         "mistralai/Mistral-Small-Instruct-2409",
         "gradientai/Llama-3-8B-Instruct-Gradient-1048k",
@@ -349,16 +350,16 @@ def test_gpu_figures_are_sane(name: str) -> None:
     assert gpu.name == name
     assert 0.9 < gpu.memory_bytes / gpu.nominal_memory_bytes <= 1
     assert gpu.nominal_memory_bytes % GIB == 0
-    assert 3e11 <= gpu.memory_bandwidth_bytes_per_s <= 8e12
-    assert 5e13 <= gpu.bf16_flops_per_s <= 2.6e15
+    assert 2.7e11 <= gpu.memory_bandwidth_bytes_per_s <= 8e12
+    assert 2.5e13 <= gpu.bf16_flops_per_s <= 2.6e15
     assert gpu.fp8_flops_per_s == 0 or 1.9 < gpu.fp8_flops_per_s / gpu.bf16_flops_per_s < 2.1
     if name not in ("b300", "gb300"):  # which all but lost it
         assert gpu.int8_ops_per_s >= 0.49 * gpu.bf16_flops_per_s  # V100 has no tensor INT8
     assert gpu.fp4_flops_per_s == 0 or gpu.fp4_flops_per_s >= 1.9 * gpu.fp8_flops_per_s
     assert 0 <= gpu.nvlink_bytes_per_s <= 9e11
     assert gpu.pcie_bytes_per_s in (15.75e9, 31.5e9, 63e9)
-    assert 2**22 <= gpu.l2_bytes <= 2**28
-    assert 40 <= gpu.num_sms <= 304
+    assert 3 * 2**20 <= gpu.l2_bytes <= 2**28
+    assert 28 <= gpu.num_sms <= 304
     assert gpu.source
     assert set(gpu.unverified) <= set(GpuSpec.__dataclass_fields__)
     for alias in gpu.aliases:

@@ -126,6 +126,10 @@ def test_what_is_refused_says_why_and_takes_its_default(server: str, line: str) 
         ("-O0", ["--optimization-level", "0"]),
         ("--cudagraph-capture-sizes 1 2 4", ["--cudagraph-capture-sizes", "[1,2,4]"]),
         ("--cuda-graph-sizes 1,2", ["--cudagraph-capture-sizes", "[1,2]"]),
+        ("--quantization awq_marlin", ["--quantization", "awq"]),
+        ("--quantization=modelopt_fp4", ["--quantization", "nvfp4"]),
+        ("--quantization compressed-tensors", []),
+        ("-q auto_round", []),
         ("--tokenizer a/b.json --tokenizer name", ["--tokenizer", "a/b.json"]),
         ("--num-lookahead-slots 4", ["--num-lookahead-tokens", "4"]),
         (
@@ -136,6 +140,18 @@ def test_what_is_refused_says_why_and_takes_its_default(server: str, line: str) 
 )
 def test_flags_are_read_as_vllm_reads_them(line: str, made: list[str]) -> None:
     assert words(line) == made
+
+
+def test_a_container_of_formats_is_told_to_follow_the_model() -> None:
+    (note,) = said(f"run {VLLM} --quantization compressed-tensors").notes()
+    assert "weights are stored as the model's name or its config.json says" in note
+
+
+@pytest.mark.parametrize("value", ["-1", "auto"])
+def test_a_length_that_follows_from_memory_is_refused(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "the longest that fits" in refused(capsys, f"run {VLLM} --max-model-len {value}")
 
 
 def test_flags_that_tell_a_part_of_the_speculation_are_put_together() -> None:

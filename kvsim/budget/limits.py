@@ -32,7 +32,7 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
         If the limits contradict each other.
     """
     memory = gpu.nominal_memory_bytes
-    large = memory >= 70 * GIB and not gpu.name.startswith("a100")
+    large = memory >= 70 * GIB and not gpu.name.startswith(("a100", "gb10"))
     max_model_len = config.max_model_len or model.max_position_embeddings
     max_num_seqs = config.max_num_seqs or (1024 if large else 256)
     default_tokens = 16384 if memory >= 160 * GIB else 8192 if large else 2048

@@ -47,7 +47,10 @@ QUANTIZED_ENDINGS: tuple[tuple[re.Pattern[str], str | None], ...] = (
     (re.compile(r"[-.]fp8([-_](dynamic|static|block|kv|static-pertensor))?$"), "fp8"),
     (re.compile(r"-(quantized\.)?(w8a8|w8a16|int8)$"), "int8"),
     (re.compile(r"-(quantized\.)?w4a16$"), "gptq"),
-    (re.compile(r"-nvfp4(-v2)?$"), "nvfp4"),
+    (re.compile(r"-(int4-)?(mixed-)?auto-?round(-(int4|gptq|awq))?$"), "gptq"),
+    (re.compile(r"(-unsloth)?-bnb-(4bit|nf4)$"), "bitsandbytes"),
+    (re.compile(r"(-unsloth)?-bnb-8bit$"), "int8"),
+    (re.compile(r"-(nvfp4(a16)?(-v2)?|fp4)$"), "nvfp4"),
     (re.compile(r"-mxfp4$"), "mxfp4"),
     (re.compile(r"-(bf16|fp16)$"), None),
 )
@@ -113,8 +116,14 @@ def get_model(
         if rest != name and (short := _find_shape(rest, catalogue.model_index)):
             return replace(catalogue.models[short], **_stored(model, quantization))
     key = _model_key(model)  # an organisation is no likeness
-    near = errors.unknown_name("model", key, _known(catalogue.models), likeness=0.75)
-    unknown = str(near).replace(repr(key), repr(model), 1)
+    if bases := _bases_of(key, catalogue.model_index):
+        unknown = f"unknown model {model!r}; did you mean {' or '.join(bases)}?"
+        unknown += " (kvsim list models shows all)"
+    else:
+        likely = [one for one in _known(catalogue.models) if _size(one) == _size(key)]
+        near = errors.unknown_name("model", key, likely, likeness=0.75)
+        unknown = str(near).replace(repr(key), repr(model), 1)
+        unknown = unknown.partition(" (one of")[0]
     raise ValueError(
         f"{unknown}; any other model, as a fine-tune: give the path of its config.json, or "
         "--hf-config-path with that path or the name of its base"
@@ -154,7 +163,8 @@ def get_gpu(gpu: str | GpuSpec) -> GpuSpec:
     ----------
     gpu
         A catalogue name (``a100-80gb``), what ``torch.cuda.get_device_name`` says (``NVIDIA
-        A100-SXM4-80GB``), without regard to case, or a ready spec, returned as it is.
+        A100-SXM4-80GB``), without regard to case, or a ready spec, returned as it is. Another
+        card's figures may be changed: ``h200-sxm+memory=96GiB+bandwidth=4TB/s+name=h20``.
 
     Returns
     -------
@@ -174,6 +184,11 @@ def get_gpu(gpu: str | GpuSpec) -> GpuSpec:
     if isinstance(gpu, GpuSpec):
         return gpu
     catalogue = _catalogue()
+    name, plus, changes = gpu.partition("+")
+    if plus:
+        from kvsim.catalog.changed_card import changed
+
+        return changed(get_gpu(name), _keys_of(gpu, changes), gpu)
     short = catalogue.gpu_index.get(_gpu_key(gpu))
     if short is None:
         raise errors.unknown_name("GPU", gpu, _known(catalogue.gpus))
@@ -217,6 +232,24 @@ def _model_key(name: str) -> str:
     return name.strip().lower().rsplit("/", 1)[-1].removeprefix("meta-")
 
 
+def _bases_of(key: str, index: Mapping[str, str]) -> list[str]:
+    """Return the models whose name's parts are all in a longer one, those with most of them."""
+    parts = set(re.split(r"[-_]", key))
+    found: dict[str, int] = {}
+    for name, short in index.items():
+        own = name.split("-")
+        if _size(name) and len(own) > 1 and "/" not in name and parts.issuperset(own):
+            found[short] = max(found.get(short, 0), len(own))
+    most = max(found.values(), default=0)
+    return [short for short, number in found.items() if number == most][:3]
+
+
+def _size(name: str) -> str:
+    """Return the part of a name that tells how many parameters there are."""
+    found = re.search(r"(?:^|-)(\d+(?:\.\d+)?b)(?:-|$)", name)
+    return found[1] if found else ""
+
+
 def _find_shape(name: str, index: Mapping[str, str]) -> str | None:
     """Drop what does not change the shape, least first, until a name is known."""
     plain = "-".join(part for part in name.split("-") if part not in FINE_TUNES)
@@ -224,6 +257,18 @@ def _find_shape(name: str, index: Mapping[str, str]) -> str | None:
         if candidate in index:
             return index[candidate]
     return None
+
+
+def _keys_of(text: str, changes: str) -> dict[str, str | None]:
+    """Split ``KEY=VALUE+KEY=VALUE``; keys have underscores."""
+    found: dict[str, str | None] = {}
+    for part in changes.split("+"):
+        key, equals, value = part.partition("=")
+        key = key.strip().replace("-", "_")
+        if key in found:
+            raise ValueError(f"GPU {text!r}: {key} is given twice")
+        found[key] = value if equals and value else None
+    return found
 
 
 def _gpu_key(name: str) -> str:

@@ -224,6 +224,8 @@ EXPERTS: dict[str, Family] = {
     "ministral3": FAMILIES["mistral"],
     "mistral3": Family(FAMILIES["mistral"].read, null_means_none=WINDOW),
     "phimoe": Family(_phimoe),
+    "qwen2_5_vl": FAMILIES["qwen2"],
+    "qwen2_5_vl_text": FAMILIES["qwen2"],
     "qwen3_vl": FAMILIES["qwen3"],
     "qwen3_vl_moe": FAMILIES["qwen3_moe"],
     "qwen3_vl_moe_text": FAMILIES["qwen3_moe"],

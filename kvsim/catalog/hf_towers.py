@@ -20,8 +20,8 @@ GATED = ("pixtral", "gemma4_vision")
 def num_tower_params(config: Config, hidden_size: int) -> int:
     """Count a file's vision and audio towers with their projectors; 0 if it has none.
 
-    Exact for Qwen's, Kimi's and Gemma 3's; layers and projector of others are taken to be like a
-    SigLIP's.
+    Exact for Qwen's (deepstack mergers included), Kimi's and Gemma 3's; layers and projector of
+    others are taken to be like a SigLIP's.
     """
     towers = [config.get(key) for key in ("vision_config", "audio_config")]
     if config.get("model_type") == "gemma3n" and all(towers):
@@ -45,6 +45,8 @@ def _tower(tower: Mapping[str, Any], text_hidden: int) -> int:
     if not hidden or not layers:
         return 0
     kind = str(tower.get("model_type", ""))
+    if kind.startswith("qwen2_5_vl"):
+        return _qwen2_5(tower, hidden, layers, width, text_hidden)
     if kind in GATED:
         body = layers * (4 * hidden * hidden + 3 * hidden * width + 2 * hidden)
     else:
@@ -59,11 +61,27 @@ def _tower(tower: Mapping[str, Any], text_hidden: int) -> int:
     return body + ends + _projector(tower, kind, hidden, text_hidden)
 
 
+def _qwen2_5(
+    tower: Mapping[str, Any], hidden: int, layers: int, width: int, text_hidden: int
+) -> int:
+    """Count the tower of Qwen2.5-VL: MLPs of three matrices with biases, and norms without."""
+    attention = (hidden + 1) * 3 * hidden + (hidden + 1) * hidden
+    mlp = 3 * hidden * width + 2 * width + hidden
+    patch = 3 * _first(tower, "patch_size", default=14) ** 2
+    patches = hidden * patch * _first(tower, "temporal_patch_size", default=2)
+    merged = hidden * _merged_patches(tower)
+    merger = hidden + (merged + 1) * merged + (merged + 1) * text_hidden
+    return layers * (attention + mlp + 2 * hidden) + patches + merger
+
+
 def _projector(tower: Mapping[str, Any], kind: str, hidden: int, text_hidden: int) -> int:
     if kind.startswith(MERGERS) or "merge_kernel_size" in tower:
         merged = hidden * _merged_patches(tower)
         norms = 2 * hidden * (2 if "merge_kernel_size" in tower else 1)
-        return norms + (merged + 1) * merged + (merged + 1) * text_hidden
+        mlp = (merged + 1) * merged + (merged + 1) * text_hidden
+        deep = tower.get("deepstack_visual_indexes")  # mergers of Qwen3-VL for its first layers
+        deepstack = len(deep) * (2 * merged + mlp) if isinstance(deep, list) else 0
+        return norms + mlp + deepstack
     return 3 * hidden + hidden * text_hidden
 
 

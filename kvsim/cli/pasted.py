@@ -29,7 +29,17 @@ WORDS = {("vllm", "serve"): "vllm", ("sglang", "serve"): "sglang"}
 VALUES = {
     "--kv-cache-dtype": {"fp8_e5m2": "fp8", "fp8_e4m3": "fp8"},
     "--dtype": {"half": "float16", "float": "float32"},
+    "--quantization": {
+        **{"awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "nvfp4"},
+        **{"w8a8_fp8": "fp8", "w8a8_int8": "int8", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8"},
+        "gpt_oss_mxfp4": "mxfp4",
+    },
 }
+#: Methods of quantisation that hold several formats: a model's name or its file tells which.
+CONTAINERS = frozenset(
+    ("compressed-tensors", "modelopt", "auto-round", "inc", "quark", "moe-wna16", "modelopt-mixed")
+)
+OF_THE_MODEL = "weights are stored as the model's name or its config.json says"
 #: The parts of vLLM's speculative configuration that have flags of their own.
 SPECULATIVE = {
     "--spec-method": "method",
@@ -288,6 +298,13 @@ class _Reader:
             self.line.words += [] if flag.is_default(value) or value == "1" else [name]
         elif name not in self.own:
             self.line.unused.append(said)
+        elif name == "--quantization" and value.replace("_", "-") in CONTAINERS:
+            self.line.assumed.setdefault(OF_THE_MODEL, []).append(said)
+        elif name == "--max-model-len" and value.lower() in ("-1", "auto"):
+            raise ValueError(
+                f"{said} is not modelled: the longest that fits; kvsim capacity tells which "
+                "lengths fit, give one of them"
+            )
         else:
             self.line.words += [name, VALUES.get(name, {}).get(value, value)]
 
