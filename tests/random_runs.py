@@ -224,6 +224,8 @@ def failing(draw: random.Random) -> Options:
     options = draw.choice([apart, fleet])(draw)
     if options.get("disaggregation") == "splitwise":
         options["disaggregation"] = "always"
+    if options["router"] == "session":  # counts its replicas once
+        options["router"] = "round-robin"
     policies = (
         ("retry", "fail", "migrate") if "num_prefill_workers" in options else ("retry", "fail")
     )

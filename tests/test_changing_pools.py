@@ -381,6 +381,7 @@ TICKS = "hpa+max=1+interval=0.03"
     ("arrivals", "options"),
     [
         ([0.0], {}),  # its KV is on its way
+        ([0.0, 0.0], {}),  # that of both is
         ([0.0], {"failures": "at+time=0.05+pool=prefill+detection=2", "cold_start": 0.0}),
         (
             [0.0, 20.0, 40.0],
