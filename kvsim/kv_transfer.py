@@ -70,6 +70,22 @@ class OffloadingOptions:
             )
 
 
+#: Stores that model what connectors keep, by the beginning of their names.
+STORES = {"LMCache": "lmcache+gib=5", "MooncakeStore": "mooncake+gib=100"}
+
+
+def _why_not(connector: str) -> str:
+    """Say why a connector is not taken, and what is."""
+    own = f"vLLM's own host memory is {OFFLOADING}, or kv_offloading_size"
+    store = next((store for name, store in STORES.items() if connector.startswith(name)), None)
+    if store is not None:
+        return f"give kv_store {store} instead, which models its tiers; {own}"
+    return (
+        "not modelled; num_prefill_workers and num_decode_workers move KV between servers as NIXL "
+        f"and Mooncake do; {own}"
+    )
+
+
 @dataclass(frozen=True)
 class KVTransferConfig:
     """A connector; names and defaults are vLLM's.
@@ -101,10 +117,7 @@ class KVTransferConfig:
         values = read_object(given, cls, WHAT, EXAMPLE, WITHOUT_EFFECT)
         connector = values.get("kv_connector", OFFLOADING)
         if connector != OFFLOADING:
-            raise ValueError(
-                f"kv_connector is {connector!r}: a run of one server has nobody to exchange KV "
-                f"with; {OFFLOADING} keeps it in host memory"
-            )
+            raise ValueError(f"kv_connector is {connector!r}: {_why_not(str(connector))}")
         for name, allowed in (("kv_role", Role), ("kv_load_failure_policy", FailurePolicy)):
             if name in values and values[name] not in get_args(allowed):
                 raise unknown_name(name, str(values[name]), get_args(allowed))

@@ -141,6 +141,32 @@ def test_requests_of_inference_perf_are_read_old_and_new(tmp_path: Path, nested:
     assert (run.ttft, run.tpot) == (pytest.approx(0.2), pytest.approx(0.05))
 
 
+def test_records_of_aiperf_tell_every_request_that_was_profiled(sample_data: Path) -> None:
+    (run,) = read_bench(sample_data / "trace_formats" / "aiperf_profile_export.jsonl")
+    (trace,) = run.traces
+    assert trace.arrival_time.tolist() == [0.0, 0.25, 1.0]
+    assert trace.num_prompt_tokens.tolist() == [300, 550, 320]
+    assert trace.num_output_tokens.tolist() == [5, 9, 11]
+    assert run.ttft == pytest.approx(0.1)
+    assert run.tpot == pytest.approx((0.2 / 4 + 0.2 / 8 + 0.2 / 10) / 3)
+    assert run.max_concurrency is None
+
+
+def test_records_of_aiperf_need_streamed_answers(tmp_path: Path) -> None:
+    record = {
+        "metadata": {"request_start_ns": 5, "benchmark_phase": "profiling"},
+        "metrics": {
+            "input_sequence_length": {"value": 3, "unit": "tokens"},
+            "output_sequence_length": {"value": 3, "unit": "tokens"},
+            "request_latency": {"value": 3.0, "unit": "ms"},
+        },
+        "error": None,
+    }
+    path = saved(tmp_path, json.dumps(record))
+    with pytest.raises(ValueError, match="has no time_to_first_token: profile with --streaming"):
+        read_bench(path)
+
+
 def test_logs_of_requests_are_read_by_their_columns(tmp_path: Path) -> None:
     csv = (
         "status,server_input_tokens,output_tokens,send_time_us,first_chunk_time_us,"

@@ -6,7 +6,7 @@ import csv
 import json
 from typing import TYPE_CHECKING, Any
 
-from kvsim.calibration import guidellm, inference_perf, request_log, vllm_bench
+from kvsim.calibration import aiperf, guidellm, inference_perf, request_log, vllm_bench
 from kvsim.files import read_bytes
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from kvsim.calibration.bench import Measured
 
 #: Each says None of what is not its own.
-READERS = (vllm_bench.runs, guidellm.runs, inference_perf.runs, request_log.runs)
+READERS = (vllm_bench.runs, guidellm.runs, inference_perf.runs, aiperf.runs, request_log.runs)
 
 
 def read_bench(path: Path, range_ratio: float = 0.0) -> list[Measured]:
-    """Read the runs of a file of ``vllm bench serve``, GuideLLM or inference-perf, or a log.
+    """Read the runs of ``vllm bench serve``, GuideLLM, inference-perf or aiperf, or of a log.
 
     Raises
     ------
@@ -44,8 +44,8 @@ def read_bench(path: Path, range_ratio: float = 0.0) -> list[Measured]:
         what = f"{type(error).__name__} {error}".strip()
         raise ValueError(f"--bench {path}: damaged, or of an unknown version ({what})") from None
     raise ValueError(
-        f"--bench {path}: neither a result of vllm bench serve, GuideLLM or inference-perf nor a "
-        "log of requests with times"
+        f"--bench {path}: neither a result of vllm bench serve, GuideLLM, inference-perf or aiperf "
+        "nor a log of requests with times"
     )
 
 

@@ -1,0 +1,72 @@
+"""aiperf's ``profile_export.jsonl``: a record per request, with what its client saw.
+
+Fields as docs/tutorials/working-with-profile-exports.md of github.com/ai-dynamo/aiperf says.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kvsim.calibration.bench import Measured, Requests, measured, number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Seconds of a unit.
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
+
+
+def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
+    """Read the requests that were profiled and did not fail; warm-up is left out."""
+    del range_ratio
+    rows = content if isinstance(content, list) else [content]
+    if not rows or not all(_is_record(row) for row in rows):
+        return None
+    kept = [
+        row
+        for row in rows
+        if not row.get("error") and row["metadata"].get("benchmark_phase") != "warmup"
+    ]
+    told = [
+        row
+        for row in kept
+        if _value(row, "output_sequence_length") and _value(row, "input_sequence_length")
+    ]
+    if told and not any("time_to_first_token" in row["metrics"] for row in told):
+        raise ValueError(f"{name}: has no time_to_first_token: profile with --streaming")
+    told = [row for row in told if "time_to_first_token" in row["metrics"]]
+    outputs = [int(_value(row, "output_sequence_length") or 0) for row in told]
+    ttfts = [_seconds(row, "time_to_first_token") for row in told]
+    wholes = [_seconds(row, "request_latency") for row in told]
+    starts = [int(row["metadata"]["request_start_ns"]) for row in told]
+    first = min(starts, default=0)
+    requests = Requests(
+        [int(_value(row, "input_sequence_length") or 0) for row in told],
+        outputs,
+        [(start - first) / 1e9 for start in starts],
+        ttfts,
+        [
+            (whole - ttft) / (output - 1) if output > 1 else math.nan
+            for whole, ttft, output in zip(wholes, ttfts, outputs, strict=True)
+        ],
+    )
+    return [measured(name, requests)]
+
+
+def _is_record(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("metadata"), dict)
+        and "request_start_ns" in row["metadata"]
+        and "metrics" in row
+    )
+
+
+def _value(row: Mapping[str, Any], metric: str) -> float | None:
+    return number((row["metrics"] or {}).get(metric) or {}, "value")
+
+
+def _seconds(row: Mapping[str, Any], metric: str) -> float:
+    told = row["metrics"][metric]
+    return float(told["value"]) * _SECONDS[told["unit"]]
