@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: Choices that an error still spells out, and where longer lists can be seen.
 MOST_SHOWN = 24
@@ -16,6 +16,7 @@ SHOWN_BY = {
     "model": "kvsim list models",
     "GPU": "kvsim list gpus",
     "workload": "kvsim list workloads",
+    "metric": "kvsim list metrics",
 }
 
 
@@ -54,6 +55,54 @@ def too_large(error: MemoryError | OverflowError) -> ValueError:
 
 class UnfinishedError(RuntimeError):
     """A run that came to its end, or to a standstill, before all its requests did."""
+
+
+#: What must be, by the type of pydantic's error; fields are those of its context.
+_MUST_BE = {
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a whole number below 2**63",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "finite_number": "must be finite",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "string_type": "must be a text",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "dataclass_type": "must be an object",
+    "missing": "is missing",
+    "extra_forbidden": "is no field here",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "too_short": "must have at least {min_length} entries, has {actual_length}",
+    "too_long": "must have at most {max_length} entries, has {actual_length}",
+}
+
+
+def must_be(error: Mapping[str, Any]) -> str:
+    """Return what pydantic found wrong with a value, in plain words.
+
+    ``error`` is an entry of ``ValidationError.errors()``.
+
+    Examples
+    --------
+    >>> must_be({"type": "greater_than_equal", "ctx": {"ge": 1}, "msg": ""})
+    'must be at least 1'
+    """
+    kind, context = error["type"], error.get("ctx", {})
+    if kind in _MUST_BE:
+        return _MUST_BE[kind].format(**context)
+    if kind == "value_error":  # said by a validator of kvsim's
+        return str(context["error"])
+    said = str(error["msg"])
+    return said[:1].lower() + said[1:]
 
 
 def unknown_name(

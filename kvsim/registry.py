@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hin
 
 from kvsim.allowed import allowed, takes_whole_numbers, whole_number
 from kvsim.entry_points import offers
-from kvsim.errors import unknown_name
+from kvsim.errors import must_be, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+#: A comma where a + belongs: what follows it is another key.
+_FURTHER_KEYS = re.compile(r",\s*(?=[A-Za-z][\w-]*=)")
 
 
 def import_modules(package: str) -> None:
@@ -172,6 +176,10 @@ class Registry(Generic[T]):
             return self._factories[name]
         if ":" in name:
             return self._import(name)
+        first, comma, rest = name.partition(",")
+        if comma and "=" in rest and first in (*self._factories, *self._offers):
+            joined = name.replace(",", "+")
+            raise ValueError(f"unknown {self.what} {name!r}: + joins keys, as in {joined}")
         raise unknown_name(self.what, name, {*self._factories, *self._offers})
 
     def _get_installed(self, name: str) -> Callable[..., T]:
@@ -273,10 +281,16 @@ def convert_params(
             read = whole_number(str(value)) if is_text else value
             checked[key] = TypeAdapter(kind).validate_python(read)
         except ValidationError as error:
-            reason = allowed(kind) or error.errors()[0]["msg"]
-            said = f"{label}: {key.replace('_', '-')}={value}"
-            raise ValueError(f"{said}: {reason}") from None
+            reason = allowed(kind) or must_be(error.errors()[0])
+            said = f"{key.replace('_', '-')}={value}"
+            raise ValueError(f"{label}: {said}: {reason}{_joined_by_comma(said)}") from None
     return checked
+
+
+def _joined_by_comma(said: str) -> str:
+    """Return a hint if a value holds further keys."""
+    joined = _FURTHER_KEYS.sub("+", said)
+    return "" if joined == said else f" (+ joins keys: {joined})"
 
 
 def _type_of(factory: Callable[..., object], parameter: str) -> Any:

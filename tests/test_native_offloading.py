@@ -186,11 +186,11 @@ def test_a_prompt_whose_only_token_was_loaded_goes_on() -> None:
         ({**native(), "allocator": "contiguous-max", "scheduler": "vllm"}, "cannot be offloaded"),
         (
             {"kv_transfer_config": {"kv_connector": "NixlConnector"}},
-            "num_prefill_workers and num_decode_workers move KV as NIXL",
+            "move KV between servers as NIXL",
         ),
         (
             {"kv_transfer_config": {"kv_connector": "LMCacheConnectorV1"}},
-            "kv_connector is 'LMCacheConnectorV1': give kv_store lmcache+gib=5 instead",
+            "kv_connector is 'LMCacheConnectorV1': give kv_store lmcache.gib=5 instead",
         ),
         ({"kv_transfer_config": {"kv_conector": "x"}}, "unknown setting of a connector"),
         ({"kv_transfer_config": "{"}, "is no JSON"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import kvsim
 import workloads
+from kvsim.config import Config, RunConfig
 from kvsim.records import engine as records
 from kvsim.records import paged
 from kvsim.records.engine import Replica
@@ -20,7 +21,7 @@ from kvsim.records.memory import Flat, Zeros
 from kvsim.results.metrics import Pool, latencies, summarize
 from kvsim.results.replications import average
 from kvsim.results.result import TABLES
-from kvsim.results.tables import MAX_MEMORY_SAMPLES, REQUESTS
+from kvsim.results.tables import MAX_MEMORY_SAMPLES, REQUESTS, FinishReason
 from kvsim.results.totals import Totals, bin_middle, gap_bin
 from kvsim.rules.recorder import note_gap
 from kvsim.testing import equal_tables
@@ -167,7 +168,8 @@ def test_save_and_load_give_the_same_run(result: kvsim.Result, tmp_path: Path) -
     assert again.provenance == result.provenance
     assert again.config.model_dump() == result.config.model_dump() | {
         name: getattr(again.config, name)
-        for name in ("workload", "trace", "request_rate", "num_requests", "trace_digest")
+        for name in RunConfig.model_fields
+        if name not in Config.model_fields
     }
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         "config.toml",
@@ -199,6 +201,25 @@ def test_to_pandas(result: kvsim.Result) -> None:
     assert len(result.to_pandas("steps")) == len(result.steps)
     with pytest.raises(ValueError, match="unknown table 'x'"):
         result.to_pandas("x")
+
+
+def test_finish_reasons_are_names_in_a_frame_and_codes_in_an_array() -> None:
+    trace = kvsim.Trace.from_arrays([0.0, 0.0, 9.0], [50, 4000, 50], [5, 5, 5])
+    limits = {"max_model_len": 2048, "horizon": 5.0, "backend": "python"}
+    run = kvsim.simulate(trace, model="opt-125m", gpu="a100-80gb", **limits)  # type: ignore[arg-type]
+    assert run.requests["finish_reason"].tolist() == [0, 1, 3]
+    frame = run.to_pandas()
+    assert frame["finish_reason"].tolist() == ["finished", "rejected", "unsent"]
+    assert (frame["finish_reason"] == "finished").sum() == 1
+    assert list(frame["finish_reason"].cat.categories) == [r.name.lower() for r in FinishReason]
+
+
+@pytest.mark.parametrize("table", ["steps", "block_events"])
+def test_a_table_that_was_not_recorded_says_so(table: str) -> None:
+    trace = kvsim.Trace.from_arrays([0.0], [50], [5])
+    run = kvsim.simulate(trace, model="opt-125m", gpu="a100-80gb", backend="python")
+    with pytest.raises(ValueError, match=rf"^{table}: not recorded; run with record_{table}=True$"):
+        run.to_pandas(table)
 
 
 def test_equal_tables_sees_one_bit() -> None:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from kvsim.cases.case import Case
 from kvsim.cases.radix import RadixCase
 from kvsim.cases.sglang import SglangCase
+from kvsim.errors import must_be
 from kvsim.files import read_bytes
 
 #: A schedule of vLLM or of SGLang, or operations on SGLang's tree.
@@ -37,7 +38,19 @@ def read_case(path: str | Path) -> Recorded:
     try:
         return kind.model_validate(content, strict=False)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "case"
-        reason = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{path}: {place}: {reason}") from None
+        raise ValueError(f"{path}: {_wrong(error, kind)}") from None
+
+
+def _wrong(error: ValidationError, kind: type[Recorded]) -> str:
+    """Return the place of the first mistake and what is wrong there; fields that lack together."""
+    errors = error.errors()
+    first = errors[0]
+    needed = [name for name, field in kind.model_fields.items() if field.is_required()]
+    if not first["loc"] and first["type"] != "value_error":
+        return f"case: must be an object with {', '.join(needed)}"
+    *inside, last = map(str, first["loc"]) if first["loc"] else ("case",)
+    if first["type"] == "missing":
+        beside = [e["loc"] for e in errors if e["type"] == "missing"]
+        lacking = [str(loc[-1]) for loc in beside if loc[:-1] == first["loc"][:-1]]
+        return f"{'.'.join(inside) or 'case'}: lacks {', '.join(lacking)}"
+    return f"{'.'.join([*inside, last])}: {must_be(first)}"

@@ -365,8 +365,9 @@ def _shares(result: Result) -> str:
 
 def _refuse_if_nothing_ran(results: Sequence[Result]) -> None:
     if all(r.summary["num_rejected"] == len(r.requests) for r in results):
-        reasons = next(iter(results)).summary["rejections"]
-        raise ValueError(f"no request can ever be served: {'; '.join(reasons)}")
+        from kvsim.engine.shortage import why_none
+
+        raise ValueError(why_none(next(iter(results))))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -132,6 +132,16 @@ def _trace_formats() -> Table:
     return table
 
 
+def _metrics() -> Table:
+    from kvsim.study.slo import aggregates
+
+    table = _table("metric")
+    for name in aggregates():
+        table.add_row(name)
+    table.caption = 'of a summary, for kvsim search --slo "p99_ttft_ms<=1000"'
+    return table
+
+
 def _allocators() -> Table:
     table = _parts("allocators")
     table.add_section()
@@ -173,6 +183,7 @@ KINDS: dict[str, Callable[[], Table]] = {
     "arrivals": _arrivals,
     "experiments": _experiments,
     "trace-formats": _trace_formats,
+    "metrics": _metrics,
 }
 
 

@@ -99,11 +99,26 @@ class Result:
         )
 
     def to_pandas(self, table: str = "requests") -> pd.DataFrame:
-        """Return a table as a DataFrame: requests, samples, memory, steps, token_gaps ..."""
+        """Return a table as a DataFrame: requests, samples, memory, steps and so on.
+
+        ``finish_reason`` is a categorical of names: ``finished``, ``rejected`` and so on.
+
+        Raises
+        ------
+        ValueError
+            For an unknown table, and for one that was not recorded.
+        """
         import pandas as pd
 
         array = self._table(table)
-        return pd.DataFrame({name: array[name] for name in array.dtype.names or ()})
+        if not _is_kept(table, self.config):
+            raise ValueError(f"{table}: not recorded; run with {ON_REQUEST[table]}=True")
+        columns: dict[str, Any] = {name: array[name] for name in array.dtype.names or ()}
+        if "finish_reason" in columns:
+            names = [reason.name.lower() for reason in FinishReason]
+            codes = columns["finish_reason"]
+            columns["finish_reason"] = pd.Categorical.from_codes(codes, categories=names)
+        return pd.DataFrame(columns)
 
     def _table(self, name: str) -> NDArray[Any]:
         if name not in TABLES:

@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvsim.engine.shortage import why_none
 from kvsim.fleet.simulate import run
 from kvsim.study.cell import store_cell
 from kvsim.study.digest import physics_revision
@@ -65,8 +66,7 @@ def run_cell(cells: Path, cell: Cell) -> str:
         try:
             result = run(cell.config, trace)
             if result.summary["num_rejected"] == len(trace):
-                reasons = "; ".join(result.summary["rejections"])
-                raise ValueError(f"no request can ever be served: {reasons}")
+                raise ValueError(why_none(result))
         except Exception as problem:  # whatever it is, the other cells go on
             error = _line(problem)
     digest = f'trace_digest = "{trace.digest}"\n'

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvsim.engine.contents import Contents
 from kvsim.kv.manager import NO_HIT
-from kvsim.kv.usage import Cause
+from kvsim.kv.usage import WHOLE, Cause
 from kvsim.records.request import FINISHED, PREEMPTED, RUNNING
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Drive:
         seen = self._seen()
         fits = self.kv.fits(request)
         if self._seen() != seen:
-            _fail("fits() changes the state")
+            _fail(f"fits() changes the state: {_difference(seen, self._seen())}")
         shorter = self._request(row)
         shorter.max_tokens -= shorter.max_tokens > 1
         shorter.end = shorter.num_prompt_tokens + shorter.max_tokens
@@ -63,13 +63,17 @@ class Drive:
 
     # -- looking -----------------------------------------------------------------------------
 
-    def _seen(self) -> tuple[Any, ...]:
-        kv = self.kv
-        return kv.usage, kv.num_free, kv.kv_usage, kv.memory_map(NUM_BINS).tobytes()
+    def _seen(self) -> dict[str, Any]:
+        """Return what a call that changes nothing leaves as it is, by name."""
+        map_of = self.kv.memory_map(NUM_BINS).tobytes()
+        cached = self.kv.usage.cached
+        return self._held() | {"bytes of cached": cached, "memory_map": map_of}
 
-    def _held(self) -> tuple[Any, ...]:
-        """Return what must be the same whenever nobody holds anything."""
-        return self.kv.usage.held, self.kv.usage.unallocated, self.kv.num_free, self.kv.kv_usage
+    def _held(self) -> dict[str, Any]:
+        """Return what must be the same whenever nobody holds anything, by name."""
+        usage, names = self.kv.usage, [cause.label for cause in WHOLE]
+        bytes_of = {f"bytes of {name}": usage[place] for place, name in enumerate(names)}
+        return bytes_of | {"num_free": self.kv.num_free, "kv_usage": self.kv.kv_usage}
 
     def check(self) -> None:
         """Recount, and look at what needs no recount."""
@@ -90,8 +94,10 @@ class Drive:
             return NO_HIT
         before = self._seen()
         first, hit = self.kv.lookup(request), self.kv.lookup(request)
-        if self._seen() != before or first != hit:
-            _fail("lookup() changes the state")
+        if self._seen() != before:
+            _fail(f"lookup() changes the state: {_difference(before, self._seen())}")
+        if first != hit:
+            _fail(f"lookup() changes the state: it answers {first}, then {hit}")
         if not 0 <= hit.num_tokens < request.num_tokens:
             _fail(f"a hit of {hit.num_tokens} tokens leaves none of {request} to compute")
         return hit
@@ -101,7 +107,10 @@ class Drive:
         before = self._seen()
         if not self.kv.allocate_slots(request, num_tokens, hit):
             if self._seen() != before and not self._has_windows:
-                _fail(f"invariant 6: allocate_slots refused {request} and changed the state")
+                what = _difference(before, self._seen())
+                _fail(
+                    f"invariant 6: allocate_slots refused {request} and changed the state: {what}"
+                )
             self.check()
             return False
         request.status = RUNNING
@@ -138,7 +147,7 @@ class Drive:
     def check_empty(self) -> None:
         """Look at a memory that nobody holds anything of."""
         if self._held() != self._empty:
-            _fail(f"everybody has left, and {self._held()} is not {self._empty}")
+            _fail(f"everybody has left, and {_difference(self._empty, self._held())}")
 
     # -- runs --------------------------------------------------------------------------------
 
@@ -174,6 +183,21 @@ class Drive:
         for request in running:
             self.release(request)
         self.check_empty()
+
+
+def _difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
+    """Return which quantities differ, each with what is expected and what is there."""
+    told = []
+    for name, value in expected.items():
+        if found[name] != value:
+            if isinstance(value, bytes):
+                told.append(f"{name} differs")
+                continue
+            both = [
+                f"{one:,}" if isinstance(one, int) else f"{one:.4g}" for one in (found[name], value)
+            ]
+            told.append(f"{name} is {both[0]}, must be {both[1]}")
+    return "; ".join(told)
 
 
 def _fail(what: str) -> NoReturn:
