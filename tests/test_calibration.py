@@ -18,6 +18,7 @@ from kvsim.calibration.fit import fit
 from kvsim.calibration.knobs import FACTORS, KNOBS, constants
 from kvsim.calibration.read_bench import read_bench
 from kvsim.cli import main
+from kvsim.cli.calibrate import undecided
 from kvsim.cost.efficiency import Efficiency, efficiency_of
 from kvsim.trace import Trace
 
@@ -279,6 +280,39 @@ def test_a_log_alone_tells_memory(
     assert set(tomllib.loads(Path("c.toml").read_text())["logged"]) >= {"weights", "non_torch"}
     main(["capacity", *asked, "--logged", "c.toml", "--max-model-len", "32768", "--json", "-"])
     assert json.loads(capsys.readouterr().out)["num_tokens"] == pytest.approx(158656, rel=2e-3)
+
+
+def test_the_printed_line_has_the_servers_own_flags_and_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log's 54.25 GiB at utilisation 0.9; a run's default is 0.92."""
+    monkeypatch.chdir(tmp_path)
+    Path("server.log").write_text(
+        "Initializing a V1 LLM engine (v0.33.0) with config: model='meta-llama/Llama-3.1-8B', "
+        "max_model_len=16384, max_num_seqs=64, max_num_batched_tokens=8192, "
+        "gpu_memory_utilization=0.9, enable_prefix_caching=False)\n"
+        "GPU 0: NVIDIA H100 80GB HBM3 (UUID: 1)\n"
+        "Model loading took 14.99 GiB and 3 seconds\n"
+        "Available KV cache memory: 54.25 GiB\nGPU KV cache size: 444,416 tokens\n"
+    )
+    main(["calibrate", "--log", "server.log", "--out", "c.toml"])
+    printed = capsys.readouterr()
+    line = printed.out.strip().splitlines()[-1].split()
+    assert line[:2] == ["kvsim", "run"]
+    assert "--no-enable-prefix-caching" in line
+    assert line[-2:] == ["--logged", "c.toml"]
+    assert "--num-gpu-blocks-override" not in line
+    assert "note: no --bench was given: step times stay those of h100-sxm" in printed.err
+    main([*line[1:], "--num-requests", "2", "--workload", "fixed", "--json", "-"])
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["kv_cache"]["bytes"] / 2**30 == pytest.approx(54.25, abs=0.005)
+
+
+def test_a_calibration_that_decides_nothing_says_so() -> None:
+    answer = {"server": {"gpu": "h100-sxm"}, "constants": [{"name": "step", "reason": "all alike"}]}
+    told = "no constant is decided by these runs: step times stay those of h100-sxm"
+    assert undecided(answer, {}) == [told]
+    assert undecided(answer, {"step": 1e-3}) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,8 @@ import click
 
 from kvsim.cli.answers import JSON, check_file, check_targets, print_answer, progress_bar
 from kvsim.cli.beginning import with_beginning
-from kvsim.cli.options import SectionedCommand, config_options, options_given
+from kvsim.cli.options import SectionedCommand, config_options, flag, options_given
+from kvsim.config import RunConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,9 +93,11 @@ def calibrate(
         text = constants_file(answer, {} if found is None else found.values)
         write_whole(Path(out), lambda file: file.write(text.encode()))
     answer["out"] = out
-    answer["use"] = _use(answer, out, {} if found is None else found.values)
-    answer["notes"] += _worse(answer)
-    told = f"{sheet(answer)}\n\n{answer['use'] or ''}".rstrip()
+    values = {} if found is None else found.values
+    answer["use"] = _use(answer, out, values)
+    answer["line"] = None if answer["use"] is None else _line(server.options, answer)
+    answer["notes"] += [*undecided(answer, values), *_worse(answer)]
+    told = f"{sheet(answer)}\n\n{answer['line'] or ''}".rstrip()
     print_answer(answer, json_file, lambda: told, answer["notes"])
 
 
@@ -127,7 +131,7 @@ def _split(
 
 
 def _use(answer: dict[str, Any], out: str | None, values: dict[str, float]) -> str | None:
-    """Return what to add to a command of kvsim."""
+    """Return what a command of kvsim takes besides the server's own flags."""
     if out is None:
         return None
     words = [f"--cost-model roofline+constants={out}"] if values else []
@@ -136,6 +140,32 @@ def _use(answer: dict[str, Any], out: str | None, values: dict[str, float]) -> s
     if answer["memory"] is not None:
         words.append(f"--logged {out}")
     return " ".join(words) or None
+
+
+def _line(options: dict[str, Any], answer: dict[str, Any]) -> str:
+    """Return the command that simulates the server, with its own flags.
+
+    Blocks that the log has are left out where its memory is told: then they follow, also when
+    other flags are changed.
+    """
+    words = ["kvsim", "run", "--model", str(options["model"]), "--gpu", str(options["gpu"])]
+    told = {"model", "gpu", "logged"} | ({"num_gpu_blocks_override"} if answer["memory"] else set())
+    for name, value in options.items():
+        if name in told or value in (None, RunConfig.model_fields[name].default):
+            continue
+        if not isinstance(value, bool):
+            words += [flag(name), str(value)]
+        else:
+            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
+    return f"{shlex.join(words)} {answer['use']}"
+
+
+def undecided(answer: dict[str, Any], values: dict[str, float]) -> list[str]:
+    """Say so where step times stay as they are."""
+    if values:
+        return []
+    why = "no constant is decided by these runs" if answer["constants"] else "no --bench was given"
+    return [f"{why}: step times stay those of {answer['server']['gpu']}"]
 
 
 def _worse(answer: dict[str, Any]) -> list[str]:
