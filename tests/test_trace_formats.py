@@ -298,6 +298,7 @@ def test_records_with_a_block_size_are_of_kvcache_ai(write):
         [100, 192],
         [12, 4],
         segments=[[(0, 0, 64), (1, 0, 36)], [(0, 0, 64), (2, 0, 64), (3, 0, 64)]],
+        ends_by="eos",
     )
     short = [{"block_size": 64, "hash_ids": ["x", "y"], "input_length": 128}]
     loaded = workloads.read(write(short))
