@@ -401,3 +401,19 @@ def test_a_run_under_context_parallelism_is_refused_in_one_line() -> None:
     options = {"model": "kimi-k2-thinking", "gpu": "h200-sxm", "tensor_parallel_size": 8}
     with pytest.raises(ValueError, match="steps are not priced under context parallelism"):
         kvsim.simulate(trace, decode_context_parallel_size=8, **options)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tokens", "concurrency"), [(153, 79_648, 4.03), (304, 159_296, 8.0)]
+)
+def test_a_server_of_0_20_logged_the_tokens_of_a_group(
+    blocks: int, tokens: int, concurrency: float
+) -> None:
+    """Qwen3.6-35B-A3B in NVFP4 with FP8 KV, as in tests/data/logs/vllm-0.20.0.log."""
+    found = kvsim.capacity(
+        **{"model": "qwen3.6-35b-a3b", "gpu": "rtx-5090", "quantization": "nvfp4"},
+        **{"kv_cache_dtype": "fp8", "max_model_len": 65536, "vllm_version": "0.20"},
+        num_gpu_blocks_override=blocks,
+    )
+    assert (found.block_size, found.num_tokens) == (2096, tokens)
+    assert round(found.logged_concurrency, 2) == concurrency
