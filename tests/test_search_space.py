@@ -340,7 +340,9 @@ def test_too_few_gpus_is_an_answer(call) -> None:  # type: ignore[no-untyped-def
     gpus = ("--objective", "gpus", "--request-rate", "100", "--max-gpus", "2", "--json", "-")
     answer = json.loads(call(*gpus)[1])
     assert answer["request_rate"] == 0
-    assert answer["reason"] == "no configuration carries 100 requests/s"
+    assert answer["reason"].startswith(
+        "no configuration carries 100 requests/s: 2 replicas miss it: at 100/s mean_ttft_ms is 241"
+    )
 
 
 def test_options_of_roles_become_pools() -> None:

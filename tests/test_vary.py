@@ -125,7 +125,6 @@ def test_differences_are_written_to_three_digits(value: float, told: str) -> Non
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (["--vary", "max-num-seqs=1,8", "--replications", "1"], "--replications 1: a difference"),
         (["--vary", "max-num-seqs=1"], "--vary: give two values or more"),
         (["--vary", "seed=1,2"], "--vary seed: all configurations share it"),
         (["--vary", "max-num-seq=1,2"], "did you mean max_num_seqs"),
@@ -134,7 +133,6 @@ def test_differences_are_written_to_three_digits(value: float, told: str) -> Non
         (["--vary", "gpu=l4,l40s"], "--gpu: beside --vary gpu: give one of them"),
         (["llama-3-8b", "--vary", "block-size=8,16"], "llama-3-8b: a second model beside --model"),
         (["none.toml"], "none.toml: cannot be read"),
-        (["--vary", "block-size=8,16", "--out", "x"], "--out: not with --vary"),
         (["--vary", "block-size=8,16", "--report", "no/x.html"], "--report no/x.html: cannot be"),
     ],
 )

@@ -143,6 +143,20 @@ def save_all(runs: Sequence[Result | Comparison], folder: Path, answers: Mapping
             write_json(temporary / name, answer)
 
 
+def save_varied(answer: Mapping[str, Any], runs: Mapping[str, Result], folder: Path) -> None:
+    """Write the differences between values of options, and a run of each with its figures."""
+    from kvsim.files import whole_folder
+    from kvsim.report.files import save_with_figures
+    from kvsim.results.comparison import directory_name
+    from kvsim.results.result import make_directory, write_json
+
+    make_directory(folder)
+    with whole_folder(folder) as temporary:
+        for name, one in runs.items():
+            save_with_figures(one, temporary / directory_name(name))
+        write_json(temporary / "comparison.json", answer)
+
+
 @contextmanager
 def progress_bar(what: str, total: int, json_file: str | None) -> Iterator[Callable[[int], object]]:
     """Show a progress bar on a terminal, nothing in a pipe."""

@@ -64,7 +64,7 @@ class Exports(NamedTuple):
         """Return a configuration that keeps what the files need."""
         if self.metrics is None and self.timeline is None:
             return config
-        return config.model_copy(update={"record_steps": True, "record_block_events": True})
+        return config.recording("record_steps", "record_block_events")
 
     def write(self, result: Result) -> list[str]:
         """Write the files, and say how to open them."""

@@ -39,9 +39,10 @@ from kvsim.cli.sweep import sweep
 from kvsim.cli.traces import trace
 from kvsim.cli.vary import compare_options
 from kvsim.errors import FieldError, UnfinishedError, too_large
+from kvsim.results.notes import add_notes, merged, notes_of, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kvsim.results.result import Result
 
@@ -130,7 +131,7 @@ def compare(
     flags = options_given(options)
     given = with_beginning(what, dict(flags))
     if vary:
-        _refuse_beside_vary(allocators, engines, out)
+        _refuse_beside_vary(allocators, engines)
         compare_options(
             vary,
             given,
@@ -138,6 +139,7 @@ def compare(
             replications=replications,
             json_file=json_file,
             report_file=report_file,
+            out=out,
         )
         return
     if engines is not None and allocators is not None:
@@ -162,30 +164,28 @@ def compare(
                 tick(sum(done.values()))
 
             comparisons.append(serve(one, requests, names, on_progress=on_progress))
+        for result in comparisons[-1].results.values():
+            add_notes(result.provenance, notes)
     _refuse_if_nothing_ran([r for c in comparisons for r in c.results.values()])
     if verbose:
         _say_backends(comparisons[0].results)
-    else:
-        _say_python(comparisons[0].results)
-    notes = [*_notes(comparisons[0].results.values()), *notes]
+    said = shared({n: merged(notes_of(c[n].provenance) for c in comparisons) for n in names})
     rows = [average([c.rows[i] for c in comparisons]) for i in range(len(names))]
     facts = average_workloads([c.workload for c in comparisons])
     answer = {"workload": facts, "rows": rows}
     if out is not None:
         save_all(comparisons, Path(out), {"comparison.json": answer})
-    notes = [*notes, *write_report(comparisons[0], report_file)]
+    said += write_report(comparisons[0], report_file)
     print_answer(
-        answer, json_file, lambda: comparison_table(comparisons[0], rows, facts), notes, out
+        answer, json_file, lambda: comparison_table(comparisons[0], rows, facts), said, out
     )
 
 
-def _refuse_beside_vary(allocators: str | None, engines: str | None, out: str | None) -> None:
+def _refuse_beside_vary(allocators: str | None, engines: str | None) -> None:
     if allocators is not None:
         raise ValueError("--allocators: beside --vary; give --vary allocator=A,B")
     if engines is not None:
         raise ValueError("--engines: beside --vary; give --vary engine=vllm,sglang")
-    if out is not None:
-        raise ValueError("--out: not with --vary, whose answer is one table; give --json FILE")
 
 
 @cli.command(cls=SectionedCommand)
@@ -255,20 +255,19 @@ def run(
                 results.append(simulate_run(one, trace, on_progress=tick))
             else:
                 results.append(record_run(one, trace, case_file, on_progress=tick))
+        add_notes(results[-1].provenance, notes)
     _refuse_if_nothing_ran(results)
     if verbose:
         _say_backends({config.allocator: results[0]})
-    else:
-        _say_python({config.allocator: results[0]})
-    notes = [*_notes(results), *notes]
+    said = merged(notes_of(result.provenance) for result in results)
     summary = average([result.summary for result in results])
     if out is not None:
         save_all(results, Path(out), {"summary.json": summary})
-    notes = [*notes, *exports.write(results[0]), *write_report(results[0], report_file)]
+    said += [*exports.write(results[0]), *write_report(results[0], report_file)]
     facts = average_workloads(described)
     if case_file is not None and json_file != "-":
-        notes = [*notes, f"{case_file} holds the schedule; kvsim replay-case plays it"]
-    print_answer(summary, json_file, lambda: run_table(results[0], facts, summary), notes, out)
+        said.append(f"{case_file} holds the schedule; kvsim replay-case plays it")
+    print_answer(summary, json_file, lambda: run_table(results[0], facts, summary), said, out)
 
 
 cli.add_command(capacity)
@@ -324,19 +323,6 @@ def list_(kind: str | None) -> None:
         click.echo(f"kvsim list KIND shows what there is, of: {', '.join(KINDS)}")
         return
     show(listing(kind))
-
-
-def _notes(results: Iterable[Result]) -> list[str]:
-    """Return what is to be known of the configurations, once each."""
-    return list(dict.fromkeys(note for r in results for note in r.provenance["notes"]))
-
-
-def _say_python(results: Mapping[str, Result]) -> None:
-    """Say so where plain Python runs although nobody asked for it."""
-    for name, result in results.items():
-        reason = result.provenance["backend_reason"]
-        if reason and result.config.backend == "auto":
-            click.echo(f"note: {name} runs in plain Python, slower: {reason}", err=True)
 
 
 def _say_backends(results: Mapping[str, Result]) -> None:

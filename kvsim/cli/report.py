@@ -32,8 +32,7 @@ def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
     """Return a configuration that keeps what a page shows."""
     if report_file is None:
         return config
-    kept = {"record_memory_map": True, "record_block_events": True}
-    return config.model_copy(update=kept)
+    return config.recording("record_memory_map", "record_block_events")
 
 
 def write_report(runs: Result | Comparison, file: str | None) -> list[str]:
@@ -63,9 +62,13 @@ def write_varied_report(
 
 
 def write_sweep_report(
-    rows: Sequence[Mapping[str, Any]], varied: Sequence[str], file: str | None
+    rows: Sequence[Mapping[str, Any]],
+    varied: Sequence[str],
+    file: str | None,
+    notes: Sequence[str] = (),
+    served: str = "",
 ) -> list[str]:
-    """Write the page of a sweep."""
+    """Write the page of a sweep; ``served`` names what served, and which requests."""
     if file is None:
         return []
     from kvsim.report.page.compose import sweep_page
@@ -79,7 +82,7 @@ def write_sweep_report(
         drawn: str | None = inline_svg(draw(rows, x, lines), "sweep", f"Cells by {x}")
     except ValueError:  # more than two options, or none, are varied
         drawn = None
-    write_page(sweep_page(rows, varied, drawn), Path(file))
+    write_page(sweep_page(rows, varied, drawn, notes, served), Path(file))
     return [f"{file} holds the report: open it in a browser"]
 
 
@@ -109,7 +112,11 @@ def report(folder: str, file: str) -> None:
     check_file("-o", file)
     path = Path(folder)
     if StoredRun(path).has("comparison.json"):
-        said = write_report(_comparison(path), file)
+        told = StoredRun(path).record("comparison.json")
+        if "differences" in told:
+            said = write_varied_report(told, _varied(path, told), file)
+        else:
+            said = write_report(_comparison(path), file)
     elif (path / "table.parquet").is_file():
         said = write_sweep_report(*_sweep(path), file)
     else:
@@ -117,6 +124,24 @@ def report(folder: str, file: str) -> None:
 
         said = write_report(load(path), file)
     say(said[0])
+
+
+def _varied(folder: Path, told: Mapping[str, Any]) -> dict[str, Result]:
+    """Read the runs that ``kvsim compare --vary --out`` wrote."""
+    from kvsim.report.paired import title_of
+    from kvsim.results.comparison import directory_name
+    from kvsim.results.result import load
+    from kvsim.results.stored import StoredRun
+
+    try:
+        names = [title_of(row["options"]) for row in told["rows"]]
+        folders = {name: directory_name(name) for name in names}
+        told["differences"][0]["against"], told["differences_are"], told["replications"]
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ValueError(f"{folder}: comparison.json cannot be read: {error!r}") from None
+    if {".", "..", ""} & set(folders.values()):
+        raise ValueError(f"{folder}: comparison.json names a run outside of the folder")
+    return {name: load(StoredRun(folder).find(run)) for name, run in folders.items()}
 
 
 def _comparison(folder: Path) -> Comparison:

@@ -80,7 +80,7 @@ def search(
     from kvsim.study.choose import choose
     from kvsim.study.objective import Wish, read_objective, read_prices
     from kvsim.study.slo import read_slo
-    from kvsim.study.space import read_over
+    from kvsim.study.space import COUNTED, read_over
 
     check_targets(None, json_file)
     check_report(report_file)
@@ -91,6 +91,10 @@ def search(
     space = read_over(over)
     refuse_both(flags, space, "--over")
     wish = Wish(read_objective(objective), config.request_rate, read_prices(gpu_price))
+    counted = {"data_parallel_size", *COUNTED} & (space.keys() | config.model_fields_set)
+    own = not (config.pool or counted or any("." in name for name in space))
+    carries = wish.objective == "gpus" or (wish.objective == "cost" and wish.asked_rate is not None)
+    wish = wish._replace(counts_replicas=carries and own)
     guess = config.request_rate or GUESS
     _check(config, given, space, wish)
     requests, notes = _requests(config)
@@ -130,8 +134,7 @@ def _check(
     if wish.objective == "gpus":
         if config.request_rate is None:
             raise ValueError("--objective gpus: give the --request-rate to be carried")
-        counted = {"data_parallel_size", "num_prefill_workers", "num_decode_workers"}
-        if config.pool or counted & (space.keys() | config.model_fields_set):
+        if not wish.counts_replicas:
             raise ValueError("--objective gpus: it counts replicas itself; give no number of them")
     if wish.objective == "cost":
         cards = {name: values for name, values in space.items() if name.endswith("gpu")}

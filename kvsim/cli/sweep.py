@@ -14,9 +14,10 @@ from kvsim.cli.report import REPORT, check_report, write_sweep_report
 from kvsim.cli.requests import requests_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kvsim.config import RunConfig
+    from kvsim.study.cell import Stored
     from kvsim.study.plan import Point, Study
     from kvsim.study.run_cell import Cell
     from kvsim.study.sweep import Progress
@@ -53,6 +54,7 @@ def sweep(
 
     DIR keeps what is finished: the same command goes on where it was stopped.
     """
+    from kvsim.fleet.simulate import describe
     from kvsim.study.plan import plan
     from kvsim.study.sweep import look, prepare
 
@@ -64,10 +66,12 @@ def sweep(
         raise ValueError("--workers beside --dask: the cluster has its own; give one of them")
     points = plan(_study(what, replications, options))
     notes: dict[str, None] = {}
+    described: list[dict[str, Any]] = []
 
     def load(config: RunConfig) -> Trace:
         requests, said = requests_of(config)
         notes.update(dict.fromkeys(said))
+        described.append(describe(requests))
         return requests
 
     folder = Path(out)
@@ -78,7 +82,7 @@ def sweep(
             click.echo(f"note: {problem}; it is run again", err=True)
         click.echo(f"{progress.num_done:,} done, {len(progress.todo):,} to do", err=True)
         _run(progress, folder, workers, dask, json_file)
-        _answer(points, cells, folder, figures, report_file, json_file, list(notes))
+        _answer(points, cells, folder, described, figures, report_file, json_file, list(notes))
     except OSError as error:
         raise ValueError(f"--out {out}: {error.strerror or error}") from None
 
@@ -136,13 +140,15 @@ def _answer(
     points: list[Point],
     cells: list[Cell],
     folder: Path,
+    described: list[dict[str, Any]],
     figures: bool,
     report_file: str | None,
     json_file: str | None,
     notes: list[str],
 ) -> None:
     """Build the tables from disk, and say what could not run."""
-    from kvsim.report.sweep import sweep_table
+    from kvsim.report.sweep import overload_lines, sweep_table
+    from kvsim.report.title import deployments, workloads
     from kvsim.study.table import (
         NOT_RUN,
         means_rows,
@@ -161,6 +167,7 @@ def _answer(
         shown = means_rows(points, stored)
         save_csv(shown, folder / "means.csv")
         varied.remove("seed")
+    notes = [*_notes(points, stored, varied), *notes]
     if figures:
         notes += _draw(shown, varied, folder)
     errors = [row for row in rows if row["error"] is not None]
@@ -170,11 +177,33 @@ def _answer(
         first = f"cell {errors[0]['cell']}: {errors[0]['error']}"
         also = "" if len(errors) == 1 else f", and {len(errors) - 1:,} more"
         notes = [*notes, f"could not run: {first}{also}; --retry-failed tries again"]
-    notes = [*notes, *write_sweep_report(_finite(shown), varied, report_file)]
+    ran = [
+        (point.config, one.summary)
+        for point, one in zip(points, stored, strict=True)
+        if one.summary is not None
+    ]
+    header = [deployments(ran), workloads(described)]
+    told = [*overload_lines(shown, varied), *notes]
+    notes += write_sweep_report(_finite(shown), varied, report_file, told, "; ".join(header))
     answer = {"cells": _finite(rows)} | ({"means": _finite(shown)} if shown is not rows else {})
-    print_answer(answer, json_file, lambda: sweep_table(shown, varied), notes, str(folder))
+    print_answer(answer, json_file, lambda: sweep_table(shown, varied, header), notes, str(folder))
     if any(row["error"] == NOT_RUN for row in errors):
         raise SystemExit(1)  # workers died over it
+
+
+def _notes(points: list[Point], stored: Sequence[Stored], varied: Sequence[str]) -> list[str]:
+    """Return what to know of the cells, once each, with the cells that it concerns if not all."""
+    from kvsim.report.paired import title_of
+    from kvsim.results.notes import merged, shared
+    from kvsim.study.table import shown
+
+    of_cells: dict[str, list[Sequence[str]]] = {}
+    for point, one in zip(points, stored, strict=True):
+        name = title_of({key: shown(point.varied[key]) for key in varied})
+        of_cells.setdefault(name, [])
+        if one.summary is not None:
+            of_cells[name].append(one.notes)
+    return shared({name: merged(several) for name, several in of_cells.items() if several})
 
 
 def _finite(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

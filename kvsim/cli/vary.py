@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.cli.answers import print_answer, progress_bar
+from kvsim.cli.answers import print_answer, progress_bar, save_varied
 from kvsim.cli.beginning import refuse_both
 from kvsim.cli.report import check_report, with_records, write_varied_report
 from kvsim.cli.requests import requests_of, seeded
+from kvsim.results.notes import add_notes, merged, notes_of, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from kvsim.config import RunConfig
     from kvsim.results.result import Result
 
 #: Seeds when none are told: enough for an interval of less than half its width with two.
@@ -26,25 +29,25 @@ def compare_options(
     replications: int | None,
     json_file: str | None,
     report_file: str | None = None,
+    out: str | None = None,
 ) -> None:
     """Serve the same requests under every combination, and tell the differences from the first.
 
-    ``given`` are options of all of them, ``flags`` those that were not read from a file.
+    ``given`` are options of all of them, ``flags`` those that were not read from a file. A page and
+    a folder have the run of each with the first seed.
 
     Raises
     ------
     ValueError
-        For fewer than two configurations, or one replication of requests that have seeds.
+        For fewer than two configurations.
     """
     from kvsim.config import RunConfig
     from kvsim.fleet.simulate import describe, run
     from kvsim.report.paired import paired_table, sentence, title_of
+    from kvsim.report.title import deployments
     from kvsim.results.replications import average, average_workloads
-    from kvsim.study.paired import differences
     from kvsim.study.space import read_varied
 
-    if replications == 1 and "trace" not in given:
-        raise ValueError("--replications 1: a difference has no interval then; give 2 or more")
     check_report(report_file)
     space = read_varied(vary)
     refuse_both(flags, space[0], "--vary")
@@ -53,25 +56,27 @@ def compare_options(
     configs = [RunConfig.build(**{**given, **options}) for options in space]
     has_seeds = configs[0].trace is None
     number = (replications or REPLICATIONS) if has_seeds else replications or 1
+    titles = [title_of(options) for options in space]
     summaries: list[list[dict[str, Any]]] = [[] for _ in space]
-    shown: dict[str, Result] = {}
+    noted: list[list[list[str]]] = [[] for _ in space]
+    first: dict[str, Result] = {}
     described, done = [], 0
-    notes: list[str] = []
     with progress_bar("simulating", number * len(space), json_file) as tick:
         for one in seeded(configs[0], number):
             requests, said = requests_of(one)
             described.append(describe(requests))
-            notes = notes or list(said)  # seeds differ in a digit of it
             for place, config in enumerate(configs):
                 again = config.model_copy(update={"seed": one.seed})
-                is_shown = report_file is not None and len(described) == 1
-                result = run(with_records(again, report_file) if is_shown else again, requests)
+                if len(described) == 1:
+                    again = _recording(again, report_file, out)
+                result = run(again, requests)
+                add_notes(result.provenance, said)
                 summaries[place].append(result.summary)
-                if is_shown:
-                    shown[title_of(space[place])] = result
+                noted[place].append(notes_of(result.provenance))
+                first.setdefault(titles[place], result)
                 tick(done := done + 1)
-    found = [differences(summaries[0], others) for others in summaries[1:]]
     answer = {
+        "deployment": deployments([(one.config, one.summary) for one in first.values()]),
         "workload": average_workloads(described),
         "replications": number,
         "differences_are": sentence(space),
@@ -79,19 +84,37 @@ def compare_options(
             {"options": options, **average(own)}
             for options, own in zip(space, summaries, strict=True)
         ],
-        "differences": [
-            {
-                "options": options,
-                "against": space[0],
-                "metrics": {
-                    name: {**gap._asdict(), "is_certain": gap.is_certain}
-                    for name, gap in gaps.items()
-                },
-            }
-            for options, gaps in zip(space[1:], found, strict=True)
-        ],
+        "differences": _differences(space, summaries),
     }
-    if not has_seeds:
-        notes.append("a trace has no seed: one run each, and no interval")
-    notes += write_varied_report(answer, shown, report_file)
-    print_answer(answer, json_file, lambda: paired_table(answer), notes)
+    notes = shared({name: merged(own) for name, own in zip(titles, noted, strict=True)})
+    if number == 1:
+        why = "one run each" if has_seeds else "a trace has no seed: one run each"
+        notes.append(f"{why}, and no interval")
+    if out is not None:
+        save_varied(answer, first, Path(out))
+    notes += write_varied_report({**answer, "notes": notes}, first, report_file)
+    print_answer(answer, json_file, lambda: paired_table(answer), notes, out)
+
+
+def _recording(config: RunConfig, report_file: str | None, out: str | None) -> RunConfig:
+    """Return a configuration that keeps what a page, or the figures of a folder, show."""
+    return with_records(config.recording("record_memory_map") if out else config, report_file)
+
+
+def _differences(
+    space: Sequence[dict[str, str]], summaries: Sequence[Sequence[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return the differences of all configurations but the first from that one."""
+    from kvsim.study.paired import differences
+
+    return [
+        {
+            "options": options,
+            "against": space[0],
+            "metrics": {
+                name: {**gap._asdict(), "is_certain": gap.is_certain}
+                for name, gap in differences(summaries[0], others).items()
+            },
+        }
+        for options, others in zip(space[1:], summaries[1:], strict=True)
+    ]

@@ -51,7 +51,8 @@ def notes(setup: Setup) -> list[str]:
         )
     said += _events_unheard(setup)
     rules_of = getattr(setup.kv, "rules_of", None)
-    if config.record_block_events and rules_of not in (PAGED, FORKED, RADIX):
+    asked = config.record_block_events and "record_block_events" in config.model_fields_set
+    if asked and rules_of not in (PAGED, FORKED, RADIX):
         said.append(f"{config.allocator}: record_block_events has no effect: it has no blocks")
     if config.record_block_events and rules_of == RADIX and getattr(setup.kv, "window", 0):
         said.append(

@@ -144,8 +144,7 @@ def pool_setup(config: Config, pool: PoolConfig) -> Setup:
         if name not in own:
             raise unknown_name(f"option of pool {pool.name!r}", name, own)
     try:
-        given = {name: getattr(config, name) for name in config.model_fields_set}
-        return resolve(type(config).build(**{**given, **dict(pool.options)}))
+        return resolve(type(config).build(**{**config.given(), **dict(pool.options)}))
     except ValueError as error:
         raise ValueError(f"pool {pool.name!r}: {error}") from None
 

@@ -21,6 +21,7 @@ from kvsim.fleet.serve_fleet import resolve_fleet, serve_fleet
 from kvsim.records.engine import VLLM
 from kvsim.results.check import refuse_unfinished
 from kvsim.results.comparison import Comparison
+from kvsim.results.notes import ASKED
 from kvsim.sglang_options import SGLANG_FIELDS
 from kvsim.trace.family import family_of
 
@@ -175,7 +176,7 @@ def choose_backend(setup: Setup) -> str:
         If the compiled engine is asked for and cannot.
     """
     if setup.config.backend == "python":
-        return "asked for"
+        return ASKED
     if setup.config.backend == "compiled":
         check_compiled(setup)
     return refusal(setup) or ""
@@ -271,7 +272,7 @@ def compare_engines(
             raise ValueError(f"{field}: follows from the engines that are compared")
     configs = []
     for name in engines:
-        given = {field: getattr(config, field) for field in config.model_fields_set}
+        given = config.given()
         kept = given if name == "sglang" else given.keys() - set(SGLANG_FIELDS)
         configs.append(type(config).build(**{k: given[k] for k in kept}, engine=name))
     return Comparison(describe(trace), serve_each(configs, trace, engines, on_progress), "engine")

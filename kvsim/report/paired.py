@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.report.moved import Column, moved, three_digits
+from kvsim.results.load import overloads
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.table import Table
+    from rich.console import RenderableType
 
-#: What is shown, and how; the rest is in the JSON.
-SHOWN = {
-    "mean_ttft_ms": "TTFT\nmean, ms",
-    "p99_ttft_ms": "TTFT\np99, ms",
-    "mean_tpot_ms": "TPOT\nmean, ms",
-    "p99_tpot_ms": "TPOT\np99, ms",
-    "output_throughput": "output\ntokens/s",
-    "goodput_attainment": "goodput\nshare",
-    "num_preemptions": "preempted",
-}
+#: What is shown always, and how; the rest is in the JSON.
+SHOWN = (
+    Column("mean_ttft_ms", "TTFT\nmean, ms"),
+    Column("p99_ttft_ms", "TTFT\np99, ms"),
+    Column("mean_tpot_ms", "TPOT\nmean, ms"),
+    Column("p99_tpot_ms", "TPOT\np99, ms"),
+    Column("output_throughput", "output\ntokens/s"),
+    Column("goodput_attainment", "goodput\nshare"),
+)
 
 
-def paired_table(answer: Mapping[str, Any]) -> Table:
+def paired_table(answer: Mapping[str, Any]) -> RenderableType:
     """Lay out the answer of ``kvsim compare --vary``: a row per value, its difference below."""
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=caption(answer), title_justify="left", box=None)
     headings, rows = paired_rows(answer)
@@ -32,7 +36,22 @@ def paired_table(answer: Mapping[str, Any]) -> Table:
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(*row)
-    return table
+    above = Text("\n".join(header(answer)) + "\n", style="bold")
+    said = overload_lines(answer)
+    below = [Text("\n".join(said), style="bold yellow")] if said else []
+    return Group(above, table, *below)
+
+
+def header(answer: Mapping[str, Any]) -> list[str]:
+    """Say what served, and which requests."""
+    from kvsim.report.title import workload
+
+    return [answer["deployment"], workload(answer["workload"])]
+
+
+def overload_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Say which values do not keep up with their arrivals."""
+    return overloads({title_of(row["options"]): row["load"] for row in answer["rows"]})
 
 
 def caption(answer: Mapping[str, Any]) -> str:
@@ -45,16 +64,17 @@ def caption(answer: Mapping[str, Any]) -> str:
 def paired_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return headings, and a row per value with its difference from the first one below."""
     rows = answer["rows"]
-    names = [name for name in SHOWN if any(row.get(name) is not None for row in rows)]
+    columns = [one for one in SHOWN if any(one.of(row) is not None for row in rows)]
+    columns += moved(rows)
     one = [*rows[0]["options"]] if len(rows[0]["options"]) == 1 else []
-    headings = [one[0].replace("_", "-") if one else "", *(SHOWN[name] for name in names)]
+    headings = [one[0].replace("_", "-") if one else "", *(one.heading for one in columns)]
     found = [{}, *(one["metrics"] for one in answer["differences"])]
     lines = []
     for row, gaps in zip(rows, found, strict=True):
         title = row["options"][one[0]] if one else title_of(row["options"])
-        lines.append([title, *(_number(row.get(name)) for name in names)])
+        lines.append([title, *(three_digits(column.of(row)) for column in columns)])
         if gaps:
-            lines.append(["", *(_difference(gaps.get(name)) for name in names)])
+            lines.append(["", *(_difference(gaps.get(c.key), c.scale) for c in columns)])
     return headings, lines
 
 
@@ -63,22 +83,16 @@ def title_of(options: Mapping[str, str]) -> str:
     return ", ".join(f"{k.replace('_', '-')}={v}" for k, v in options.items())
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _difference(found: Mapping[str, Any] | None) -> str:
+def _difference(found: Mapping[str, Any] | None, scale: float) -> str:
     """Write a difference with half its interval; one that may be none says so."""
     if found is None:
         return ""
-    told = signed(found["mean"])
+    told = signed(scale * found["mean"])
     if found["low"] is None:
         return told
     if found["low"] == found["high"] == 0:
         return "none"
-    half = (found["high"] - found["low"]) / 2
+    half = abs(scale) * (found["high"] - found["low"]) / 2
     return f"{told} ± {_round(half)}{'' if found['is_certain'] else ' ?'}"
 
 

@@ -16,8 +16,9 @@ def sheet(answer: Mapping[str, Any]) -> str:
     lines = [f"SLO        {answer['slo']}"]
     if not answer["request_rate"]:
         lines.append(f"best       none: {answer['reason']}")
-        return "\n".join([*lines, *_left_out(answer)])
+        return "\n".join([*lines, *_tried(answer), *_left_out(answer)])
     lines.append(f"best       {_carries(answer)}{_with(answer['options'])}")
+    lines += _cost(answer)
     found = answer["interval"]
     seeds = found["replications"]
     high = "any rate" if found["high"] is None else f"{found['high']:.3g}"
@@ -32,8 +33,7 @@ def sheet(answer: Mapping[str, Any]) -> str:
         lines.append(f"runner-up  {_carries(second)}{_with(second['options'])}{lead}")
     lines.append(f"binds      {answer['binding'] or 'nothing'}: {answer['evidence']}")
     lines.append(f"changes    {answer['change']}")
-    if answer["objective"] == "pareto":
-        lines += _front(answer)
+    lines += _front(answer) if answer["objective"] == "pareto" else _tried(answer)
     lines += _left_out(answer)
     return "\n".join([*lines, "", answer["command"]])
 
@@ -46,6 +46,36 @@ def _carries(entry: Mapping[str, Any]) -> str:
 def _with(options: Mapping[str, str]) -> str:
     told = ", ".join(f"{name.replace('_', '-')}={value}" for name, value in options.items())
     return f" with {told}" if told else ""
+
+
+def _cost(answer: Mapping[str, Any]) -> list[str]:
+    """Say what the answer costs, if prices are known."""
+    if "cost_per_hour" not in answer:
+        return []
+    hourly, each = answer["cost_per_hour"], answer["cost_per_1000_requests"]
+    asked = answer["asked_rate"]
+    at = f" at {asked:g} requests/s" if answer["objective"] == "cost" and asked else ""
+    return [f"cost       {each:.4g} per 1,000 requests{at}, {hourly:.4g} per hour"]
+
+
+def _tried(answer: Mapping[str, Any]) -> list[str]:
+    """Return every configuration that was searched, the best first, and why some are no answer."""
+    rows = [one for one in answer["evaluated"] if "request_rate" in one]
+    if len(answer["evaluated"]) < 2 or not rows:
+        return []
+    priced = any("cost_per_hour" in one for one in rows)
+    lines = [f"tried      requests/s  GPUs  {'cost/1,000  ' if priced else ''}with"]
+    order = sorted(rows, key=lambda one: ("reason" in one, one.get("cost_per_1000_requests", 0.0),
+                                          -one["request_rate"]))  # fmt: skip
+    for one in order[:MOST_ROWS]:
+        cost = one.get("cost_per_1000_requests")
+        told = f"{'-' if cost is None else f'{cost:.4g}':>10}  " if priced else ""
+        why = f": {one['reason']}" if "reason" in one else ""
+        options = _with(one["options"]).removeprefix(" with ") or "as given"
+        lines.append(
+            f"           {one['request_rate']:10.3g}  {one['num_gpus']:4d}  {told}{options}{why}"
+        )
+    return lines
 
 
 def _front(answer: Mapping[str, Any]) -> list[str]:
@@ -66,7 +96,7 @@ def _left_out(answer: Mapping[str, Any]) -> list[str]:
     """Say what could not run, each reason once."""
     reasons: dict[str, int] = {}
     for one in answer["evaluated"]:
-        if "reason" in one:
+        if "reason" in one and "request_rate" not in one:
             reasons[one["reason"]] = reasons.get(one["reason"], 0) + 1
     shown = list(reasons.items())[:MOST_ROWS]
     total = len(answer["evaluated"])

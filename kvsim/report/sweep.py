@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
+from kvsim.report.moved import moved, three_digits
 from kvsim.report.narrow import NarrowTable
+from kvsim.report.paired import title_of
 from kvsim.report.text import milliseconds, number, percent
+from kvsim.results.load import overloads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,17 +28,33 @@ COLUMNS = (
     ("KV used\n%", "kv_cache.mean_usage", percent),
 )
 DROPPED = ("completed", "KV used\n%", "mean\nTTFT")
+#: What ``load`` holds.
+LOAD = ("offered_request_rate", "served_request_rate", "saturated", "binding")
 #: Most cells shown; the table on disk has all.
 MOST_SHOWN = 40
 
 
-def sweep_table(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> RenderableType:
-    """Lay out one row per cell, or per mean over seeds, in the plan's order."""
+def sweep_table(
+    rows: Sequence[Mapping[str, Any]], varied: Sequence[str], header: Sequence[str] = ()
+) -> RenderableType:
+    """Lay out one row per cell, or per mean over seeds, in the plan's order.
+
+    ``header`` says what served, and which requests. Beside the columns that are always shown are
+    those that differ from row to row, and what binds where a cell does not keep up.
+    """
     headings = [*(name.replace("_", "\n") for name in varied), *(h for h, _, _ in COLUMNS)]
     if not varied:
         headings.insert(0, "")
-    shown = [_cells(row, varied) for row in rows[:MOST_SHOWN]]
-    parts: list[RenderableType] = [NarrowTable(headings, shown, DROPPED)]
+    more, said = moved(rows), overload_lines(rows, varied)
+    headings += [one.heading for one in more] + ["binds"] * bool(said)
+    shown = []
+    for row in rows[:MOST_SHOWN]:
+        cells = [*_cells(row, varied), *(three_digits(one.of(row)) for one in more)]
+        shown.append([*cells, *[_binds(row)] * bool(said)])
+    parts: list[RenderableType] = [Text("\n".join(header) + "\n", "bold")] if header else []
+    parts.append(NarrowTable(headings, shown, DROPPED))
+    if said:
+        parts.append(Text("\n".join(said), "bold yellow"))
     if len(rows) > MOST_SHOWN:
         parts.append(Text(f"{number(len(rows) - MOST_SHOWN)} more rows in the table.", "dim"))
     return Group(*parts)
@@ -46,6 +65,21 @@ def _cells(row: Mapping[str, Any], varied: Sequence[str]) -> list[str]:
     if row.get("output_throughput") is None and row.get("error"):
         return [*options, "failed", *("-" for _ in COLUMNS[1:])]
     return [*options, *(how(row.get(key)) for _, key, how in COLUMNS)]
+
+
+def overload_lines(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:
+    """Say which cells do not keep up with their arrivals."""
+    loads = {}
+    for place, row in enumerate(rows):
+        names = {name: _option(row[name]) for name in varied}
+        known = row.get("load.saturated") is not None
+        load = {key: row.get(f"load.{key}") for key in LOAD} if known else None
+        loads[title_of(names) or str(place)] = load
+    return overloads(loads)
+
+
+def _binds(row: Mapping[str, Any]) -> str:
+    return str(row["load.binding"]) if row.get("load.saturated") else "-"
 
 
 def _option(value: Any) -> str:

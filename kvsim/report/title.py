@@ -10,24 +10,71 @@ from kvsim.catalog import get_gpu
 from kvsim.report.text import gib
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from kvsim.config import Config
     from kvsim.results.result import Result
+
+
+#: KV memory of runs that is called the same.
+ALIKE = 1.005
 
 
 def deployment(result: Result) -> str:
     """Name model, GPU and KV memory in a line."""
-    config, cache = result.config, result.summary["kv_cache"]
-    model = config.model if isinstance(config.model, str) else config.model.name
-    gpu = get_gpu(config.gpu).name
+    return deployments([(result.config, result.summary)])
+
+
+def deployments(runs: Sequence[tuple[Config, Mapping[str, Any]]]) -> str:
+    """Name models, GPUs and KV memory of several runs in a line, by configuration and summary."""
+    models = _each(_model(config) for config, _ in runs)
+    cards = _each(_cards(config, summary) for config, summary in runs)
+    sizes = [summary["kv_cache"]["bytes"] for _, summary in runs]
+    memory = gib(min(sizes))
+    if max(sizes) > ALIKE * min(sizes):  # a block more or less is none
+        memory = f"{memory.removesuffix(' GiB')} to {gib(max(sizes))}"
+    whose = " of those that decode" if runs[0][1].get("pools") else ""
+    return f"{models} on {cards}, {memory} of KV memory per GPU{whose}"
+
+
+def _each(names: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(names))
+
+
+def _model(config: Config) -> str:
+    return config.model if isinstance(config.model, str) else config.model.name
+
+
+def _cards(config: Config, summary: Mapping[str, Any]) -> str:
+    """Name the GPUs of a run, and how many replicas it has of them."""
     gpus = config.tensor_parallel_size * config.pipeline_parallel_size
     several = f"{gpus} x " if gpus > 1 else ""
-    replicas = len(result.summary.get("replicas", (None,)))
+    replicas = len(summary.get("replicas") or (None,))
     times = f", {replicas} replicas" if replicas > 1 else ""
-    if result.summary.get("scaling"):  # one after the other, too
-        times = f", up to {result.summary['scaling']['peak_replicas']} replicas"
-    whose = " of those that decode" if result.summary.get("pools") else ""
-    return f"{model} on {several}{gpu}{times}, {gib(cache['bytes'])} of KV memory per GPU{whose}"
+    if summary.get("scaling"):  # one after the other, too
+        times = f", up to {summary['scaling']['peak_replicas']} replicas"
+    return f"{several}{get_gpu(config.gpu).name}{times}"
+
+
+def workloads(facts: Sequence[Mapping[str, Any]]) -> str:
+    """Describe the requests of several runs in a line, by the range of each number."""
+    if len({tuple(one.items()) for one in facts}) == 1:
+        return workload(facts[0])
+    rates = {one["request_rate"] for one in facts}
+    known = [rate for rate in rates if rate is not None]
+    pace = f"at {_range(known, '.3g')} requests/s" if known else "all at once"
+    if known and None in rates:
+        pace += " or all at once"
+    counts, prompts, outputs = (
+        _range([one[name] for one in facts], ",.0f")
+        for name in ("num_requests", "mean_prompt_tokens", "mean_output_tokens")
+    )
+    return f"{counts} requests {pace}, mean prompt {prompts} and output {outputs} tokens"
+
+
+def _range(values: Sequence[float], how: str) -> str:
+    low, high = format(min(values), how), format(max(values), how)
+    return low if low == high else f"{low} to {high}"
 
 
 def workload(facts: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.serve_fleet import resolve_fleet
+from kvsim.results.notes import merged, shared
 from kvsim.study.binding import REMEDIES, what_binds
 from kvsim.study.command import vllm_line
 from kvsim.study.objective import dominated
@@ -41,9 +42,12 @@ def answer_of(
     seeds : replications behind the interval; 1 leaves the bracket as it is
     """
     answer: dict[str, Any] = {"objective": wish.objective, "slo": str(slo)}
-    answer |= {"num_requests": num_requests}
-    met = [one for one in outcomes if one.bracket.low > 0]
+    answer |= {"num_requests": num_requests, "asked_rate": wish.asked_rate}
+    met = [one for one in outcomes if wish.score(one) > -math.inf]
     answer |= _best(met[0], slo, seeds) if met else _nothing(outcomes, wish)
+    if met:
+        answer |= _costs(met[0], wish)
+    answer["notes"] += shared({_title(one): _notes(one) for one in outcomes})
     runner_up = _entry(met[1], wish) if len(met) > 1 else None
     answer["runner_up"] = runner_up
     answer["lead"] = _lead(met[0], met[1], wish) if len(met) > 1 else None
@@ -61,8 +65,6 @@ def answer_of(
             evaluated.append(_entry(outcome, wish) | _runs(outcome, front))
         else:
             reason = candidate.reason or "not among the best with a short trace"
-            if not candidate.reason and wish.objective == "gpus":
-                reason = "not among the best with a short trace, or too many GPUs"
             evaluated.append({"options": candidate.options, "reason": reason})
     return answer | {"evaluated": evaluated}
 
@@ -131,22 +133,56 @@ def _longer(high: Trial) -> str:
 def _nothing(outcomes: Sequence[Outcome], wish: Wish) -> dict[str, Any]:
     """Say by how much the lowest rate of the nearest configuration misses."""
     reason = f"no configuration carries {wish.asked_rate:g} requests/s" if wish.asked_rate else ""
-    for one in outcomes:
-        lowest = one.trials.whole(min(rate for rate, seed in one.trials.runs if seed == 0))
-        told = [f"{name} is {_plain(value)}" for name, value in lowest.values.items()]
-        said = {STABLE: "requests pile up", SERVED: "requests are left unserved"}
-        said[LONG] = "the trace is too short"
-        said[REACHED] = "sessions come at a lower rate, as their later turns keep their own times"
-        told += [said[name] for name in lowest.missed if name in said]
-        reason = f"no rate meets it: at {lowest.request_rate:.3g}/s {', '.join(told)}"
-        break
+    if outcomes:
+        why = _why_not(outcomes[0], wish)
+        reason = f"{reason}: {why}" if reason and wish.counts_replicas else why
     empty = dict.fromkeys(("options", "command", "binding", "evidence", "interval", "nearest"))
     return empty | {"request_rate": 0.0, "num_gpus": 0, "reason": reason, "notes": []}
 
 
+def _why_not(one: Outcome, wish: Wish) -> str:
+    """Say why a configuration is no answer: what its lowest rate misses, or what it carries."""
+    if one.bracket.low > 0:
+        return f"carries {one.bracket.low:.3g} of {wish.asked_rate:g} requests/s"
+    most = (
+        ""
+        if one.replicas is None
+        else f"{one.replicas} replica{'s' if one.replicas > 1 else ''} miss it"
+    )
+    lowest = one.trials.whole(min(rate for rate, seed in one.trials.runs if seed == 0))
+    told = [f"{name} is {_plain(value)}" for name, value in lowest.values.items()]
+    said = {STABLE: "requests pile up", SERVED: "requests are left unserved"}
+    said[LONG] = "the trace is too short"
+    said[REACHED] = "sessions come at a lower rate, as their later turns keep their own times"
+    told += [said[name] for name in lowest.missed if name in said]
+    return f"{most or 'no rate meets it'}: at {lowest.request_rate:.3g}/s {', '.join(told)}"
+
+
+def _title(outcome: Outcome) -> str:
+    return outcome.candidate.title or "as given"
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    """Return what to know of a configuration's runs."""
+    return merged(trial.notes for trial in outcome.trials.runs.values())
+
+
+def _costs(outcome: Outcome, wish: Wish) -> dict[str, float]:
+    """Return what a configuration costs, if prices are known and it is an answer."""
+    config, rate = outcome.candidate.config, outcome.bracket.low
+    if wish.objective == "cost" and wish.asked_rate is not None:
+        rate = wish.asked_rate
+    if not wish.prices or config is None or wish.score(outcome) == -math.inf:
+        return {}
+    return {
+        "cost_per_hour": wish.hourly(config, outcome.num_gpus),
+        "cost_per_1000_requests": wish.cost(config, outcome.num_gpus, rate),
+    }
+
+
 def _entry(outcome: Outcome, wish: Wish) -> dict[str, Any]:
     """Return a configuration with what it carries."""
-    config, rate = outcome.trials.config, outcome.bracket.low
+    rate = outcome.bracket.low
     entry: dict[str, Any] = {
         "options": outcome.candidate.options,
         "num_gpus": outcome.num_gpus,
@@ -155,9 +191,9 @@ def _entry(outcome: Outcome, wish: Wish) -> dict[str, Any]:
     }
     if outcome.replicas is not None:
         entry["data_parallel_size"] = outcome.replicas
-    if wish.prices and rate:
-        cost = wish.cost(outcome.candidate.config or config, outcome.num_gpus, rate)  # type: ignore[arg-type]
-        entry["cost_per_1000_requests"] = cost
+    entry |= _costs(outcome, wish)
+    if wish.score(outcome) == -math.inf:
+        entry["reason"] = _why_not(outcome, wish)
     return entry
 
 

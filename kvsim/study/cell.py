@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvsim.files import discard, temporary_in
+from kvsim.results.notes import notes_of
 from kvsim.study.digest import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 SUMMARY, ERROR, CONFIG, PROVENANCE = "summary.json", "error.txt", "config.toml", "provenance.json"
@@ -30,10 +31,11 @@ class CorruptError(ValueError):
 
 @dataclass(frozen=True)
 class Stored:
-    """A finished cell: its summary, or why it could not run."""
+    """A finished cell: its summary, or why it could not run, and what to know of the run."""
 
     summary: Mapping[str, Any] | None
     error: str | None
+    notes: Sequence[str] = ()
 
 
 def read_cell(folder: Path) -> Stored | None:
@@ -61,7 +63,8 @@ def read_cell(folder: Path) -> Stored | None:
             raise CorruptError("it has no result")
         if ERROR in content:
             return Stored(None, content[ERROR].decode().rstrip("\n"))
-        return Stored(json.loads(content[SUMMARY]), None)
+        notes = notes_of(said.get("run") or {})
+        return Stored(json.loads(content[SUMMARY]), None, [str(note) for note in notes])
     except CorruptError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.study.objective import Outcome, dominated, points_of
-from kvsim.study.search import TOLERANCE, fewest, highest_rate
+from kvsim.study.search import TOLERANCE, Bracket, fewest, highest_rate
 from kvsim.study.space import candidate, combinations, size_of, without_rejecting
 from kvsim.study.trial import Trials
 from kvsim.study.workers import in_order, num_workers
@@ -51,8 +51,11 @@ def outcome_of(
 
 def enough_replicas(
     one: Candidate, requests: Requests, slo: Slo, asked: float, max_gpus: int | None
-) -> Outcome | None:
-    """Find the fewest replicas that carry a rate, and the highest rate that these carry."""
+) -> Outcome:
+    """Find the fewest replicas that carry a rate, and the highest rate that these carry.
+
+    The bracket of as many as there may be begins at 0 where not even those do.
+    """
     assert one.config is not None
     config = one.config
     most = max_gpus // one.num_gpus if max_gpus else MOST_REPLICAS
@@ -66,7 +69,7 @@ def enough_replicas(
 
     number = fewest(passes, most)
     if number is None:
-        return None
+        return Outcome(one, made[most], Bracket(0.0, asked), most * one.num_gpus, replicas=most)
     trials = made[number]
     return Outcome(
         one, trials, highest_rate(trials.passes, asked), number * one.num_gpus, replicas=number
@@ -114,7 +117,7 @@ def choose(
     if not [one for one in candidates if not one.reason]:
         reasons = dict.fromkeys(one.reason for one in candidates)
         raise ValueError(f"no configuration can run: {'; '.join(reasons)}")
-    if wish.objective == "gpus":
+    if wish.counts_replicas:
         rest: tuple[Any, ...] = (requests, slo, wish.asked_rate, max_gpus)
         outcomes = list(_answered(enough_replicas, kept, rest, workers))
     else:
@@ -125,7 +128,7 @@ def choose(
 
 
 def _answered(
-    search: Callable[..., Outcome | None],
+    search: Callable[..., Outcome],
     asked: Sequence[Candidate],
     rest: tuple[Any, ...],
     workers: int | None,
@@ -136,9 +139,8 @@ def _answered(
     number = 1 if few else num_workers(workers, len(asked))
     arguments = [(one, *rest) for one in asked]
     for one, found in zip(asked, in_order(search, arguments, number), strict=True):
-        if found is not None:
-            found.candidate = one  # another process gives back a copy
-            yield found
+        found.candidate = one  # another process gives back a copy
+        yield found
 
 
 def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:

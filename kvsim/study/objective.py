@@ -54,13 +54,15 @@ class Point(NamedTuple):
 class Wish(NamedTuple):
     """An objective with what it needs.
 
-    ``asked_rate`` is to be carried, under ``gpus``; ``prices`` are per GPU-hour by card, under
-    ``cost``.
+    ``asked_rate`` is to be carried, under ``gpus``, and under ``cost`` if it is told; ``prices`` are
+    per GPU-hour by card, under ``cost``. ``counts_replicas`` where a configuration has as many
+    replicas as carry that rate.
     """
 
     objective: Objective
     asked_rate: float | None = None
     prices: Mapping[str, float] = {}
+    counts_replicas: bool = False
 
     def score(self, outcome: Outcome) -> float:
         """Return how good an outcome is; more is better, minus infinity is out of question."""
@@ -75,14 +77,24 @@ class Wish(NamedTuple):
                 return -gpus
             return -gpus * math.ceil(self.asked_rate / rate)
         if self.objective == "cost":
-            return -self.cost(outcome.candidate.config, gpus, rate)
+            if self.asked_rate is None:
+                return -self.cost(outcome.candidate.config, gpus, rate)
+            if self.counts_replicas and outcome.replicas is None:  # a stage before the whole trace
+                gpus *= math.ceil(self.asked_rate / rate)
+            elif rate < self.asked_rate:
+                return -math.inf
+            return -self.cost(outcome.candidate.config, gpus, self.asked_rate)
         return rate / gpus
 
-    def cost(self, config: RunConfig, gpus: int, rate: float) -> float:
-        """Return the price of a thousand requests; every pool has its own card."""
+    def hourly(self, config: RunConfig, gpus: int) -> float:
+        """Return the price of an hour of so many GPUs; every pool has its own card."""
         cards = gpus_by_card(config)
         hourly = sum(self.prices[name] * number for name, number in cards.items())
-        return 1000 * hourly * (gpus / sum(cards.values())) / 3600 / rate
+        return hourly * (gpus / sum(cards.values()))
+
+    def cost(self, config: RunConfig, gpus: int, rate: float) -> float:
+        """Return the price of a thousand requests that come at a rate."""
+        return 1000 * self.hourly(config, gpus) / 3600 / rate
 
 
 def read_objective(name: str) -> Objective:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+#: Parts of a summary whose numbers are compared, too.
+PARTS = ("kv_cache", "load")
+
+
 class Difference(NamedTuple):
     """Of a metric, another configuration less the first: its mean, and a 95 % interval.
 
@@ -44,11 +48,20 @@ def differences(
     (1.0, 1.0, 1.0)
     """
     found = {}
-    for name in first[0]:
-        pairs = [(a[name], b[name]) for a, b in zip(first, other, strict=True)]
+    ours, theirs = [_flat(one) for one in first], [_flat(one) for one in other]
+    for name in ours[0]:
+        pairs: list[Any] = [(a[name], b.get(name)) for a, b in zip(ours, theirs, strict=True)]
         if all(_is_number(a) and _is_number(b) for a, b in pairs):
             found[name] = _difference(pairs)
     return found
+
+
+def _flat(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a summary holds, of its KV cache and its load as ``part.key``."""
+    row = {name: value for name, value in summary.items() if name not in PARTS}
+    for part in PARTS:
+        row |= {f"{part}.{name}": value for name, value in (summary.get(part) or {}).items()}
+    return row
 
 
 def _is_number(value: Any) -> bool:

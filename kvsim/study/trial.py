@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.fleet.outcome import is_hopeless
 from kvsim.fleet.simulate import requests_asked, run
+from kvsim.results.notes import notes_of
 from kvsim.study.backlog import backlog_of, spread_of
 from kvsim.study.foregone import can_only_fail
 from kvsim.study.slo import LONG, REACHED, SERVED, STABLE
@@ -40,6 +41,7 @@ class Trial(NamedTuple):
     backlog : at half time and at the end
     targets : of each request, in ms
     spread : how sessions were sent
+    notes : what to know of the run
     """
 
     request_rate: float
@@ -50,6 +52,7 @@ class Trial(NamedTuple):
     backlog: Backlog | None
     targets: tuple[tuple[str, float], ...] = ()
     spread: Spread | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def met(self) -> bool:
@@ -119,7 +122,8 @@ class Trials:
         if spread is not None and not spread.reaches:
             missed.append(REACHED)
         seen = margins, self.slo.values(summary), summary, backlog
-        return Trial(rate, tuple(missed), *seen, self.slo.goodput, spread)
+        notes = tuple(notes_of(result.provenance))
+        return Trial(rate, tuple(missed), *seen, self.slo.goodput, spread, notes)
 
     def _fails_by_half(self, trace: Trace) -> bool:
         half = (float(trace.arrival_time[-1]) - float(trace.arrival_time[0])) / 2

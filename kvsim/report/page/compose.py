@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import TYPE_CHECKING, Any
+
+import tomli_w
 
 from kvsim.kv.usage import WHOLE, Cause
 from kvsim.report.colours import CAUSES
 from kvsim.report.page.document import Cell, Document, Table
 from kvsim.report.page.explorer import Scope, explorer
 from kvsim.report.page.words import of_comparison, of_differences, of_run, trust
-from kvsim.report.paired import caption, paired_rows
+from kvsim.report.paired import caption, overload_lines, paired_rows
 from kvsim.report.terminal import HEADINGS, comparison_cells
 from kvsim.report.text import milliseconds, number
 from kvsim.report.title import deployment, served
+from kvsim.results.load import overloads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,8 +48,11 @@ def run_page(result: Result) -> str:
 def comparison_page(comparison: Comparison) -> str:
     """Return the page of a comparison."""
     first, by = next(iter(comparison.results.values())), comparison.by
+    again = f"kvsim compare CONFIG.toml --{by}s {','.join(comparison.results)} runs them again"
+    compared = (by,) if by == "allocator" else ("engine", "allocator", "scheduler")
     page = Document(f"{len(comparison)} {COMPARED[by]} on {deployment(first)}", served(first))
     page.words(of_comparison(comparison.rows, by), "lead")
+    _overloads(page, {row[by]: row.get("load") for row in comparison.rows})
     rows = [[row[by], *comparison_cells(row)] for row in comparison.rows]
     page.table(Table("comparison", (by, *HEADINGS), rows))
     page.words(
@@ -54,26 +61,55 @@ def comparison_page(comparison: Comparison) -> str:
         "whatever is free while the queue's head is refused.",
         "note",
     )
-    return _with_memory(page, dict(comparison.results))
+    return _with_memory(page, dict(comparison.results), again, compared)
 
 
 def varied_page(answer: Mapping[str, Any], runs: Mapping[str, Result]) -> str:
     """Return the page of values of options, with one run of each."""
     first = next(iter(runs.values()))
     names = " and ".join(name.replace("_", "-") for name in answer["rows"][0]["options"])
-    page = Document(f"{names}: {len(runs)} values on {deployment(first)}", served(first))
+    shown = answer.get("deployment") or deployment(first)
+    page = Document(f"{names}: {len(runs)} values on {shown}", served(first))
     page.words(of_differences(answer), "lead")
+    for said in overload_lines(answer):
+        page.words(said, "note")
     headings, rows = paired_rows(answer)
     page.table(Table("comparison", headings, [list(row) for row in rows]))
     page.words(f"{caption(answer)}. What follows is the first seed's run of each.", "note")
-    return _with_memory(page, runs)
+    seeds = f" --replications {answer['replications']}" if answer["replications"] > 1 else ""
+    again = f"kvsim compare CONFIG.toml --vary {_varied_flags(answer)}{seeds} runs them again"
+    compared = [*answer["rows"][0]["options"]]
+    if "engine" in compared:
+        compared += ["allocator", "scheduler"]
+    return _with_memory(page, runs, again, compared, answer.get("notes"))
 
 
-def sweep_page(rows: Sequence[Mapping[str, Any]], varied: Sequence[str], drawn: str | None) -> str:
+def _varied_flags(answer: Mapping[str, Any]) -> str:
+    """Return the values of options of a comparison as ``--vary`` takes them."""
+    values: dict[str, dict[str, None]] = {}
+    for row in answer["rows"]:
+        for name, value in row["options"].items():
+            values.setdefault(name, {})[value] = None
+    return " ".join(f"{k.replace('_', '-')}={','.join(v)}" for k, v in values.items())
+
+
+def _overloads(page: Document, loads: Mapping[str, Mapping[str, Any] | None]) -> None:
+    """Say which runs do not keep up with their arrivals."""
+    for said in overloads(loads):
+        page.words(said, "note")
+
+
+def sweep_page(
+    rows: Sequence[Mapping[str, Any]],
+    varied: Sequence[str],
+    drawn: str | None,
+    notes: Sequence[str] = (),
+    served_by: str = "",
+) -> str:
     """Return the page of a sweep: its table, and the figure if there is one."""
     page = Document(
         f"A sweep of {', '.join(name.replace('_', ' ') for name in varied) or 'one cell'}",
-        f"{len(rows):,} cells",
+        f"{len(rows):,} cells{served_by and ': '}{served_by}",
     )
     done = [row for row in rows if row.get("output_throughput") is not None]
     if done:
@@ -95,6 +131,10 @@ def sweep_page(rows: Sequence[Mapping[str, Any]], varied: Sequence[str], drawn: 
     ]
     page.heading("All cells")
     page.table(Table("cells", keys, [[_exact(row.get(key)) for key in keys] for row in rows]))
+    if notes:
+        page.heading("How far to trust it")
+        for note in notes:
+            page.words(f"{note}.")
     return page.html()
 
 
@@ -140,8 +180,18 @@ def _options(options: Mapping[str, Any]) -> str:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _with_memory(page: Document, named: Mapping[str, Result]) -> str:
-    """Add charts, explorer and provenance; take less into the explorer until the page fits."""
+def _with_memory(
+    page: Document,
+    named: Mapping[str, Result],
+    again: str = "kvsim run CONFIG.toml runs it again",
+    compared: Sequence[str] = (),
+    notes: Sequence[str] | None = None,
+) -> str:
+    """Add charts, explorer and provenance; take less into the explorer until the page fits.
+
+    ``again`` says how to repeat what is shown, by a configuration without what is ``compared``;
+    ``notes`` are the runs' own unless more is known.
+    """
     from kvsim.report.page.charts import charts
 
     head = list(page.parts)
@@ -156,7 +206,9 @@ def _with_memory(page: Document, named: Mapping[str, Result]) -> str:
             page.figure(one)
         page.heading("All numbers")
         page.table(_summary_table([(name, one.summary) for name, one in named.items()]))
-        _provenance(page, list(named.values()))
+        _provenance(page, named, notes)
+        page.words(f"The configuration; {again}.", "note")
+        page.command(_toml(list(named.values()), compared), "configuration")
         text = page.html()
         if len(text) <= MOST_CHARACTERS:
             return text
@@ -230,9 +282,10 @@ def _fleet_tables(page: Document, result: Result) -> None:
     page.table(Table("replicas", keys, rows))
 
 
-def _provenance(page: Document, results: Sequence[Result]) -> None:
+def _provenance(page: Document, named: Mapping[str, Result], notes: Sequence[str] | None) -> None:
+    results = list(named.values())
     page.heading("How far to trust it")
-    for text in trust(results):
+    for text in trust(named, notes):
         page.words(text)
     page.heading("Where it comes from")
     told: dict[str, Any] = {}
@@ -250,5 +303,18 @@ def _provenance(page: Document, results: Sequence[Result]) -> None:
         [key.replace("_", " "), ", ".join(dict.fromkeys(map(str, v)))] for key, v in told.items()
     ]
     page.table(Table("provenance", ("what", "value"), rows))
-    page.words("The configuration; kvsim run CONFIG.toml runs it again.", "note")
-    page.command(results[0].config.to_toml(), "configuration")
+
+
+def _toml(results: Sequence[Result], left_out: Sequence[str]) -> str:
+    """Return what the configurations of several runs set, without what is compared.
+
+    An option that only some of them take, such as SGLang's own, is in it.
+    """
+    if len(results) == 1:
+        return results[0].config.to_toml()
+    made: dict[str, Any] = {}
+    for result in results:
+        for name, value in tomllib.loads(result.config.to_toml()).items():
+            if name not in left_out:
+                made.setdefault(name, value)
+    return tomli_w.dumps(made)

@@ -8,6 +8,7 @@ from kvsim.report.paired import signed, title_of
 from kvsim.report.terminal import verdict, waste
 from kvsim.report.text import milliseconds, number, percent
 from kvsim.results.load import overload
+from kvsim.results.notes import notes_of, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,15 +76,16 @@ def of_run(summary: Mapping[str, Any]) -> str:
     return ". ".join(parts) + "."
 
 
-def trust(results: Sequence[Result]) -> list[str]:
-    """Say what the numbers rest on."""
+def trust(named: Mapping[str, Result], notes: Sequence[str] | None = None) -> list[str]:
+    """Say what the numbers rest on; ``notes`` are the runs' own unless more is known."""
+    results = list(named.values())
+    if notes is None:
+        notes = shared({name: notes_of(one.provenance) for name, one in named.items()})
     said = [
         *(f"Rules: {one}." for one in unique(r.provenance.get("rules") for r in results) if one),
         *(f"Step times: {one}." for one in unique(r.provenance["step_time"] for r in results)),
-        *(f"{one}." for r in results for one in r.provenance["notes"] if "no blocks" not in one),
+        *(f"{one}." for one in notes),
     ]
-    reasons = unique(r.provenance["backend_reason"] for r in results)
-    said += [f"Plain Python ran: {one}. The tables are the same." for one in reasons if one]
     return unique(said)
 
 

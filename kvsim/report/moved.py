@@ -1,0 +1,70 @@
+"""Columns of tables of many runs: those always shown, and those that what is varied moves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Column(NamedTuple):
+    """A number of the summary, and how a table writes it: ``scale * value + offset``.
+
+    ``least`` is how far it must move to be shown.
+    """
+
+    key: str
+    heading: str
+    scale: float = 1.0
+    offset: float = 0.0
+    least: float = 0.0
+
+    def of(self, row: Mapping[str, Any]) -> float | None:
+        """Return what the table shows of a row; None for what is not defined."""
+        value = value_of(row, self.key)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        return self.scale * value + self.offset
+
+
+#: Shown if an option moves them, in this order.
+MOVED = (
+    Column("kv_cache.bytes", "KV memory\nGiB", 1 / 2**30),
+    Column("kv_cache.token_states", "waste\n%", -100.0, 100.0, least=0.1),
+    Column("prefix_cache_hit_rate", "hit\n%", 100.0, least=0.1),
+    Column("external_prefix_cache_hit_rate", "external\nhit %", 100.0, least=0.1),
+    Column("acceptance_rate", "accepted\n%", 100.0, least=0.1),
+    Column("num_preemptions", "preempted"),
+    Column("num_gpus", "GPUs"),
+)
+#: By how much of the largest value a column must move to be shown.
+LEAST = 0.01
+
+
+def value_of(row: Mapping[str, Any], key: str) -> Any:
+    """Return what a summary, or a row of a flat table, has under ``part.key``."""
+    if key in row:
+        return row[key]
+    found: Any = row
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def moved(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the columns that differ from row to row."""
+    found = []
+    for column in MOVED:
+        values = [value for row in rows if (value := column.of(row)) is not None]
+        span = max(values) - min(values) if values else 0.0
+        if span > max(column.least, LEAST * max(map(abs, values), default=0.0)):
+            found.append(column)
+    return found
+
+
+def three_digits(value: float | None) -> str:
+    """Write a value of a column."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
