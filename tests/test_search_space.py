@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 from typing import TYPE_CHECKING, Any
@@ -374,3 +375,56 @@ def test_mistakes_in_options_of_roles_are_told(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=r"role|option|--over") as raised:
         read_over([text])
     assert told in str(raised.value)
+
+
+PRICED = (
+    *("search", "--model", "llama-3.1-8b", "--workload", "fixed+prompt=200+output=50"),
+    *("--num-requests", "200", "--slo", "mean_tpot_ms<=30", "--backend", "python"),
+    *("--over", "gpu=h100-sxm,a100-80gb,l4", "--max-model-len", "8192", "--replications", "1"),
+    *("--objective", "cost", "--gpu-price", "h100-sxm=4", "a100-80gb=2", "l4=0.7"),
+)
+
+
+def test_cost_is_shown_and_every_configuration_has_a_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An L4 never decodes a token of this model in 30 ms."""
+    main([*PRICED, "--json", "-"])
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["evaluated"]) == 3
+    for one in answer["evaluated"]:
+        if one["request_rate"]:
+            price = {"h100-sxm": 4.0, "a100-80gb": 2.0}[one["options"]["gpu"]]
+            assert one["cost_per_hour"] == price
+            each = 1000 * price / 3600 / one["request_rate"]
+            assert one["cost_per_1000_requests"] == pytest.approx(each)
+        else:
+            assert one["options"]["gpu"] == "l4"
+            assert "mean_tpot_ms is" in one["reason"]
+    best = min(one.get("cost_per_1000_requests", math.inf) for one in answer["evaluated"])
+    assert answer["cost_per_1000_requests"] == best
+    main([*PRICED])
+    printed = capsys.readouterr().out
+    assert f"cost       {best:.4g} per 1,000 requests, " in printed
+    for gpu in ("h100-sxm", "a100-80gb", "l4: no rate meets it: at "):
+        assert f"gpu={gpu}" in printed[printed.index("tried ") :]
+
+
+def test_the_cheapest_for_a_load_need_not_be_the_cheapest_per_request(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """At a low rate the smaller card is enough, and is paid by the hour whether it idles or not."""
+    main([*PRICED, "--request-rate", "2", "--json", "-"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["options"] == {"gpu": "a100-80gb"}
+    assert answer["asked_rate"] == 2.0
+    assert answer["cost_per_hour"] == 2.0
+    assert answer["cost_per_1000_requests"] == pytest.approx(1000 * 2.0 / 3600 / 2.0)
+    by_card = {one["options"]["gpu"]: one for one in answer["evaluated"]}
+    assert by_card["h100-sxm"]["cost_per_hour"] == 4.0
+    assert "replicas miss it: at 2/s" in by_card["l4"]["reason"]
+    fixed = ("--data-parallel-size", "1", "--request-rate", "100000", "--json", "-")
+    main([*PRICED, *fixed])
+    none = json.loads(capsys.readouterr().out)
+    assert none["request_rate"] == 0
+    assert "of 100000 requests/s" in none["reason"]

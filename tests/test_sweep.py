@@ -426,3 +426,14 @@ def test_a_dask_cluster_that_loses_a_worker(tmp_path: Path, expected: dict[str, 
         code, err = finish(process)
         assert code == 0, err
     assert table(tmp_path / "out") == expected
+
+
+def test_the_table_says_what_served_and_what_does_not_keep_up(call: Call) -> None:
+    more = ("--max-num-seqs", "1", "--request-rate", "1,50", "--num-requests", "100")
+    code, printed, _ = call(*QUICK[:-2], *more, "--out", "out", "--workers", "1")
+    assert code == 0
+    assert "llama-3-8b on a100-80gb, " in printed
+    assert "100 requests at 1 to 50" in printed
+    assert "requests/s, mean prompt 40 and output 6 tokens" in printed
+    assert "request-rate=50: served " in printed
+    assert "max_num_seqs binds" in printed.replace("\n", " ")

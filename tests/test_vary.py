@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import kvsim
 from kvsim.cli import main
 from kvsim.report.paired import caption, signed
 from kvsim.study.paired import differences
@@ -112,6 +113,47 @@ def test_a_page_shows_the_differences_and_one_run_of_each(tmp_path: Path) -> Non
     # What is shown is what runs without a page say.
     main([*asked, "--json", str(tmp_path / "plain.json")])
     assert json.loads((tmp_path / "plain.json").read_text()) == answer
+
+
+def test_the_table_says_what_served_and_shows_what_the_option_moves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ("compare", "--model", "opt-125m", "--gpu", "a100-40gb", "--num-requests", "20")
+    main([*asked, "--vary", "block-size=16,128", "--replications", "1", "--backend", "python"])
+    printed = capsys.readouterr()
+    assert "opt-125m on a100-40gb, " in printed.out
+    assert "20 requests at " in printed.out
+    assert "one run each" in printed.out
+    headings = printed.out[printed.out.index("TTFT") :]
+    assert "waste" in headings
+    assert "preempted" not in headings
+    assert "note: one run each, and no interval" in printed.err
+    main([*asked, "--vary", "max-num-seqs=8,16", "--replications", "1", "--backend", "python"])
+    assert "waste" not in capsys.readouterr().out
+
+
+def test_a_varied_comparison_is_written_and_its_folder_makes_the_page(tmp_path: Path) -> None:
+    asked = ("compare", "--model", "opt-125m", "--gpu", "a100-40gb", "--num-requests", "10")
+    more = ("--vary", "block-size=16,128", "--replications", "2", "--backend", "python")
+    folder, json_file, page = tmp_path / "out", tmp_path / "a.json", tmp_path / "page.html"
+    main([*asked, *more, "--out", str(folder), "--json", str(json_file)])
+    answer = json.loads((folder / "comparison.json").read_text())
+    assert answer == json.loads(json_file.read_text())
+    gap = answer["differences"][0]["metrics"]["kv_cache.token_states"]
+    states = [row["kv_cache"]["token_states"] for row in answer["rows"]]
+    assert gap["mean"] == pytest.approx(states[1] - states[0])
+    for size in ("16", "128"):
+        assert kvsim.load(folder / f"block-size={size}").config.block_size == int(size)
+        assert (folder / f"block-size={size}" / "memory.png").is_file()
+    main(["report", str(folder), "-o", str(page)])
+    said = "kvsim compare CONFIG.toml --vary block-size=16,128 --replications 2 runs them again"
+    assert said in page.read_text()
+    told = json.loads((folder / "comparison.json").read_text())
+    for broken in ({**told, "differences": []}, {**told, "rows": [{}]}):
+        (folder / "comparison.json").write_text(json.dumps(broken))
+        with pytest.raises(SystemExit) as stopped:
+            main(["report", str(folder), "-o", str(page)])
+        assert stopped.value.code == 2
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The notes of one run or of many: the same ones for every command and every page.
 
-What a run's numbers rest on, and which options had no effect, is decided by :mod:`kvsim.engine.notes`
-and :mod:`kvsim.fleet.notes`; a run keeps it in its provenance, whoever started it.
+What a run's numbers rest on, and which options had no effect, :mod:`kvsim.engine.notes` and
+:mod:`kvsim.fleet.notes` decide; a run keeps it in its provenance, whoever started it.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Point(NamedTuple):
 class Wish(NamedTuple):
     """An objective with what it needs.
 
-    ``asked_rate`` is to be carried, under ``gpus``, and under ``cost`` if it is told; ``prices`` are
-    per GPU-hour by card, under ``cost``. ``counts_replicas`` where a configuration has as many
+    ``asked_rate`` is to be carried, under ``gpus``, and under ``cost`` if it is told; ``prices``
+    are per GPU-hour by card, under ``cost``. ``counts_replicas`` where a configuration has as many
     replicas as carry that rate.
     """
 
