@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,9 @@ def _varied_flags(answer: Mapping[str, Any]) -> str:
     for row in answer["rows"]:
         for name, value in row["options"].items():
             values.setdefault(name, {})[value] = None
+    if math.prod(map(len, values.values())) != len(answer["rows"]):  # walked together
+        walked = ",".join(":".join(row["options"].values()) for row in answer["rows"])
+        return f"{':'.join(values).replace('_', '-')}={walked}"
     return " ".join(f"{k.replace('_', '-')}={','.join(v)}" for k, v in values.items())
 
 
