@@ -378,18 +378,6 @@ class Config(Validated, SglangOptions, ServerOptions):
             if part not in LOGGED_PARTS:
                 raise unknown_name("logged part", part, LOGGED_PARTS)
 
-    def recording(self, *names: str) -> Self:
-        """Return a configuration that records more, for a file; nobody set these options."""
-        copy = self.model_copy(update=dict.fromkeys(names, True))
-        object.__setattr__(copy, "__pydantic_fields_set__", set(self.model_fields_set))
-        return copy
-
-    def given(self) -> dict[str, Any]:
-        """Return the options that were set, and what is recorded for a file."""
-        names = {name for name in type(self).model_fields if name.startswith("record_")}
-        recorded = {name for name in names if getattr(self, name)}
-        return {name: getattr(self, name) for name in self.model_fields_set | recorded}
-
     def to_toml(self) -> str:
         """Write down everything that differs from the defaults."""
         values: dict[str, Any] = {}

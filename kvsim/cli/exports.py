@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kvsim.cli.answers import check_file
+from kvsim.engine.given import recording
 
 if TYPE_CHECKING:
     from kvsim.config import RunConfig
@@ -64,7 +65,7 @@ class Exports(NamedTuple):
         """Return a configuration that keeps what the files need."""
         if self.metrics is None and self.timeline is None:
             return config
-        return config.recording("record_steps", "record_block_events")
+        return recording(config, "record_steps", "record_block_events")
 
     def write(self, result: Result) -> list[str]:
         """Write the files, and say how to open them."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from kvsim.cli.answers import check_file, say
+from kvsim.engine.given import recording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
     """Return a configuration that keeps what a page shows."""
     if report_file is None:
         return config
-    return config.recording("record_memory_map", "record_block_events")
+    return recording(config, "record_memory_map", "record_block_events")
 
 
 def write_report(runs: Result | Comparison, file: str | None) -> list[str]:

@@ -9,6 +9,7 @@ from kvsim.cli.answers import print_answer, progress_bar, save_varied
 from kvsim.cli.beginning import refuse_both
 from kvsim.cli.report import check_report, with_records, write_varied_report
 from kvsim.cli.requests import requests_of, seeded
+from kvsim.engine.given import recording
 from kvsim.results.notes import add_notes, merged, notes_of, shared
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def compare_options(
 
 def _recording(config: RunConfig, report_file: str | None, out: str | None) -> RunConfig:
     """Return a configuration that keeps what a page, or the figures of a folder, show."""
-    return with_records(config.recording("record_memory_map") if out else config, report_file)
+    return with_records(recording(config, "record_memory_map") if out else config, report_file)
 
 
 def _differences(

@@ -11,6 +11,7 @@ import numpy as np
 from kvsim.config import Config
 from kvsim.engine.contents import Contents
 from kvsim.engine.event_names import RunNames
+from kvsim.engine.given import given
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
 from kvsim.errors import unknown_name
@@ -144,7 +145,7 @@ def pool_setup(config: Config, pool: PoolConfig) -> Setup:
         if name not in own:
             raise unknown_name(f"option of pool {pool.name!r}", name, own)
     try:
-        return resolve(type(config).build(**{**config.given(), **dict(pool.options)}))
+        return resolve(type(config).build(**{**given(config), **dict(pool.options)}))
     except ValueError as error:
         raise ValueError(f"pool {pool.name!r}: {error}") from None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.config import Config
 from kvsim.engine.block_recorder import BlockRecorder
+from kvsim.engine.given import given as given_by
 from kvsim.engine.observers import together
 from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.sglang import of_engine
@@ -272,7 +273,7 @@ def compare_engines(
             raise ValueError(f"{field}: follows from the engines that are compared")
     configs = []
     for name in engines:
-        given = config.given()
+        given = given_by(config)
         kept = given if name == "sglang" else given.keys() - set(SGLANG_FIELDS)
         configs.append(type(config).build(**{k: given[k] for k in kept}, engine=name))
     return Comparison(describe(trace), serve_each(configs, trace, engines, on_progress), "engine")
