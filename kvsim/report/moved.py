@@ -35,7 +35,7 @@ MOVED = (
     Column("prefix_cache_hit_rate", "hit\n%", 100.0, least=0.1),
     Column("external_prefix_cache_hit_rate", "external\nhit %", 100.0, least=0.1),
     Column("acceptance_rate", "accepted\n%", 100.0, least=0.1),
-    Column("num_preemptions", "preempted"),
+    Column("num_preemptions", "pre-\nempted"),
     Column("num_gpus", "GPUs"),
 )
 #: By how much of the largest value a column must move to be shown.
