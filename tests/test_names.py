@@ -45,6 +45,7 @@ def test_posted_ids_find_their_shape(given: str, name: str, quantization: str | 
     [
         ("someone/my-qwen3-8b-medical", "qwen3-8b?"),
         ("Qwen/Qwen3.9-27B", "27b"),
+        ("llama-3-8c", "llama-3-8b"),
         ("x/DeepSeek-R1-Distill-Qwen-14B-tuned", "deepseek-r1-distill-qwen-14b?"),
     ],
 )

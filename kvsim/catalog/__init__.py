@@ -120,7 +120,8 @@ def get_model(
         unknown = f"unknown model {model!r}; did you mean {' or '.join(bases)}?"
         unknown += " (kvsim list models shows all)"
     else:
-        likely = [one for one in _known(catalogue.models) if _size(one) == _size(key)]
+        size = _size(key)
+        likely = [one for one in _known(catalogue.models) if not size or _size(one) == size]
         near = errors.unknown_name("model", key, likely, likeness=0.75)
         unknown = str(near).replace(repr(key), repr(model), 1)
         unknown = unknown.partition(" (one of")[0]
