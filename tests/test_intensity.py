@@ -368,7 +368,7 @@ def test_many_prompts_are_timed_in_steps_of_a_measured_size() -> None:
         (["--batch-size", "9" * 400], "too large"),
         (["--out", "file"], "cannot make this directory"),
         (["--json", "no/dir.json"], "cannot be written"),
-        (["--max-num-seqs", "3"], "No such option"),
+        (["--router", "random"], "No such option"),
     ],
 )
 def test_mistakes_are_one_line(
