@@ -200,3 +200,10 @@ def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], said: str)
     with pytest.raises(ValueError, match=said) as raised:
         kvsim.simulate(returning(), **SMALL | options)
     assert "\n" not in str(raised.value)
+
+
+def test_a_note_says_that_stores_slow_no_step() -> None:
+    said = kvsim.simulate(returning(), **SMALL, **native()).provenance["notes"]
+    assert sum("slow no step" in note for note in said) == 1
+    plain = kvsim.simulate(returning(), **SMALL).provenance["notes"]
+    assert not any("slow no step" in note for note in plain)
