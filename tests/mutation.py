@@ -52,6 +52,7 @@ TESTS = (
     "network",
     "lost_replicas",
     "load",
+    "lock_step",
 )
 
 
@@ -107,6 +108,13 @@ LAYOUT, POOL_LAYOUT = "kv/paged.py", "kv/block_pool.py"  # the constants that th
 #: waiting request (admission sets it), and the early stop of a lookup with two kinds of layers.
 MUTANTS = [
     # 2. One step.
+    Mutant("lock step a pass lasts as long as the shortest", "fleet/lock_step.py", "longest = max(seconds + self", "longest = min(seconds + self"),
+    Mutant("lock step no padding", "fleet/lock_step.py", "        if num_tokens == most:\n            return 0.0", "        if num_tokens <= most:\n            return 0.0"),
+    Mutant("lock step who comes in a pass is seen at once", "fleet/lock_step.py", "            self.hold(rank)\n", "            pass\n"),
+    Mutant("lock step who is touched in a pass is seen at once", "fleet/lock_step.py", "            self.lock_step.hold(member.replica)\n", "            pass\n"),
+    Mutant("lock step a wave ends at once", "fleet/lock_step.py", "elif self._num_of_wave in (0, 1) or self._num_of_wave % SYNC_INTERVAL == 0:", "elif True:"),
+    Mutant("lock step the first pass does not ask", "fleet/lock_step.py", "self._num_of_wave in (0, 1)", "self._num_of_wave == 0"),
+    Mutant("lock step the next batch does not follow", "fleet/lock_step.py", "            before, batch.end = batch.end, end + (batch.end - before)\n", "            before = batch.end\n"),
     Mutant("2 threshold ignored when alone", VLLM, "if num_unfinished > 1 else 0", "if num_unfinished > 0 else 0"),
     Mutant("2 adaptive threshold", VLLM, "threshold = max(threshold, limits.max_num_batched_tokens // num_unfinished)", "pass"),
     Mutant("2 adaptive threshold counts all", VLLM, "max_num_batched_tokens // num_unfinished", "max_num_batched_tokens // (num_unfinished + 1)"),

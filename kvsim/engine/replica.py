@@ -101,6 +101,8 @@ class Replica:
         state.watched = watched or observer is not None
         self._steps: list[NDArray[Any]] = []
         self._watchdog = Watchdog()
+        #: Start and seconds of each step that ran beside other ranks', if steps are recorded.
+        self.passes: list[tuple[float, float]] = []
         #: Of KV cache events.
         self.outlet = EventOutlet(state.kv.pool, self._memory)
         self._serve: Callable[[int, int], int] | None = None
@@ -209,6 +211,14 @@ class Replica:
     ) -> None:
         self._submissions.add(request_ids, arrival_times)
         self.state.num_outstanding += len(request_ids)
+
+    def sees_late(self) -> None:
+        """Prepare for requests that are seen later than they arrive. Mutates."""
+        self._submissions.sees_late = True
+
+    def hold_arrivals(self, until: float) -> None:
+        """Let requests that it has not seen yet be seen from a time on, not before. Mutates."""
+        self._submissions.hold(until)
 
     @property
     def room(self) -> int:
@@ -436,7 +446,11 @@ class Replica:
     def steps(self) -> NDArray[Any]:
         """The steps table of this replica, empty unless asked for."""
         self._drain_steps()
-        return np.concatenate(self._steps)
+        table = np.concatenate(self._steps)
+        if self.passes:
+            rows = np.flatnonzero(table["num_scheduled_tokens"])[: len(self.passes)]
+            table["start_time"][rows], table["duration"][rows] = zip(*self.passes, strict=True)
+        return table
 
     def _drain_steps(self) -> None:
         self._steps.append(self._step_rows[: self.state.num_step_rows].copy())

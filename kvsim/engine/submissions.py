@@ -39,6 +39,8 @@ class Submissions:
         self._per_token = per_token
         self._ids, self._times = np.zeros(0, np.int64), np.zeros(0)
         self._entries, self._free_time = np.zeros(0), -math.inf
+        #: Requests may be seen later than they arrive.
+        self.sees_late = per_token > 0.0
 
     def add(self, request_ids: Ints, arrival_times: Floats) -> None:
         """Append requests, none earlier than any before. Mutates."""
@@ -50,6 +52,11 @@ class Submissions:
         self._times[stop : stop + count] = arrival_times
         self._entries[stop : stop + count] = self._tokenised(request_ids, arrival_times)
         trace.num_arrivals = stop + count
+
+    def hold(self, until: float) -> None:
+        """Let the requests that were not seen yet be seen from a time on, not before. Mutates."""
+        unseen = slice(self._trace.seen, self._trace.num_arrivals)
+        np.maximum(self._entries[unseen], until, out=self._entries[unseen])
 
     @property
     def room(self) -> int:
@@ -78,7 +85,7 @@ class Submissions:
         room = max(2 * (stop - first + count), LEAST_ROOM) if stop else count
         ids, times = np.zeros(room, np.int64), np.zeros(room)
         # Without a front end requests are seen when they arrive: one list.
-        entries = np.zeros(room) if self._per_token else times
+        entries = np.zeros(room) if self.sees_late else times
         ids[: stop - first] = self._ids[first:stop]
         times[: stop - first] = self._times[first:stop]
         entries[: stop - first] = self._entries[first:stop]

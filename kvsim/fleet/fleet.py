@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from kvsim.fleet.disaggregation import placed
 from kvsim.fleet.drive import Drive
 from kvsim.fleet.handoffs import Handoffs
 from kvsim.fleet.intake import begin_anew
+from kvsim.fleet.lock_step import LockStepDrive
 from kvsim.fleet.member import Life
 from kvsim.fleet.prospect import Prospect
 from kvsim.fleet.router import REJECT
@@ -56,6 +57,7 @@ class Fleet:
     proxy_latency : of the proxy, from a prompt's end to its request at the decode replica, seconds
     first_token_from : whose first token clients get of a prompt computed apart
     coupled : what a replica does may reach others, beyond handing KV over
+    in_step : the replicas are ranks whose passes begin and end together
 
     Attributes
     ----------
@@ -85,6 +87,7 @@ class Fleet:
         proxy_latency: float,
         first_token_from: FirstTokenFrom,
         coupled: bool,
+        in_step: bool = False,
     ) -> None:
         self._world = world
         self._trace = trace
@@ -92,8 +95,9 @@ class Fleet:
         self._main = main
         self._prefill = prefill
         self._disaggregation = disaggregation
-        self._coupled = coupled or prefill is not None
-        self.drive = Drive(world, self, coupled=self._coupled)
+        self._coupled = coupled or in_step or prefill is not None
+        make_drive = LockStepDrive if in_step else Drive
+        self.drive: Drive = make_drive(world, self, coupled=self._coupled)
         self.clients: Clients
         self.admission: Admission | None = None
         self.fetches: Fetches | StorageReads | None = None
@@ -258,6 +262,10 @@ class Fleet:
     def _tell_ended(self, rows: list[int], time: float) -> None:
         self.clients.ended(rows, time)
         self.standstill.ended(time)
+
+    def describe_ranks(self) -> dict[str, Any] | None:
+        """Return what it cost that ranks step together, for the summary; None if none do."""
+        return self.drive.lock_step.describe() if isinstance(self.drive, LockStepDrive) else None
 
     @property
     def is_done(self) -> bool:

@@ -15,6 +15,7 @@ from kvsim.evidence import evidence_of
 from kvsim.fleet.binding import describe_load
 from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
 from kvsim.fleet.footprint import unique_prompt_tokens
+from kvsim.fleet.lock_step import independence_notes
 from kvsim.fleet.notes import fleet_notes
 from kvsim.results.metrics import Pool, external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
@@ -119,6 +120,7 @@ def collect(
     kv_store: dict[str, Any] | None = None,
     flow_control: dict[str, Any] | None = None,
     moves: dict[str, Any] | None = None,
+    ranks: dict[str, Any] | None = None,
     *,
     family: Family | None = None,
 ) -> Result:
@@ -127,7 +129,8 @@ def collect(
     The first part answers the requests; one that follows computes prompts for it. ``transfers``
     says what went from one to the other, ``scaling`` what became of the number of replicas,
     ``kv_store`` what was read from a store, ``flow_control`` who was held back before,
-    ``moves`` who moved while running, ``family`` whose samples the trace's requests are.
+    ``moves`` who moved while running, ``ranks`` what it cost that ranks step together, ``family``
+    whose samples the trace's requests are.
     """
     rows = table = parts[0].table
     if family is not None:
@@ -199,6 +202,7 @@ def collect(
     summary["gpu_hours"] = sum(pool["gpu_hours"] for pool in pools)
     summary["scaling"] = scaling
     summary["migration"] = moves
+    summary["data_parallel"] = ranks
     try:
         installed = version("kvsim")
     except PackageNotFoundError:  # run from a checkout that is not installed
@@ -225,6 +229,7 @@ def collect(
             "step_time": step_time_basis(setup),
             "notes": [
                 *notes(setup),
+                *independence_notes(setup, ranks, changes=scaling is not None),
                 *fleet_notes(
                     config,
                     summary,

@@ -24,6 +24,7 @@ from kvsim.fleet.fleet import Fleet
 from kvsim.fleet.flow_control import make_flow_control
 from kvsim.fleet.gateways import Gateways, telling_routers
 from kvsim.fleet.intake import admissible_requests, new_requests, whole_requests
+from kvsim.fleet.lock_step import shares_experts, why_independent
 from kvsim.fleet.member import Member
 from kvsim.fleet.motion import (
     autoscaler_of,
@@ -344,6 +345,7 @@ def serve_fleet(
         or store is not None
         or config.migration is not None
         or gate is not None,
+        in_step=shares_experts(setup) and why_independent(setup, changes=changes) is None,
     )
     if prefill is not None and make_disaggregation(config.disaggregation).stays:
         fleet.may_stay = whole_requests(main.setup, prefill.setup, trace)
@@ -401,6 +403,7 @@ def serve_fleet(
         if fleet.admission is None
         else fleet.admission.describe(main.table["finish_reason"] != FinishReason.UNSENT),
         None if fleet.moves is None else fleet.moves.describe(),
+        fleet.describe_ranks(),
         family=family,
     )
 

@@ -30,6 +30,14 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
             f"{number(gate['peak_waiting'])} at once, {milliseconds(gate['mean_wait_ms'])} on "
             f"average over all; {number(gate['num_shed'] + gate['num_too_many'])} turned away"
         )
+    ranks = summary.get("data_parallel")  # earlier versions had none
+    if ranks is not None:
+        lines.append(
+            f"{ranks['num_ranks']} ranks share experts and step together: "
+            f"{ranks['waiting_seconds']:,.3g} s of waits for slower ranks, "
+            f"{number(ranks['num_dummy_steps'])} dummy steps beside {number(ranks['num_steps'])} "
+            "passes"
+        )
     moves = summary.get("migration")  # earlier versions had none
     if moves is not None:
         line = f"migration: {number(moves['num_moves'])} requests moved while they ran"
