@@ -74,6 +74,21 @@ def test_a_request_that_comes_during_a_pass_begins_with_the_next_one() -> None:
     assert cost["waiting_seconds"] == 0.0
 
 
+def test_several_requests_that_come_during_a_pass_begin_together() -> None:
+    trace = Trace.from_arrays([0.0, 0.5, 0.6, 0.7, 0.75, 0.8], [64] * 6, [4] * 6)
+    result = run(trace, async_scheduling=False, **SECOND)
+    assert result.requests["first_token_time"].tolist() == [1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+
+
+def test_prompts_that_are_tokenised_during_a_pass_begin_together() -> None:
+    """Rank 1 knows its prompts at 1.1, 1.3 and 1.5 s, within the second pass."""
+    trace = Trace.from_arrays([0.0, 0.9, 0.92, 0.95, 0.96, 0.97], [1, 10] * 3, [9, 4] * 3)
+    options = {**SECOND, "front_end_latency_per_token": 0.02}
+    result = run(trace, async_scheduling=False, **options)
+    first = result.requests["first_token_time"] - result.requests["first_token_time"][0]
+    assert first[[1, 3, 5]].tolist() == pytest.approx([2.0, 2.0, 2.0])
+
+
 @pytest.mark.parametrize(("arrival", "first_token"), [(9.25, 11.0), (16.5, 17.5)])
 def test_a_wave_lasts_until_the_ranks_ask_each_other(arrival: float, first_token: float) -> None:
     """Passes of a second go on idly until the 16th ends, at 16 s; then a request starts at once."""
