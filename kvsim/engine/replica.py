@@ -94,21 +94,18 @@ class Replica:
         self._contents, self._requests = contents, requests
         self.setup = setup
         self.compiled = compiled
-        self.state = self._lay_out()
-        state = self.state
+        self.state = state = self._lay_out()
         state.index, state.end_time = index, end_time
         state.clock = state.stage_free_time = start_time
         state.watched = watched or observer is not None
         self._steps: list[NDArray[Any]] = []
         self._watchdog = Watchdog()
-        #: Start and seconds of each step that ran beside other ranks', if steps are recorded.
-        self.passes: list[tuple[float, float]] = []
+        self.passes: list[tuple[float, float]] = []  # of ranks in step: start, seconds
         #: Of KV cache events.
         self.outlet = EventOutlet(state.kv.pool, self._memory)
         self._serve: Callable[[int, int], int] | None = None
-        self._submissions = Submissions(
-            state.trace, self._memory, contents, setup.front_end_latency_per_token
-        )
+        per_token = setup.front_end_latency_per_token
+        self.submissions = Submissions(state.trace, self._memory, contents, per_token)
         if setup.kv.foresees:
             self.kv.foresee(contents.shorter_than(setup.scheduler_config.max_model_len))
 
@@ -209,21 +206,13 @@ class Replica:
     def submit(  # noqa: D102 - see Backend
         self, request_ids: NDArray[np.int64], arrival_times: NDArray[np.float64]
     ) -> None:
-        self._submissions.add(request_ids, arrival_times)
+        self.submissions.add(request_ids, arrival_times)
         self.state.num_outstanding += len(request_ids)
-
-    def sees_late(self) -> None:
-        """Prepare for requests that are seen later than they arrive. Mutates."""
-        self._submissions.sees_late = True
-
-    def hold_arrivals(self, until: float) -> None:
-        """Let requests that it has not seen yet be seen from a time on, not before. Mutates."""
-        self._submissions.hold(until)
 
     @property
     def room(self) -> int:
         """Places in its list of submissions, for compiled callers; 0 if the host must submit."""
-        return self._submissions.room
+        return self.submissions.room
 
     def abort(self, request_id: int) -> bool:
         """End a request that has arrived where it stands; False if it is not here any more."""
@@ -238,7 +227,7 @@ class Replica:
     def withdraw(self, request_id: int, time: float) -> None:
         """Take a request out, wherever it stands, and free at once what is held for it."""
         self._wake(time)
-        if not self.abort(request_id) and self._submissions.remove(request_id):
+        if not self.abort(request_id) and self.submissions.remove(request_id):
             self.state.num_outstanding -= 1
         self.drop_kept(request_id, time)
 
@@ -432,7 +421,7 @@ class Replica:
         state = self.state
         state.horizon = end_time
         self._call(rules.CLOSE, 0)
-        used = np.flatnonzero(self._gaps != 0)
+        used = self._gaps.nonzero()[0]
         gaps = dict(zip(used.tolist(), self._gaps[used].tolist(), strict=True))
         sums = {name: getattr(state.totals, name) for name in records.Totals.kinds()}
         return Totals(token_gaps=gaps, **sums)
@@ -445,11 +434,10 @@ class Replica:
     @property
     def steps(self) -> NDArray[Any]:
         """The steps table of this replica, empty unless asked for."""
-        self._drain_steps()
-        table = np.concatenate(self._steps)
+        table = np.concatenate([*self._steps, self._step_rows[: self.state.num_step_rows]])
         if self.passes:
-            rows = np.flatnonzero(table["num_scheduled_tokens"])[: len(self.passes)]
-            table["start_time"][rows], table["duration"][rows] = zip(*self.passes, strict=True)
+            real = np.flatnonzero(table["num_scheduled_tokens"])[: len(self.passes)]
+            table["start_time"][real], table["duration"][real] = zip(*self.passes, strict=True)
         return table
 
     def _drain_steps(self) -> None:
@@ -463,8 +451,8 @@ class Replica:
     def metrics(self) -> tuple[int, int, float, int, int]:
         """Return what metrics say since its last step ended, as :class:`.Scraped` has it."""
         state = self.state
-        counters = state.num_prompts_tokens, state.num_generated_tokens
-        return state.told_waiting, state.told_running, state.told_usage, *counters
+        load = state.told_waiting, state.told_running, state.told_usage
+        return *load, state.num_prompts_tokens, state.num_generated_tokens
 
     def load(self) -> tuple[int, int, float]:
         """Return who waits and runs now, and the share of blocks in use."""

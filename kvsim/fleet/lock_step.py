@@ -87,11 +87,11 @@ class LockStep:
     def add(self, rank: Replica) -> None:
         """Take a rank in. Mutates."""
         self._ranks.append(rank)
-        rank.sees_late()
+        rank.submissions.sees_late = True
 
     def hold(self, rank: Replica) -> None:
         """Let what has come to a rank during a pass be seen at the pass's end. Mutates."""
-        rank.hold_arrivals(self.end)
+        rank.submissions.hold(self.end)
 
     @property
     def is_running(self) -> bool:
