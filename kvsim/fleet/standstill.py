@@ -2,7 +2,7 @@
 
 A request that does not run may hold blocks: for KV that comes, that has come, or that somebody is
 to read. Where several do, each may need what another one holds. A real server aborts such requests
-after minutes. Here the oldest one keeps what it holds, and DECISIONS.md, D165, has the proof that
+after minutes. Here the oldest one keeps what it holds, and DECISIONS.md, D144, has the proof that
 all requests end.
 """
 
