@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache, partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     Names = dict[str, str]
 
 
-def meanings(lines: Iterable[str]) -> Names:
-    """Read lines ``name, name: meaning``."""
+CELL = re.compile(r"(?<!\\)\|")
+
+
+def meanings(text: str) -> Names:
+    """Return what a page's table says of each name; a row may tell several names."""
     told: Names = {}
-    for line in lines:
-        names, _, meaning = line.partition(": ")
-        told |= dict.fromkeys(names.replace(",", " ").split(), meaning)
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in CELL.split(line)[1:-1]]
+        if cells and cells[0].startswith("`"):
+            told |= dict.fromkeys(re.findall(r"`(.+?)`", cells[0]), cells[-1])
     return told
+
+
+def table(kind: str, before: str) -> str:
+    """Return the names of a kind in the code's order, with the meanings that a page gives them.
+
+    Neighbours with one meaning share a row.
+
+    Raises
+    ------
+    ValueError
+        If the page explains other names than the code has.
+    """
+    known, told = NAMES[kind](), meanings(before)
+    if told.keys() != known.keys():
+        missing, unknown = known.keys() - told.keys(), told.keys() - known.keys()
+        raise ValueError(f"{kind}: not explained {sorted(missing)}, unknown {sorted(unknown)}")
+    typed = any(known.values())
+    head = ("name", "type", "meaning") if typed else ("name", "meaning")
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for (meaning, type_), group in groupby(known, key=lambda name: (told[name], known[name])):
+        cells = [", ".join(f"`{name}`" for name in group), *([type_] if typed else []), meaning]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _columns(table: str) -> Names:
