@@ -13,9 +13,10 @@ from rich.console import Console
 import kvsim
 import workloads
 from kvsim.cli import main
-from kvsim.kv.usage import Cause
+from kvsim.kv.usage import HELD, Cause
 from kvsim.report import plot
 from kvsim.report.colours import LINES
+from kvsim.report.plot_sweep import sweep
 from kvsim.report.terminal import comparison_table, run_table
 from kvsim.report.text import gib, milliseconds, number, percent
 
@@ -133,11 +134,34 @@ def test_a_figure_of_one_replica_says_so(comparison: kvsim.Comparison) -> None:
 def test_a_thinned_out_line_tells_its_peak() -> None:
     trace = workloads.fixed(prompt=40, output=9_000, num_requests=3, request_rate=math.inf)
     run = kvsim.simulate(trace, model="llama-3.1-8b", gpu="a100-80gb", record_steps=True)
-    assert plot.memory(run).axes[0].get_title(loc="left") == "paged"
+    assert plot.memory(run).axes[0].get_xlabel() == "time (s)"
     run.memory["num_running"] = 1  # as if the peak lay between two samples
-    title = plot.memory(run).axes[0].get_title(loc="left")
-    assert title.startswith("paged, a sample every ")
-    assert title.endswith("; 3 run at most")
+    axes = plot.memory(run).axes[0]
+    assert axes.get_title(loc="left") == "paged: 3 running at most"
+    assert axes.get_xlabel().startswith("time (s); a sample every ")
+
+
+def test_a_flat_bar_has_its_number_beside_it() -> None:
+    comparison = kvsim.compare(workloads.sharegpt(num_requests=60), ["contiguous-max", "paged"])
+    axes = plot.waste(comparison).axes[0]
+    keys = [cause.summary_key for cause in HELD]
+    shares = [100 * row["kv_cache"][key] for row in comparison.rows for key in keys]
+    assert any(0.05 <= share < 3 for share in shares)
+    written = sorted(text.get_text() for text in axes.texts)
+    assert written == sorted(f"{share:.1f}" for share in shares if share >= 0.05)
+
+
+def test_an_axis_of_powers_is_logarithmic_and_marks_what_was_run() -> None:
+    rows = [
+        {"n": n, "output_throughput": 1.0, "p99_ttft_ms": 1.0, "mean_tpot_ms": 1.0}
+        for n in (1, 4, 16)
+    ]
+    figure = sweep(rows, "n", head="a model on a card")
+    axes = figure.axes[0]
+    assert axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4", "16"]
+    assert "a model on a card" in figure.get_suptitle()
+    assert sweep(rows[:2], "n").axes[0].get_xscale() == "linear"
 
 
 def test_the_99th_percentile_can_be_read_off_the_latency_figure() -> None:

@@ -280,10 +280,10 @@ def _causes() -> Rows:
     colours: Mapping[str, str] = {
         "#0B4F8A": "dark blue",
         "#6BAED6": "light blue",
-        "#F2C744": "yellow",
+        "#E8B92E": "yellow",
         "#C4451C": "red",
         "#2E9E77": "green",
-        "#F2F2F2": "light grey",
+        "#DADADA": "light grey",
     }
     rows: Rows = [("code", "colour", "cause", "column", "key of a summary")]
     for cause in Cause:

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvsim.kv.usage import HELD, WHOLE, Cause
@@ -82,16 +83,7 @@ def waste(runs: Runs) -> Figure:
         heights = np.array([100 * r.summary["kv_cache"][key] for r in named.values()])
         axes.bar(range(len(named)), heights, bottom=base, color=CAUSES[cause][0], width=0.7)
         for x, (height, bottom) in enumerate(zip(heights, base, strict=True)):
-            if height >= 3:
-                axes.text(
-                    x,
-                    bottom + height / 2,
-                    f"{height:.1f}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color="white" if cause in DARK else "black",
-                )
+            _number(axes, x, height, bottom, "white" if cause in DARK else "black")
         base += heights
     room = 0.6 if len(named) > 1 else 1.2
     axes.set_xlim(-room, len(named) - 1 + room)
@@ -101,6 +93,16 @@ def waste(runs: Runs) -> Figure:
     _head(figure, named, "What KV memory is used for")
     _legend(figure, list(HELD))
     return figure
+
+
+def _number(axes: Axes, x: int, height: float, bottom: float, color: str) -> None:
+    """Write a bar's share into it, or beside it where it is too flat."""
+    if height < 0.05:
+        return
+    flat = height < 3
+    place = {"ha": "left", "color": "black"} if flat else {"ha": "center", "color": color}
+    y = min(bottom + height / 2, 98.5)
+    axes.text(x + 0.37 * flat, y, f"{height:.1f}", va="center", fontsize=8, **place)
 
 
 def _fractions(result: Result) -> float | None:
@@ -114,6 +116,7 @@ def memory(runs: Runs) -> Figure:
     figure = Figure(figsize=(9, 1.2 + 2.1 * len(named)), layout="constrained")
     panels = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
     most = max(map(_peak, named.values()), default=0)
+    intervals: list[float] = []
     for axes, (name, result) in zip(panels, named.items(), strict=True):
         table = _thinned(memory_with_gaps(result, _shown(result)))
         total = result.summary["kv_cache"]["bytes"] or 1
@@ -122,15 +125,22 @@ def memory(runs: Runs) -> Figure:
         axes.stackplot(table["time"], shares, colors=colors, step="post", linewidth=0)
         axes.set_ylim(0, 100)
         axes.set_ylabel("KV memory (%)")
-        axes.set_title(
-            f"{name}{_replicas(result)}{_sampled(result, table)}", loc="left", fontsize=9
-        )
+        most_of_it = f": {_peak(result):,} running at most" if len(table) else ""
+        axes.set_title(f"{name}{_replicas(result)}{most_of_it}", loc="left", fontsize=9)
+        intervals += _sampled(result, table)
         running = axes.twinx()
-        running.step(table["time"], table["num_running"], where="post", color="black", lw=0.7)
+        running.step(
+            *(table["time"], table["num_running"]),
+            where="post",
+            color="black",
+            lw=0.8,
+            path_effects=[Stroke(linewidth=2.4, foreground="white"), Normal()],
+        )
         running.set_ylim(0, 1.05 * max(most, 1))
         axes.margins(x=0)
         running.set_ylabel("running (black line)")
-    panels[-1].set_xlabel("time (s)")
+    every = f"; a sample every {min(intervals):.2g} s or more" if intervals else ""
+    panels[-1].set_xlabel(f"time (s){every}")
     _head(figure, named, "KV memory over time")
     _legend(figure, list(WHOLE))
     return figure
@@ -147,13 +157,11 @@ def _thinned(table: NDArray[Any]) -> NDArray[Any]:
     return table[:: max(1, len(table) // MOST_DRAWN)]
 
 
-def _sampled(result: Result, table: NDArray[Any]) -> str:
-    """Say how far samples lie apart, and the peak that may lie between them."""
-    peak = _peak(result)
-    if not len(table) or int(table["num_running"].max()) == peak:
-        return ""
-    every = np.median(np.diff(table["time"])) if len(table) > 1 else 0.0
-    return f", a sample every {every:.2g} s; {peak:,} run at most"
+def _sampled(result: Result, table: NDArray[Any]) -> list[float]:
+    """Return the seconds between samples if the peak lies between two of them."""
+    if len(table) < 2 or int(table["num_running"].max()) == _peak(result):
+        return []
+    return [float(np.median(np.diff(table["time"])))]
 
 
 def memory_map(runs: Runs) -> Figure:

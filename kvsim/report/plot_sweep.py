@@ -6,11 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from kvsim.report.colours import LINES, STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from matplotlib.axes import Axes
 
 #: Key of the summary, title of its panel, what it is multiplied by.
 PANELS = (
@@ -18,6 +21,8 @@ PANELS = (
     ("p99_ttft_ms", "p99 TTFT (s)", 1e-3),
     ("mean_tpot_ms", "mean TPOT (ms)", 1.0),
 )
+#: Values of an axis that are all marked.
+MOST_MARKED = 8
 
 
 def axes_of(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> tuple[str, str | None]:
@@ -43,14 +48,28 @@ def _label(name: str | None, value: Any) -> str | None:
     return f"{name.replace('_', ' ')} {text}"
 
 
-def sweep(rows: Sequence[Mapping[str, Any]], x: str, lines: str | None = None) -> Figure:
+def _scale(axes: Axes, values: list[float]) -> None:
+    """Mark the values that were run; values over almost a decade get a logarithmic axis."""
+    if values and 0 < 8 * values[0] <= values[-1]:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+    if len(values) <= MOST_MARKED:
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+
+
+def sweep(
+    rows: Sequence[Mapping[str, Any]], x: str, lines: str | None = None, head: str = ""
+) -> Figure:
     """Draw a sweep; bars are 95 % intervals where there are any.
+
+    The horizontal axis is logarithmic where its largest value is at least eight times its smallest.
 
     Parameters
     ----------
     rows : of its table, or of its means
     x : option along the horizontal axis, of numbers
     lines : option with a line per value
+    head : title of the figure: model, card and requests
     """
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     panels = figure.subplots(1, len(PANELS))
@@ -76,10 +95,13 @@ def sweep(rows: Sequence[Mapping[str, Any]], x: str, lines: str | None = None) -
                     linestyle=STYLES[index // len(LINES) % len(STYLES)],
                     label=_label(lines, kind),
                 )
+        _scale(axes, sorted({row[x] for row in rows if math.isfinite(row[x])}))
         axes.set_xlabel(x.replace("_", " "))
         axes.set_title(title, fontsize=9)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
+    if head:
+        figure.suptitle(head, fontsize=9)
     if lines:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(
