@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from cycler import cycler
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -289,6 +290,15 @@ training_memory = plot_budget.training_memory
 capacity = plot_budget.capacity
 roofline = plot_roofline.roofline
 fleet = plot_fleet.fleet
+
+#: Matplotlib's settings of these figures: ``plt.rcParams.update(kvsim.plot.STYLE)`` gives your own
+#: the same lines and grid.
+STYLE: dict[str, Any] = {
+    "axes.prop_cycle": cycler(color=LINES),
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "lines.markersize": 4,
+}
 
 #: What ``kvsim compare --out`` and ``kvsim run --out`` draw, by file name.
 FIGURES = {"waste": waste, "memory": memory, "memory_map": memory_map, "latency": latency}
