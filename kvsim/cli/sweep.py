@@ -168,8 +168,6 @@ def _answer(
         save_csv(shown, folder / "means.csv")
         varied.remove("seed")
     notes = [*_notes(points, stored, varied), *notes]
-    if figures:
-        notes += _draw(shown, varied, folder)
     errors = [row for row in rows if row["error"] is not None]
     if len(errors) == len(rows):
         raise ValueError(f"no cell could run: {errors[0]['error']}")
@@ -183,6 +181,8 @@ def _answer(
         if one.summary is not None
     ]
     header = [deployments(ran), workloads(described)]
+    if figures:
+        notes += _draw(shown, varied, folder, "\n".join(header))
     told = [*overload_lines(shown, varied), *notes]
     notes += write_sweep_report(_finite(shown), varied, report_file, told, "; ".join(header))
     answer = {"cells": _finite(rows)} | ({"means": _finite(shown)} if shown is not rows else {})
@@ -214,7 +214,7 @@ def _finite(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _draw(rows: list[dict[str, Any]], varied: list[str], folder: Path) -> list[str]:
+def _draw(rows: list[dict[str, Any]], varied: list[str], folder: Path, head: str) -> list[str]:
     """Draw the figure, or say why there is none."""
     from kvsim.files import write_whole
     from kvsim.report.plot_sweep import axes_of
@@ -224,7 +224,7 @@ def _draw(rows: list[dict[str, Any]], varied: list[str], folder: Path) -> list[s
         x, lines = axes_of(rows, varied)
     except ValueError as error:
         return [f"no figure: {error}"]
-    figure = draw(rows, x, lines)
+    figure = draw(rows, x, lines, head)
     write_whole(
         folder / "study.png",
         lambda file: figure.savefig(file, dpi=130, format="png"),
