@@ -51,7 +51,7 @@ def test_what_a_run_directory_holds_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "waste.png").write_text("of the older run")
     assert "memory_map.npy" in names(tmp_path)
     run_of(3).save(tmp_path)
-    tables = {f"{name}.parquet" for name in TABLES.keys() - ON_REQUEST.keys()}
+    tables = {f"{name}.parquet" for name in TABLES.keys() - ON_REQUEST.keys() - {"samples"}}
     others = {"config.toml", "provenance.json", "summary.json", "notes.txt"}
     assert names(tmp_path) == tables | others
     assert len(kvsim.load(tmp_path).requests) == 3
