@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from kvsim.fleet.pool import num_descriptors, transfer_bytes
 from kvsim.fleet.router import Router
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.results.tables import FinishReason
-from kvsim.testing import equal_tables
+from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -390,7 +390,7 @@ def test_a_later_turn_waits_for_the_answer_and_for_the_reader() -> None:
     )
     rows = kvsim.simulate(trace, **SECONDS, session_think_time=2.0).requests
     assert rows["finish_time"].tolist() == [5.0, 12.0, 3.0, 105.0]
-    assert rows["arrival_time"].tolist() == [0.0, 7.0, 1.0, 100.0]
+    assert rows["arrival_time"].tolist() == pytest.approx([0.0, 7.0, 1.0, 100.0])
     plain = kvsim.simulate(trace, **SECONDS)
     assert plain.requests["arrival_time"].tolist() == [0.0, 1.0, 1.0, 100.0]
     assert (plain.summary["num_early_turns"], plain.summary["num_later_turns"]) == (1, 2)
@@ -401,7 +401,7 @@ def test_a_session_goes_on_after_a_turn_that_nobody_serves() -> None:
     options = {**SECONDS, "max_model_len": 100, "session_think_time": 0.0}
     rows = kvsim.simulate(trace, **options).requests
     assert rows["finish_reason"].tolist() == [0, FinishReason.REJECTED, 0]
-    assert rows["finish_time"][2] == 4.0
+    assert rows["finish_time"][2] == pytest.approx(4.0)
 
 
 def test_a_prompt_that_the_prefill_pool_cannot_hold_is_rejected() -> None:
@@ -435,6 +435,20 @@ def test_pools_have_options_of_their_own(tmp_path: Path) -> None:
     assert result.summary["num_gpus"] == 5
     assert [row["role"] for row in result.summary["replicas"]] == ["decode", "prefill", "prefill"]
     assert result.config == config
+
+
+@pytest.mark.parametrize("replica", [0, 1])
+def test_lost_bytes_of_either_pool_are_found(replica: int) -> None:
+    """Each pool's bytes by cause sum to its own memory, which they do not share."""
+    small = {"role": "prefill", "num_gpu_blocks_override": 100}
+    options: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
+    result = kvsim.simulate(one(), **options, pool=[small, {"role": "decode"}])
+    check_result(result)
+    last = np.flatnonzero(result.memory["replica"] == replica)[-1]
+    memory = result.memory.copy()
+    memory["free"][last] += 1
+    with pytest.raises(AssertionError, match="invariant 9: bytes by cause do not sum"):
+        check_result(replace(result, memory=memory))
 
 
 @pytest.mark.parametrize(
