@@ -14,6 +14,7 @@ from kvsim.budget.budget import engine_of
 from kvsim.budget.layout import KV_DTYPES, heads_per_rank, kv_dtype, kv_layout
 from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
+from kvsim.cli import main
 from kvsim.kv.capacity import capacity
 
 GB = 10**9
@@ -105,6 +106,17 @@ def test_vllm_spellings_of_dtypes() -> None:
         ValueError, match="unknown KV cache dtype 'int3'; did you mean int8 or int4"
     ):
         kv_dtype("int3")
+
+
+def test_kv_in_nvfp4_is_refused_with_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "vllm", "serve", "llama-3.1-8b", "--kv-cache-dtype", "nvfp4", "--gpu", "b200"])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "kvsim: KV cache dtype 'nvfp4': the slot sizes of NVFP4 KV are not modelled (allowed: "
+        "auto, fp32, bf16, fp16, fp8, int8, int4)"
+    )
 
 
 def test_kv_heads_divide_over_ranks_and_are_copied_below_one() -> None:

@@ -51,6 +51,9 @@ DTYPE_ALIASES = {
     "int8_per_token_head": "int8",
 }
 
+#: vLLM 0.33 has it; how many bytes its slots take, scales and padding with them, is not known here.
+NVFP4 = "nvfp4"
+
 
 def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
     """Return a KV dtype by kvsim's or vLLM's name; ``auto`` is the model's.
@@ -58,10 +61,16 @@ def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
     Raises
     ------
     ValueError
-        Naming the known dtypes.
+        For dtypes that are unknown or not modelled, naming those that are allowed.
     """
     wanted = model_dtype if name == "auto" else name
     wanted = DTYPE_ALIASES.get(wanted.lower(), wanted.lower())
+    if wanted == NVFP4:
+        allowed = ", ".join(["auto", *KV_DTYPES])
+        raise ValueError(
+            f"KV cache dtype {name!r}: the slot sizes of NVFP4 KV are not modelled (allowed: "
+            f"{allowed})"
+        )
     if wanted not in KV_DTYPES:
         raise unknown_name("KV cache dtype", name, ["auto", *KV_DTYPES, *DTYPE_ALIASES])
     return KV_DTYPES[wanted]
