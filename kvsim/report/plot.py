@@ -101,7 +101,9 @@ def _number(axes: Axes, x: int, height: float, bottom: float, color: str) -> Non
     if height < 0.05:
         return
     flat = height < 3
-    place = {"ha": "left", "color": "black"} if flat else {"ha": "center", "color": color}
+    place: dict[str, Any] = (
+        {"ha": "left", "color": "black"} if flat else {"ha": "center", "color": color}
+    )
     y = min(bottom + height / 2, 98.5)
     axes.text(x + 0.37 * flat, y, f"{height:.1f}", va="center", fontsize=8, **place)
 
