@@ -108,6 +108,8 @@ LAYOUT, POOL_LAYOUT = "kv/paged.py", "kv/block_pool.py"  # the constants that th
 #: waiting request (admission sets it), and the early stop of a lookup with two kinds of layers.
 MUTANTS = [
     # 2. One step.
+    Mutant("VLLM3 4 shards match no finer than states", "kv/paged.py", "is_fine = unit < largest or (unit == largest and config.num_cache_shards > 1)", "is_fine = unit < largest"),
+    Mutant("VLLM3 4 every group is shared out", "cases/group.py", 'sharded = group.get("dcp_sharded", 1)', "sharded = 1"),
     Mutant("lock step a pass lasts as long as the shortest", "fleet/lock_step.py", "longest = max(seconds + self", "longest = min(seconds + self"),
     Mutant("lock step no padding", "fleet/lock_step.py", "        if num_tokens == most:\n            return 0.0", "        if num_tokens <= most:\n            return 0.0"),
     Mutant("lock step who comes in a pass is seen at once", "fleet/lock_step.py", "            self.hold(rank)\n", "            pass\n"),

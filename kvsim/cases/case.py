@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
-from kvsim.cases.group import Group, conflicts
+from kvsim.cases.group import Group, conflicts, over_shards
 from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts
 from kvsim.catalog.spec import AttentionKind
 from kvsim.files import write_whole
@@ -96,6 +96,7 @@ class CaseConfig(_Part):
     apart by the ids, ``eviction`` policy, ``preemption_mode`` with ``num_cpu_blocks`` to swap to;
     and, for allocators other than ``paged``, their memory: ``kv_cache_bytes``, ``layers`` as (kind,
     window, bytes per token[, tensors: 1 for MLA's latent, else 2]), and ``swap_space_bytes``.
+    ``num_cache_shards`` is read from vLLM's ``dcp``; blocks are then those that tokens fill.
     """
 
     num_gpu_blocks: Whole
@@ -116,6 +117,7 @@ class CaseConfig(_Part):
     mamba_cache_mode: Literal["none", "align"] | None = None
     prefix_match_unit: Count | None = None
     mamba_shared_prefix_checkpoint: bool = False
+    num_cache_shards: Count = 1
     retention_interval: Whole | None = 0
     num_lookahead_tokens: Whole = 0
     summary: bool = False
@@ -138,6 +140,20 @@ class CaseConfig(_Part):
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_whole_blocks(cls, data: Any) -> Any:
+        """Turn the local blocks of context parallelism into what tokens fill, over all ranks."""
+        shards = data.get("dcp", 1) if isinstance(data, dict) else 1
+        if not isinstance(shards, int) or shards <= 1:
+            return data
+        data = {name: value for name, value in data.items() if name != "dcp"}
+        if data.get("groups") is None:
+            data["block_size"] = shards * data.get("block_size", 16)
+        else:
+            data["groups"] = [over_shards(group, shards) for group in data["groups"]]
+        return {**data, "num_cache_shards": shards}
 
     @model_validator(mode="after")
     def _has_memory(self) -> Self:
@@ -254,6 +270,7 @@ class CaseConfig(_Part):
             specs=specs,
             prefix_match_unit=self.prefix_match_unit,
             mamba_shared_prefix_checkpoint=self.mamba_shared_prefix_checkpoint,
+            num_cache_shards=self.num_cache_shards,
         )
 
 

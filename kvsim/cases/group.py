@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -118,6 +118,17 @@ class Group(BaseModel):
         if self.chunk is not None:
             return ChunkedLocal(size, self.chunk)
         return MLA(size) if self.type == "mla" else FullAttention(size)
+
+
+def over_shards(group: Any, num_shards: int) -> Any:
+    """Return a group's words with the block that tokens fill over all ranks of context parallelism.
+
+    States, and groups that say ``dcp_sharded`` 0, are whole on every rank.
+    """
+    if not isinstance(group, dict) or group.get("type") == "mamba":
+        return group
+    sharded = group.get("dcp_sharded", 1)
+    return {**group, "block_size": group["block_size"] * num_shards} if sharded else group
 
 
 def conflicts(config: CaseConfig) -> Iterator[str]:

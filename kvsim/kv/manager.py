@@ -100,6 +100,7 @@ class KVCacheConfig:
     specs : their rules, if they do not follow from the plan
     prefix_match_unit : tokens that a block's name covers, instead of what divides all blocks
     mamba_shared_prefix_checkpoint : states are kept where a shared prefix ends, in a block or not
+    num_cache_shards : ranks of decode context parallelism that share out each block of tokens
     """
 
     layout: KVLayout
@@ -133,6 +134,7 @@ class KVCacheConfig:
     specs: tuple[AttentionSpec, ...] = ()
     prefix_match_unit: int | None = None
     mamba_shared_prefix_checkpoint: bool = False
+    num_cache_shards: int = 1
 
     @cached_property
     def state_bytes(self) -> int:

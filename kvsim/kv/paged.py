@@ -209,7 +209,9 @@ class PagedManager(RuleManager):
         cached = [spec for spec in self.groups if is_cached(spec)]
         states = [spec for spec in cached if isinstance(spec, Mamba)]
         kv.has_states = True
-        kv.matches_partially = unit < max(spec.block_size for spec in states) and all(
+        largest = max(spec.block_size for spec in states)
+        is_fine = unit < largest or (unit == largest and config.num_cache_shards > 1)
+        kv.matches_partially = is_fine and all(
             isinstance(spec, Mamba) or sees_all(spec) or spec.block_size == unit for spec in cached
         )
         if kv.matches_partially:
