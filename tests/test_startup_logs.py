@@ -192,18 +192,18 @@ PREDICTED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def logs(whole_data: Path) -> dict[str, dict[str, str]]:
+def read(whole_data: Path) -> dict[str, dict[str, str]]:
     with (whole_data / "defects" / "startup_logs.csv").open(encoding="utf-8") as file:
         return {row["id"]: row for row in csv.DictReader(file)}
 
 
-def test_every_row_is_asked(logs: dict[str, dict[str, str]]) -> None:
+def test_every_row_is_asked(whole_data: Path) -> None:
     asked = LAYOUT.keys() | NOT_JUDGED.keys() | PREDICTED.keys() | {"B30"}
-    assert asked == logs.keys()
+    assert asked == read(whole_data).keys()
 
 
-def test_layouts_are_exact_to_the_logs_rounding(logs: dict[str, dict[str, str]]) -> None:
+def test_layouts_are_exact_to_the_logs_rounding(whole_data: Path) -> None:
+    logs = read(whole_data)
     off = {}
     for name, (options, told, rounding) in LAYOUT.items():
         found = told(kvsim.capacity(**{"gpu": "h100-sxm", **options}))
@@ -220,7 +220,8 @@ def test_nothing_is_refused_that_started(name: str) -> None:
     assert found.budget_bytes["kv_cache"] > 0
 
 
-def test_what_did_not_start_does_not(logs: dict[str, dict[str, str]]) -> None:
+def test_what_did_not_start_does_not(whole_data: Path) -> None:
+    logs = read(whole_data)
     """B30: 1,936 tokens of KV where 2,048 were asked for; here not even a block."""
     assert logs["B30"]["logged value"].startswith("no")
     with pytest.raises(ValueError, match="does not fit"):
