@@ -192,8 +192,8 @@ PREDICTED: dict[str, dict[str, Any]] = {
 }
 
 
-def read(whole_data: Path) -> dict[str, dict[str, str]]:
-    with (whole_data / "defects" / "startup_logs.csv").open(encoding="utf-8") as file:
+def read(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "defects" / "startup_logs.csv").open(encoding="utf-8") as file:
         return {row["id"]: row for row in csv.DictReader(file)}
 
 
@@ -221,8 +221,8 @@ def test_nothing_is_refused_that_started(name: str) -> None:
 
 
 def test_what_did_not_start_does_not(whole_data: Path) -> None:
-    logs = read(whole_data)
     """B30: 1,936 tokens of KV where 2,048 were asked for; here not even a block."""
+    logs = read(whole_data)
     assert logs["B30"]["logged value"].startswith("no")
     with pytest.raises(ValueError, match="does not fit"):
         kvsim.capacity(
