@@ -231,6 +231,12 @@ def test_words_of_one_run_and_of_many() -> None:
     assert overload({**one, "saturated": False}) is overload({**one, "saturated": None}) is None
     assert overloads({"a": one}) == [overload(one)]
     assert overloads({"a": one, "b": None}) == [f"a: {overload(one)}"]
+    other = {**one, "served_request_rate": 0.98}
+    bound = {**one, "binding": "decode"}
+    assert overloads({"a": one, "b": other, "c": bound}) == [
+        f"a, b: {str(overload(one)).replace('3.8', '3.8, 0.98')}",
+        f"c: {overload(bound)}",
+    ]
     many: dict[str, Any] = {str(k): one for k in range(9)} | {"calm": {**one, "saturated": False}}
     assert overloads(many)[0].startswith("9 of 10 do not keep up with their arrivals")
     assert overloads(many)[0].endswith("what binds: kv_cache in 9")

@@ -18,7 +18,7 @@ import numpy as np
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -151,13 +151,28 @@ def overloads(loads: Mapping[str, Load | None]) -> list[str]:
     if len(loads) == 1:
         return list(found.values())
     if len(found) <= MOST_NAMED:
-        return [f"{name}: {said}" for name, said in found.items()]
+        return [_together(names, loads) for names in _alike(found, loads)]
     causes = Counter(str((loads[name] or {})["binding"]) for name in found)
     binds = ", ".join(f"{cause} in {number:,}" for cause, number in causes.most_common())
     return [
         f"{len(found):,} of {len(loads):,} do not keep up with their arrivals: the queue grows, "
         f"and TTFT depends on the length of the run; what binds: {binds}"
     ]
+
+
+def _alike(found: Iterable[str], loads: Mapping[str, Load | None]) -> list[list[str]]:
+    """Return the runs that one sentence can name: of one offered rate, bound by one thing."""
+    groups: dict[Any, list[str]] = {}
+    for name in found:
+        load = loads[name] or {}
+        groups.setdefault((load["offered_request_rate"], load["binding"]), []).append(name)
+    return list(groups.values())
+
+
+def _together(names: list[str], loads: Mapping[str, Load | None]) -> str:
+    said = str(overload(loads[names[0]]))
+    served = [f"{(loads[name] or {})['served_request_rate'] or 0.0:.2g}" for name in names]
+    return f"{', '.join(names)}: " + said.replace(served[0], ", ".join(served), 1)
 
 
 #: Runs that are named one by one.
