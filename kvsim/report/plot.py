@@ -100,12 +100,11 @@ def _number(axes: Axes, x: int, height: float, bottom: float, color: str) -> Non
     """Write a bar's share into it, or beside it where it is too flat."""
     if height < 0.05:
         return
-    flat = height < 3
-    place: dict[str, Any] = (
-        {"ha": "left", "color": "black"} if flat else {"ha": "center", "color": color}
-    )
     y = min(bottom + height / 2, 98.5)
-    axes.text(x + 0.37 * flat, y, f"{height:.1f}", va="center", fontsize=8, **place)
+    if height < 3:
+        axes.text(x + 0.37, y, f"{height:.1f}", va="center", fontsize=8)
+    else:
+        axes.text(x, y, f"{height:.1f}", ha="center", va="center", fontsize=8, color=color)
 
 
 def _fractions(result: Result) -> float | None:
