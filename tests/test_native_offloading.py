@@ -11,6 +11,8 @@ import pytest
 import kvsim
 from kvsim.catalog import get_gpu
 from kvsim.cost.hierarchy import COPY_SECONDS
+from kvsim.rules.offloading import slowed_by
+from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
 SMALL: dict[str, Any] = {
@@ -202,8 +204,108 @@ def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], said: str)
     assert "\n" not in str(raised.value)
 
 
-def test_a_note_says_that_stores_slow_no_step() -> None:
+def test_a_note_says_what_is_assumed_of_stores() -> None:
     said = kvsim.simulate(returning(), **SMALL, **native()).provenance["notes"]
-    assert sum("slow no step" in note for note in said) == 1
+    assert sum("a store slows the steps beside it" in note for note in said) == 1
     plain = kvsim.simulate(returning(), **SMALL).provenance["notes"]
-    assert not any("slow no step" in note for note in plain)
+    assert not any("a store slows" in note for note in plain)
+
+
+# -- steps beside stores --------------------------------------------------------------------------
+
+#: Share of an A100's memory bandwidth that a copy over its link takes.
+SHARE = get_gpu("a100-40gb").pcie_bytes_per_s / get_gpu("a100-40gb").memory_bandwidth_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("begin", "free", "start", "seconds"),
+    [
+        (0.0, 9.0, 2.0, 0.25),  # a second, all of it beside a copy
+        (0.0, 3.25, 2.0, 0.25),  # the copy ends with the step
+        (0.0, 2.5, 2.0, 0.1),  # 0.4 s of the step in the copy's 0.5 s
+        (0.0, 2.0, 2.0, 0.0),  # the copy has ended
+        (2.5, 9.0, 2.0, 0.125),  # the copy begins in the middle
+        (2.5, 2.75, 2.0, 0.05),  # and lasts for 0.2 s of the step
+        (3.0, 9.0, 2.0, 0.0),  # it begins when the step ends
+    ],
+)
+def test_a_step_of_a_second_takes_longer_beside_a_copy(
+    begin: float, free: float, start: float, seconds: float
+) -> None:
+    """With a quarter of the memory's bandwidth: 1.25 s for each second beside the copy."""
+    assert slowed_by(0.25, begin, free, start, 1.0) == pytest.approx(seconds, abs=1e-12)
+
+
+def steps_of(tokens: int, count: int = 1, **options: Any) -> Any:
+    """Return the steps of prompts that are stored while answers are computed."""
+    trace = Trace.from_arrays([0.0] * count, [tokens] * count, [200] * count)
+    found = kvsim.simulate(trace, record_steps=True, **SMALL | options).steps
+    assert found is not None
+    return found
+
+
+def seconds_of_copy(num_blocks: int, stages: int = 1) -> float:
+    """Seconds of copying blocks to the host, on one GPU of a pipeline."""
+    num_bytes = num_blocks * BLOCK / stages
+    return num_bytes / get_gpu("a100-40gb").pcie_bytes_per_s + 64 / stages * COPY_SECONDS
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_steps_beside_a_store_are_slower_by_the_bandwidth_that_it_takes(chunks: int) -> None:
+    """Each chunk of the prompt is stored beside the steps behind it, one copy after another."""
+    options = {"max_num_batched_tokens": 1600 // chunks}
+    plain, slow = steps_of(1600, **options), steps_of(1600, **options, **native())
+    assert slow["num_scheduled_tokens"].tolist() == plain["num_scheduled_tokens"].tolist()
+    copying = seconds_of_copy(100 // chunks)
+    expected, left = [], 0.0
+    for at, seconds in enumerate(plain["duration"]):
+        work = min(seconds, left / (1 + SHARE))
+        expected.append(seconds + work * SHARE)
+        left -= work * (1 + SHARE)
+        left += copying * (at < chunks)
+    assert slow["duration"].tolist() == pytest.approx(expected, rel=1e-9)
+    added = slow["duration"].sum() - plain["duration"].sum()
+    assert added == pytest.approx(chunks * copying * SHARE / (1 + SHARE), rel=1e-6)
+
+
+def test_in_a_pipeline_a_store_begins_when_its_step_has_left() -> None:
+    """The second prompt enters as the first is half-way; it is slower from the first's end on."""
+    options = {"pipeline_parallel_size": 2, "max_num_batched_tokens": 800}
+    options |= {"num_gpu_blocks_override": 300}
+    plain, slow = steps_of(800, 2, **options), steps_of(800, 2, **options, **native())
+    assert slow["start_time"][1] < slow["start_time"][0] + slow["duration"][0]
+    added = (slow["duration"] - plain["duration"])[:2].tolist()
+    expected = seconds_of_copy(50, stages=2) * SHARE / (1 + SHARE)
+    assert added == pytest.approx([0.0, expected], rel=1e-6)
+
+
+def test_without_a_full_chunk_no_step_is_slower() -> None:
+    """Fifteen tokens are no block of sixteen: nothing is stored, and not a bit changes."""
+    plain, idle = steps_of(15), steps_of(15, **native())
+    assert plain["duration"].tolist() == idle["duration"].tolist()
+    assert plain["start_time"].tolist() == idle["start_time"].tolist()
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_both_engines_slow_steps_alike(stages: int) -> None:
+    runs = []
+    for backend in ("python", "compiled"):
+        options = SMALL | {"backend": backend, "pipeline_parallel_size": stages}
+        runs.append(kvsim.simulate(returning(400, 6), **options, **native()))
+    plain = kvsim.simulate(returning(400, 6), **SMALL | {"pipeline_parallel_size": stages})
+    equal_tables(runs[0].requests, runs[1].requests)
+    assert runs[0].summary == runs[1].summary
+    assert runs[0].requests["finish_time"][0] > plain.requests["finish_time"][0]
+
+
+def test_storing_all_costs_an_h100_what_was_measured() -> None:
+    """Requests of 512 tokens, all stored: 6 % were lost to a copy kernel, and DMA gave 5.5 % more.
+
+    So DMA loses 0.8 % (vLLM's blog on the offloading connector: Llama-3.2-1B, nothing loaded).
+    """
+    trace = Trace.from_arrays([0.0] * 300, [512] * 300, [1] * 300)
+    options: dict[str, Any] = {"model": "llama-3.2-1b", "gpu": "h100-sxm", "max_model_len": 8192}
+    options |= {"enable_prefix_caching": False, "backend": "python"}
+    plain = kvsim.simulate(trace, **options).summary["duration"]
+    stored = kvsim.simulate(trace, **options, **native(20.0)).summary["duration"]
+    assert 1 - plain / stored == pytest.approx(1 - 0.94 * 1.055, abs=0.005)

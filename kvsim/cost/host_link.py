@@ -2,7 +2,8 @@
 
 Swapping copies piece by piece (a block, a page), keys and values of each layer by themselves, each
 copy with a fixed time. Prefix blocks go all at once, in one launch per tensor of a layer. What
-transfers make of a step's time is a rule (:mod:`kvsim.rules.price`).
+transfers make of a step's time is a rule (:mod:`kvsim.rules.price`). What native offloading's
+stores make of it follows from the memory bandwidth that they take (:mod:`kvsim.rules.offloading`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ FAULT_SECONDS = 3e-5
 def lay_out_link(record: Cost, config: CostConfig, copy_seconds: float = COPY_SECONDS) -> None:
     """Write the link's constants into a record."""
     record.link_bytes_per_s = config.gpu.pcie_bytes_per_s
+    record.copy_share = config.gpu.pcie_bytes_per_s / config.gpu.memory_bandwidth_bytes_per_s
     num_tensors = sum(layer.num_tensors for layer in config.layout.layers)
     record.copy_round = copy_seconds * num_tensors
     pieces = config.piece_bytes

@@ -162,6 +162,7 @@ class Cost(Record):
     link_bytes_per_s: float = math.inf  # between GPU and host, one way
     copy_round: float = 0.0  # a copy per tensor of each layer
     copy_round_per_byte: float = 0.0
+    copy_share: float = 0.0  # of the GPU's memory bandwidth, by a copy over that link
     fault_time: float = 0.0
     has_drafts: bool = False
     draft_share: float = 0.0  # of a step's time, on the host

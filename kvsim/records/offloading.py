@@ -127,9 +127,11 @@ class Offloading(Record):
     copy_time: float = 0.0  # fixed, of a job
     load_free_time: float = 0.0  # when the link is free, to the GPU
     store_free_time: float = 0.0  # and to the host
+    store_begin_time: float = 0.0  # since when it has been copying without a pause, to the host
     now: float = 0.0  # when the step being decided is decided
     ready_time: float = 0.0  # and when its results are there
     wait_time: float = 0.0  # it must not start before
+    slow_time: float = 0.0  # what stores under way add to it
     num_loaded_blocks: int = 0  # by jobs of the step being decided
     num_stored_blocks: int = 0
     states: list[OffloadState] = field(default_factory=list)

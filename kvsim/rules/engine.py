@@ -173,6 +173,7 @@ def schedule(state: Replica) -> bool:
         start = start_of(state, batch)
         if copies:
             start = begin_copies(state, batch, start, time)
+            time += state.offloading.slow_time
         batch.end = max(pass_stages(state, start, time), last_end)
         if state.record_steps:
             write_step(state, batch, start, time)

@@ -106,6 +106,8 @@ def launch_store(offloading: Offloading, j: int, due: float) -> None:
     """
     job = offloading.jobs[j]
     if offloading.timed:
+        if due > offloading.store_free_time:
+            offloading.store_begin_time = due
         due = copy_end(offloading, j, max(due, offloading.store_free_time))
         offloading.store_free_time = due
         offloading.num_stored_blocks += job.num_blocks

@@ -246,9 +246,14 @@ def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
 
 
 def begin_copies(state: Replica, batch: Batch, start: float, time: float) -> float:
-    """Begin what a step stores, where copies take time; returns when the step can start."""
+    """Begin what a step stores, where copies take time; returns when the step can start.
+
+    ``offloading.slow_time`` then says what earlier stores add to the step.
+    """
     offloading, totals, size = state.offloading, state.totals, state.kv.bytes_per_block
-    offloading.ready_time = start + time
+    begin, free = offloading.store_begin_time, offloading.store_free_time
+    share = state.cost.copy_share
+    offloading.ready_time = start + time + slowed_by(share, begin, free, start, time)
     schedule_stores(state, batch)
     totals.fetched_bytes += offloading.num_loaded_blocks * size
     totals.stored_bytes += offloading.num_stored_blocks * size
@@ -256,7 +261,19 @@ def begin_copies(state: Replica, batch: Batch, start: float, time: float) -> flo
     offloading.num_stored_blocks = 0
     start = max(start, offloading.wait_time)
     offloading.wait_time = 0.0
+    offloading.slow_time = slowed_by(share, begin, free, start, time)
     return start
+
+
+def slowed_by(share: float, begin: float, free: float, start: float, time: float) -> float:
+    """Return the seconds that copies from ``begin`` to ``free`` add to a step beside them.
+
+    While both run, a copy reads a share of what the GPU's memory can give, and each second of the
+    step takes 1 + share.
+    """
+    beside = max(time - max(begin - start, 0.0), 0.0)
+    left = max(free - max(begin, start), 0.0)
+    return min(beside * share, left * share / (1.0 + share))
 
 
 def report_copies(state: Replica, now: float) -> None:
