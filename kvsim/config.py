@@ -29,7 +29,7 @@ from kvsim.errors import FieldError, unknown_name
 from kvsim.kv_events import KVEventsConfig
 from kvsim.kv_transfer import KVTransferConfig
 from kvsim.pool_config import PoolConfig
-from kvsim.server_options import ServerOptions
+from kvsim.server_options import Length, ServerOptions
 from kvsim.sglang_options import SglangOptions
 from kvsim.speculation import SpeculativeConfig
 from kvsim.trace import MAX_SAMPLES
@@ -138,7 +138,9 @@ class Config(Validated, SglangOptions, ServerOptions):
     block_size: Count | None = Field(
         None, description="tokens per KV block [vLLM's for model and card, mostly 16]"
     )
-    max_model_len: Count | None = Field(None, description="longest sequence [the model's]")
+    max_model_len: Length | None = Field(
+        None, description="longest sequence; auto or -1: the longest that fits [the model's]"
+    )
     max_num_seqs: Count | None = Field(
         None, description="most requests running at once [vLLM's for the GPU]"
     )
@@ -437,6 +439,8 @@ class Config(Validated, SglangOptions, ServerOptions):
         field = cls.model_fields.get(key)
         texts = ("str", "Literal", "dict")
         if field is None or not isinstance(value, str) or value in (NONE, "inf"):
+            return
+        if key == "max_model_len" and value.lower() == "auto":
             return
         if not any(text in str(field.annotation) for text in texts):
             raise ValueError(f"{path}: {key} = {value!r}: must be a number, without quotes")

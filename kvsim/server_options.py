@@ -6,7 +6,24 @@ import json
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator
+
+#: ``max_model_len`` that means the longest that fits into the KV memory, at most the model's.
+AUTO = -1
+
+
+def _length(value: object) -> object:
+    """Read vLLM's ``auto`` as its -1; anything else below 1 is no length."""
+    if isinstance(value, str) and value.lower() == "auto":
+        return AUTO
+    number = re.fullmatch(r"\s*\+?(-?\d+)(\.0*)?\s*", str(value))
+    if number is None or (int(number[1]) < 1 and int(number[1]) != AUTO):
+        raise ValueError(f"is {value!r}: must be a whole number, at least 1, auto, or none")
+    return value
+
+
+#: Tokens, or ``AUTO``.
+Length = Annotated[int, Field(ge=AUTO), BeforeValidator(_length)]
 
 
 class ServerOptions(BaseModel):

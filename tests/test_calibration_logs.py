@@ -193,6 +193,18 @@ def test_several_processes_speak_and_the_least_kv_counts() -> None:
     assert startup_of("\n".join(lines)).memory["kv_cache"] == 11.75
 
 
+def test_the_length_that_the_memory_chose_is_the_one_that_counts() -> None:
+    from kvsim.calibration.vllm_log import startup_of
+
+    lines = (
+        "non-default args: {'model': 'meta-llama/Llama-3.1-8B', 'max_model_len': -1}",
+        "Using max model len 131072 ",
+        "Auto-fit max_model_len: reduced from 131072 to 27760 to fit in available GPU memory",
+        "Maximum concurrency for 27,760 tokens per request: 1.00x",
+    )
+    assert startup_of("\n".join(lines)).args["max_model_len"] == 27_760
+
+
 def test_a_log_becomes_options() -> None:
     server = server_of(read_startup(LOGS / "vllm-0.19.0.log"), {"gpu": "l40s"})
     assert server.options["model"] == "Qwen/Qwen2.5-72B-Instruct"

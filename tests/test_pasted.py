@@ -148,10 +148,8 @@ def test_a_container_of_formats_is_told_to_follow_the_model() -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "auto"])
-def test_a_length_that_follows_from_memory_is_refused(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "the longest that fits" in refused(capsys, f"run {VLLM} --max-model-len {value}")
+def test_a_length_that_follows_from_memory_is_passed_on(value: str) -> None:
+    assert words(f"--max-model-len {value}") == ["--max-model-len", value]
 
 
 def test_flags_that_tell_a_part_of_the_speculation_are_put_together() -> None:

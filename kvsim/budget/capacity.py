@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.budget.budget import (
@@ -15,7 +16,8 @@ from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.graphs import graph_bytes, graphs_of
 from kvsim.budget.kernels import USUAL, default_block_size, unsupported
 from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
-from kvsim.budget.limits import Limits, check_context_parallel, limits_of
+from kvsim.budget.length import longest_that_fits, num_blocks_of, steps_in_flight
+from kvsim.budget.limits import Limits, check_context_parallel, length_by_memory, limits_of
 from kvsim.budget.lora import lora_bytes
 from kvsim.budget.pages import aligned_block_size
 from kvsim.budget.planner import KVPlan, plan_groups
@@ -30,6 +32,7 @@ from kvsim.budget.settings import (
 )
 from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
 from kvsim.catalog import get_gpu
+from kvsim.server_options import AUTO
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
@@ -100,13 +103,13 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     asked = config.block_size or default_block_size(
         model, gpu.name, layout.dtype, config.vllm_version
     )
-    plan = plan_groups(
+    plan_for = partial(
+        plan_groups,
         layout,
         asked,
         hybrid=not config.disable_hybrid_kv_cache_manager,
         packed=config.kv_cache_layout == "BLNHC",
         state=state_cache(config, model),
-        max_model_len=limits.max_model_len,
         num_shares=config.decode_context_parallel_size,
     )
     budget = inference_budget(
@@ -137,9 +140,14 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
     )
     if config.kv_cache_memory_bytes is not None:
         budget = budget._replace(kv_cache=config.kv_cache_memory_bytes)
-    num_gpu_blocks = config.num_gpu_blocks_override or budget.kv_cache // plan.bytes_per_block
+    plan = plan_for(max_model_len=limits.max_model_len)
+    num_gpu_blocks = num_blocks_of(config, plan, budget.kv_cache)
     if num_gpu_blocks < 1:
         raise ValueError(_no_room(config, model, gpu, budget, plan))
+    if config.max_model_len == AUTO:
+        longest = longest_that_fits(config, limits, budget.kv_cache, plan_for)
+        limits, plan = replace(limits, max_model_len=longest), plan_for(max_model_len=longest)
+        num_gpu_blocks = num_blocks_of(config, plan, budget.kv_cache)
     block_size = aligned_block_size(layout.layers, asked)
     return Memory(
         model, gpu, limits, dtype, quantization, layout, plan, budget, num_gpu_blocks, block_size
@@ -314,13 +322,6 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
     )
 
 
-def steps_in_flight(config: Config) -> int:
-    """Return the steps that vLLM has under way at once."""
-    # Asynchronous scheduling, vLLM's default, has one more step in flight.
-    overlap = config.async_scheduling is not False and config.pipeline_parallel_size == 1
-    return config.pipeline_parallel_size + overlap
-
-
 def logged_tokens(config: Config, plan: KVPlan, num_blocks: int, num_tokens: float) -> int:
     """Return the tokens of KV that vLLM's log names, given those of as many requests as fit."""
     if version_of(config.vllm_version) > LAST_BY_GROUP:
@@ -362,6 +363,8 @@ def _range(
     if pinned or (config.max_num_seqs and config.max_num_batched_tokens):
         return None
     found = [memory.num_gpu_blocks]
+    if config.max_model_len == AUTO:
+        config = config.model_copy(update={"max_model_len": memory.limits.max_model_len})
     for seqs in (config.max_num_seqs,) if config.max_num_seqs else DEFAULT_SEQS:
         tokens = config.max_num_batched_tokens
         for batch in (tokens,) if tokens else DEFAULT_TOKENS:
@@ -417,6 +420,8 @@ def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
         notes.append(f"1/{ranks} of every routed expert on each of {ranks} GPUs")
     if config.max_model_len is None:
         notes.append(f"max_model_len {limits.max_model_len} (the model's)")
+    if chosen := length_by_memory(config, memory.model, limits):
+        notes.append(chosen)
     if memory.layout.scale_bytes_per_token:
         notes.append(f"{memory.layout.scale_bytes_per_token} bytes of scales per token")
     return tuple(notes)

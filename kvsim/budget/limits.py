@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.budget.budget import GIB, engine_of
 from kvsim.errors import FieldError
+from kvsim.server_options import AUTO
 
 if TYPE_CHECKING:
     from kvsim.catalog.spec import GpuSpec, ModelSpec
@@ -26,6 +27,8 @@ class Limits:
 def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     """Fill in vLLM 0.33's defaults (API server) for the GPU's memory class.
 
+    ``max_model_len`` is the model's where the memory is to choose it.
+
     Raises
     ------
     ValueError
@@ -33,7 +36,9 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
     """
     memory = gpu.nominal_memory_bytes
     large = memory >= 70 * GIB and not gpu.name.startswith(("a100", "gb10"))
-    max_model_len = config.max_model_len or model.max_position_embeddings
+    max_model_len = config.max_model_len or AUTO
+    if max_model_len == AUTO:  # until the KV memory is known, as vLLM does
+        max_model_len = model.max_position_embeddings
     max_num_seqs = config.max_num_seqs or (1024 if large else 256)
     default_tokens = 16384 if memory >= 160 * GIB else 8192 if large else 2048
     tokens = config.max_num_batched_tokens
@@ -78,6 +83,16 @@ def refused_by_vllm(config: Config, model: ModelSpec) -> str | None:
         f"max_model_len {config.max_model_len:,} exceeds the {longest:,} of {model.name}: vLLM "
         "would refuse to start"
     )
+
+
+def length_by_memory(config: Config, model: ModelSpec, limits: Limits) -> str | None:
+    """Say what length the memory chose; None if it was not asked to."""
+    if config.max_model_len != AUTO:
+        return None
+    longest, own = limits.max_model_len, model.max_position_embeddings
+    if longest == own:
+        return f"max_model_len {longest} (auto: the model's, which fits)"
+    return f"max_model_len {longest} (auto: the longest that fits; the model's is {own})"
 
 
 def check_context_parallel(config: Config, model: ModelSpec) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.calibration.startup import Startup, device_of
 from kvsim.calibration.text import numbers, pairs
+from kvsim.server_options import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -128,10 +129,11 @@ def _args(text: str) -> dict[str, Any]:
     model = re.search(r"[▀▄█] +model +(\S+)\s|Starting to load model (\S+?)\.\.\.", text)
     if model:
         args.setdefault("model", model[1] or model[2])
-    longest = r"Using max model len (\d+)\s", r"Maximum concurrency for ([\d,]+) tokens"
+    # The first of these knows what the memory chose, where auto was asked for.
+    longest = r"Maximum concurrency for ([\d,]+) tokens", r"Using max model len (\d+)\s"
     length = _first(longest, text)
-    if length:
-        args.setdefault("max_model_len", int(length[-1]))
+    if length and args.get("max_model_len", AUTO) == AUTO:
+        args["max_model_len"] = int(length[-1])
     tokens = _first((r"enabled with max_num_batched_tokens=(\d+)\D",), text)
     if tokens:
         args.setdefault("max_num_batched_tokens", int(tokens[-1]))

@@ -300,11 +300,6 @@ class _Reader:
             self.line.unused.append(said)
         elif name == "--quantization" and value.replace("_", "-") in CONTAINERS:
             self.line.assumed.setdefault(OF_THE_MODEL, []).append(said)
-        elif name == "--max-model-len" and value.lower() in ("-1", "auto"):
-            raise ValueError(
-                f"{said} is not modelled: the longest that fits; kvsim capacity tells which "
-                "lengths fit, give one of them"
-            )
         else:
             self.line.words += [name, VALUES.get(name, {}).get(value, value)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.budget.kernels import unsupported
-from kvsim.budget.limits import refused_by_vllm
+from kvsim.budget.limits import length_by_memory, refused_by_vllm
 from kvsim.budget.settings import unused_overrides
 from kvsim.cost.efficiency import measured_narrow_kv
 from kvsim.cost.work import is_sparse
@@ -24,6 +24,8 @@ def notes(setup: Setup) -> list[str]:
     doubt = refused_by_vllm(config, memory.model)
     if doubt is not None:
         said.append(doubt)
+    if chosen := length_by_memory(config, memory.model, memory.limits):
+        said.append(chosen)
     size = config.block_size
     if size is not None and getattr(setup.kv, "rules_of", None) == PAGED:
         refused = None if config.engine == "sglang" else unsupported(memory.model, size)
