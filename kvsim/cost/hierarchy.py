@@ -48,12 +48,15 @@ class Sm(NamedTuple):
 # Hopper with twice the tensor rate. GeForce cards accumulate in FP32 at half rate, and the A10G's
 # 70 TFLOP/s are counted so, too.
 _GA102, _ADA = Sm("GA102", 1024, 128 * KIB), Sm("Ada", 1024, 128 * KIB)
+_A100 = Sm("A100", 2048, 192 * KIB, 5120)
 _HOPPER, _BLACKWELL = Sm("Hopper", 4096, 256 * KIB, 5120), Sm("Blackwell", 8192, 256 * KIB)
 _HALF_GA102, _HALF_ADA = (sm._replace(flops_per_clock=512) for sm in (_GA102, _ADA))
+_HALF_BLACKWELL = Sm("Blackwell RTX", 512, 128 * KIB)
 SMS = {
     "v100": Sm("Volta", 1024, 128 * KIB, 2048),
     "t4": Sm("Turing", 1024, 96 * KIB, sram_bytes_per_clock=64),
-    "a100": Sm("A100", 2048, 192 * KIB, 5120),
+    "a100": _A100,
+    "a800": _A100,
     "a10": _GA102,
     "a10g": _HALF_GA102,
     "a40": _GA102,
@@ -61,16 +64,26 @@ SMS = {
     "rtx-3090": _HALF_GA102,
     "l4": _ADA,
     "l40s": _ADA,
+    "l20": _HALF_ADA,
+    "rtx-3060": _HALF_GA102,
     "rtx-4070": _HALF_ADA,
+    "rtx-4080": _HALF_ADA,
+    "rtx-6000-ada": _ADA,
     "rtx-4090": _HALF_ADA,
     "h100": _HOPPER,
     "h200": _HOPPER,
+    "h800": _HOPPER,
+    "h20": _HOPPER._replace(flops_per_clock=1024),  # by its rate and a clock near the H100's
     "b200": _BLACKWELL,
     "gb200": _BLACKWELL,
     "b300": _BLACKWELL,
     "gb300": _BLACKWELL,
-    "rtx-5090": Sm("Blackwell RTX", 512, 128 * KIB),
+    "rtx-5090": _HALF_BLACKWELL,
+    "rtx-5070-ti": _HALF_BLACKWELL,
+    "gb10": _HALF_BLACKWELL._replace(flops_per_clock=1024),  # recalled
     "rtx-pro-6000": Sm("Blackwell RTX", 1024, 128 * KIB),
+    "mi210": Sm("CDNA 2", 1024, 64 * KIB, 4096),  # recalled, and the next
+    "mi250x": Sm("CDNA 2", 1024, 64 * KIB, 8192),
     "mi300x": Sm("CDNA 3", 2048, 64 * KIB, 8192),  # its Infinity Cache: 17.2 TB/s at 2.1 GHz
     "mi325x": Sm("CDNA 3", 2048, 64 * KIB, 8192),
     "mi355x": Sm("CDNA 4", 4096, 160 * KIB, 8192),  # recalled
