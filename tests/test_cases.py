@@ -125,7 +125,7 @@ def test_fields_the_record_lacks_are_not_compared(tmp_path):
     ("edit", "said"),
     [
         (lambda case: case.pop("steps"), "steps"),
-        (lambda case: case["config"].pop("num_gpu_blocks"), "config.num_gpu_blocks"),
+        (lambda case: case["config"].pop("num_gpu_blocks"), "config: lacks num_gpu_blocks"),
         (lambda case: case["config"].update(block_size=0), "config.block_size"),
         (lambda case: case["config"].update(policy="lifo"), "config.policy"),
         (

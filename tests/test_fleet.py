@@ -529,7 +529,7 @@ def test_kv_awareness_wins_where_prefixes_fit_only_if_they_are_parted(router: st
         ("dynamo+credit=2", "router 'dynamo': credit=2: must be a number"),
         ("chwbl+epsilon=-1", "router 'chwbl': epsilon=-1: must be a number"),
         ("session+points=many", "router 'session': points=many: must be a whole number"),
-        ("dynamo+gateways=0", "router 'dynamo': gateways=0: must be a whole number from 1 on"),
+        ("dynamo+gateways=0", "router 'dynamo': gateways=0: must be a whole number from 1 to 4096"),
         ("ray-prefix-aware+eviction-target=9e9", "must not be above eviction-threshold (400000)"),
         ("sglang-cache-awar", "did you mean sglang-cache-aware"),
     ],

@@ -469,7 +469,7 @@ def test_routers_say_whether_they_take_changes() -> None:
     ("options", "said"),
     [
         ({"autoscaler": "more"}, "unknown autoscaler 'more'"),
-        ({"autoscaler": "hpa+max=0"}, "max=0: must be a whole number from 1 on"),
+        ({"autoscaler": "hpa+max=0"}, "max=0: must be a whole number from 1 to 4096"),
         ({"autoscaler": "hpa+min=3+max=2"}, "min=3 is more than max=2"),
         ({"autoscaler": "hpa+interval=-1"}, "must be seconds from 0.001 on"),
         ({"autoscaler": "hpa+interval=1e-9"}, "must be seconds from 0.001 on"),

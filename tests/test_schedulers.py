@@ -93,8 +93,11 @@ def test_vllm_head_of_the_queue_blocks_those_behind_it() -> None:
 
 def test_equals_wait_in_the_order_of_their_ids_as_text() -> None:
     scheduler = VllmScheduler(pool(50), config(policy="priority"))
-    for index in range(13):
-        scheduler.add(twin(index, 1, 1))
+    ranks = text_ranks(map(str, range(13))).tolist()
+    for index, rank in enumerate(ranks):
+        one = twin(index, 1, 1)
+        one.id_rank = rank
+        scheduler.add(one)
     order = [r.request_id for r in scheduler.waiting]
     assert order == sorted(range(13), key=str) == [0, 1, 10, 11, 12, 2, 3, 4, 5, 6, 7, 8, 9]
 

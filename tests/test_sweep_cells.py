@@ -23,7 +23,7 @@ def named(trace_digest: str = "t", **options: Any) -> str:
 
 def test_every_option_counts_and_defaults_are_filled_in() -> None:
     first = named()
-    assert named(block_size=16) == first
+    assert named(swap_space=4.0) == first
     others = [
         named(block_size=32),
         named(seed=1),

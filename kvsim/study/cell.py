@@ -64,7 +64,7 @@ def read_cell(folder: Path) -> Stored | None:
         if ERROR in content:
             return Stored(None, content[ERROR].decode().rstrip("\n"))
         notes = notes_of(said.get("run") or {})
-        return Stored(json.loads(content[SUMMARY]), None, [str(note) for note in notes])
+        return Stored(json.loads(content[SUMMARY]), None, tuple(str(note) for note in notes))
     except CorruptError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
