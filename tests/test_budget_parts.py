@@ -339,7 +339,7 @@ def test_a_drafter_in_a_budget_and_in_a_run() -> None:
     assert found.bytes_per_block == 33 * 65_536
     graphs = (
         found.budget_bytes["cuda_graphs"] - plain["cuda_graphs"]
-    )  # other sizes, and the drafter's
+    )
     assert graphs != 0
     less = plain["kv_cache"] - found.budget_bytes["kv_cache"]
     assert found.budget_bytes["drafter"] + graphs == less
