@@ -337,9 +337,7 @@ def test_a_drafter_in_a_budget_and_in_a_run() -> None:
     found = capacity("llama-3.1-8b", speculative_config=spec)
     plain = parts()
     assert found.bytes_per_block == 33 * 65_536
-    graphs = (
-        found.budget_bytes["cuda_graphs"] - plain["cuda_graphs"]
-    )
+    graphs = found.budget_bytes["cuda_graphs"] - plain["cuda_graphs"]
     assert graphs != 0
     less = plain["kv_cache"] - found.budget_bytes["kv_cache"]
     assert found.budget_bytes["drafter"] + graphs == less

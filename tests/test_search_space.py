@@ -123,7 +123,7 @@ def test_more_places_carry_more() -> None:
 
 @pytest.mark.long
 def test_fewest_replicas_carry_a_rate() -> None:
-    wish = Wish("gpus", 12.0)
+    wish = Wish("gpus", 12.0, counts_replicas=True)
     _, outcomes = found({"max_num_seqs": ("1", "4")}, wish, max_gpus=16)
     best = outcomes[0]
     assert best.candidate.options == {"max_num_seqs": "4"}
@@ -131,7 +131,7 @@ def test_fewest_replicas_carry_a_rate() -> None:
     assert best.bracket.low >= 12.0
     one = best.candidate
     fewer = enough_replicas(one, requests, SLO, 12.0, best.num_gpus - 1)
-    assert fewer is None
+    assert fewer.bracket.low == 0.0
     assert vllm_line(best.trials.config).command.endswith(
         f"--tensor-parallel-size 1 --data-parallel-size {best.replicas} "
         "--num-gpu-blocks-override 1000 --max-num-seqs 4"
