@@ -12,6 +12,24 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
+def parsed(given: object, example: str) -> dict[str, Any]:
+    """Return a JSON object that is given as such or as a text.
+
+    Raises
+    ------
+    ValueError
+        For what is no object; ``example`` shows one.
+    """
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise ValueError(f"is no JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"must be an object such as {example}")
+    return given
+
+
 def read_object(
     given: object, kind: type[Any], what: str, example: str, ignored: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -29,13 +47,7 @@ def read_object(
     ValueError
         For what is no such object, and for unknown keys.
     """
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError as error:
-            raise ValueError(f"is no JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise ValueError(f"must be an object such as {example}")
+    given = parsed(given, example)
     known = {f.name for f in fields(kind)}
     for key in given:
         if key not in known and key not in ignored:

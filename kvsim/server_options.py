@@ -8,6 +8,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
+from kvsim.json_object import parsed
+
 #: ``max_model_len`` that means the longest that fits into the KV memory, at most the model's.
 AUTO = -1
 
@@ -64,22 +66,4 @@ class ServerOptions(BaseModel):
         """Read an object, or its text, and return it as one text."""
         if value is None or value == "none":
             return None
-        return json.dumps(json_object(value), sort_keys=True)
-
-
-def json_object(given: object) -> dict[str, object]:
-    """Return a JSON object that is given as such or as a text.
-
-    Raises
-    ------
-    ValueError
-        For what is none.
-    """
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError as error:
-            raise ValueError(f"is no JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise ValueError('must be a JSON object such as {"max_position_embeddings": 32768}')
-    return given
+        return json.dumps(parsed(value, '{"max_position_embeddings": 32768}'), sort_keys=True)
