@@ -85,12 +85,12 @@ class LockStep:
         self._waited = 0.0
 
     def add(self, rank: Replica) -> None:
-        """Take a rank in. Mutates."""
+        """Add a rank. Mutates."""
         self._ranks.append(rank)
         rank.submissions.sees_late = True
 
     def hold(self, rank: Replica) -> None:
-        """Let what has come to a rank during a pass be seen at the pass's end. Mutates."""
+        """Delay a rank's unseen arrivals to the end of the pass. Mutates."""
         rank.submissions.hold(self.end)
 
     @property
@@ -99,7 +99,7 @@ class LockStep:
         return self._num_of_wave > 0
 
     def begin(self, time: float) -> None:
-        """Let all ranks begin a pass at a time, at which they have scheduled. Mutates."""
+        """Start a pass of all ranks at a time; each has scheduled its step. Mutates."""
         own = {rank: self._own(rank, time) for rank in self._ranks if rank.state.num_batches > 0}
         if own:
             most = max(num_tokens for num_tokens, _ in own.values())
@@ -128,7 +128,7 @@ class LockStep:
         return num_tokens_of(batch), batch.end - time
 
     def _impose(self, rank: Replica, time: float, seconds: float) -> None:
-        """Let a rank's pass take as long as the slowest one; the next one follows it. Mutates."""
+        """Stretch a rank's step to the slowest one and move the next step behind it. Mutates."""
         state = rank.state
         if state.record_steps:
             rank.passes.append((time, seconds))
@@ -168,7 +168,7 @@ class LockStep:
         return time + host_time(cost, cost.work)
 
     def describe(self) -> dict[str, Any]:
-        """Return what stepping together has come to, for the summary."""
+        """Return the cost of the lock step for the summary; waits in seconds."""
         return {
             "num_ranks": len(self._ranks),
             "num_steps": self._num_passes,
@@ -194,7 +194,7 @@ class LockStepDrive(Drive):
         self.lock_step = LockStep()
 
     def add(self, member: Member) -> None:
-        """Take a rank in. Mutates."""
+        """Add a rank. Mutates."""
         self.lock_step.add(member.replica)
         super().add(member)
 
