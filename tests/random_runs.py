@@ -38,9 +38,9 @@ def one(draw: random.Random, **choices: tuple[Any, ...]) -> Options:
     return {name: draw.choice(values) for name, values in choices.items()}
 
 
-def trace_of(draw: random.Random, longest: int) -> Trace:
+def trace_of(draw: random.Random, longest: int, n: int | None = None) -> Trace:
     """Return few requests, many at once, that often share what they begin with."""
-    n = draw.randint(2, 16)
+    n = draw.randint(2, 16) if n is None else n
     gaps = [draw.choice([0.0, 0.0, 0.003, 0.03, 1.0]) for _ in range(n)]
     segments = []
     for row in range(n):
