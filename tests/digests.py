@@ -130,6 +130,18 @@ def by_hand() -> dict[str, Options]:
         "suffix": drafts("suffix"),
         "lora": {"enable_lora": True, "max_loras": 2},
         "encoder": {"model": like("gemma-3-4b", window=16), "encoder_cache_size": 64} | MORE_BLOCKS,
+        "encoder whole": {
+            "model": like("gemma-3-4b", window=5),
+            "encoder_cache_size": 90,
+            "disable_chunked_mm_input": True,
+        }
+        | MORE_BLOCKS,
+        "prefill interval": {"prefill_schedule_interval": 3},
+        "watermark": {"watermark": 0.3},
+        "threshold": {"long_prefill_token_threshold": 5},
+        "retention": {"prefix_cache_retention_interval": 16, "model": WINDOWED[1]} | MORE_BLOCKS,
+        "one group": {"disable_hybrid_kv_cache_manager": True, "model": WINDOWED[1]},
+        "drafts by batch": drafts("eagle", 3, num_speculative_tokens_per_batch_size=[[1, 2, 3]]),
         "window": {"model": WINDOWED[1]} | MORE_BLOCKS,
         "mla": {"model": "deepseek-v2-lite"},
         "experts": {
@@ -165,7 +177,13 @@ def by_hand() -> dict[str, Options]:
         "sglang priority": SGLANG | {"enable_priority_scheduling": True},
         "sglang lfu": SGLANG | {"radix_eviction_policy": "lfu"},
         "sglang windows": SGLANG | {"model": WINDOWED[1], "chunked_prefill_size": 16},
+        "sglang random": SGLANG | {"schedule_policy": "random"},
+        "sglang slru": SGLANG | {"radix_eviction_policy": "slru"},
+        "sglang windows crowded": SGLANG
+        | {"model": WINDOWED[1], "chunked_prefill_size": 8, "swa_full_tokens_ratio": 0.75},
         "sglang host": TIERS,
+        "sglang host crowded": TIERS | {"max_total_tokens": 120, "hicache_ratio": 1.2},
+        "sglang selective": TIERS | {"hicache_write_policy": "write_through_selective"},
         "sglang write back": TIERS | {"hicache_write_policy": "write_back"},
         "sglang storage": TIERS | {"kv_store": "mooncake"},
         "sglang fleet": SGLANG | {"data_parallel_size": 2, "router": "sglang-cache-aware"},
