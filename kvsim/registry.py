@@ -240,6 +240,17 @@ class Registry(Generic[T]):
             )
         return made
 
+    def make(self, text: str, *args: object) -> T:
+        """Make the component ``NAME[+KEY=VALUE]...``.
+
+        Raises
+        ------
+        ValueError
+            For an unknown name, an unknown parameter, or a value of the wrong type.
+        """
+        name, params = parse_spec(text)
+        return self.create(name, *args, **params)
+
     def check_params(self, name: str, params: Mapping[str, object]) -> dict[str, object]:
         """Convert and check parameters without calling the factory."""
         if not params:

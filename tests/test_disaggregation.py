@@ -20,7 +20,7 @@ from kvsim.cli import main
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
-from kvsim.fleet.disaggregation import make_disaggregation
+from kvsim.fleet.disaggregation import DISAGGREGATIONS
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.pool import num_descriptors, transfer_bytes
 from kvsim.fleet.router import Router
@@ -180,7 +180,7 @@ def test_few_missing_tokens_are_computed_where_they_are_missed() -> None:
 )
 def test_rules_of_disaggregation(rule: str, prompt: int, cached: int, apart: bool) -> None:
     request = Known(prompt, num_cached_tokens=cached)
-    assert make_disaggregation(rule).place(request) == ("apart" if apart else "decode")
+    assert DISAGGREGATIONS.make(rule).place(request) == ("apart" if apart else "decode")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_rules_of_disaggregation(rule: str, prompt: int, cached: int, apart: boo
 )
 def test_rules_that_look_at_both_pools(rule: str, known: dict[str, Any], place: str) -> None:
     """A prompt of 10,000; steps of 2,048 tokens there, 100,000 slots here."""
-    assert make_disaggregation(rule).place(Known(10_000, **known)) == place
+    assert DISAGGREGATIONS.make(rule).place(Known(10_000, **known)) == place
 
 
 @pytest.mark.parametrize("backend", ["python", "compiled"])

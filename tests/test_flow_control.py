@@ -16,7 +16,7 @@ import kvsim
 import workloads
 from kvsim.engine.setup import resolve
 from kvsim.fleet.bands import Bands
-from kvsim.fleet.flow_control import make_flow_control
+from kvsim.fleet.flow_control import FLOW_CONTROLS
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.fleet.view import Scraped
 from kvsim.results.tables import FinishReason
@@ -41,20 +41,20 @@ def test_bands_are_strict_and_tenants_take_turns() -> None:
 
 
 def test_saturation_is_a_mean_of_the_fuller_side() -> None:
-    control = make_flow_control("llm-d")
+    control = FLOW_CONTROLS.make("llm-d")
     both = [Scraped(0.0, 10, 1, 0.4), Scraped(0.0, 1, 1, 0.6)]
     assert control.saturation(both) == pytest.approx((10 / 5 + 0.6 / 0.8) / 2)
     assert control.saturation([]) == 1  # nobody could take it
-    tuned = make_flow_control("llm-d+queue=2+kv=0.5")
+    tuned = FLOW_CONTROLS.make("llm-d+queue=2+kv=0.5")
     assert tuned.saturation(both) == pytest.approx((5.0 + 1.2) / 2)
 
 
 def test_only_what_can_be_spared_is_shed() -> None:
-    control = make_flow_control("llm-d+sheds=true")
+    control = FLOW_CONTROLS.make("llm-d+sheds=true")
     assert control.shedding(1, 0.2) == pytest.approx(0.096)
     assert control.shedding(1, 0.33) == 1.0
     assert control.shedding(0, 2.0) == control.shedding(-3, 2.0) == 0.0
-    assert make_flow_control("llm-d").shedding(1, 2.0) == 0.0
+    assert FLOW_CONTROLS.make("llm-d").shedding(1, 2.0) == 0.0
 
 
 def test_who_comes_to_a_full_server_waits_at_the_gate() -> None:
@@ -162,11 +162,11 @@ def test_a_gate_has_places_for_so_many() -> None:
 
 
 def test_dynamo_holds_back_while_all_compute_more_than_enough() -> None:
-    control = make_flow_control("dynamo+threshold=2")
+    control = FLOW_CONTROLS.make("dynamo+threshold=2")
     assert control.prefill_saturation([128, 500], 64) < 1  # two steps are not too many
     assert control.prefill_saturation([129, 500], 64) >= 1
-    assert make_flow_control("dynamo").prefill_saturation([16 * 64 + 1], 64) >= 1
-    assert make_flow_control("dynamo").prefill_saturation([16 * 64], 64) < 1
+    assert FLOW_CONTROLS.make("dynamo").prefill_saturation([16 * 64 + 1], 64) >= 1
+    assert FLOW_CONTROLS.make("dynamo").prefill_saturation([16 * 64], 64) < 1
     assert control.saturation([]) >= 1
 
 

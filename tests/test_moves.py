@@ -14,7 +14,7 @@ import kvsim
 import workloads
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
-from kvsim.fleet.migration import Candidate, Fullness, make_migration
+from kvsim.fleet.migration import MIGRATIONS, Candidate, Fullness
 from kvsim.fleet.router import ROUTERS, Router
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.report.fleet import fleet_lines
@@ -60,7 +60,7 @@ def test_routers_count_a_request_where_they_sent_it() -> None:
 
 
 def test_the_fullest_give_to_the_freest() -> None:
-    llumnix = make_migration("llumnix")
+    llumnix = MIGRATIONS.make("llumnix")
     full, half, free = Fullness(4, 0, 4), Fullness(20, 2, 4), Fullness(60, 0, 4)
     assert [one.freeness for one in (full, half, free)] == [1.0, 4.5, 15.0]
     assert llumnix.pairs([half, full, free]) == [(1, 2)]
@@ -69,11 +69,11 @@ def test_the_fullest_give_to_the_freest() -> None:
     assert llumnix.pairs([free, half]) == []
     leaving = free._replace(is_leaving=True)
     assert llumnix.pairs([full, leaving, half]) == [(1, 2)]  # before all others
-    assert make_migration("llumnix+threshold=5").pairs([half, free]) == [(0, 1)]
+    assert MIGRATIONS.make("llumnix+threshold=5").pairs([half, free]) == [(0, 1)]
 
 
 def test_a_request_moves_where_that_brings_two_replicas_closer() -> None:
-    llumnix = make_migration("llumnix")
+    llumnix = MIGRATIONS.make("llumnix")
     full, free = Fullness(4, 0, 4), Fullness(60, 0, 4)
     assert llumnix.pays(full, free, 8)  # 12/3 and 52/5
     assert not llumnix.pays(full, free, 40)  # 44/3 and 20/5: the other way round
@@ -85,9 +85,9 @@ def test_a_request_moves_where_that_brings_two_replicas_closer() -> None:
 
 def test_the_shortest_moves_unless_told() -> None:
     here = [Candidate(3, 50), Candidate(1, 70), Candidate(2, 20), Candidate(4, 20)]
-    picked = {name: make_migration(f"llumnix+victim={name}").pick(here).row for name in VICTIMS}
+    picked = {name: MIGRATIONS.make(f"llumnix+victim={name}").pick(here).row for name in VICTIMS}
     assert picked == VICTIMS
-    assert make_migration("llumnix").pick(here).row == 2
+    assert MIGRATIONS.make("llumnix").pick(here).row == 2
 
 
 VICTIMS = {"shortest": 2, "longest": 1, "first": 1}

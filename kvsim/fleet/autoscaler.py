@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kvsim.fleet.parameters import number_of_replicas
 from kvsim.fleet.traffic import Traffic
-from kvsim.pool_config import MOST_REPLICAS
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
@@ -148,31 +149,23 @@ def make_autoscaler(text: str) -> Autoscaler:
     name, params = parse_spec(text)
     least, most = params.pop("min", "1"), params.pop("max", "8")
     interval, grace = params.pop("interval", None), params.pop("grace", None)
-    made = AUTOSCALERS.create(name, **params)
-    for key, value in (("min", least), ("max", most)):
-        if not (value or "").isdecimal() or not 1 <= int(value or 0) <= MOST_REPLICAS:
-            raise ValueError(
-                f"autoscaler {name!r}: {key}={value}: must be a whole number from 1 to "
-                f"{MOST_REPLICAS}"
-            )
-    made.least, made.most = int(least or 1), int(most or 8)
+    made, label = AUTOSCALERS.create(name, **params), f"autoscaler {name!r}"
+    made.least = number_of_replicas(f"{label}: min={least}", least)
+    made.most = number_of_replicas(f"{label}: max={most}", most)
     if made.least > made.most:
-        raise ValueError(f"autoscaler {name!r}: min={least} is more than max={most}")
+        raise ValueError(f"{label}: min={least} is more than max={most}")
     if interval is not None:
-        try:
-            made.interval = float(interval)
-        except ValueError:
-            made.interval = 0.0
-        if not LEAST_INTERVAL <= made.interval < float("inf"):
-            raise ValueError(
-                f"autoscaler {name!r}: interval={interval}: must be seconds from "
-                f"{LEAST_INTERVAL} on"
-            )
+        made.interval = _seconds(label, "interval", interval, LEAST_INTERVAL, sys.float_info.max)
     if grace is not None:
-        try:
-            made.grace = float(grace)
-        except ValueError:
-            made.grace = math.nan
-        if not made.grace >= 0:
-            raise ValueError(f"autoscaler {name!r}: grace={grace}: must be seconds from 0 on")
+        made.grace = _seconds(label, "grace", grace, 0)
     return made
+
+
+def _seconds(label: str, key: str, text: str, least: float, most: float = math.inf) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not least <= seconds <= most:
+        raise ValueError(f"{label}: {key}={text}: must be seconds from {least} on")
+    return seconds

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, get_args
 
 from kvsim.fleet.parameters import Share, Weight, Whole  # noqa: TC001 - checked when one is made
-from kvsim.registry import Registry, parse_spec
+from kvsim.registry import Registry
 
 if TYPE_CHECKING:
     from kvsim.fleet.prospect import Prospect
@@ -36,18 +36,6 @@ class Disaggregation(ABC):
 DISAGGREGATIONS: Registry[Disaggregation] = Registry(
     "disaggregation", None, Disaggregation, "kvsim.disaggregations"
 )
-
-
-def make_disaggregation(text: str) -> Disaggregation:
-    """Make ``NAME[+KEY=VALUE]...``.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, an unknown parameter, or a value of the wrong type.
-    """
-    name, params = parse_spec(text)
-    return DISAGGREGATIONS.create(name, **params)
 
 
 def placed(rule: Disaggregation, request: Prospect) -> Place:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.fleet.parameters import Count, Delay, Limit, Whole, refuse_unread
 from kvsim.pool_config import Role  # noqa: TC001 - likewise
-from kvsim.registry import Registry, parse_spec
+from kvsim.registry import Registry
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -161,14 +161,7 @@ class PlannedFailure(Failures):
 
 
 def make_failures(text: str, seed: int) -> Failures:
-    """Make ``NAME[+KEY=VALUE]...``.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, an unknown parameter, or a value of the wrong type.
-    """
-    name, params = parse_spec(text)
-    made = FAILURES.create(name, **params)
+    """Make ``NAME[+KEY=VALUE]...`` with the random numbers of a run's seed."""
+    made = FAILURES.make(text)
     made.seed(seed)
     return made

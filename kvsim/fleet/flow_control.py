@@ -11,7 +11,7 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when one is made
     Interval,
     Limit,
 )
-from kvsim.registry import Registry, parse_spec
+from kvsim.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,18 +83,6 @@ class FlowControl(ABC):
 FLOW_CONTROLS: Registry[FlowControl] = Registry(
     "flow control", None, FlowControl, "kvsim.flow_controls"
 )
-
-
-def make_flow_control(text: str) -> FlowControl:
-    """Make ``NAME[+KEY=VALUE]...``.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, an unknown parameter, or a value of the wrong type.
-    """
-    name, params = parse_spec(text)
-    return FLOW_CONTROLS.create(name, **params)
 
 
 @FLOW_CONTROLS.register("llm-d")

@@ -11,7 +11,7 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when one is made
     Interval,
     Whole,
 )
-from kvsim.registry import Registry, parse_spec
+from kvsim.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,18 +84,6 @@ class Migration(ABC):
 
 #: Factories take keyword parameters only.
 MIGRATIONS: Registry[Migration] = Registry("migration", None, Migration, "kvsim.migrations")
-
-
-def make_migration(text: str) -> Migration:
-    """Make ``NAME[+KEY=VALUE]...``.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, an unknown parameter, or a value of the wrong type.
-    """
-    name, params = parse_spec(text)
-    return MIGRATIONS.create(name, **params)
 
 
 @MIGRATIONS.register("llumnix")

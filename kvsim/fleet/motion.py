@@ -13,7 +13,7 @@ from kvsim.fleet.cold_start import cold_start_seconds
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.failures import make_failures
 from kvsim.fleet.lifecycle import Lifecycle
-from kvsim.fleet.migration import make_migration
+from kvsim.fleet.migration import MIGRATIONS
 from kvsim.fleet.migrations import Migrations
 from kvsim.fleet.moves import Moves
 from kvsim.fleet.router import make_routers
@@ -136,7 +136,7 @@ def let_move(world: World, fleet: Fleet, config: Config) -> None:
         world,
         fleet.drive,
         pool,
-        make_migration(config.migration),
+        MIGRATIONS.make(config.migration),
         fabric_of(config.kv_transfer_fabric),
         fleet.migrations,
         submit=fleet.submit,

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from kvsim.pool_config import MOST_REPLICAS
+
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -33,3 +35,16 @@ def refuse_unread(why: str, what: str = "router", /, **given: object) -> None:
     for name, value in given.items():
         if value is not None:
             raise ValueError(f"{what}: {name.replace('_', '-')}={value}: is not read {why}")
+
+
+def number_of_replicas(given: str, text: str | None) -> int:
+    """Read a number of replicas or gateways; ``given`` is how errors call it.
+
+    Raises
+    ------
+    ValueError
+        For all but a whole number that is large enough and not too large.
+    """
+    if not (text or "").isdecimal() or not 1 <= int(text or 0) <= MOST_REPLICAS:
+        raise ValueError(f"{given}: must be a whole number from 1 to {MOST_REPLICAS}")
+    return int(text or 1)

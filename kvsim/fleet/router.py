@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from kvsim.pool_config import MOST_REPLICAS
+from kvsim.fleet.parameters import number_of_replicas
 from kvsim.registry import Registry, parse_spec
 
 if TYPE_CHECKING:
@@ -121,9 +121,6 @@ def make_routers(text: str) -> list[Router]:
         For an unknown name, an unknown parameter, or a value of the wrong type.
     """
     name, params = parse_spec(text)
-    number = params.pop("gateways", "1") or ""
-    if not number.isdecimal() or not 1 <= int(number) <= MOST_REPLICAS:
-        raise ValueError(
-            f"router {name!r}: gateways={number}: must be a whole number from 1 to {MOST_REPLICAS}"
-        )
-    return [ROUTERS.create(name, **params) for _ in range(int(number))]
+    gateways = params.pop("gateways", "1") or ""
+    number = number_of_replicas(f"router {name!r}: gateways={gateways}", gateways)
+    return [ROUTERS.create(name, **params) for _ in range(number)]

@@ -18,10 +18,10 @@ from kvsim.errors import unknown_name
 from kvsim.fleet.admission import Admission
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.cold_start import cold_start_seconds
-from kvsim.fleet.disaggregation import make_disaggregation
+from kvsim.fleet.disaggregation import DISAGGREGATIONS
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.fleet import Fleet
-from kvsim.fleet.flow_control import make_flow_control
+from kvsim.fleet.flow_control import FLOW_CONTROLS
 from kvsim.fleet.gateways import Gateways, telling_routers
 from kvsim.fleet.intake import admissible_requests, new_requests, whole_requests
 from kvsim.fleet.lock_step import shares_experts, why_independent
@@ -206,7 +206,7 @@ class Assembly:
         reason = self._choose_backend(setup)
         self.reason = self.reason or reason
         contents = Contents.of(trace)
-        if migrates(config) or make_disaggregation(config.disaggregation).stays:
+        if migrates(config) or DISAGGREGATIONS.make(config.disaggregation).stays:
             contents = contents.with_own_lengths()
         pool = Pool(asked.name, asked.role, setup, trace, contents, new_requests(trace))
         pool.places = [None] * max(num_places, asked.replicas)
@@ -306,7 +306,7 @@ def serve_fleet(
             check_changes(config, one, main_setup)
     # A replica has other requests than it was sent, if they begin or go on elsewhere.
     differs = apart or config.migration is not None
-    gate = None if config.flow_control is None else make_flow_control(config.flow_control)
+    gate = None if config.flow_control is None else FLOW_CONTROLS.make(config.flow_control)
     main = make.pool(
         *(asked, main_setup, trace),
         counts_sent=differs,
@@ -335,7 +335,7 @@ def serve_fleet(
         admissible,
         main,
         prefill,
-        disaggregation=make_disaggregation(config.disaggregation),
+        disaggregation=DISAGGREGATIONS.make(config.disaggregation),
         fabric=fabric_of(config.kv_transfer_fabric),
         protocol=config.kv_transfer_protocol,
         proxy_latency=config.proxy_latency,
@@ -347,7 +347,7 @@ def serve_fleet(
         or gate is not None,
         in_step=shares_experts(setup) and why_independent(setup, changes=changes) is None,
     )
-    if prefill is not None and make_disaggregation(config.disaggregation).stays:
+    if prefill is not None and DISAGGREGATIONS.make(config.disaggregation).stays:
         fleet.may_stay = whole_requests(main.setup, prefill.setup, trace)
     if gate is not None:
         fleet.admission = Admission(
