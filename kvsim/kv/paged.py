@@ -29,7 +29,7 @@ from kvsim.kv.eviction import eviction_policy
 from kvsim.kv.manager import ALLOCATORS, Hit, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, PAGED
-from kvsim.records.memory import head
+from kvsim.records.memory import assign, head
 from kvsim.records.paged import (
     FULL,
     MAMBA_ALIGN,
@@ -117,6 +117,7 @@ class PagedManager(RuleManager):
 
     def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
         config = self.config
+        assign(kv, config)
         kv.manager = self.rules_of
         kv.alignment = lcm(*(spec.block_size for spec in self.groups))
         kv.scheduler_block_size = kv.alignment
@@ -125,20 +126,12 @@ class PagedManager(RuleManager):
         if config.prefix_match_unit and len(self.groups) > 1:
             kv.hash_block_size = config.prefix_match_unit
         kv.bytes_per_block = self.bytes_per_block
-        kv.max_model_len = config.max_model_len
         kv.watermark_blocks = config.spared(self.num_gpu_blocks)
-        kv.num_lookahead_tokens = config.num_lookahead_tokens
-        kv.num_hash_lookahead_tokens = config.num_hash_lookahead_tokens
-        kv.num_unnamed_tokens = config.num_unnamed_tokens
-        kv.drops_last_block = config.drops_last_block
         if len(self.groups) > 1 and not config.drops_last_block:
             kv.num_unnamed_tokens = 0
         retention = config.prefix_cache_retention_interval
         kv.segment = kv.alignment if retention is None else retention
         kv.keeps_boundaries = retention is not None
-        kv.reserve_full_isl = config.reserve_full_isl
-        kv.reserve_output = config.reserve_output
-        kv.enable_prefix_caching = config.enable_prefix_caching
         kv.replay_window = max(map(replay_window, self.groups))
         kv.has_windows = any(spec.kind != FULL for spec in self.groups)
         kv.num_cpu_free = config.swap_space_bytes // self.bytes_per_block

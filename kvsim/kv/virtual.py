@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from kvsim.kv.manager import ALLOCATORS, KEEPS_NO_PREFIXES, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, VIRTUAL
-from kvsim.records.memory import Objects, head
+from kvsim.records.memory import Objects, assign, head
 from kvsim.records.virtual import MappedRows, Stretch
 from kvsim.records.virtual import TensorKind as Kind
-from kvsim.rules.virtual import num_needed_pages, num_rows
+from kvsim.rules.virtual import num_needed_pages, num_rows, num_slots_to_map
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
@@ -84,10 +84,8 @@ class VirtualManager(RuleManager):
     def _set_up(self, kv: KV, memory: Memory) -> None:
         config, virtual = self.config, kv.virtual
         kv.manager = self.rules_of
-        kv.max_model_len = config.max_model_len
-        kv.num_lookahead_tokens = config.num_lookahead_tokens
-        kv.reserve_full_isl = config.reserve_full_isl
-        kv.reserve_output = config.reserve_output
+        assign(kv, config)
+        kv.enable_prefix_caching = False
         kv.has_windows = any(kind.window is not None for kind in self.kinds)
         virtual.num_kinds = len(self.kinds)
         virtual.tensors = memory.records(Kind, len(self.kinds))
@@ -131,8 +129,7 @@ class VirtualManager(RuleManager):
     # -- the protocol --------------------------------------------------------------------------
 
     def fits(self, request: Request) -> bool:  # noqa: D102 - see KVCacheManager
-        config = self.config
-        tokens = min(request.end + config.num_lookahead_tokens, config.max_model_len)
+        tokens = num_slots_to_map(self.sizes, request, request.end)
         return num_needed_pages(self.sizes, tokens) <= self.num_pages
 
     def _pages(self, holding: int) -> list[list[int]]:

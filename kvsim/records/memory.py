@@ -375,6 +375,14 @@ def head(numbers: Any, count: int) -> list[Any]:
     return [numbers[place] for place in range(count)]
 
 
+def assign(record: Any, settings: object) -> None:
+    """Give the numbers of a record the values of the same names in settings, where one is set."""
+    for name, kind in getattr(record, "_record", record).kinds().items():
+        value = getattr(settings, name, None)
+        if value is not None and plain(kind) in (int, float, bool):
+            setattr(record, name, value)
+
+
 def copied(row: Any) -> Any:
     """Return a record and all it holds once more, as Python objects."""
     if not isinstance(row, View):

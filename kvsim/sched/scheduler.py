@@ -13,7 +13,7 @@ from kvsim.kv.manager import NO_TRANSFERS, Hit, Transfers
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
 from kvsim.records.growth import adopt
-from kvsim.records.memory import Objects, Scrap, Zeros
+from kvsim.records.memory import Objects, Scrap, Zeros, assign
 from kvsim.records.request import FINISHED, Request
 from kvsim.registry import Registry, overridden, parse_spec
 from kvsim.rules import batch as rules
@@ -190,14 +190,10 @@ def lay_out_scheduler(
 
 def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: int) -> None:
     """Write a scheduler's limits into a state."""
-    limits = state.limits
+    limits, spec = state.limits, config.speculation
+    assign(limits, config)
     limits.scheduler = scheduler
-    limits.max_model_len, limits.max_num_seqs = config.max_model_len, config.max_num_seqs
-    limits.max_active = config.max_active
-    limits.max_num_batched_tokens = config.max_num_batched_tokens
-    limits.long_prefill_token_threshold = config.long_prefill_token_threshold
     limits.adaptive = config.long_prefill_token_threshold_adaptive
-    limits.enable_chunked_prefill = config.enable_chunked_prefill
     limits.by_priority = config.policy == "priority"
     limits.fairness = fairness_of(config.policy)
     state.shares.quantum = config.dlpm_quantum
@@ -206,13 +202,9 @@ def lay_out_limits(state: records.Replica, config: SchedulerConfig, scheduler: i
     limits.max_num_scheduled_tokens = (
         config.max_num_scheduled_tokens or config.max_num_batched_tokens
     )
-    limits.prefill_schedule_interval = config.prefill_schedule_interval
-    limits.max_loras = config.max_loras
-    spec = config.speculation
     if spec is not None:
+        assign(limits, spec)
         limits.num_drafts = spec.num_speculative_tokens
-        limits.num_draft_slots = spec.num_draft_slots
-        limits.num_prefill_lookahead_tokens = spec.num_prefill_lookahead_tokens
         limits.draw_seed = config.seed
         limits.num_draft_rows = len(spec.num_speculative_tokens_per_batch_size)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Literal, get_args
 
+from kvsim.records.memory import assign
 from kvsim.records.sglang import Order
 from kvsim.records.storage import StopRule
 
@@ -111,14 +112,11 @@ class SglangSettings:
 def lay_out_sglang(state: Replica, memory: Memory, settings: SglangSettings) -> None:
     """Write the settings into a state, and make room for the running requests."""
     scheduler = state.sglang
-    scheduler.page_size = settings.page_size
+    assign(scheduler, settings)
     scheduler.pool_size = settings.max_total_num_tokens
     scheduler.context_len = settings.context_length
     scheduler.max_running = settings.max_running_requests
     scheduler.chunk_size = settings.chunked_prefill_size or 0
-    scheduler.max_prefill_tokens = settings.max_prefill_tokens
-    scheduler.prefill_max_requests = settings.prefill_max_requests or 0
-    scheduler.order = int(settings.order)
     scheduler.mixes = settings.enable_mixed_chunk and settings.chunked_prefill_size is not None
     by_priority = settings.enable_priority_scheduling
     scheduler.by_priority = by_priority
@@ -130,8 +128,6 @@ def lay_out_sglang(state: Replica, memory: Memory, settings: SglangSettings) -> 
     scheduler.init_ratio, scheduler.min_ratio = initial, min(MIN_FACTOR * initial, 1.0)
     scheduler.decay = (initial - scheduler.min_ratio) / DECAY_STEPS
     scheduler.ratio = initial
-    scheduler.max_new_tokens = settings.max_new_tokens or 0
-    scheduler.ignore_eos = settings.ignore_eos
     if scheduler.order == Order.RANDOM:
         *words, scheduler.num_drawn = Random(settings.random_seed).getstate()[1]
         scheduler.words = memory.list_of(words)
