@@ -13,6 +13,8 @@ from kvsim.kv.paged import PagedManager
 from kvsim.records.host_cache import (
     FREQUENT,
     FREQUENT_GHOST,
+    HOST_ARC,
+    HOST_LRU,
     NO_CHUNK,
     RECENT,
     RECENT_GHOST,
@@ -38,7 +40,6 @@ from kvsim.rules.offload_request import (
 from kvsim.rules.offload_store import last_to_store, offer_group, prepare_store
 from kvsim.rules.offloading import is_target, loads_with_step
 from kvsim.sched.offloading import (
-    OffloadingConfig,
     add_states,
     lay_out_host_cache,
     lay_out_offloading,
@@ -55,8 +56,8 @@ class Store:
         self.offloading = Offloading(num_groups=1)
         self.offloading.groups = [OffloadGroup(chunk_tokens=SIZE)]
         self.offloading.offers = [Offer() for _ in range(MOST)]
-        config = OffloadingConfig(capacity, **options)
-        lay_out_host_cache(self.host, Objects(), config, orders=SIZE * MOST + 2)
+        settings = HostCache(capacity=capacity, **options)
+        lay_out_host_cache(self.host, Objects(), settings, orders=SIZE * MOST + 2)
 
     @property
     def host(self) -> HostCache:
@@ -193,7 +194,7 @@ def test_a_missed_chunk_is_one_of_the_requests_own():
 
 
 def test_a_threshold_counts_offers():
-    store = Store(4, store_threshold=2)
+    store = Store(4, threshold=2)
     one, other = store.request([11, 12]), store.request([11, 13])
     assert store.offer(one, 0, 2) == []
     assert store.offer(other, 0, 2) == [0]
@@ -203,7 +204,7 @@ def test_a_threshold_counts_offers():
 
 
 def test_what_was_not_offered_for_longest_is_no_longer_counted():
-    store = Store(4, store_threshold=2)
+    store = Store(4, threshold=2)
     store.host.most_offers = 2
     for key in (11, 12, 11, 13):  # 12 is forgotten for 13
         store.offer(store.request([key]), 0, 1)
@@ -213,7 +214,7 @@ def test_what_was_not_offered_for_longest_is_no_longer_counted():
 
 
 def test_arc_moves_what_is_used_again_at_the_end_of_a_request():
-    store = Store(3, eviction_policy="arc")
+    store = Store(3, policy=HOST_ARC)
     one = store.request([11, 12])
     store.offer(one, 0, 2)
     store.write(11)
@@ -229,7 +230,7 @@ def test_arc_moves_what_is_used_again_at_the_end_of_a_request():
 
 
 def test_arc_learns_from_ghosts_once_per_request():
-    store = Store(2, eviction_policy="arc")
+    store = Store(2, policy=HOST_ARC)
     for key in (11, 12, 13):
         store.offer(store.request([key]), 0, 1)
         store.write(key)
@@ -246,7 +247,7 @@ def test_arc_learns_from_ghosts_once_per_request():
 
 
 def test_arc_learns_more_from_the_rarer_ghosts():
-    store = Store(3, eviction_policy="arc")
+    store = Store(3, policy=HOST_ARC)
     for key in (11, 12, 13):
         store.offer(store.request([key]), 0, 1)
         store.write(key)
@@ -378,7 +379,7 @@ class Model:
 def test_the_host_cache_does_what_a_plain_model_does(seed):
     draw = random.Random(seed)
     arc, capacity = bool(seed % 2), draw.randrange(1, 12)
-    store = Store(capacity, eviction_policy="arc" if arc else "lru")
+    store = Store(capacity, policy=HOST_ARC if arc else HOST_LRU)
     model = Model(capacity, arc)
     live: list[tuple[OffloadState, dict[str, Any]]] = []
     writing: list[int] = []
@@ -454,7 +455,7 @@ class Groups:
         manager = PagedManager(config.kv_config)
         self.kv, self.holding = manager.kv, manager.kv.holdings[0]
         self.offloading = Offloading()
-        settings = OffloadingConfig(400, **options)
+        settings = Offloading(host=HostCache(capacity=400), **options)
         lay_out_offloading(self.offloading, Objects(), settings, self.kv, 1)
         add_states(self.offloading, Objects(), self.kv, 2)
         self.boundary = 0  # of a shared prefix
@@ -687,7 +688,7 @@ def test_a_window_block_that_somebody_else_got_is_not_stored():
 
 
 def test_a_step_waits_for_small_loads_that_leave_a_token_to_compute():
-    groups = Groups([("full", 4, None)], sync_load_tokens=12)
+    groups = Groups([("full", 4, None)], sync_load_budget=12)
     request = groups.request(17)
     assert loads_with_step(groups.offloading, request, 4, 8)
     assert not loads_with_step(groups.offloading, request, 4, 8)  # the step waits for 8 already

@@ -21,8 +21,8 @@ from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.prompt_keys import PromptKeys
 from kvsim.fleet.router import Router
 from kvsim.kv.block_hash import block_keys
+from kvsim.records.storage import Storage
 from kvsim.results.result import Result
-from kvsim.sched.sglang_settings import StorageSettings
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 
@@ -387,9 +387,7 @@ def test_both_engines_agree_and_no_page_is_lost(trace: Trace, data: st.DataObjec
     }
     with pytest.MonkeyPatch.context() as patch:  # prompts here are short
         least = draw(st.sampled_from([1, 8, 20]))
-        patch.setattr(
-            reading, "StorageSettings", partial(StorageSettings, prefetch_threshold=least)
-        )
+        patch.setattr(reading, "Storage", partial(Storage, least=least))
         python = kvsim.simulate(trace, **options, backend="python", check_invariants=True)
         compiled = kvsim.simulate(trace, **options, backend="compiled")
     assert equal_tables(python.requests, compiled.requests)

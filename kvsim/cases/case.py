@@ -26,7 +26,8 @@ from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.speculation import MAX_DRAFTS, Method, SpeculativeConfig
 
 if TYPE_CHECKING:
-    from kvsim.sched.connector import ConnectorConfig
+    from kvsim.records.connector import Connector
+    from kvsim.records.offloading import Offloading
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -212,11 +213,16 @@ class CaseConfig(_Part):
         return self.spec.model_copy(update=plain).config
 
     @property
-    def kv_transfer(self) -> ConnectorConfig | None:
+    def kv_transfer(self) -> Connector | None:
         """The KV connector, None without."""
+        return None if self.connector is None else self.connector.settings
+
+    @property
+    def offloading(self) -> Offloading | None:
+        """The host cache of a connector, None without."""
         if self.connector is None:
             return None
-        return self.connector.config(len(self.groups or (None,)))
+        return self.connector.offloading(len(self.groups or (None,)))
 
     @property
     def encoder_inputs(self) -> EncoderConfig | None:

@@ -12,7 +12,7 @@ from kvsim.cases.upkeep import show_numbers
 from kvsim.records.connector import SESSIONS
 from kvsim.records.request import FINISHED, WAITING_FOR_INPUT
 from kvsim.rules.sessions import CLOSED, OPEN, see_input
-from kvsim.sched.connector import ConnectorConfig
+from kvsim.sched.connector import make_connector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def add_sessions(
 
 def with_second_queue(limits: SchedulerConfig) -> SchedulerConfig:
     """Return the same with the queue of requests that wait with their blocks."""
-    return replace(limits, kv_transfer=ConnectorConfig(SESSIONS))
+    return replace(limits, kv_transfer=make_connector(SESSIONS))
 
 
 class Sessions:

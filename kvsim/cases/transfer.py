@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvsim.records.connector import FAKE, OFFLOADING
-from kvsim.sched.connector import ConnectorConfig, FailurePolicy, Role
-from kvsim.sched.offloading import OffloadingConfig
+from kvsim.records.connector import FAKE, OFFLOADING, Connector
+from kvsim.sched.connector import FailurePolicy, Role, make_connector
+from kvsim.sched.offloading import make_offloading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvsim.cases.case import CaseConfig
+    from kvsim.records.offloading import Offloading
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -44,24 +45,19 @@ class ConnectorPart(BaseModel):
     store_steps: Whole = 1
     extra: OffloadingOptions = OffloadingOptions()
 
-    def config(self, num_groups: int) -> ConnectorConfig:
-        """The same as vLLM has it, for so many KV-cache groups."""
+    @property
+    def settings(self) -> Connector:
+        """The same as vLLM has it."""
         if self.kind == "offloading":
-            return ConnectorConfig(OFFLOADING, offloading=self._offloading(num_groups))
-        return ConnectorConfig(FAKE, self.role, self.failure_policy)
+            return make_connector(OFFLOADING)
+        return make_connector(FAKE, self.role, self.failure_policy)
 
-    def _offloading(self, num_groups: int) -> OffloadingConfig:
-        given = self.extra
-        return OffloadingConfig(
-            self.cpu_chunks,
-            given.blocks_per_chunk,
-            given.eviction_policy,
-            given.store_threshold,
-            given.offload_prompt_only,
-            given.sync_load_budget_bytes // (8 * num_groups),
-            self.load_steps,
-            self.store_steps,
-        )
+    def offloading(self, num_groups: int) -> Offloading | None:
+        """Return its host cache for so many KV-cache groups, None without one."""
+        if self.kind != "offloading":
+            return None
+        steps = {"load_steps": self.load_steps, "store_steps": self.store_steps}
+        return make_offloading(self.extra, self.cpu_chunks, 8 * num_groups, **steps)
 
 
 class Transfer(BaseModel):

@@ -61,7 +61,7 @@ class Upkeep:
 def drops_output(config: CaseConfig) -> bool:
     """Whether output may be dropped that has been sampled."""
     transfer = config.kv_transfer
-    sends = transfer is not None and transfer.kind == FAKE and transfer.is_producer
+    sends = transfer is not None and transfer.kind == FAKE and transfer.drops_stale
     return bool(config.resets) or sends
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.budget.budget import GIB
 from kvsim.kv.paged import PagedManager
@@ -11,26 +11,25 @@ from kvsim.records.connector import OFFLOADING
 from kvsim.records.engine import VLLM
 from kvsim.records.paged import FULL, SLIDING
 from kvsim.rules.attention import cdiv
-from kvsim.sched.connector import ConnectorConfig
-from kvsim.sched.offloading import OffloadingConfig
+from kvsim.sched.connector import make_connector
+from kvsim.sched.offloading import make_offloading
 from kvsim.speculation import LACK_THE_NEXT
 
 if TYPE_CHECKING:
     from kvsim.config import Config
     from kvsim.kv.manager import KVCacheManager
     from kvsim.kv_transfer import OffloadingOptions
+    from kvsim.records.offloading import Offloading
     from kvsim.sched.scheduler import Scheduler
-    from kvsim.speculation import SpeculativeConfig
 
 
-def make_connector(
+def connector_settings(
     config: Config,
     kv: KVCacheManager,
     kind: type[Scheduler],
     scheduler: str,
-    speculation: SpeculativeConfig | None,
-) -> ConnectorConfig | None:
-    """Return the KV connector that a configuration asks for.
+) -> dict[str, Any]:
+    """Return the KV connector that a configuration asks for, and its host memory, by field.
 
     Raises
     ------
@@ -41,7 +40,7 @@ def make_connector(
     given = config.kv_transfer_config
     if given is None:
         if config.kv_offloading_backend is None:
-            return None
+            return {}
         if config.kv_offloading_size is None:
             raise ValueError(f"{flag}: how much memory? kv_offloading_size is missing")
         given = KVTransferConfig()
@@ -53,20 +52,18 @@ def make_connector(
         raise ValueError(f"{flag}: allocator {config.allocator!r} cannot be offloaded; paged can")
     if any(spec.kind not in (FULL, SLIDING) for spec in kv.groups):
         raise ValueError(f"{flag}: only full and sliding-window attention is offloaded")
-    if speculation is not None and speculation.method in LACK_THE_NEXT:
+    spec = config.speculative_config
+    if spec is not None and spec.method in LACK_THE_NEXT:
         raise ValueError(
-            f"{flag}: {speculation.method} is not modelled beside offloading; ngram and "
-            "draft_model are"
+            f"{flag}: {spec.method} is not modelled beside offloading; ngram and draft_model are"
         )
-    return ConnectorConfig(
-        OFFLOADING,
-        given.kv_role,
-        given.kv_load_failure_policy,
-        offloading=_offloading(config, given.kv_connector_extra_config, kv),
-    )
+    return {
+        "kv_transfer": make_connector(OFFLOADING, given.kv_role, given.kv_load_failure_policy),
+        "offloading": _offloading(config, given.kv_connector_extra_config, kv),
+    }
 
 
-def _offloading(config: Config, options: OffloadingOptions, kv: PagedManager) -> OffloadingConfig:
+def _offloading(config: Config, options: OffloadingOptions, kv: PagedManager) -> Offloading:
     """Return how much host memory is for chunks of KV, and what is kept there."""
     size = options.cpu_bytes_to_use
     if config.kv_offloading_size is not None:
@@ -79,13 +76,4 @@ def _offloading(config: Config, options: OffloadingOptions, kv: PagedManager) ->
             f"kv_transfer_config: cpu_bytes_to_use is {size:.0f}: must hold at least one chunk of "
             f"{chunk_bytes * tp} bytes"
         )
-    token_bytes = sum(kv.slot_bytes) * tp
-    return OffloadingConfig(
-        num_chunks,
-        options.blocks_per_chunk,
-        options.eviction_policy,  # type: ignore[arg-type]  # checked when it was read
-        options.store_threshold,
-        options.offload_prompt_only,
-        options.sync_load_budget_bytes // token_bytes,
-        timed=True,
-    )
+    return make_offloading(options, num_chunks, sum(kv.slot_bytes) * tp, timed=True)

@@ -74,8 +74,8 @@ def notes(setup: Setup) -> list[str]:
 
 def _of_stores(setup: Setup) -> list[str]:
     """Say what is assumed of stores of native offloading, and what was measured of them."""
-    transfer = setup.scheduler_config.kv_transfer
-    if transfer is None or transfer.offloading is None or not transfer.offloading.timed:
+    offloading = setup.scheduler_config.offloading
+    if offloading is None or not offloading.timed:
         return []
     return [
         "native offloading: a store slows the steps beside it by the memory bandwidth that its "

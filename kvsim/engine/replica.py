@@ -147,8 +147,7 @@ class Replica:
         state.limits.has_grammars = state.trace.has_grammar_times
         lay_out_shares(state, memory, self._contents.num_tenants)
         self._lay_out_rates(state)
-        if config.kv_transfer is not None:
-            lay_out_connector(state, memory, config.kv_transfer, depth, len(self._contents))
+        lay_out_connector(state, memory, config, depth, len(self._contents))
         if config.sglang is not None and config.sglang.storage is not None:
             lay_out_storage(state, memory, config.sglang.storage, len(self._contents))
         lay_out_copies(state)

@@ -19,7 +19,7 @@ from kvsim.engine.checks import (
     step_tokens,
     tells_events,
 )
-from kvsim.engine.connector import make_connector
+from kvsim.engine.connector import connector_settings
 from kvsim.engine.pricing import cost_config_of, make_cost_model
 from kvsim.engine.sglang import (
     check_layers,
@@ -259,8 +259,8 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
             f"speculative_config: allocator {called(config)} keeps no slots for drafts; paged does"
         )
     check_events(config, kv)
-    connector = make_connector(config, kv, kind, scheduler, scheduler_config.speculation)
-    scheduler_config = replace(scheduler_config, kv_transfer=connector)
+    connector = connector_settings(config, kv, kind, scheduler)
+    scheduler_config = replace(scheduler_config, **connector)
     if allocator.swap and not kv.can_swap:
         raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
     if kv.foresees and config.data_parallel_size > 1:

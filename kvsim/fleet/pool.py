@@ -10,8 +10,8 @@ from kvsim.kv.paged import PagedManager
 from kvsim.records.connector import FAKE
 from kvsim.records.engine import VLLM
 from kvsim.records.paged import FULL, SLIDING
-from kvsim.sched.connector import ConnectorConfig
 from kvsim.sched.connector import Role as ConnectorRole
+from kvsim.sched.connector import make_connector
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,11 +103,11 @@ def connected(
             f"{option}: {setup.memory.model.name} keeps more than full and "
             "sliding-window attention; only the KV of these is handed over"
         )
-    connector = ConnectorConfig(
+    connector = make_connector(
         FAKE,
         "kv_both" if reads_store else CONNECTOR_ROLES[role],
-        kv_load_failure_policy="recompute" if reads_store or recomputes else "fail",
-        kv_recompute_threshold=kv_recompute_threshold,
+        "recompute" if reads_store or recomputes else "fail",
+        kv_recompute_threshold,
     )
     scheduler_config = replace(setup.scheduler_config, kv_transfer=connector)
     return replace(setup, scheduler_config=scheduler_config)

@@ -12,8 +12,8 @@ from kvsim.fleet.pool import connected
 from kvsim.fleet.storage_reads import StorageReads
 from kvsim.fleet.store import make_store
 from kvsim.records.engine import SGLANG
+from kvsim.records.storage import StopRule, Storage
 from kvsim.registry import parse_spec
-from kvsim.sched.sglang_settings import StorageSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from kvsim.fleet.store import Store
     from kvsim.fleet.world import World
     from kvsim.pool_config import Role
+
+#: Seconds that SGLang waits for a token of a read at most, under ``timeout``.
+TIMEOUT_PER_TOKEN = 0.25 / 1024
 
 
 def with_store(setup: Setup, role: Role, config: Config) -> Setup:
@@ -61,7 +64,8 @@ def with_storage(setup: Setup, config: Config) -> Setup:
         raise ValueError(f"kv_store {config.kv_store!r}: not under sglang; mooncake is")
     if "pull" in parse_spec(config.kv_store or "")[1]:
         raise ValueError(f"kv_store {config.kv_store!r}: pull is not read under sglang")
-    storage = StorageSettings(config.hicache_storage_prefetch_policy)
+    stop_rule = StopRule[config.hicache_storage_prefetch_policy.upper()]
+    storage = Storage(is_on=True, stop_rule=stop_rule, timeout_per_token=TIMEOUT_PER_TOKEN)
     scheduler = replace(setup.scheduler_config, sglang=replace(settings, storage=storage))
     return with_events(replace(setup, scheduler_config=scheduler))
 

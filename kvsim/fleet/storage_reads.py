@@ -40,7 +40,7 @@ class StorageReads:
         self.pool, self._store, self._fabric = pool, store, fabric
         self._gateways = pool.gateways
         self._tokens = pool.setup.kv.block_size
-        self._least = pool.setup.scheduler_config.sglang.storage.prefetch_threshold
+        self._least = pool.setup.scheduler_config.sglang.storage.least
         self._num_found = 0
         replicas = [member.replica for member in pool.members]
         self._feed = StorageFeed(replicas, keys, self._tokens)

@@ -1,18 +1,19 @@
-"""What a scheduler is told of its KV connector: vLLM's KVTransferConfig."""
+"""The settings of a KV connector, vLLM's KVTransferConfig, and the memory that it needs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import lcm
 from typing import TYPE_CHECKING, Literal
 
-from kvsim.records.connector import FAKE, OFFLOADING
-from kvsim.sched.offloading import OffloadingConfig, lay_out_offloading
+from kvsim.records.connector import FAKE, OFFLOADING, Connector
+from kvsim.records.memory import assign
+from kvsim.sched.offloading import lay_out_offloading
 
 if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager
     from kvsim.records.engine import Replica
     from kvsim.records.memory import Memory
+    from kvsim.sched.scheduler import SchedulerConfig
 
 Role = Literal["kv_producer", "kv_consumer", "kv_both"]
 FailurePolicy = Literal["recompute", "fail"]
@@ -27,34 +28,26 @@ BY_ROW = (
 )
 
 
-@dataclass(frozen=True)
-class ConnectorConfig:
-    """A connector; names and defaults are vLLM's.
+def make_connector(
+    kind: int = FAKE,
+    role: Role = "kv_both",
+    failure_policy: FailurePolicy = "fail",
+    threshold: int = 0,
+) -> Connector:
+    """Return the settings of a connector, as vLLM's ``kv_role`` and ``kv_load_failure_policy`` say.
 
     Parameters
     ----------
-    kind : one of :class:`kvsim.records.connector.ConnectorKind`, ``FAKE`` or ``OFFLOADING``
-    kv_role : makes KV for others, takes it from others, or both
-    kv_load_failure_policy : what becomes of a request whose KV could not be loaded
-    kv_recompute_threshold : compute fewer tokens than that rather than load them
-    offloading : the host cache, where the kind is ``OFFLOADING``
+    kind : one of :class:`kvsim.records.connector.ConnectorKind`
+    threshold : compute fewer tokens than that rather than load them
     """
-
-    kind: int = FAKE
-    kv_role: Role = "kv_both"
-    kv_load_failure_policy: FailurePolicy = "fail"
-    kv_recompute_threshold: int = 0
-    offloading: OffloadingConfig | None = None
-
-    @property
-    def is_producer(self) -> bool:
-        """Whether others read its KV."""
-        return self.kv_role != "kv_consumer"
-
-    @property
-    def is_consumer(self) -> bool:
-        """Whether it takes KV from others."""
-        return self.kv_role != "kv_producer"
+    return Connector(
+        kind=kind,
+        drops_stale=role != "kv_consumer" and kind != OFFLOADING,
+        has_fence=role != "kv_producer",
+        recomputes=failure_policy == "recompute",
+        threshold=threshold,
+    )
 
 
 def num_transfers(kv: KVCacheManager, num_rows: int) -> int:
@@ -63,16 +56,15 @@ def num_transfers(kv: KVCacheManager, num_rows: int) -> int:
 
 
 def lay_out_connector(
-    state: Replica, memory: Memory, config: ConnectorConfig, depth: int, num_rows: int
+    state: Replica, memory: Memory, config: SchedulerConfig, depth: int, num_rows: int
 ) -> None:
-    """Lay out a connector for the requests of a trace."""
+    """Lay out a connector, if there is one, for the requests of a trace."""
     connector, kv = state.connector, state.kv
-    connector.kind = config.kind
-    connector.drops_stale = config.is_producer and config.kind != OFFLOADING
-    connector.has_fence = config.is_consumer and depth > 1
-    connector.recomputes = config.kv_load_failure_policy == "recompute"
+    if config.kv_transfer is None:
+        return
+    assign(connector, config.kv_transfer)
+    connector.has_fence = config.kv_transfer.has_fence and depth > 1
     connector.block_size = lcm(*(kv.groups[g].block_size for g in range(kv.num_groups)))
-    connector.threshold = config.kv_recompute_threshold
     connector.begun_times = memory.floats(num_rows)
     for name in BY_ROW:
         setattr(connector, name, memory.ints(num_rows))

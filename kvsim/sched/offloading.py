@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from kvsim.kv.eviction import lay_out_contents
 from kvsim.records.eviction import Ranked
-from kvsim.records.host_cache import HOST_ARC, HOST_LRU, WRITING, Chunk
-from kvsim.records.memory import head
-from kvsim.records.offloading import Job, JobBlock, JobChunk, Offer, OffloadGroup, OffloadState
+from kvsim.records.host_cache import HOST_ARC, WRITING, Chunk, HostCache, HostPolicy
+from kvsim.records.memory import assign, head
+from kvsim.records.offloading import (
+    Job,
+    JobBlock,
+    JobChunk,
+    Offer,
+    OffloadGroup,
+    Offloading,
+    OffloadState,
+)
 from kvsim.records.paged import FULL, SLIDING
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE
@@ -17,49 +24,42 @@ from kvsim.rules.attention import cdiv
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
-    from kvsim.records.host_cache import HostCache
     from kvsim.records.kv import KV
     from kvsim.records.memory import Memory
-    from kvsim.records.offloading import Offloading
 
 #: Chunks whose offers are counted, vLLM's max_tracker_size.
 MOST_OFFERS = 64_000
 
 
-@dataclass(frozen=True)
-class OffloadingConfig:
-    """What is kept in host memory, and how; names and defaults are vLLM's, but for the first.
+def make_offloading(options: Any, num_chunks: int, token_bytes: int, **settings: Any) -> Offloading:
+    """Return the settings of native offloading, as vLLM's options of a connector say.
 
     Parameters
     ----------
+    options : fields of :class:`kvsim.kv_transfer.OffloadingOptions`
     num_chunks : chunks that fit in host memory
-    blocks_per_chunk : GPU blocks of a chunk
-    eviction_policy : who leaves first
-    store_threshold : offers of a chunk before it is stored, if at least 2
-    offload_prompt_only : chunks that hold output are not stored
-    sync_load_tokens : tokens of a step's loads that the step waits for
-    load_steps, store_steps : steps after which a copy is reported
-    timed : copies take time on the link to the host instead
+    token_bytes : KV of a token, all GPUs together
     """
-
-    num_chunks: int
-    blocks_per_chunk: int = 1
-    eviction_policy: Literal["lru", "arc"] = "lru"
-    store_threshold: int = 0
-    offload_prompt_only: bool = True
-    sync_load_tokens: int = 0
-    load_steps: int = 1
-    store_steps: int = 1
-    timed: bool = False
+    host = HostCache(
+        policy=HostPolicy[options.eviction_policy.upper()],
+        capacity=num_chunks,
+        threshold=options.store_threshold,
+    )
+    return Offloading(
+        host=host,
+        blocks_per_chunk=options.blocks_per_chunk,
+        prompt_only=options.offload_prompt_only,
+        sync_load_budget=options.sync_load_budget_bytes // token_bytes,
+        **settings,
+    )
 
 
 def lay_out_host_cache(
-    host: HostCache, memory: Memory, config: OffloadingConfig, orders: int = 1
+    host: HostCache, memory: Memory, settings: HostCache, orders: int = 1
 ) -> None:
     """Lay out an empty host cache; ``orders`` bounds what tells chunks of one number apart."""
-    capacity = config.num_chunks
-    arc = config.eviction_policy == "arc"
-    host.policy, host.capacity, host.orders = HOST_ARC if arc else HOST_LRU, capacity, orders
+    assign(host, settings)
+    capacity, arc, host.orders = settings.capacity, settings.policy == HOST_ARC, orders
     most = 4 * capacity if arc else capacity  # ghosts are cut after an eviction
     num_buckets = 1 << max(2 * most - 1, 1).bit_length()
     host.chunks = memory.room(Chunk, most + 2)
@@ -67,30 +67,26 @@ def lay_out_host_cache(
     host.free_slots = memory.ints(capacity + 1)
     host.ranking.entries = memory.room(Ranked, 1 if arc else capacity + 1)
     host.lists = memory.records(Queue, 4)
-    host.threshold, host.most_offers = config.store_threshold, MOST_OFFERS
-    if config.store_threshold >= 2:
+    host.most_offers = MOST_OFFERS
+    if settings.threshold >= 2:
         lay_out_contents(memory, host.offers, MOST_OFFERS)
 
 
 def lay_out_offloading(
-    offloading: Offloading, memory: Memory, config: OffloadingConfig, kv: KV, num_rows: int
+    offloading: Offloading, memory: Memory, settings: Offloading, kv: KV, num_rows: int
 ) -> None:
     """Lay out offloading for a KV cache, and for so many requests of a trace."""
-    size, num_blocks = config.blocks_per_chunk, kv.pool.num_usable + 1
-    offloading.blocks_per_chunk = size
-    offloading.prompt_only = config.offload_prompt_only
-    offloading.sync_load_budget = config.sync_load_tokens
-    offloading.load_steps, offloading.store_steps = config.load_steps, config.store_steps
-    offloading.timed = config.timed
+    assign(offloading, settings)
+    size, num_blocks = settings.blocks_per_chunk, kv.pool.num_usable + 1
     offloading.keeps_boundaries = kv.keeps_boundaries
     num_chunks = _lay_out_groups(offloading, memory, kv)
     orders = (kv.max_model_len + size * kv.alignment + 1) * (kv.num_groups + 1)
-    lay_out_host_cache(offloading.host, memory, config, orders)
+    lay_out_host_cache(offloading.host, memory, settings.host, orders)
     offloading.offers = memory.room(Offer, num_chunks + 1)
-    most = config.num_chunks + num_blocks
+    most = settings.host.capacity + num_blocks
     offloading.jobs = memory.room(Job, most)
     offloading.chunks = memory.room(JobChunk, most)
-    offloading.blocks = memory.room(JobBlock, config.num_chunks * size + num_blocks)
+    offloading.blocks = memory.room(JobBlock, settings.host.capacity * size + num_blocks)
     offloading.watchers, offloading.got = memory.ints(num_blocks), memory.ints(num_blocks)
     offloading.reported = memory.ints(most)
     offloading.state_of = memory.ints(num_rows)

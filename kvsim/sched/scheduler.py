@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from kvsim.kv.manager import NO_TRANSFERS, Hit, Transfers
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records import engine as records
+from kvsim.records.connector import Connector  # noqa: TC001 - a field of a dataclass
 from kvsim.records.growth import adopt
 from kvsim.records.memory import Objects, Scrap, Zeros, assign
+from kvsim.records.offloading import Offloading  # noqa: TC001 - a field of a dataclass
 from kvsim.records.request import FINISHED, Request
 from kvsim.registry import Registry, overridden, parse_spec
 from kvsim.rules import batch as rules
@@ -22,7 +24,6 @@ from kvsim.rules.kv import take_transfers
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
 from kvsim.sched.acceptance import acceptance_rates
-from kvsim.sched.connector import ConnectorConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.encoder import EncoderConfig  # noqa: TC001 - a field of a dataclass
 from kvsim.sched.fairness import fairness_of, lay_out_shares
 from kvsim.sched.queue import WaitingQueue
@@ -56,7 +57,8 @@ class SchedulerConfig:
     max_loras: int = 0
     speculation: SpeculativeConfig | None = None
     seed: int = 0
-    kv_transfer: ConnectorConfig | None = None
+    kv_transfer: Connector | None = None
+    offloading: Offloading | None = None
     encoder_inputs: EncoderConfig | None = None
     sglang: SglangSettings | None = None
 

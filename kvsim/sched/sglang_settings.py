@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from kvsim.records.memory import assign
 from kvsim.records.sglang import Order
-from kvsim.records.storage import StopRule
+from kvsim.records.storage import Storage  # noqa: TC001 - a field of a dataclass
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -26,34 +26,10 @@ CACHE_AWARE = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
 
 
-@dataclass(frozen=True)
-class StorageSettings:
-    """How waiting requests read from a storage behind the host tier; names are SGLang's.
-
-    Parameters
-    ----------
-    prefetch_policy : when a request goes on: at its turn with what there is, with all of it, or
-        after a time
-    prefetch_threshold : fewer tokens are not read
-    prefetch_timeout_base, prefetch_timeout_per_ki_token : seconds of ``timeout``
-    """
-
-    prefetch_policy: Literal["best_effort", "wait_complete", "timeout"] = "best_effort"
-    prefetch_threshold: int = 256
-    prefetch_timeout_base: float = 1.0
-    prefetch_timeout_per_ki_token: float = 0.25
-
-
-def lay_out_storage(
-    state: Replica, memory: Memory, settings: StorageSettings, num_rows: int
-) -> None:
+def lay_out_storage(state: Replica, memory: Memory, settings: Storage, num_rows: int) -> None:
     """Write the settings of reads into a state, for the requests of a trace."""
     storage = state.storage
-    storage.is_on = True
-    storage.stop_rule = int(StopRule[settings.prefetch_policy.upper()])
-    storage.least = settings.prefetch_threshold
-    storage.timeout = settings.prefetch_timeout_base
-    storage.timeout_per_token = settings.prefetch_timeout_per_ki_token / 1024
+    assign(storage, settings)
     storage.offered, storage.held = memory.ints(num_rows), memory.ints(num_rows)
     storage.base, storage.token_time = memory.floats(num_rows), memory.floats(num_rows)
 
@@ -86,7 +62,7 @@ class SglangSettings:
     max_new_tokens: int | None = None
     ignore_eos: bool = False
     random_seed: int = 0
-    storage: StorageSettings | None = None
+    storage: Storage | None = None
 
     def __post_init__(self) -> None:
         chunk = self.chunked_prefill_size
