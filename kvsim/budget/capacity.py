@@ -15,7 +15,6 @@ from kvsim.budget.budget import (
 from kvsim.budget.drafter import drafter_bytes, own_model, with_drafter
 from kvsim.budget.graphs import graph_bytes, graphs_of
 from kvsim.budget.kernels import USUAL, default_block_size, unsupported
-from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.length import longest_that_fits, num_blocks_of, steps_in_flight
 from kvsim.budget.limits import Limits, check_context_parallel, length_by_memory, limits_of
 from kvsim.budget.lora import lora_bytes
@@ -24,10 +23,9 @@ from kvsim.budget.planner import KVPlan, plan_groups
 from kvsim.budget.settings import (
     expert_parallel_size,
     expert_replicas,
-    kv_cache_dtype_of,
+    layout_of,
     model_of,
     state_cache,
-    state_settings,
     unused_overrides,
 )
 from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
@@ -35,6 +33,7 @@ from kvsim.catalog import get_gpu
 from kvsim.server_options import AUTO
 
 if TYPE_CHECKING:
+    from kvsim.budget.layout import KVLayout
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
 
@@ -89,16 +88,8 @@ def resolve_memory(config: Config, **what_if: int | None) -> Memory:
         "tensor_parallel_size": config.tensor_parallel_size,
         "pipeline_parallel_size": config.pipeline_parallel_size,
     }
-    layout = kv_layout(
-        model,
-        kv_dtype(kv_cache_dtype_of(config, model), model_dtype=dtype),
-        num_kv_heads=what_if.get("num_kv_heads"),
-        window=what_if.get("window"),
-        kv_lora_rank=what_if.get("kv_lora_rank"),
-        **state_settings(config, dtype),
-        **shape,
-    )
     tp, spec = config.tensor_parallel_size, config.speculative_config
+    layout = layout_of(config, model, dtype, **what_if)
     layout = with_drafter(layout, model, spec, tensor_parallel_size=tp)
     asked = config.block_size or default_block_size(
         model, gpu.name, layout.dtype, config.vllm_version

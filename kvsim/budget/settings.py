@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvsim.budget.budget import FIRST_LATENTS, precedes
+from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
 from kvsim.budget.pages import StateCache
 from kvsim.budget.weights import weight_dtype
 from kvsim.catalog import get_model, model_names, stored_as_named
@@ -74,15 +75,33 @@ def expert_parallel_size(config: Config) -> int | None:
     return config.tensor_parallel_size * config.data_parallel_size
 
 
-def state_settings(config: Config, dtype: str) -> dict[str, Any]:
-    """Return what latents and states of a model depend on, beside its shape."""
+def layout_of(
+    config: Config,
+    model: ModelSpec,
+    dtype: str,
+    kv_cache_dtype: str | None = None,
+    /,
+    **what_if: int | None,
+) -> KVLayout:
+    """Lay out the KV of a model with weights of a dtype, without that of a drafter.
+
+    Parameters
+    ----------
+    kv_cache_dtype : instead of the configured
+    **what_if : overrides of the model's attention, as for :func:`kvsim.budget.layout.kv_layout`
+    """
     given, spec = config.mamba_ssm_cache_dtype, config.speculative_config
-    return {
-        "without_latents": precedes(config.vllm_version, FIRST_LATENTS),
-        "model_dtype": dtype,
-        "state_dtype": None if given == "auto" else weight_dtype(given),
-        "num_speculative_tokens": 0 if spec is None else spec.num_speculative_tokens,
-    }
+    return kv_layout(
+        model,
+        kv_dtype(kv_cache_dtype or kv_cache_dtype_of(config, model), model_dtype=dtype),
+        tensor_parallel_size=config.tensor_parallel_size,
+        pipeline_parallel_size=config.pipeline_parallel_size,
+        without_latents=precedes(config.vllm_version, FIRST_LATENTS),
+        model_dtype=dtype,
+        state_dtype=None if given == "auto" else weight_dtype(given),
+        num_speculative_tokens=0 if spec is None else spec.num_speculative_tokens,
+        **what_if,
+    )
 
 
 def state_cache(config: Config, model: ModelSpec) -> StateCache:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.engine import VLLM
 from kvsim.results.kv_events import check_path
+from kvsim.sched.fairness import fairness_of
 
 if TYPE_CHECKING:
     from kvsim.budget.capacity import Memory
@@ -76,6 +77,35 @@ def check_speculation(
         raise ValueError(
             "num_lookahead_tokens: follows from speculative_config; give one of the two"
         )
+
+
+def check_scheduler(
+    config: Config, memory: Memory, kind: type[Scheduler], scheduler: str, *, swaps: bool
+) -> None:
+    """Refuse limits and switches that a scheduler does not have."""
+    if swaps and not kind.can_swap:
+        raise ValueError(f"preemption_mode: scheduler {scheduler!r} cannot swap; vllm-v0 can")
+    if kind.can_swap and config.pipeline_parallel_size > 1:
+        raise ValueError(
+            f"pipeline_parallel_size {config.pipeline_parallel_size}: scheduler {scheduler!r} has "
+            "one step under way at a time"
+        )
+    given = config.max_num_batched_tokens
+    if given is not None and given < step_tokens(memory, kind):
+        raise ValueError(
+            f"max_num_batched_tokens ({given}) must be at least max_model_len "
+            f"({memory.limits.max_model_len}) under scheduler {scheduler!r}"
+        )
+    if kind.rules_of == VLLM:
+        return
+    if fairness_of(config.scheduling_policy):
+        raise ValueError(
+            f"scheduling_policy: scheduler {scheduler!r} does not count what tenants are served, "
+            f"as {config.scheduling_policy} asks; vllm does"
+        )
+    for field in ("max_num_scheduled_tokens", "prefill_schedule_interval", "enable_lora"):
+        if getattr(config, field):
+            raise ValueError(f"{field}: scheduler {scheduler!r} has no such limit; vllm has")
 
 
 def step_tokens(memory: Memory, kind: type[Scheduler]) -> int:

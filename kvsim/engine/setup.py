@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import Memory, resolve_memory
 from kvsim.budget.drafter import with_drafter
-from kvsim.budget.layout import KVLayout, kv_dtype, kv_layout
-from kvsim.budget.settings import kv_cache_dtype_of, state_settings
+from kvsim.budget.settings import layout_of
 from kvsim.engine.checks import (
     called,
     check_events,
+    check_scheduler,
     check_speculation,
     check_states,
     step_tokens,
@@ -35,7 +35,6 @@ from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
 from kvsim.records.engine import SGLANG, VLLM
 from kvsim.records.kv import PAGED
 from kvsim.sched.encoder import EncoderConfig
-from kvsim.sched.fairness import fairness_of
 from kvsim.sched.scheduler import (
     Scheduler,
     SchedulerConfig,
@@ -45,6 +44,7 @@ from kvsim.sched.scheduler import (
 )
 
 if TYPE_CHECKING:
+    from kvsim.budget.layout import KVLayout
     from kvsim.config import Config
     from kvsim.cost.model import CostConfig, CostModel
 
@@ -218,21 +218,35 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         )
     memory = resolve_memory(config)
     check_states(config, memory, allocator)
-    layout = _layout(config, memory, allocator)
-    kind = _scheduler_type(config, memory, layout, allocator, scheduler)
+    limits, what_if = memory.limits, allocator.what_if
+    layout = layout_of(config, memory.model, memory.dtype, allocator.kv_cache_dtype, **what_if)
+    kv_config_for = partial(_kv_config, config, memory, layout, scheduler)
+    # Its attributes come before its configuration; of the abstract one only attributes are read.
+    kind = scheduler_type(
+        scheduler,
+        lambda: make_kv(allocator, kv_config_for(Scheduler, 1)),
+        SchedulerConfig(limits.max_model_len, limits.max_num_seqs, limits.max_num_batched_tokens),
+    )
     allocator = _with_offloading(config, allocator, kind, scheduler)
     check_pair(config, allocator, kind, scheduler)
     asynchronous = _async_scheduling(config, kind, scheduler)
     num_steps_in_flight = config.pipeline_parallel_size + asynchronous
     check_speculation(config, memory, kind, scheduler)
-    kv_config = _kv_config(config, memory, layout, kind, scheduler, num_steps_in_flight)
-    scheduler_config = _scheduler_config(
-        config,
-        memory,
-        kind,
-        scheduler,
-        asynchronous=asynchronous,
-        preemption_mode="swap" if allocator.swap else config.preemption_mode,
+    kv_config = kv_config_for(kind, num_steps_in_flight)
+    mode: Literal["recompute", "swap"] = "swap" if allocator.swap else config.preemption_mode
+    check_scheduler(config, memory, kind, scheduler, swaps=mode == "swap")
+    resolved = {
+        "max_model_len": limits.max_model_len,
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": step_tokens(memory, kind),
+        "max_loras": config.max_loras if config.enable_lora else 0,
+        "async_scheduling": asynchronous,
+        "preemption_mode": mode,
+    }
+    scheduler_config = SchedulerConfig(
+        **_by_name(SchedulerConfig, config) | resolved,
+        policy=config.scheduling_policy,
+        speculation=config.speculative_config,
     )
     if kind.rules_of == SGLANG:
         check_layers(config, memory, layout)
@@ -295,17 +309,6 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     )
 
 
-def _scheduler_type(
-    config: Config, memory: Memory, layout: KVLayout, allocator: AllocatorSpec, scheduler: str
-) -> type[Scheduler]:
-    """Return the class of the scheduler; its attributes come before its configuration."""
-    limits = memory.limits
-    some = SchedulerConfig(limits.max_model_len, limits.max_num_seqs, limits.max_num_batched_tokens)
-    # It is abstract, but only its attributes are read.
-    kv_config = _kv_config(config, memory, layout, Scheduler, scheduler, steps=1)
-    return scheduler_type(scheduler, partial(make_kv, allocator, kv_config), some)
-
-
 def _with_offloading(
     config: Config, allocator: AllocatorSpec, kind: type[Scheduler], scheduler: str
 ) -> AllocatorSpec:
@@ -326,123 +329,40 @@ def _with_offloading(
     return allocator._replace(base="tiered", params={**allocator.params, "host_gib": host_gib})
 
 
-def _layout(config: Config, memory: Memory, allocator: AllocatorSpec) -> KVLayout:
-    """Lay out the KV with the allocator's what-if modifiers."""
-    return kv_layout(
-        memory.model,
-        kv_dtype(
-            allocator.kv_cache_dtype or kv_cache_dtype_of(config, memory.model),
-            model_dtype=memory.dtype,
-        ),
-        tensor_parallel_size=config.tensor_parallel_size,
-        pipeline_parallel_size=config.pipeline_parallel_size,
-        num_kv_heads=allocator.num_kv_heads,
-        window=allocator.window,
-        kv_lora_rank=allocator.kv_lora_rank,
-        **state_settings(config, memory.dtype),
-    )
+def _by_name(settings: type[KVCacheConfig | SchedulerConfig], config: Config) -> dict[str, Any]:
+    """Return the options that settings have fields for, as configured."""
+    names = [f.name for f in fields(settings) if f.name in type(config).model_fields]
+    return {name: getattr(config, name) for name in names}
 
 
 def _kv_config(
     config: Config,
     memory: Memory,
     layout: KVLayout,
-    kind: type[Scheduler],
     scheduler: str,
+    kind: type[Scheduler],
     steps: int,
 ) -> KVCacheConfig:
-    tp = config.tensor_parallel_size
+    tp, spec = config.tensor_parallel_size, config.speculative_config
+    resolved = {
+        "layout": with_drafter(layout, memory.model, spec, tensor_parallel_size=tp),
+        "block_size": memory.block_size,
+        "max_model_len": memory.limits.max_model_len,
+        "enable_prefix_caching": _prefix_caching(config, kind, scheduler),
+        "watermark": kind.watermark if config.watermark is None else config.watermark,
+        **(spec.kv_settings if spec is not None else {}),
+    }
     return KVCacheConfig(
-        layout=with_drafter(
-            layout, memory.model, config.speculative_config, tensor_parallel_size=tp
-        ),
-        block_size=memory.block_size,
+        **_by_name(KVCacheConfig, config) | resolved,
         num_bytes=memory.num_gpu_blocks * memory.plan.bytes_per_block,
-        max_model_len=memory.limits.max_model_len,
         max_in_flight_tokens=steps * step_tokens(memory, kind),
-        enable_prefix_caching=_prefix_caching(config, kind, scheduler),
-        watermark=kind.watermark if config.watermark is None else config.watermark,
         swap_space_bytes=int(config.swap_space * GIB),
         reserve_full_isl=config.scheduler_reserve_full_isl,
         reserve_output=kind.reserves_output,
-        **_lookahead(config),
-        prefix_cache_retention_interval=config.prefix_cache_retention_interval,
         events=tells_events(config),
-        use_beam_search=config.use_beam_search,
-        beam_switch=config.beam_switch,
         hybrid=not config.disable_hybrid_kv_cache_manager,
         packed=config.kv_cache_layout == "BLNHC",
     )
-
-
-def _scheduler_config(
-    config: Config,
-    memory: Memory,
-    kind: type[Scheduler],
-    scheduler: str,
-    *,
-    asynchronous: bool,
-    preemption_mode: Literal["recompute", "swap"],
-) -> SchedulerConfig:
-    if preemption_mode == "swap" and not kind.can_swap:
-        raise ValueError(f"preemption_mode: scheduler {scheduler!r} cannot swap; vllm-v0 can")
-    if kind.can_swap and config.pipeline_parallel_size > 1:
-        raise ValueError(
-            f"pipeline_parallel_size {config.pipeline_parallel_size}: scheduler {scheduler!r} has "
-            "one step under way at a time"
-        )
-    given, tokens = config.max_num_batched_tokens, step_tokens(memory, kind)
-    if given is not None and given < tokens:
-        raise ValueError(
-            f"max_num_batched_tokens ({given}) must be at least max_model_len "
-            f"({memory.limits.max_model_len}) under scheduler {scheduler!r}"
-        )
-    return SchedulerConfig(
-        max_model_len=memory.limits.max_model_len,
-        max_num_seqs=memory.limits.max_num_seqs,
-        max_num_batched_tokens=tokens,
-        max_num_active_seqs=config.max_num_active_seqs,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        long_prefill_token_threshold=config.long_prefill_token_threshold,
-        policy=_policy(config, kind, scheduler),
-        dlpm_quantum=config.dlpm_quantum,
-        preemption_mode=preemption_mode,
-        async_scheduling=asynchronous,
-        max_num_scheduled_tokens=_own(config, kind, scheduler, "max_num_scheduled_tokens", None),
-        prefill_schedule_interval=_own(config, kind, scheduler, "prefill_schedule_interval", 0),
-        max_loras=config.max_loras if _own(config, kind, scheduler, "enable_lora", False) else 0,
-        speculation=config.speculative_config,
-        seed=config.seed,
-    )
-
-
-def _lookahead(config: Config) -> dict[str, Any]:
-    """Return what the KV cache is told of speculation."""
-    if config.speculative_config is None:
-        return {"num_lookahead_tokens": config.num_lookahead_tokens}
-    return config.speculative_config.kv_settings
-
-
-def _policy(
-    config: Config, kind: type[Scheduler], scheduler: str
-) -> Literal["fcfs", "priority", "vtc", "dlpm"]:
-    """Return the order of service; only vLLM's scheduler has queues that are fair to tenants."""
-    if fairness_of(config.scheduling_policy) and kind.rules_of != VLLM:
-        raise ValueError(
-            f"scheduling_policy: scheduler {scheduler!r} does not count what tenants are served, "
-            f"as {config.scheduling_policy} asks; vllm does"
-        )
-    return config.scheduling_policy
-
-
-def _own(
-    config: Config, kind: type[Scheduler], scheduler: str, field: str, default: int | None
-) -> Any:
-    """Return a setting of vLLM's own scheduler; others refuse it."""
-    value = getattr(config, field)
-    if value != default and kind.rules_of != VLLM:
-        raise ValueError(f"{field}: scheduler {scheduler!r} has no such limit; vllm has")
-    return value
 
 
 def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> bool:

@@ -28,6 +28,11 @@ class AllocatorSpec(NamedTuple):
     swap: bool = False
     speculation: SpeculativeConfig | Literal["none"] | None = None
 
+    @property
+    def what_if(self) -> dict[str, int | None]:
+        """Overrides of the model's attention."""
+        return {name: getattr(self, name) for name, _ in NUMBERED.values()}
+
 
 #: Modifiers with a number: what they set, and an example.
 NUMBERED = {"window": ("window", 4096), "gqa": ("num_kv_heads", 8), "mla": ("kv_lora_rank", 512)}

@@ -40,9 +40,4 @@ def capacity(**options: Any) -> Capacity:
         changes["kv_cache_dtype"] = allocator.kv_cache_dtype
     if allocator.params.get("block_size") is not None:
         changes["block_size"] = allocator.params["block_size"]
-    return capacity_of(
-        config.model_copy(update=changes),
-        num_kv_heads=allocator.num_kv_heads,
-        window=allocator.window,
-        kv_lora_rank=allocator.kv_lora_rank,
-    )
+    return capacity_of(config.model_copy(update=changes), **allocator.what_if)
