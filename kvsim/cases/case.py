@@ -7,7 +7,6 @@ other allocators and schedulers is optional.
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -17,6 +16,7 @@ from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.cases.group import Group, conflicts, over_shards
 from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts
 from kvsim.catalog.spec import AttentionKind
+from kvsim.engine.settings import by_name
 from kvsim.files import write_whole
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import FullAttention, plan_of
@@ -231,18 +231,8 @@ class CaseConfig(_Part):
 
     @property
     def scheduler_config(self) -> SchedulerConfig:
-        """What the scheduler is told: the fields of the same names."""
-        # Nothing here is drawn, and vLLM serves no tenants.
-        names = {f.name for f in fields(SchedulerConfig)} - {"seed", "dlpm_quantum", "sglang"}
-        return SchedulerConfig(**{name: getattr(self, name) for name in names})
-
-    def _lookahead(self) -> dict[str, Any]:
-        """Return what the KV cache is told of speculation."""
-        spec = self.speculation
-        if spec is None:
-            return {"num_lookahead_tokens": self.num_lookahead_tokens}
-        flagged = tuple(g for g, group in enumerate(self.groups or ()) if group.eagle)
-        return {**spec.kv_settings, "draft_groups": flagged}
+        """Settings of the scheduler: the fields of the same names."""
+        return SchedulerConfig(**by_name(SchedulerConfig, self))
 
     @property
     def kv_config(self) -> KVCacheConfig:
@@ -259,24 +249,20 @@ class CaseConfig(_Part):
             specs = ()
             dtype = kv_dtype(parse_allocator(self.allocator).kv_cache_dtype or "bf16")
             layout = KVLayout(tuple(LayerKV(*layer) for layer in self.layers), dtype, 0)
+        resolved: dict[str, Any] = {"swap_space_bytes": swap_space_bytes}
+        if self.speculation is not None:
+            flagged = tuple(g for g, group in enumerate(self.groups or ()) if group.eagle)
+            resolved |= {**self.speculation.kv_settings, "draft_groups": flagged}
         return KVCacheConfig(
+            **by_name(KVCacheConfig, self) | resolved,
             layout=layout,
             num_bytes=num_bytes,
-            block_size=self.block_size,
-            max_model_len=self.max_model_len,
             max_in_flight_tokens=self.num_steps_in_flight * self.max_num_batched_tokens,
-            enable_prefix_caching=self.enable_prefix_caching,
-            watermark=self.watermark,
             reserve_full_isl=self.scheduler_reserve_full_isl,
-            **self._lookahead(),
             prefix_cache_retention_interval=self.retention_interval,
-            swap_space_bytes=swap_space_bytes,
             events=self.kv_events,
             plan=plan,
             specs=specs,
-            prefix_match_unit=self.prefix_match_unit,
-            mamba_shared_prefix_checkpoint=self.mamba_shared_prefix_checkpoint,
-            num_cache_shards=self.num_cache_shards,
         )
 
 

@@ -12,6 +12,7 @@ from kvsim.budget.sglang import host_tokens
 from kvsim.cases.sglang_tokens import END_OF_SEQUENCE, numbers, pieces, rows_of, spans
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, text_ranks
+from kvsim.engine.settings import by_name
 from kvsim.engine.setup import Parts, make_kv
 from kvsim.kv.allocator_spec import AllocatorSpec
 from kvsim.kv.manager import KVCacheConfig
@@ -79,13 +80,9 @@ class SglangCaseConfig(_Part):
 
     @property
     def settings(self) -> SglangSettings:
-        """What the scheduler is told."""
-        known = {
-            name: getattr(self, name)
-            for name in SglangSettings.__dataclass_fields__
-            if name in type(self).model_fields
-        }
-        return SglangSettings(**known, disable_overlap_schedule=not self.overlap)
+        """Settings of the scheduler."""
+        given = by_name(SglangSettings, self)
+        return SglangSettings(**given, disable_overlap_schedule=not self.overlap)
 
 
 class SglangCaseRequest(_Part):

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from kvsim.kv.manager import KVCacheManager
     from kvsim.sched.scheduler import Scheduler
 
+#: Most blocks of a memory map: each one is looked at for each of up to 4,096 samples.
+MOST_DRAWN = 2**24
+
 
 def called(config: Config) -> str:
     """Return the allocator as errors call it: host memory behind a pool makes it another one."""
@@ -25,6 +28,22 @@ def called(config: Config) -> str:
 def tells_events(config: Config) -> bool:
     """Whether events of cached content are written."""
     return config.kv_events_config is not None and config.kv_events_config.writes
+
+
+def check_allocator(config: Config, allocator: AllocatorSpec, kv: KVCacheManager) -> None:
+    """Refuse what a KV-cache manager cannot do, and a memory map of too many blocks."""
+    if allocator.swap and not kv.can_swap:
+        raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
+    if kv.foresees and config.data_parallel_size > 1:
+        raise ValueError(
+            f"allocator {config.allocator}: belady knows the future of one replica; "
+            "data_parallel_size must be 1"
+        )
+    if config.record_memory_map and kv.num_gpu_blocks > MOST_DRAWN:
+        raise ValueError(
+            f"record_memory_map: {kv.num_gpu_blocks:,} blocks are too many to draw at every sample "
+            f"({MOST_DRAWN:,} at most)"
+        )
 
 
 def check_events(config: Config, kv: KVCacheManager) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kvsim.budget.budget import GIB
 from kvsim.budget.capacity import Memory, resolve_memory
@@ -12,6 +12,7 @@ from kvsim.budget.drafter import with_drafter
 from kvsim.budget.settings import layout_of
 from kvsim.engine.checks import (
     called,
+    check_allocator,
     check_events,
     check_scheduler,
     check_speculation,
@@ -21,14 +22,8 @@ from kvsim.engine.checks import (
 )
 from kvsim.engine.connector import connector_settings
 from kvsim.engine.pricing import cost_config_of, make_cost_model
-from kvsim.engine.sglang import (
-    check_layers,
-    check_pair,
-    host_slots_of,
-    of_engine,
-    pools_of,
-    settings_of,
-)
+from kvsim.engine.settings import by_name
+from kvsim.engine.sglang import check_pair, of_engine, with_sglang
 from kvsim.errors import FieldError
 from kvsim.kv.allocator_spec import AllocatorSpec, parse_allocator
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, KVCacheManager
@@ -47,10 +42,6 @@ if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
     from kvsim.config import Config
     from kvsim.cost.model import CostConfig, CostModel
-
-
-#: Most blocks of a memory map: each one is looked at for each of up to 4,096 samples.
-MOST_DRAWN = 2**24
 
 
 @dataclass(frozen=True)
@@ -244,26 +235,14 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
         "preemption_mode": mode,
     }
     scheduler_config = SchedulerConfig(
-        **_by_name(SchedulerConfig, config) | resolved,
+        **by_name(SchedulerConfig, config) | resolved,
         policy=config.scheduling_policy,
         speculation=config.speculative_config,
     )
     if kind.rules_of == SGLANG:
-        check_layers(config, memory, layout)
-        pools = pools_of(config, memory, layout)
-        settings = settings_of(config, memory, pools.tokens, overlap=asynchronous)
         allocator.params.setdefault("eviction", config.radix_eviction_policy)
-        kv_config = replace(
-            kv_config,
-            block_size=settings.page_size,
-            num_bytes=pools.num_bytes,
-            window_slots=pools.windows or None,
-            host_slots=host_slots_of(config, pools),
-            write_policy=config.hicache_write_policy,
-            enable_prefix_caching=not settings.disable_radix_cache,
-        )
-        scheduler_config = replace(
-            scheduler_config, max_num_seqs=settings.max_running_requests, sglang=settings
+        kv_config, scheduler_config = with_sglang(
+            config, memory, layout, kv_config, scheduler_config
         )
     kv = make_kv(allocator, kv_config)
     if not isinstance(scheduler_factory(scheduler), type):
@@ -275,19 +254,8 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     check_events(config, kv)
     connector = connector_settings(config, kv, kind, scheduler)
     scheduler_config = replace(scheduler_config, **connector)
-    if allocator.swap and not kv.can_swap:
-        raise ValueError(f"allocator {config.allocator!r}: {allocator.base} cannot be swapped")
-    if kv.foresees and config.data_parallel_size > 1:
-        raise ValueError(
-            f"allocator {config.allocator}: belady knows the future of one replica; "
-            "data_parallel_size must be 1"
-        )
+    check_allocator(config, allocator, kv)
     host_waits = kind.supports_async and num_steps_in_flight == 1
-    if config.record_memory_map and kv.num_gpu_blocks > MOST_DRAWN:
-        raise ValueError(
-            f"record_memory_map: {kv.num_gpu_blocks:,} blocks are too many to draw at every sample "
-            f"({MOST_DRAWN:,} at most)"
-        )
     cost_config = cost_config_of(config, memory, layout, kv, host_waits=host_waits)
     return Setup(
         config=asked,
@@ -329,12 +297,6 @@ def _with_offloading(
     return allocator._replace(base="tiered", params={**allocator.params, "host_gib": host_gib})
 
 
-def _by_name(settings: type[KVCacheConfig | SchedulerConfig], config: Config) -> dict[str, Any]:
-    """Return the options that settings have fields for, as configured."""
-    names = [f.name for f in fields(settings) if f.name in type(config).model_fields]
-    return {name: getattr(config, name) for name in names}
-
-
 def _kv_config(
     config: Config,
     memory: Memory,
@@ -353,7 +315,7 @@ def _kv_config(
         **(spec.kv_settings if spec is not None else {}),
     }
     return KVCacheConfig(
-        **_by_name(KVCacheConfig, config) | resolved,
+        **by_name(KVCacheConfig, config) | resolved,
         num_bytes=memory.num_gpu_blocks * memory.plan.bytes_per_block,
         max_in_flight_tokens=steps * step_tokens(memory, kind),
         swap_space_bytes=int(config.swap_space * GIB),
@@ -366,21 +328,20 @@ def _kv_config(
 
 
 def _async_scheduling(config: Config, kind: type[Scheduler], scheduler: str) -> bool:
-    supported = kind.supports_async
-    if config.async_scheduling and not supported:
+    given, spec = config.async_scheduling, config.speculative_config
+    if given and not kind.supports_async:
         raise ValueError(f"async_scheduling: scheduler {scheduler!r} decides one step at a time")
-    spec = config.speculative_config
-    waits = spec is not None and not spec.has_drafter
-    if config.async_scheduling and spec is not None and waits:
+    on_host = "" if spec is None or spec.has_drafter else spec.method
+    if given and on_host:
         raise ValueError(
-            f"async_scheduling: {spec.method} drafts on the host, from tokens it must know; not "
+            f"async_scheduling: {on_host} drafts on the host, from tokens it must know; not "
             "with asynchronous scheduling"
         )
-    if config.async_scheduling is None and kind.rules_of == SGLANG:
+    if given is not None:
+        return given
+    if kind.rules_of == SGLANG:
         return not config.disable_overlap_schedule
-    if config.async_scheduling is None:
-        return supported and config.pipeline_parallel_size == 1 and not waits
-    return config.async_scheduling
+    return kind.supports_async and config.pipeline_parallel_size == 1 and not on_host
 
 
 def _prefix_caching(config: Config, kind: type[Scheduler], scheduler: str) -> bool:

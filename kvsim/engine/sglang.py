@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.budget.budget import GIB, engine_of
@@ -13,6 +14,7 @@ from kvsim.budget.sglang import (
     pool_bytes,
     split_pool,
 )
+from kvsim.engine.settings import by_name
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.kv.radix import pool_bytes_of
 from kvsim.records.engine import SGLANG
@@ -26,16 +28,11 @@ if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
     from kvsim.config import Config
     from kvsim.kv.allocator_spec import AllocatorSpec
-    from kvsim.sched.scheduler import Scheduler
+    from kvsim.kv.manager import KVCacheConfig
+    from kvsim.sched.scheduler import Scheduler, SchedulerConfig
 
 #: SGLang's unit of host memory, bytes.
 GB = 10**9
-#: Settings that are the flags of the same names.
-SAME_NAMES = (
-    *("prefill_max_requests", "schedule_policy", "schedule_conservativeness"),
-    *("enable_mixed_chunk", "max_prefill_tokens", "priority_scheduling_preemption_threshold"),
-    *("disable_priority_preemption", "retraction_policy", "max_new_tokens", "ignore_eos"),
-)
 
 
 def of_engine(config: Config) -> Config:
@@ -124,6 +121,10 @@ def chunk_of(config: Config, memory: Memory) -> int | None:
     return config.chunked_prefill_size if config.chunked_prefill_size > 0 else None
 
 
+def _has_tree(config: Config) -> bool:
+    return not config.disable_radix_cache and config.enable_prefix_caching is not False
+
+
 class Pools(NamedTuple):
     """Tokens of the pool, SGLang's max_total_num_tokens, of that of windows, and their bytes."""
 
@@ -178,7 +179,7 @@ def host_slots_of(config: Config, pools: Pools) -> int:
     if not config.enable_hierarchical_cache:
         return 0
     flag = "enable_hierarchical_cache"
-    if config.disable_radix_cache or config.enable_prefix_caching is False:
+    if not _has_tree(config):
         raise ValueError(f"{flag} keeps prefixes of the radix cache, and that is disabled")
     if pools.windows:
         raise ValueError(f"{flag}: the host tier is not modelled with pools of sliding windows")
@@ -203,8 +204,7 @@ def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -
     """
     longest, size = memory.limits.max_model_len, page_size_of(config)
     chunk = min(chunk_of(config, memory) or longest, longest)
-    has_tree = not config.disable_radix_cache and config.enable_prefix_caching is not False
-    held = (1 if has_tree else 2) * chunk + 2 * window + DECODE_GAP
+    held = (1 if _has_tree(config) else 2) * chunk + 2 * window + DECODE_GAP
     needed = min(held, longest) + 2 * size
     if slots < needed:
         raise ValueError(
@@ -238,20 +238,49 @@ def _left_for_kv(config: Config, memory: Memory) -> int:
 
 
 def settings_of(config: Config, memory: Memory, pool: int, *, overlap: bool) -> SglangSettings:
-    """Return what SGLang's scheduler is told over a pool of so many tokens."""
+    """Return the settings of SGLang's scheduler over a pool of so many tokens."""
     longest = memory.limits.max_model_len
     asked = config.max_running_requests or config.max_num_seqs
     as_vllm = config.scheduling_policy == "priority"  # whose smaller values go first
+    resolved = {
+        "page_size": page_size_of(config),
+        "max_running_requests": most_running(pool, longest, asked),
+        "chunked_prefill_size": chunk_of(config, memory),
+        "disable_overlap_schedule": not overlap,
+        "disable_radix_cache": not _has_tree(config),
+        "enable_priority_scheduling": config.enable_priority_scheduling or as_vllm,
+        "schedule_low_priority_values_first": (
+            config.schedule_low_priority_values_first or as_vllm
+        ),
+    }
     return SglangSettings(
-        page_size=page_size_of(config),
+        **by_name(SglangSettings, config) | resolved,
         max_total_num_tokens=pool,
-        max_running_requests=most_running(pool, longest, asked),
         context_length=longest,
-        chunked_prefill_size=chunk_of(config, memory),
-        disable_overlap_schedule=not overlap,
-        disable_radix_cache=config.disable_radix_cache or config.enable_prefix_caching is False,
-        enable_priority_scheduling=config.enable_priority_scheduling or as_vllm,
-        schedule_low_priority_values_first=config.schedule_low_priority_values_first or as_vllm,
         random_seed=config.seed,
-        **{name: getattr(config, name) for name in SAME_NAMES},
     )
+
+
+def with_sglang(
+    config: Config,
+    memory: Memory,
+    layout: KVLayout,
+    kv_config: KVCacheConfig,
+    scheduler_config: SchedulerConfig,
+) -> tuple[KVCacheConfig, SchedulerConfig]:
+    """Return settings with SGLang's pools and scheduler."""
+    check_layers(config, memory, layout)
+    pools = pools_of(config, memory, layout)
+    overlap = scheduler_config.async_scheduling
+    settings = settings_of(config, memory, pools.tokens, overlap=overlap)
+    kv_config = replace(
+        kv_config,
+        block_size=settings.page_size,
+        num_bytes=pools.num_bytes,
+        window_slots=pools.windows or None,
+        host_slots=host_slots_of(config, pools),
+        write_policy=config.hicache_write_policy,
+        enable_prefix_caching=not settings.disable_radix_cache,
+    )
+    most = settings.max_running_requests
+    return kv_config, replace(scheduler_config, max_num_seqs=most, sglang=settings)
