@@ -156,16 +156,14 @@ class SpeculativeConfig:
         return self.parallel_drafting or self.method == "dflash"
 
     @property
-    def kv_settings(self) -> dict[str, Any]:
-        """What the KV cache is told of it, by the names of its configuration."""
-        return {
-            "num_lookahead_tokens": self.num_lookahead_tokens,
-            "num_draft_tokens": self.num_speculative_tokens,
-            "num_hash_lookahead_tokens": self.num_hash_lookahead_tokens,
-            "num_prefill_lookahead_tokens": self.num_prefill_lookahead_tokens,
-            "num_unnamed_tokens": max(self.num_prefill_lookahead_tokens - 1, 0),
-            "drops_last_block": self.drops_last_block,
-        }
+    def num_draft_tokens(self) -> int:
+        """Most tokens of a step and request that are only drafts."""
+        return self.num_speculative_tokens
+
+    @property
+    def num_unnamed_tokens(self) -> int:
+        """Tokens at the end of what is computed whose blocks get no name yet."""
+        return max(self.num_prefill_lookahead_tokens - 1, 0)
 
     @property
     def num_lookahead_tokens(self) -> int:

@@ -16,7 +16,8 @@ import workloads
 from kvsim.budget.layout import KV_DTYPES, KVLayout, LayerKV
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.usage import Cause
-from kvsim.kv.virtual import PAGE_SIZES, TensorKind, VirtualManager
+from kvsim.kv.virtual import PAGE_SIZES, VirtualManager
+from kvsim.records.virtual import TensorKind
 from kvsim.rules.virtual import num_needed_pages
 from kvsim.testing import check_result
 from kvsim.trace import Trace
@@ -172,7 +173,7 @@ def test_kinds_of_layers_are_mapped_apart() -> None:
         LayerKV("full", None, 576, 1),
     )
     kv = manager(KVLayout(layers, KV_DTYPES["bf16"], 0), 1 << 30)
-    assert kv.kinds == [TensorKind(2, 1024, None), TensorKind(2, 1024, 8), TensorKind(1, 576, None)]
+    assert kv.kinds == [TensorKind(2, 1024), TensorKind(2, 1024, 8), TensorKind(1, 576)]
 
 
 def test_latents_are_copied_on_every_rank() -> None:

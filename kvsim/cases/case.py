@@ -252,7 +252,7 @@ class CaseConfig(_Part):
         resolved: dict[str, Any] = {"swap_space_bytes": swap_space_bytes}
         if self.speculation is not None:
             flagged = tuple(g for g, group in enumerate(self.groups or ()) if group.eagle)
-            resolved |= {**self.speculation.kv_settings, "draft_groups": flagged}
+            resolved |= by_name(KVCacheConfig, self.speculation) | {"draft_groups": flagged}
         return KVCacheConfig(
             **by_name(KVCacheConfig, self) | resolved,
             layout=layout,

@@ -10,6 +10,7 @@ from kvsim.budget.lora import lora_bytes
 from kvsim.budget.settings import expert_parallel_size, expert_replicas
 from kvsim.budget.weights import DTYPE_BYTES
 from kvsim.cost.model import COST_MODELS, Adapter, CostConfig, CostModel
+from kvsim.engine.settings import by_name
 from kvsim.registry import parse_spec
 
 if TYPE_CHECKING:
@@ -39,15 +40,10 @@ def cost_config_of(
     config: Config, memory: Memory, layout: KVLayout, kv: KVCacheManager, *, host_waits: bool
 ) -> CostConfig:
     """Return what a cost model is told; ``host_waits`` as there."""
+    block_size = kv.block_size if kv.has_block_table else None
+    resolved = {"layout": layout, "block_size": block_size}
     return CostConfig(
-        model=memory.model,
-        gpu=memory.gpu,
-        layout=layout,
-        dtype=memory.dtype,
-        quantization=memory.quantization,
-        tensor_parallel_size=config.tensor_parallel_size,
-        max_num_batched_tokens=memory.limits.max_num_batched_tokens,
-        block_size=kv.block_size if kv.has_block_table else None,
+        **by_name(CostConfig, config, memory, memory.limits) | resolved,
         piece_bytes=kv.piece_bytes,
         expert_parallel_size=expert_parallel_size(config) or 1,
         num_attention_ranks=expert_replicas(config),

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 
-def by_name(settings: type[Any], given: object) -> dict[str, Any]:
-    """Return the fields of a dataclass of settings that another object has under their names."""
-    names = [f.name for f in fields(settings) if hasattr(given, f.name)]
-    return {name: getattr(given, name) for name in names}
+def by_name(settings: type[Any], *given: object) -> dict[str, Any]:
+    """Return the fields of a dataclass that objects have; later objects override earlier ones."""
+    names = [f.name for f in fields(settings)]
+    return {name: getattr(one, name) for one in given for name in names if hasattr(one, name)}

@@ -216,7 +216,7 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     kind = scheduler_type(
         scheduler,
         lambda: make_kv(allocator, kv_config_for(Scheduler, 1)),
-        SchedulerConfig(limits.max_model_len, limits.max_num_seqs, limits.max_num_batched_tokens),
+        SchedulerConfig(**by_name(SchedulerConfig, limits)),
     )
     allocator = _with_offloading(config, allocator, kind, scheduler)
     check_pair(config, allocator, kind, scheduler)
@@ -227,15 +227,13 @@ def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
     mode: Literal["recompute", "swap"] = "swap" if allocator.swap else config.preemption_mode
     check_scheduler(config, memory, kind, scheduler, swaps=mode == "swap")
     resolved = {
-        "max_model_len": limits.max_model_len,
-        "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": step_tokens(memory, kind),
         "max_loras": config.max_loras if config.enable_lora else 0,
         "async_scheduling": asynchronous,
         "preemption_mode": mode,
     }
     scheduler_config = SchedulerConfig(
-        **by_name(SchedulerConfig, config) | resolved,
+        **by_name(SchedulerConfig, config, limits) | resolved,
         policy=config.scheduling_policy,
         speculation=config.speculative_config,
     )
@@ -309,13 +307,11 @@ def _kv_config(
     resolved = {
         "layout": with_drafter(layout, memory.model, spec, tensor_parallel_size=tp),
         "block_size": memory.block_size,
-        "max_model_len": memory.limits.max_model_len,
         "enable_prefix_caching": _prefix_caching(config, kind, scheduler),
         "watermark": kind.watermark if config.watermark is None else config.watermark,
-        **(spec.kv_settings if spec is not None else {}),
     }
     return KVCacheConfig(
-        **by_name(KVCacheConfig, config) | resolved,
+        **by_name(KVCacheConfig, config, memory.limits, spec) | resolved,
         num_bytes=memory.num_gpu_blocks * memory.plan.bytes_per_block,
         max_in_flight_tokens=steps * step_tokens(memory, kind),
         swap_space_bytes=int(config.swap_space * GIB),

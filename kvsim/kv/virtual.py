@@ -15,14 +15,13 @@ The rules are in :mod:`kvsim.rules.virtual`.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from kvsim.kv.manager import ALLOCATORS, KEEPS_NO_PREFIXES, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, VIRTUAL
 from kvsim.records.memory import Objects, assign, head
-from kvsim.records.virtual import MappedRows, Stretch
-from kvsim.records.virtual import TensorKind as Kind
+from kvsim.records.virtual import MappedRows, Stretch, TensorKind
 from kvsim.rules.virtual import num_needed_pages, num_rows, num_slots_to_map
 
 if TYPE_CHECKING:
@@ -35,22 +34,14 @@ PAGE_SIZES = {"64KiB": 2**16, "128KiB": 2**17, "256KiB": 2**18, "2MiB": 2**21}
 PageSize: TypeAlias = Literal["64KiB", "128KiB", "256KiB", "2MiB"]
 
 
-class TensorKind(NamedTuple):
-    """Tensors that are mapped alike: how many, bytes per token of one, and its window."""
-
-    num_tensors: int
-    token_bytes: int
-    window: int | None
-
-
 def tensor_kinds(layout: KVLayout) -> list[TensorKind]:
     """Collect the K and V tensors of all layers by what they keep.
 
     Chunked-local layers keep all, as their pages fall due at once.
     """
-    counts: dict[tuple[int, int | None], int] = {}
+    counts: dict[tuple[int, int], int] = {}
     for layer in layout.layers:
-        window = layer.window if layer.kind == "sliding" else None
+        window = (layer.window or 0) if layer.kind == "sliding" else 0
         key = (layer.bytes_per_token // layer.num_tensors, window)
         counts[key] = counts.get(key, 0) + layer.num_tensors
     return [TensorKind(count, *key) for key, count in counts.items()]
@@ -86,12 +77,11 @@ class VirtualManager(RuleManager):
         kv.manager = self.rules_of
         assign(kv, config)
         kv.enable_prefix_caching = False
-        kv.has_windows = any(kind.window is not None for kind in self.kinds)
+        kv.has_windows = any(kind.window for kind in self.kinds)
         virtual.num_kinds = len(self.kinds)
-        virtual.tensors = memory.records(Kind, len(self.kinds))
+        virtual.tensors = memory.records(TensorKind, len(self.kinds))
         for record, kind in zip(virtual.tensors, self.kinds, strict=True):
-            record.num_tensors, record.token_bytes = kind.num_tensors, kind.token_bytes
-            record.window = kind.window or 0
+            assign(record, kind)
         virtual.num_tensors = sum(kind.num_tensors for kind in self.kinds)
         virtual.token_bytes = sum(kind.num_tensors * kind.token_bytes for kind in self.kinds)
         virtual.page_bytes, virtual.num_pages = self.page_bytes, self.num_pages
