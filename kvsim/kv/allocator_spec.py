@@ -34,6 +34,12 @@ class AllocatorSpec(NamedTuple):
         return {name: getattr(self, name) for name, _ in NUMBERED.values()}
 
 
+#: Modifiers without a value, and what they set.
+WITHOUT_VALUE: dict[str, tuple[str, object]] = {
+    **{name: ("kv_cache_dtype", name) for name in KV_DTYPES},
+    "mqa": ("num_kv_heads", 1),
+    "swap": ("swap", True),
+}
 #: Modifiers with a number: what they set, and an example.
 NUMBERED = {"window": ("window", 4096), "gqa": ("num_kv_heads", 8), "mla": ("kv_lora_rank", 512)}
 
@@ -62,6 +68,17 @@ def _speculation(value: str | None) -> SpeculativeConfig | Literal["none"]:
     return SpeculativeConfig.of(given)
 
 
+def _modifier(key: str, value: str | None) -> tuple[str, object]:
+    """Return the field that a modifier sets, and to what; no field for other keys."""
+    if key in NUMBERED:
+        return NUMBERED[key][0], _positive(key, value)
+    if key == "spec":
+        return "speculation", _speculation(value)
+    if key in WITHOUT_VALUE and value is not None:
+        raise ValueError(f"{key} takes no value")
+    return WITHOUT_VALUE.get(key, ("", None))
+
+
 def parse_allocator(text: str) -> AllocatorSpec:
     """Read an allocator's name with its modifiers.
 
@@ -84,34 +101,16 @@ def parse_allocator(text: str) -> AllocatorSpec:
     ALLOCATORS.get(base)
     params: dict[str, object] = {}
     changes: dict[str, Any] = {}
-
-    def change(field: str, value: object) -> None:
-        if field in changes:
-            raise ValueError(f"allocator {text!r}: two modifiers set the same thing")
-        changes[field] = value
-
     own = ALLOCATORS.parameters(base)
     for key, value in keys.items():
-        if key in KV_DTYPES or key in ("mqa", "swap"):
-            if value is not None:
-                raise ValueError(f"allocator {text!r}: {key} takes no value")
-            if key == "swap":
-                change("swap", True)
-            elif key == "mqa":
-                change("num_kv_heads", 1)
-            else:
-                change("kv_cache_dtype", key)
-        elif key in NUMBERED:
-            try:
-                number = _positive(key, value)
-            except ValueError as error:
-                raise ValueError(f"allocator {text!r}: {error}") from None
-            change(NUMBERED[key][0], number)
-        elif key == "spec":
-            try:
-                change("speculation", _speculation(value))
-            except ValueError as error:
-                raise ValueError(f"allocator {text!r}: {error}") from None
+        try:
+            field, setting = _modifier(key, value)
+        except ValueError as error:
+            raise ValueError(f"allocator {text!r}: {error}") from None
+        if field:
+            if field in changes:
+                raise ValueError(f"allocator {text!r}: two modifiers set the same thing")
+            changes[field] = setting
         elif key in own:
             if value is None:
                 raise ValueError(f"allocator {text!r}: {key.replace('_', '-')} needs a value")

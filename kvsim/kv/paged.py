@@ -119,16 +119,9 @@ class PagedManager(RuleManager):
         config = self.config
         assign(kv, config)
         kv.manager = self.rules_of
-        kv.alignment = lcm(*(spec.block_size for spec in self.groups))
-        kv.scheduler_block_size = kv.alignment
-        units = [spec.block_size for spec in self.groups if is_cached(spec)]
-        kv.hash_block_size = gcd(*units) or kv.alignment
-        if config.prefix_match_unit and len(self.groups) > 1:
-            kv.hash_block_size = config.prefix_match_unit
+        self._set_units(kv)
         kv.bytes_per_block = self.bytes_per_block
         kv.watermark_blocks = config.spared(self.num_gpu_blocks)
-        if len(self.groups) > 1 and not config.drops_last_block:
-            kv.num_unnamed_tokens = 0
         retention = config.prefix_cache_retention_interval
         kv.segment = kv.alignment if retention is None else retention
         kv.keeps_boundaries = retention is not None
@@ -153,6 +146,18 @@ class PagedManager(RuleManager):
         if self._tells_events:
             lay_out_events(kv, memory, config.max_in_flight_tokens)
         self.add_holdings(kv, memory, num_holdings)
+
+    def _set_units(self, kv: KV) -> None:
+        """Set the tokens that hits, and what names of blocks cover, are multiples of."""
+        config, several = self.config, len(self.groups) > 1
+        kv.alignment = lcm(*(spec.block_size for spec in self.groups))
+        kv.scheduler_block_size = kv.alignment
+        units = [spec.block_size for spec in self.groups if is_cached(spec)]
+        kv.hash_block_size = gcd(*units) or kv.alignment
+        if config.prefix_match_unit and several:
+            kv.hash_block_size = config.prefix_match_unit
+        if several and not config.drops_last_block:
+            kv.num_unnamed_tokens = 0
 
     def _rounds_unevenly(self, kv: KV) -> bool:
         """Whether some groups name blocks beyond the last aligned key that exists."""
@@ -199,21 +204,15 @@ class PagedManager(RuleManager):
     def _lay_out_states(self, kv: KV, memory: Memory) -> None:
         """Lay out what states that can be hit need."""
         config, unit = self.config, kv.hash_block_size
-        cached = [spec for spec in self.groups if is_cached(spec)]
-        states = [spec for spec in cached if isinstance(spec, Mamba)]
-        kv.has_states = True
-        largest = max(spec.block_size for spec in states)
-        is_fine = unit < largest or (unit == largest and config.num_cache_shards > 1)
-        kv.matches_partially = is_fine and all(
-            isinstance(spec, Mamba) or sees_all(spec) or spec.block_size == unit for spec in cached
-        )
+        first = next(spec for spec in self.groups if isinstance(spec, Mamba))
+        kv.has_states, kv.matches_partially = True, self._matches_partially(unit)
         if kv.matches_partially:
             kv.alignment = unit
             if config.prefix_cache_retention_interval is None:
                 kv.segment = unit
         kv.states.block_size = config.block_size
-        if states[0].checkpoint_blocks:
-            kv.states.checkpoint_alignment = states[0].checkpoint_alignment
+        if first.checkpoint_blocks:
+            kv.states.checkpoint_alignment = first.checkpoint_alignment
         kv.states.keeps_shared = (
             config.mamba_shared_prefix_checkpoint
             and kv.matches_partially
@@ -222,6 +221,15 @@ class PagedManager(RuleManager):
         )
         kv.states.named_in = memory.ints(self.num_usable + 1)
         kv.states.checkpoints = memory.ints(kv.num_groups, NONE)
+
+    def _matches_partially(self, unit: int) -> bool:
+        """Whether a hit may end inside a block, at a multiple of a unit."""
+        cached = [spec for spec in self.groups if is_cached(spec)]
+        largest = max(spec.block_size for spec in cached if isinstance(spec, Mamba))
+        is_fine = unit < largest or (unit == largest and self.config.num_cache_shards > 1)
+        return is_fine and all(
+            isinstance(spec, Mamba) or sees_all(spec) or spec.block_size == unit for spec in cached
+        )
 
     @property
     def _tells_events(self) -> bool:
