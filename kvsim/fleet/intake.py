@@ -48,7 +48,7 @@ def check_columns(setup: Setup, trace: Trace) -> None:
     ValueError
         With the row and what serves it.
     """
-    if trace.has("lora_id") and not setup.scheduler_config.max_loras:
+    if trace.has("lora_id") and not setup.config.enable_lora:
         row = int(np.argmax(trace.lora_id > 0))
         raise ValueError(f"trace: request {row} asks for an adapter, and enable_lora is off")
     if trace.has("item_start"):
