@@ -26,8 +26,8 @@ import numpy as np
 
 from kvsim.config import Config
 from kvsim.fleet.clients import Clients
+from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.router import ROUTERS, Router
-from kvsim.fleet.serve_fleet import resolve_fleet
 from kvsim.fleet.simulate import serve
 from kvsim.fleet.world import Phase
 from kvsim.trace import Trace

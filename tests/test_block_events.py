@@ -11,7 +11,7 @@ import kvsim
 import workloads
 from kvsim.config import Config
 from kvsim.engine.block_recorder import BlockRecorder
-from kvsim.fleet.serve_fleet import resolve_fleet
+from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.simulate import serve
 from kvsim.report.page.prefix_tree import prefix_tree
 from kvsim.results.block_events import (

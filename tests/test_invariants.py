@@ -25,7 +25,7 @@ from strategies import (
 
 import kvsim
 from kvsim.config import Config
-from kvsim.fleet.serve_fleet import resolve_fleet
+from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.simulate import serve
 from kvsim.kv.manager import ALLOCATORS as ALLOCATOR_REGISTRY
 from kvsim.kv.paged import PagedManager

@@ -15,7 +15,7 @@ import workloads
 from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad, make_autoscaler
 from kvsim.fleet.autoscalers.dynamo_throughput import sustained_rate
 from kvsim.fleet.autoscalers.hpa import recommend
-from kvsim.fleet.motion import perfect_replica_hours
+from kvsim.fleet.replica_changes import perfect_replica_hours
 from kvsim.fleet.router import ROUTERS
 from kvsim.fleet.traffic import Traffic, traffic_between
 from kvsim.report import plot

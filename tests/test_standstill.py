@@ -86,7 +86,7 @@ def test_all_requests_end_and_both_engines_agree(name: str) -> None:
 def test_a_run_that_loses_requests_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Standstill, "solve", lambda self: False)
+    monkeypatch.setattr(Standstill, "unblock", lambda self: False)
     options = LOST_OPTIONS | {"max_model_len": 64, "backend": "python"}
     with pytest.raises(UnfinishedError, match="2 of 2 requests have not: 0, 1; that is a fault"):
         kvsim.simulate(LOST, **options)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.fleet.bands import Bands
+from kvsim.fleet.feature import Feature
 from kvsim.fleet.flow_control import Waiting
+from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
+    from kvsim.fleet.feature import Host
     from kvsim.fleet.flow_control import FlowControl
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.world import World
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 SHEDDING = 0x73686564
 
 
-class Admission:
+class Admission(Feature):
     """Lets requests through, holds them back, or turns them away.
 
     Saturation changes when metrics are read; so those who wait go on at such times, as many as
@@ -35,8 +36,8 @@ class Admission:
     pool : whose metrics are read
     trace : the requests
     control : the policy
-    place : sends a request on, now
-    turn_away : answers it without serving it
+    host : the fleet
+    table : the requests table of the run
     seed : of the run
     end_time : from then on nobody goes on
     """
@@ -47,15 +48,14 @@ class Admission:
         pool: Pool,
         trace: Trace,
         control: FlowControl,
+        host: Host,
+        table: NDArray[Any],
         *,
-        place: Callable[[int, float], object],
-        turn_away: Callable[[int], object],
         seed: int,
         end_time: float,
     ) -> None:
-        assert pool.gateways is not None
         self._world, self._pool, self._trace, self._control = world, pool, trace, control
-        self._place, self._turn_away = place, turn_away
+        self._host, self._table = host, table
         self._gateways = pool.gateways
         self._scraper = pool.gateways.scraper(control.interval, world.now)
         self._rng = np.random.default_rng([seed, SHEDDING])
@@ -69,24 +69,23 @@ class Admission:
         self.peak_waiting = 0
 
     @property
-    def num_waiting(self) -> int:
+    def num_held_back(self) -> int:  # type: ignore[override]
         """Requests that are held back."""
         return len(self._line)
 
-    def offer(self, row: int) -> None:
-        """Take a request that comes now. Mutates."""
+    def on_send(self, row: int) -> bool:  # noqa: D102
         now, priority = self._world.now, int(self._trace.priority[row])
         saturation = self._saturation()
         probability = self._control.shedding(priority, saturation)
         if probability > 0 and self._rng.random() < probability:
             self._shed.append(row)
-            self._turn_away(row)
+            self._host.turn_away(row)
         elif not self._line and saturation < 1:
             self._waits.append(0.0)
-            self._place(row, now)
+            self._host.place(row, now)
         elif len(self._line) >= self._control.most_waiting:
             self._too_many.append(row)
-            self._turn_away(row)
+            self._host.turn_away(row)
         else:
             by_tenant = self._control.fairness == "round-robin"
             tenant = int(self._trace.tenant[row]) if by_tenant else 0
@@ -94,12 +93,12 @@ class Admission:
             self._since[row] = now
             self.peak_waiting = max(self.peak_waiting, len(self._line))
             self._await()
+        return True
 
     def _saturation(self) -> float:
         """Return how full the replicas are that take requests, as last read."""
         self._scraper.ask_idle(self._world.now)
-        lifecycle, everybody = self._pool.lifecycle, [m for m in self._pool.places if m is not None]
-        members = everybody if lifecycle is None else lifecycle.choosable()
+        members = self._pool.choosable()
         full = self._control.saturation([self._scraper.values[m.place] for m in members])
         if not self._control.watches_prefills:
             return full
@@ -127,14 +126,14 @@ class Admission:
         while self._line and self._saturation() < 1:
             row = self._line.pop()
             self._waits.append(now - self._since.pop(row))
-            self._place(row, now)
+            self._host.place(row, now)
         if self._line:
             self._await()
 
-    def describe(self, sent: NDArray[np.bool_]) -> dict[str, Any]:
-        """Return who waited and who was turned away, of those that were sent."""
-        waits = np.array(self._waits)
-        return {
+    def describe(self) -> dict[str, Any]:
+        """Return how many requests waited and were turned away, of those that were sent."""
+        waits, sent = np.array(self._waits), self._table["finish_reason"] != FinishReason.UNSENT
+        described = {
             "num_held_back": int((waits > 0).sum()) + len(self._line),
             "num_shed": int(sent[self._shed].sum()),
             "num_too_many": int(sent[self._too_many].sum()),
@@ -142,3 +141,4 @@ class Admission:
             "mean_wait_ms": 1e3 * float(waits.mean()) if len(waits) else None,
             "p99_wait_ms": 1e3 * float(np.percentile(waits, 99)) if len(waits) else None,
         }
+        return {"flow_control": described}

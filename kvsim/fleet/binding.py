@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kvsim.config import Config
     from kvsim.engine.setup import Setup
-    from kvsim.fleet.outcome import Part
+    from kvsim.fleet.pool import Pool
     from kvsim.results.totals import Totals
     from kvsim.trace import Trace
 
@@ -39,7 +39,7 @@ def describe_load(
     config: Config,
     trace: Trace,
     table: NDArray[Any],
-    parts: Sequence[Part],
+    parts: Sequence[Pool],
     totals: Mapping[int, Totals],
     served: float | None,
     transfers: Mapping[str, Any] | None,
@@ -71,7 +71,7 @@ def describe_load(
     }
 
 
-def _waiting_at(times: NDArray[np.float64], part: Part) -> NDArray[np.int64]:
+def _waiting_at(times: NDArray[np.float64], part: Pool) -> NDArray[np.int64]:
     """Count the requests that wait at a pool's replicas at some times."""
     waiting = np.zeros(len(times), np.int64)
     for member in part.members:
@@ -84,7 +84,7 @@ def _waiting_at(times: NDArray[np.float64], part: Part) -> NDArray[np.int64]:
 
 def _binding(
     table: NDArray[Any],
-    parts: Sequence[Part],
+    parts: Sequence[Pool],
     totals: Mapping[int, Totals],
     moving: float,
     *,
@@ -113,7 +113,7 @@ def _binding(
     return work.of_places(part.role) if shares[1] == max(shares) else work.of_tokens(part.role)
 
 
-def _while_they_come(table: NDArray[Any], part: Part, *, is_known: bool) -> NDArray[Any]:
+def _while_they_come(table: NDArray[Any], part: Pool, *, is_known: bool) -> NDArray[Any]:
     """Return the memory samples of a pool.
 
     Those of the second half of the arrivals, if it is known that requests pile up through them.

@@ -14,12 +14,13 @@ import numpy as np
 
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.facts import prefill_timer
+from kvsim.fleet.feature import Feature
 from kvsim.fleet.member import Life
-from kvsim.fleet.pool import num_descriptors, transfer_bytes
+from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
 from kvsim.fleet.transfers import Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.drive import Drive
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.store import Portion, Store
     from kvsim.fleet.world import World
+    from kvsim.results.totals import Totals
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +68,7 @@ def is_there(member: Member | None) -> bool:
     return member is not None and member.life in (Life.READY, Life.DRAINING)
 
 
-class Fetches:
+class Fetches(Feature):
     """Offers requests what a store holds of them, and brings it.
 
     Parameters
@@ -76,7 +78,6 @@ class Fetches:
     pool : whose replicas ask
     store : what they ask
     fabric : the fleet's own
-    transfer_time : of each request, filled in, shape (requests,)
     """
 
     def __init__(
@@ -86,15 +87,13 @@ class Fetches:
         pool: Pool,
         store: Store,
         fabric: Fabric,
-        transfer_time: np.ndarray[Any, Any],
     ) -> None:
-        assert pool.gateways is not None
         self._world, self._drive, self._store = world, drive, store
         self.pool = pool
         self._gateways = pool.gateways
         self._feed = pool.gateways.feed(store.event_delay, pool.setup)
         self._tokens = self._feed.entry_tokens
-        self._fabric, self._transfer_time = fabric, transfer_time
+        self._fabric, self._transfer_time = fabric, np.zeros(len(pool.trace))
         self._transfers: dict[str, Transfers] = {}
         self._prefill_time = prefill_timer(pool.setup)
         self._open: dict[int, Fetch] = {}
@@ -105,13 +104,17 @@ class Fetches:
         pool.gateways.own_tiers = self._own_tiers
 
     @property
-    def is_reading(self) -> bool:
+    def awaits_something(self) -> bool:  # type: ignore[override]
         """Whether something is on its way."""
         return any(one.start_time < math.inf for one in self._open.values())
 
     # -- a request comes ---------------------------------------------------------------------------
 
-    def prepare(self, row: int, target: Member, now: float) -> None:
+    def on_submit(self, member: Member, row: int, now: float) -> None:  # noqa: D102
+        if member.role == self.pool.role and member.life is not Life.FAILED:
+            self._offer(row, member, now)
+
+    def _offer(self, row: int, target: Member, now: float) -> None:
         """Let a replica know what it may fetch for a request that comes to it now. Mutates."""
         self._open.pop(row, None)  # it comes again, since its replica was lost
         request = self._gateways.request(row, now)
@@ -172,10 +175,10 @@ class Fetches:
 
     # -- it has got its blocks ---------------------------------------------------------------------
 
-    def begun(self, row: int, num_tokens: int, time: float) -> None:
+    def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
         """Learn that a request has blocks for so many tokens more, or computes all. Mutates."""
         fetch = self._open.get(row)
-        if fetch is None:
+        if fetch is None or member.role != self.pool.role:
             return
         if num_tokens == 0:
             del self._open[row]
@@ -230,7 +233,7 @@ class Fetches:
         fetch.target.replica.report(self._world.now, received=fetch.row, failed=failed)
         self._drive.touch(fetch.target)
 
-    def break_off(self, member: Member) -> None:
+    def on_lost(self, member: Member) -> None:
         """Break off what a replica reads that has failed. Mutates."""
         for fetch in [one for one in self._open.values() if one.target is member]:
             for way, number in fetch.ways:
@@ -239,10 +242,16 @@ class Fetches:
 
     # -- the end -----------------------------------------------------------------------------------
 
+    def settle(self, totals: Mapping[int, Totals]) -> None:
+        """Write how long fetches took, unless a transfer to a decode replica follows. Mutates."""
+        del totals
+        if self.pool.role == "mixed" and self._transfer_time.any():
+            self.pool.table["transfer_time"] = self._transfer_time
+
     def describe(self) -> dict[str, Any]:
         """Return what was found and what became of it."""
         times = self._transfer_time[self._transfer_time > 0]
-        return {
+        described = {
             **self._counts,
             "num_tokens": self._num_tokens,
             "bytes": {tier: way.num_bytes for tier, way in sorted(self._transfers.items())},
@@ -250,3 +259,4 @@ class Fetches:
             "mean_ms": 1e3 * float(times.mean()) if len(times) else None,
             "p99_ms": 1e3 * float(np.percentile(times, 99)) if len(times) else None,
         }
+        return {"kv_store": described}

@@ -16,12 +16,11 @@ from kvsim.fleet.facts import Facts, decode_timer, prefill_timer
 from kvsim.fleet.holdings import Holdings
 from kvsim.fleet.ledger import Ledger
 from kvsim.fleet.news import PlainNews
-from kvsim.fleet.pool import num_descriptors, transfer_bytes
 from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.scraper import Scraper
-from kvsim.fleet.store import make_store
+from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
 from kvsim.fleet.vacancy import Vacancy
 from kvsim.fleet.view import ReplicaView
 from kvsim.records.paged import FULL
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.fleet.news import News
     from kvsim.fleet.router import Router
-    from kvsim.fleet.store import Portion
+    from kvsim.fleet.store import Portion, Store
     from kvsim.kv.events import EventRows
     from kvsim.pool_config import Role
     from kvsim.trace import Trace
@@ -61,6 +60,7 @@ class Gateways:
     counts_sent : requests count as on a replica from when they are sent there, not from when they
         reach it
     role : of the replicas
+    store : what they read, None without one
     watches_prefills : somebody asks for ``num_prefill_tokens``
     name : of the router, to the user
 
@@ -80,6 +80,7 @@ class Gateways:
         *,
         counts_sent: bool = False,
         role: Role = "mixed",
+        store: Store | None = None,
         watches_prefills: bool = False,
         name: str = "",
     ) -> None:
@@ -114,12 +115,12 @@ class Gateways:
         #: What a store tells of each replica's own tiers, if there is one that does.
         self.own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
         if self._choosing:
-            self._start(setup, start_time, role)
+            self._start(setup, start_time, role, store)
 
-    def _start(self, setup: Setup, start_time: float, role: Role) -> None:
+    def _start(self, setup: Setup, start_time: float, role: Role, store: Store | None) -> None:
         """Tell every router what its fleet is like."""
         prefill_time, step_time = prefill_timer(setup), decode_timer(setup)
-        fetch_time = None if role == "decode" else fetch_timer(setup)
+        fetch_time = None if role == "decode" else fetch_timer(setup, store)
         for number, router in enumerate(self._routers):
             interval, delay = router.scrape_interval, router.event_delay
             if interval is not None:
@@ -361,12 +362,11 @@ def telling_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
     return with_events(setup) if asked and has_any else setup
 
 
-def fetch_timer(setup: Setup) -> Callable[[int], float] | None:
+def fetch_timer(setup: Setup, store: Store | None) -> Callable[[int], float] | None:
     """Return what prices reading KV from another replica; None where none reads another's."""
-    config = setup.config
-    if config.kv_store is None or not make_store(config.kv_store).reads_replicas:
+    if store is None or not store.reads_replicas:
         return None
-    fabric = fabric_of(config.kv_transfer_fabric)
+    fabric = fabric_of(setup.config.kv_transfer_fabric)
     return lambda num_tokens: fabric.time(
         transfer_bytes(setup, num_tokens), num_descriptors(setup, num_tokens)
     )

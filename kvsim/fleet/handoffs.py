@@ -5,92 +5,135 @@ docs/howto/disaggregation.md tells the terms of a TTFT.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.fleet.disaggregation import placed
+from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.failures import Failures
+from kvsim.fleet.feature import Feature
 from kvsim.fleet.handoff import Handoff
-from kvsim.fleet.intake import begin_anew
-from kvsim.fleet.pool import num_descriptors, transfer_bytes
+from kvsim.fleet.intake import begin_anew, whole_requests
+from kvsim.fleet.prospect import Prospect
+from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
 from kvsim.fleet.transfers import Transfers
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from kvsim.fleet.drive import Drive
-    from kvsim.fleet.fabric import Fabric
-    from kvsim.fleet.handoff import FirstTokenFrom, Protocol
+    from kvsim.fleet.feature import Host
     from kvsim.fleet.member import Member
+    from kvsim.fleet.plan import Plan
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.world import World
+    from kvsim.results.totals import Totals
 
 
-class Handoffs:
+class Handoffs(Feature):
     """Brings requests from where their prompts are computed to where they go on.
 
     Parameters
     ----------
     world : SimPy's
-    drive : advances the replicas
-    main, prefill : where requests go on, and where prompts are computed
-    fabric : what KV is moved over
-    protocol : who moves it, and when
-    proxy_latency : of the proxy, from a prompt's end to its request at the decode replica, seconds
-    first_token_from : whose first token clients get
-    submit : gives a request to a replica at a time
-    transfer_time : where the seconds of each transfer are written, by row
+    host : the fleet
+    prefill, main : where prompts are computed, and where requests go on
+    plan : of the run
+    carried : tells how many tokens of output a request has that another replica computed
 
     Attributes
     ----------
     prefill_place : number of the replica that computed each prompt apart, -1 for none
+    num_taken_back : times that a request began anew
     """
 
     def __init__(
         self,
         world: World,
-        drive: Drive,
-        main: Pool,
+        host: Host,
         prefill: Pool,
-        *,
-        fabric: Fabric,
-        protocol: Protocol,
-        proxy_latency: float,
-        first_token_from: FirstTokenFrom,
-        submit: Callable[[Member, int, float], object],
-        transfer_time: NDArray[np.float64],
+        main: Pool,
+        plan: Plan,
+        carried: Callable[[int], int],
     ) -> None:
-        self._world, self._drive = world, drive
+        config, num_requests = plan.config, len(main.trace)
+        self._world, self._host, self._drive = world, host, host.drive
         self._main, self._prefill = main, prefill
-        self._protocol = protocol
-        self._proxy_latency = proxy_latency
-        self._takes_first_tokens = first_token_from == "prefill"
-        self._submit = submit
-        self._transfers = Transfers(world, fabric)
+        self._rule, self._carried = plan.disaggregation, carried
+        self._failures = plan.failures or Failures()
+        self._protocol = config.kv_transfer_protocol
+        self._proxy_latency = config.proxy_latency
+        self._takes_first_tokens = config.first_token_from == "prefill"
+        self._may_stay = np.zeros(num_requests, dtype=np.bool_)
+        if self._rule.stays:
+            self._may_stay = whole_requests(main.setup, prefill.setup, main.trace)
+        self._transfers = Transfers(world, fabric_of(config.kv_transfer_fabric))
         self._open: dict[int, Handoff] = {}
         self._earlier: list[float] = []
         self._leases: dict[tuple[int, int], Handoff] = {}  # by replica and row
         self._stayed: dict[int, Member] = {}  # where requests are served whole, of prefill replicas
-        self._transfer_time = transfer_time
-        self.prefill_place = np.full(len(transfer_time), -1, dtype=np.int32)
+        self._transfer_time = np.zeros(num_requests)
+        self.prefill_place = np.full(num_requests, -1, dtype=np.int32)
+        self.num_taken_back = 0
         self._own_tokens: dict[int, int] = {}  # of prompts, in the cache where they go on
 
-    def __len__(self) -> int:
+    @property
+    def num_open(self) -> int:  # type: ignore[override]
         """Requests between two replicas."""
         return len(self._open)
 
-    @property
-    def transfer_bytes(self) -> int:
-        """Bytes of KV that went from one replica to another."""
-        return self._transfers.num_bytes
-
-    @property
-    def seconds(self) -> NDArray[np.float64]:
-        """How long each transfer took that was one."""
+    def describe(self) -> dict[str, Any]:
+        """Return the transfers of KV from one replica to another."""
         times = self._transfer_time[self._transfer_time > 0]
-        return np.concatenate([times, self._earlier]) if self._earlier else times
+        times = np.concatenate([times, self._earlier]) if self._earlier else times
+        described = {
+            "num_transfers": len(times),
+            "bytes": self._transfers.num_bytes,
+            "num_taken_back": self.num_taken_back,
+            "mean_ms": 1000.0 * float(times.mean()) if len(times) else None,
+            "p99_ms": 1000.0 * float(np.percentile(times, 99)) if len(times) else None,
+        }
+        return {"kv_transfers": described}
+
+    def on_place(self, row: int, target: Member | None, now: float) -> bool:
+        """Place a request on its decode replica, on a prefill replica, or on both. Mutates."""
+        self.forget(row)
+        if target is None:
+            return False
+        request = Prospect(
+            *(self._main.trace, row, now, target, self._main, self._prefill),
+            prompts_at=self.prompts_at,
+            rows_for=self.rows_for,
+            can_stay=bool(self._may_stay[row]),
+            predicted_tokens=self._main.gateways.predicted_tokens(row),
+        )
+        where = placed(self._rule, request)
+        if where == "decode":
+            return False
+        source = self._host.choose(self._prefill, row, now)
+        if where == "prefill" or source is None:
+            self._main.gateways.withdraw(row, now)
+        if source is None:
+            self._host.turn_away(row)
+        elif where == "prefill":
+            self.stay(row, source, now)
+        else:
+            num_tokens = int(self._main.trace.num_prompt_tokens[row]) + self._carried(row)
+            self.begin(row, source, target, num_tokens, now)
+        return True
+
+    def on_ended(self, member: Member, rows: list[int], time: float) -> bool:  # noqa: D102
+        if member.role != "prefill":
+            self.forget_refused(rows, time)
+            return False
+        for row in rows:
+            if self.has_stayed(row):
+                self.write_down(row)
+                self._host.tell_ended([row], time)
+            else:
+                self.prompt_ended(row, time)
+        return True
 
     def begin(self, row: int, source: Member, target: Member, num_tokens: int, now: float) -> None:
         """Let one replica compute a prompt of so many tokens, and another one go on. Mutates."""
@@ -100,7 +143,7 @@ class Handoffs:
         self._end_lease(self._leases.get((source.number, row)))
         source.replica.keep(row, keeps=True)
         target.replica.offer(row, num_tokens)
-        self._submit(source, row, now)
+        self._host.submit(source, row, now)
         if self._protocol == "push":
             self._send_on(self._open[row])
 
@@ -109,7 +152,7 @@ class Handoffs:
         self._stayed[row] = source
         self._end_lease(self._leases.get((source.number, row)))
         source.replica.keep(row, keeps=False)
-        self._submit(source, row, now)
+        self._host.submit(source, row, now)
         asked = self._main.contents.asked_tokens(row)
         source.replica.limit(row, int(self._main.trace.num_output_tokens[row]), asked=asked)
 
@@ -149,7 +192,6 @@ class Handoffs:
         """Forget what became of earlier attempts of a request, which is placed (again). Mutates."""
         if self.prefill_place[row] < 0:
             return
-        assert self._prefill.gateways is not None
         self._prefill.gateways.catch_up()
         begin_anew(self._prefill.table, [row])
         self.prefill_place[row] = -1
@@ -157,8 +199,10 @@ class Handoffs:
             self._earlier.append(float(self._transfer_time[row]))
             self._transfer_time[row] = 0.0
 
-    def asked(self, row: int, num_tokens: int, time: float) -> None:
+    def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
         """Learn that the target has blocks for the tokens it lacks, or does without. Mutates."""
+        if member.role == "prefill":
+            return
         handoff = self._open[row]
         handoff.num_tokens, handoff.asked_time = num_tokens, time
         if num_tokens > 0:
@@ -183,7 +227,7 @@ class Handoffs:
         """Give a request to the replica that goes on."""
         if self._is_open(handoff):
             handoff.is_sent_on = True
-            self._submit(handoff.target, handoff.row, self._world.now)
+            self._host.submit(handoff.target, handoff.row, self._world.now)
 
     def _start_if_ready(self, handoff: Handoff, time: float) -> None:
         if not (handoff.is_computed and handoff.has_asked):
@@ -227,19 +271,26 @@ class Handoffs:
     def _is_open(self, handoff: Handoff) -> bool:
         return self._open.get(handoff.row) is handoff
 
-    def own_hits(self) -> NDArray[np.int64]:
-        """Return how many tokens of each prompt its decode replica had in its own cache.
+    def on_run_ended(self) -> None:
+        """Note how many tokens of each prompt its decode replica had in its own cache. Mutates.
 
-        To be asked before :meth:`settle`. Where a prompt was computed apart, what was handed over
-        is none of them.
+        Where a prompt was computed apart, what was handed over is none of them.
         """
         found = self._main.table["num_cached_tokens"].astype(np.int64)
         apart = [row for row in self._own_tokens if self.prefill_place[row] >= 0]
         found[apart] = [self._own_tokens[row] for row in apart]
-        return found
+        self._main.own_hits = found
 
-    def settle(self, rows: Sequence[int]) -> None:
-        """Add to what the table says of requests what became of their prompts. Mutates.
+    def settle(self, totals: Mapping[int, Totals]) -> None:  # noqa: D102
+        del totals
+        table = self._main.table
+        if self._transfer_time.any():
+            table["transfer_time"] = self._transfer_time
+        table["prefill_replica"] = self.prefill_place
+        self.on_resumed(range(len(table)))
+
+    def on_resumed(self, rows: Sequence[int]) -> None:
+        """Add the results of their prompts to what the table says of requests. Mutates.
 
         A decode replica that lacks little of a pushed prompt may compute that itself, and before.
         """
@@ -259,7 +310,7 @@ class Handoffs:
     # -- requests that wait for each other ---------------------------------------------------------
 
     @property
-    def awaits_something(self) -> bool:
+    def awaits_something(self) -> bool:  # type: ignore[override]
         """Whether KV is on its way, or blocks of a lost replica's requests will be free."""
         return bool(self._leases) or any(one.is_on_its_way for one in self._open.values())
 
@@ -294,7 +345,7 @@ class Handoffs:
         """Whether a request is on its way from or to a replica."""
         return any(member in (one.source, one.target) for one in self._open.values())
 
-    def break_off(self, member: Member) -> None:
+    def on_lost(self, member: Member) -> None:
         """Break off the transfers from and to a replica, which runs no more. Mutates.
 
         What it held for others is gone.
@@ -308,7 +359,7 @@ class Handoffs:
             del self._leases[number, row]
             member.replica.drop_kept(row, self._world.now)
 
-    def drop(self, member: Member, lease: float, *, recomputes: bool) -> list[int]:
+    def on_detected(self, member: Member) -> list[int]:
         """Forget the requests from and to a replica that is found to have failed. Mutates.
 
         The other replica gives up what it does for them; but a prompt's blocks that nobody comes
@@ -320,6 +371,7 @@ class Handoffs:
         list[int]
             Those who are lost: neither have they ended, nor can the other replica go on alone.
         """
+        lease, recomputes = self._failures.lease, self._failures.recomputes
         for row in [row for row in member.rows if row in self._stayed]:
             self.write_down(row)
             self.leave(row)

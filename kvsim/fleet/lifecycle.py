@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvsim.fleet.drive import Drive
-    from kvsim.fleet.fetches import Fetches
-    from kvsim.fleet.handoffs import Handoffs
+    from kvsim.fleet.feature import Host
     from kvsim.fleet.member import Member
     from kvsim.fleet.migrations import Migrations
     from kvsim.fleet.pool import Pool
-    from kvsim.fleet.storage_reads import StorageReads
     from kvsim.fleet.world import World
 
 
@@ -45,49 +42,37 @@ class Lifecycle:
     Parameters
     ----------
     world : SimPy's
-    drive : advances the replicas
+    host : the fleet
     pool : whose places are filled and emptied
     make : makes a replica for a place, at a time
     cold_start : seconds from the decision to the first request a replica can take
     failures : when replicas fail, and what becomes of their requests; None for never
     grace : seconds after which who drains is killed; its requests are as those of a failed one
-    place_again : takes requests that are to be placed (again)
-    give_up : takes requests that are lost, when that is known
-    is_done : tells whether all requests have ended
     table : the requests table of the pool that answers
     migrations : what requests take along
-    handoffs : of requests between this pool and another one
-    fetches : what its replicas read from a store
     end_time : when replicas stop, whatever they have in hand, seconds; then nothing fails any more
     """
 
     def __init__(
         self,
         world: World,
-        drive: Drive,
+        host: Host,
         pool: Pool,
         make: Callable[[int, float], Member],
         *,
         cold_start: float,
         failures: Failures | None,
         grace: float,
-        place_again: Callable[[list[int]], object],
-        give_up: Callable[[list[int]], object],
-        is_done: Callable[[], bool],
         table: NDArray[Any],
         migrations: Migrations,
-        handoffs: Handoffs | None,
-        fetches: Fetches | StorageReads | None,
         end_time: float,
     ) -> None:
-        self._world, self._drive, self._pool = world, drive, pool
+        self._world, self._host, self._drive, self._pool = world, host, host.drive, pool
         self._make = make
         self._cold_start = cold_start
         self._failures = failures
         self._policy = Failures() if failures is None else failures
         self._grace = grace
-        self._place_again, self._give_up = place_again, give_up
-        self._is_done = is_done
         self.changes: list[Change] = []
         self.num_failures = 0
         self.failed: list[tuple[float, int]] = []  # when, and which replica
@@ -95,7 +80,6 @@ class Lifecycle:
         self._times_lost: Counter[int] = Counter()
         self.waited_until = -math.inf
         self._table, self._migrations = table, migrations
-        self._handoffs, self._fetches = handoffs, fetches
         self._end_time = end_time
         self._show()
         self._note()
@@ -104,11 +88,6 @@ class Lifecycle:
         """Return the replicas at some point of their lives, by place."""
         return [m for m in self._pool.places if m is not None and m.life in lives]
 
-    def choosable(self) -> list[Member]:
-        """Return those that are ready, as far as a gateway knows."""
-        there = self.members(Life.READY, Life.FAILED)
-        return [member for member in there if member.drain_time == -math.inf]
-
     def resize(self, desired: int) -> bool:
         """Start or drain replicas until there are so many, those that start included. Mutates.
 
@@ -116,7 +95,7 @@ class Lifecycle:
         is free again only when who drains there has left.
         """
         now, alive = self._world.now, self.members(Life.READY, Life.STARTING)
-        desired -= len([one for one in self.choosable() if one.life is Life.FAILED])
+        desired -= len([one for one in self._pool.choosable() if one.life is Life.FAILED])
         free = [place for place, member in enumerate(self._pool.places) if member is None]
         started = free[: max(desired - len(alive), 0)]
         for place in started:
@@ -137,10 +116,9 @@ class Lifecycle:
         self._note()
 
     def _is_idle(self, member: Member) -> bool:
-        handoffs = self._handoffs
         if member.rows or member.replica.holds_for_others:
             return False
-        return handoffs is None or not handoffs.waits_for(member)
+        return not any(one.waits_for(member) for one in self._host.features)
 
     def fail_at(self, place: int) -> None:
         """Let the replica at a place fail now, if there is one. Mutates."""
@@ -161,7 +139,7 @@ class Lifecycle:
             self._lose(member, 0.0)
 
     def _goes_on(self) -> bool:
-        return not self._is_done() and self._world.now < self._end_time
+        return not self._host.is_done and self._world.now < self._end_time
 
     def _lose(self, member: Member, detection: float) -> None:
         """End a replica with what it has in hand, which the gateway learns later. Mutates."""
@@ -170,14 +148,11 @@ class Lifecycle:
         for row in list(member.rows):
             replica.withdraw(row, now)
         was_ready, member.life = member.life is Life.READY, Life.FAILED
-        assert self._pool.gateways is not None
         self._pool.gateways.lose(member.place)
         member.end_time = now
         self._drive.remove(member)
-        if self._handoffs is not None:
-            self._handoffs.break_off(member)
-        if self._fetches is not None:
-            self._fetches.break_off(member)
+        for feature in self._host.features:
+            feature.on_lost(member)
         self._note()
         time = now + detection
         if time < self._end_time:
@@ -200,16 +175,13 @@ class Lifecycle:
 
     def _detect(self, member: Member, *, replaced: bool) -> None:
         """Forget a replica that has failed, place its requests anew, and start another one."""
-        handoffs, failures = self._handoffs, self._policy
-        apart: list[int] = []
-        if handoffs is not None:
-            apart = handoffs.drop(member, failures.lease, recomputes=failures.recomputes)
+        failures, features = self._policy, self._host.features
+        apart = [row for feature in features for row in feature.on_detected(member)]
         rows = list(dict.fromkeys([*member.rows, *apart]))
         member.rows.clear()
         self.num_lost += len(rows)
         self._pool.places[member.place] = None
         member.life = Life.GONE
-        assert self._pool.gateways is not None
         self._pool.gateways.forget(member.place, self._world.now)
         self._show()
         if replaced:
@@ -221,14 +193,14 @@ class Lifecycle:
         lost = [row for row in rows if self._times_lost[row] > tries]
         if failures.migrates:
             again, lost = self._migrations.split(rows, failures.limit, failures.max_seq_len)
-            if handoffs is not None:
-                handoffs.settle(again)
+            for feature in features:
+                feature.on_resumed(again)
             self._migrations.leave(again)
         table["finish_reason"][lost] = FinishReason.FAILED
         table["finish_time"][lost] = self._world.now
-        self._give_up(lost)
+        self._host.tell_ended(lost, self._world.now)
         table["finish_reason"][again] = FinishReason.IN_FLIGHT
-        self._place_again(again)
+        self._host.place_again(again)
         self._note()
 
     def _start_at(self, place: int, now: float) -> None:
@@ -242,13 +214,12 @@ class Lifecycle:
         if member.life is not Life.STARTING:
             return
         member.life = Life.READY
-        assert self._pool.gateways is not None
         self._pool.gateways.replace(member.place, member.replica, self._world.now)
         self._drive.add(member)
         self._show()
         self._note()
         self.plan_failure(member)
-        self._place_again([])
+        self._host.place_again([])
 
     def plan_failure(self, member: Member) -> None:
         """Draw when a replica that is ready fails, if it does by itself. Mutates."""
@@ -274,14 +245,12 @@ class Lifecycle:
     def _leave(self, member: Member, time: float) -> None:
         member.life, member.end_time = Life.GONE, time
         self._pool.places[member.place] = None
-        assert self._pool.gateways is not None
         self._pool.gateways.forget(member.place, time)
         self._drive.remove(member)
 
     def _show(self) -> None:
         """Let the router choose among those that it believes to be ready."""
-        assert self._pool.gateways is not None
-        self._pool.gateways.show([member.place for member in self.choosable()])
+        self._pool.gateways.show([member.place for member in self._pool.choosable()])
 
     def _note(self) -> None:
         counts = [len(self.members(one)) for one in (Life.READY, Life.STARTING, Life.DRAINING)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.budget.settings import expert_replicas
 from kvsim.fleet.drive import Drive
+from kvsim.fleet.feature import Feature
 from kvsim.records.cost import CONSTANT, ROOFLINE
 from kvsim.records.engine import VLLM
 from kvsim.records.memory import Views
@@ -68,7 +69,7 @@ def independence_notes(setup: Setup, ranks: dict[str, Any] | None, *, changes: b
     ]
 
 
-class LockStep:
+class LockStep(Feature):
     """Ranks whose passes begin and end together.
 
     Attributes
@@ -169,13 +170,14 @@ class LockStep:
 
     def describe(self) -> dict[str, Any]:
         """Return the cost of the lock step for the summary; waits in seconds."""
-        return {
+        described = {
             "num_ranks": len(self._ranks),
             "num_steps": self._num_passes,
             "num_dummy_steps": self._num_dummies,
             "num_padding_tokens": self._num_padding,
             "waiting_seconds": self._waited,
         }
+        return {"data_parallel": described}
 
 
 def num_tokens_of(batch: Batch) -> int:

@@ -1,19 +1,23 @@
-"""A replica as part of a fleet: which pool it is of, what it has in hand, when it came and went."""
+"""A replica as part of a fleet: its pool's role, its requests, its start and its end."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
     from kvsim.engine.replica import Replica
-    from kvsim.fleet.pool import Pool
+    from kvsim.pool_config import Role
     from kvsim.results.totals import Totals
 
 
@@ -38,8 +42,10 @@ class Member:
     ----------
     number : among all replicas of the run, as in the tables
     place : among those of its pool, as its router counts them
-    pool : it belongs to
+    role : of its pool
     replica : its engine
+    table : the requests table of its pool
+    on_withdraw : called with a request and the time before it is taken from the replica
     start_time : since when its GPUs are paid for, seconds
     ready_time : since when it takes requests
     end_time : until when it is paid for
@@ -53,8 +59,10 @@ class Member:
 
     number: int
     place: int
-    pool: Pool
+    role: Role
     replica: Replica
+    table: NDArray[Any]
+    on_withdraw: Callable[[int, float], object]
     start_time: float
     ready_time: float
     end_time: float = math.inf
@@ -78,13 +86,17 @@ class Member:
         """Whether its engine runs."""
         return self.life in (Life.READY, Life.DRAINING)
 
+    @property
+    def is_choosable(self) -> bool:
+        """Whether a gateway takes it for ready: it does not drain, and no failure is detected."""
+        return self.life in (Life.READY, Life.FAILED) and self.drain_time == -math.inf
+
     def withdraw(self, request_id: int, time: float) -> None:
         """Take back a request that is meant for it, if it has come already or not. Mutates."""
         here = request_id in self.rows
         self.rows.pop(request_id, None)
         if self.is_alive:
-            assert self.pool.gateways is not None
-            self.pool.gateways.withdraw(request_id, time)
+            self.on_withdraw(request_id, time)
             self.replica.offer(request_id, 0)
             if here:
                 self.replica.withdraw(request_id, time)
@@ -102,7 +114,7 @@ class Member:
     def take_ended(self) -> list[int]:
         """Return and forget the requests that have ended since the last call. Mutates."""
         rows = list(self.rows)
-        reasons = self.pool.table["finish_reason"][rows]
+        reasons = self.table["finish_reason"][rows]
         ended = [
             row
             for row, reason in zip(rows, reasons.tolist(), strict=True)
@@ -111,7 +123,7 @@ class Member:
         for row in ended:
             del self.rows[row]
         if ended:
-            last = float(self.pool.table["finish_time"][ended].max())
+            last = float(self.table["finish_time"][ended].max())
             if math.isnan(last):  # it has refused one, which has no time
                 last = self.replica.clock
             self.last_end_time = max(self.last_end_time, last)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvsim.fleet.feature import Feature
 from kvsim.fleet.intake import begin_anew
 from kvsim.results.totals import gap_bin
 
@@ -36,7 +37,7 @@ class Attempts(NamedTuple):
     last_token_time: float = math.nan
 
 
-class Migrations:
+class Migrations(Feature):
     """Remembers what requests took along.
 
     A request is sent again as its prompt and the tokens it has, with as many fewer to come: all of
@@ -86,15 +87,16 @@ class Migrations:
             self._left[row] = self._joined(row)
         begin_anew(self._table, rows)
 
-    def bring(self, row: int, member: Member) -> None:
+    def on_submit(self, member: Member, row: int, now: float) -> None:
         """Let a request that comes to a replica have what it took along."""
+        del now
         if row in self._left:
             member.replica.carry(row, self.carried(row))
-            if member.pool.role == "prefill":
+            if member.role == "prefill":
                 member.replica.limit(row, self.carried(row) + 1)
 
-    def forget(self, row: int) -> None:
-        """Forget what a request took along that nobody serves. Mutates."""
+    def on_turned_away(self, row: int) -> None:
+        """Forget what a request took along. Mutates."""
         self._left.pop(row, None)
 
     def carried(self, row: int) -> int:

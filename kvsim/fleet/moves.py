@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.fleet.feature import Feature
 from kvsim.fleet.member import Life
 from kvsim.fleet.migration import Candidate, Fullness
-from kvsim.fleet.pool import num_descriptors, transfer_bytes
+from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
 from kvsim.fleet.transfers import Transfers
 from kvsim.fleet.world import Phase
 from kvsim.rules.attention import cdiv
@@ -21,8 +22,8 @@ from kvsim.rules.attention import cdiv
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvsim.fleet.drive import Drive
     from kvsim.fleet.fabric import Fabric
+    from kvsim.fleet.feature import Host
     from kvsim.fleet.member import Member
     from kvsim.fleet.migration import Migration
     from kvsim.fleet.migrations import Migrations
@@ -53,7 +54,7 @@ class Move:
     stop_time: float = -1.0
 
 
-class Moves:
+class Moves(Feature):
     """Looks at the replicas from time to time, and moves requests between them.
 
     What a request takes at its target is allocated when it comes there; while it runs elsewhere
@@ -62,41 +63,40 @@ class Moves:
     Parameters
     ----------
     world : SimPy's
-    drive : advances the replicas
+    host : the fleet
     pool : whose requests move
     policy : who moves where
     fabric : what KV is moved over
     migrations : what requests take along
-    submit : gives a request to a replica at a time
-    is_done : tells whether all requests have ended
     end_time : when replicas stop, seconds
     """
 
     def __init__(
         self,
         world: World,
-        drive: Drive,
+        host: Host,
         pool: Pool,
         policy: Migration,
         fabric: Fabric,
         migrations: Migrations,
-        *,
-        submit: Callable[[Member, int, float], object],
-        is_done: Callable[[], bool],
         end_time: float,
     ) -> None:
-        self._world, self._drive, self._pool, self._policy = world, drive, pool, policy
+        self._world, self._host, self._pool, self._policy = world, host, pool, policy
+        self._drive = host.drive
         self._transfers = Transfers(world, fabric)
         self._migrations = migrations
-        self._submit, self._is_done, self._end_time = submit, is_done, end_time
+        self._end_time = end_time
         self._open: dict[int, Move] = {}
         self._downtimes: list[float] = []
         self._num_refused = 0
 
-    def process(self) -> Process:
+    def processes(self) -> list[Process]:  # noqa: D102
+        return [self._process()]
+
+    def _process(self) -> Process:
         """Run until all requests have ended."""
         world, start, count = self._world, self._world.now, 0
-        while not self._is_done() and world.now < self._end_time:
+        while not self._host.is_done and world.now < self._end_time:
             count += 1
             yield world.at(start + count * self._policy.interval, Phase.STEP_ENDS)
             self._look()
@@ -183,7 +183,6 @@ class Moves:
             self._num_refused += 1
             del self._open[row]
             return
-        assert self._pool.gateways is not None
         self._migrations.see([row], source.replica.last_tokens())
         self._pool.gateways.follow(row, target.place)
         del source.rows[row]
@@ -195,10 +194,11 @@ class Moves:
         move.num_tokens = prompt + self._migrations.carried(row) - 1
         move.stop_time = now
         target.replica.offer(row, move.num_tokens)
-        self._submit(target, row, now)
+        self._host.submit(target, row, now)
 
-    def asked(self, row: int, num_tokens: int, time: float) -> None:
+    def on_started(self, member: Member, row: int, num_tokens: int, time: float) -> None:
         """Learn that the target has blocks for so many tokens that it lacks. Mutates."""
+        del member
         move = self._open[row]
         if num_tokens == 0:
             self._close(move, time)
@@ -219,10 +219,11 @@ class Moves:
     def describe(self) -> dict[str, Any]:
         """Return what was moved, and for how long nobody computed it."""
         times = np.array(self._downtimes)
-        return {
+        described = {
             "num_moves": len(times),
             "num_refused": self._num_refused,
             "bytes": self._transfers.num_bytes,
             "mean_downtime_ms": 1e3 * float(times.mean()) if len(times) else None,
             "p99_downtime_ms": 1e3 * float(np.percentile(times, 99)) if len(times) else None,
         }
+        return {"migration": described}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
 from kvsim.fleet.footprint import unique_prompt_tokens
 from kvsim.fleet.lock_step import independence_notes
 from kvsim.fleet.notes import fleet_notes
-from kvsim.results.metrics import Pool, external_hit_rate, num_early_turns, summarize
+from kvsim.results.metrics import Pool as Memory
+from kvsim.results.metrics import external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result
 from kvsim.results.samples import fold, samples_of
 from kvsim.results.tables import MEMORY, SAMPLES, STEPS, TOKEN_GAPS, FinishReason
@@ -29,38 +30,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvsim.config import Config
     from kvsim.engine.setup import Setup
-    from kvsim.fleet.gateways import Gateways
     from kvsim.fleet.member import Member
-    from kvsim.pool_config import Role
+    from kvsim.fleet.plan import Plan
+    from kvsim.fleet.pool import Pool
     from kvsim.results.totals import Totals
     from kvsim.trace import Trace
     from kvsim.trace.family import Family
 
 
-class Part(NamedTuple):
-    """The replicas of a run that are alike, in the order of their numbers.
-
-    ``table`` holds the requests as they served them, ``num_cached_tokens`` what each prompt hit
-    there.
-    """
-
-    role: Role
-    name: str
-    setup: Setup
-    members: Sequence[Member]
-    table: NDArray[Any]
-    gateways: Gateways
-    num_cached_tokens: NDArray[np.int64]
-
-    def served(self) -> NDArray[Any]:
-        """Return the requests with what they hit in this pool."""
-        if np.array_equal(self.table["num_cached_tokens"], self.num_cached_tokens):
-            return self.table
-        table = self.table.copy()
-        table["num_cached_tokens"] = self.num_cached_tokens
-        return table
+#: Entries of the summary that features make; None where the feature is off.
+OF_FEATURES = (
+    *("kv_transfers", "kv_store", "flow_control"),
+    *("scaling", "migration", "data_parallel"),
+)
 
 
 def rules_basis(setup: Setup) -> str:
@@ -89,124 +72,68 @@ def step_time_basis(setup: Setup) -> str:
     return f"{basis_of(memory.gpu.name)}{wide}; {accuracy}"
 
 
-def close(parts: Sequence[Part], waited_until: float) -> tuple[float, dict[int, Totals]]:
-    """Bring all replicas to the end of a run; writes down who is still served. Mutates.
+def close(pools: Sequence[Pool], waited_until: float) -> tuple[float, dict[int, Totals]]:
+    """Bring all replicas to the end of a run, and write the requests in flight. Mutates.
 
-    It is no earlier than requests have waited at a replica that had failed, which nobody knew. A
-    step that is surplus, since it is all of requests that have ended, does not count.
+    The end is no earlier than ``waited_until``: requests may have waited at a replica whose failure
+    was not detected. A step that computes only requests that have ended does not count.
 
     Returns
     -------
     end_time : when the last of them came to its end, seconds
     totals : of each replica, by number
     """
-    members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
+    members = _by_number(pools)
     states = [member.replica.state for member in members]
     end_time = max(waited_until, *(min(one.clock, one.surplus_since) for one in states))
     return end_time, {member.number: member.settle(end_time) for member in members}
 
 
+def _by_number(pools: Sequence[Pool]) -> list[Member]:
+    return sorted((m for pool in pools for m in pool.members), key=lambda m: m.number)
+
+
 def collect(
-    config: Config,
-    setup: Setup,
+    plan: Plan,
     trace: Trace,
-    parts: Sequence[Part],
+    pools: Sequence[Pool],
     end_time: float,
     totals: Mapping[int, Totals],
     backend_reason: str,
     turned_away: NDArray[np.bool_],
-    transfers: dict[str, Any] | None = None,
-    scaling: dict[str, Any] | None = None,
-    kv_store: dict[str, Any] | None = None,
-    flow_control: dict[str, Any] | None = None,
-    moves: dict[str, Any] | None = None,
-    ranks: dict[str, Any] | None = None,
-    *,
+    described: Mapping[str, Any],
     family: Family | None = None,
 ) -> Result:
     """Sum up a run whose replicas have come to their end; see :func:`close`.
 
-    The first part answers the requests; one that follows computes prompts for it. ``transfers``
-    says what went from one to the other, ``scaling`` what became of the number of replicas,
-    ``kv_store`` what was read from a store, ``flow_control`` who was held back before,
-    ``moves`` who moved while running, ``ranks`` what it cost that ranks step together, ``family``
-    whose samples the trace's requests are.
+    The first pool answers the requests; one that follows computes prompts for it. ``described`` has
+    the entries of the summary that the run's features made, ``family`` whose samples the trace's
+    requests are.
     """
-    rows = table = parts[0].table
+    config = plan.config
+    entries = dict.fromkeys(OF_FEATURES) | dict(described)
+    rows = table = pools[0].table
     if family is not None:
         table, trace = fold(rows, family), family.parents
         turned_away = np.logical_or.reduceat(turned_away, family.first)
-    members = sorted((m for part in parts for m in part.members), key=lambda m: m.number)
-    replicas = [member.replica for member in members]
-    kv = setup.kv
-    pool = Pool(kv.num_gpu_blocks, kv.num_usable_blocks, kv.block_size, kv.total_bytes)
-    summary = summarize(
-        table,
-        list(totals.values()),
-        pool,
-        end_time=end_time,
-        goodput=config.goodput,
-        front_end_latency=config.front_end_latency,
-        replica_seconds=sum(m.lifetime(end_time, 0.0) for m in members) if scaling else None,
-        served=None if family is None else rows,
-        num_samples=trace.num_samples if (trace.num_samples > 1).any() else 1,
-    )
-    by_router = Counter[str]()
-    for part in parts:
-        refused = np.array(part.gateways.rejected, np.int64)
-        if family is not None:
-            refused = np.unique(family.parent_of[refused])
-        sent = table["finish_reason"][refused] != FinishReason.UNSENT
-        by_router[part.gateways.name] += int(sent.sum())
+    replicas = [member.replica for member in _by_number(pools)]
+    summary = _summarize_requests(plan, trace, pools, table, end_time, totals, entries, family)
     summary["rejections"] = _rejections(
-        setup, trace, table, turned_away, parts[1:], by_router, flow_control
+        trace, table, turned_away, pools, _num_rejected(pools, table, family), entries
     )
     early, later = num_early_turns(table, trace.session_id)
     summary |= {"num_early_turns": early, "num_later_turns": later}
+    rate = summary["request_throughput"]
     summary["load"] = describe_load(
-        config, trace, table, parts, totals, summary["request_throughput"], transfers
+        config, trace, table, pools, totals, rate, entries["kv_transfers"]
     )
     summary |= describe_tenants(table, trace, end_time, config.front_end_latency)
-    summary["routing"], summary["replicas"] = None, []
-    pools, seconds, unique = [], summary["duration"], None
-    start = float(trace.arrival_time[0])
-    for part in parts:
-        own = {number: totals[number] for number in sorted(m.number for m in part.members)}
-        lives = [m.lifetime(end_time, seconds) for m in part.members]
-        served = part.served()
-        starts = [m.start_time - start for m in part.members]
-        described = describe_replicas(served, own, lives, starts, part.role)
-        routing = None
-        if len(part.gateways) > 1:
-            routing = describe_routing(part.gateways.decisions, served, own, lives)
-            if part.setup.kv_config.enable_prefix_caching:
-                sent = table["finish_reason"] != FinishReason.UNSENT
-                unique = unique or unique_prompt_tokens(trace, sent)
-                routing["unique_prompt_tokens"] = unique
-        if part is parts[0]:
-            summary["routing"] = routing
-        summary["replicas"] += described
-        pool_summary = _describe_pool(part, described, lives, routing, end_time)
-        pool_summary["external_prefix_cache_hit_rate"] = external_hit_rate(own.values())
-        pool_summary["num_preemptions"] = sum(one.num_preemptions for one in own.values())
-        lived = sum(lives)
-        waited = sum(one.waiting_seconds for one in own.values())
-        pool_summary["mean_waiting"] = waited * len(lives) / lived if lived else None
-        pools.append(pool_summary)
-    summary["pools"] = pools if len(parts) > 1 else None
-    summary["kv_transfers"] = transfers
-    summary["kv_store"] = kv_store
-    summary["flow_control"] = flow_control
-    summary["num_gpus"] = most_gpus(parts, end_time)
+    summary |= _describe_pools(pools, trace, table, totals, end_time, summary["duration"])
+    summary |= {name: entries[name] for name in OF_FEATURES[:3]}
+    summary["num_gpus"] = most_gpus(pools, end_time)
     summary["num_clipped"] = num_clipped(table, trace)
-    summary["gpu_hours"] = sum(pool["gpu_hours"] for pool in pools)
-    summary["scaling"] = scaling
-    summary["migration"] = moves
-    summary["data_parallel"] = ranks
-    try:
-        installed = version("kvsim")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        installed = "unknown"
+    summary["gpu_hours"] = summary.pop("gpu_hours")  # the keys keep their order
+    summary |= {name: entries[name] for name in OF_FEATURES[3:]}
     return Result(
         summary=summary,
         requests=table,
@@ -216,31 +143,116 @@ def collect(
         memory_map=np.concatenate([replica.memory_map for replica in replicas]),
         token_gaps=token_gaps(list(totals.items())),
         config=config,
-        provenance={
-            "kvsim_version": installed,
-            "config_digest": config.digest,
-            "trace_digest": trace.digest,
-            "num_requests": len(trace),
-            "seed": config.seed,
-            "backend": "python" if backend_reason else "compiled",
-            "backend_reason": backend_reason,
-            "scheduler": setup.scheduler,
-            "rules": rules_basis(setup),
-            "step_time": step_time_basis(setup),
-            "notes": [
-                *notes(setup),
-                *independence_notes(setup, ranks, changes=scaling is not None),
-                *fleet_notes(
-                    config,
-                    summary,
-                    num_readers=len(parts[-1].members),
-                    apart=len(parts) > 1,
-                    has_turns=_has_turns(trace),
-                ),
-                *clipped_notes(setup, summary["num_clipped"]),
-            ],
-        },
+        provenance=_provenance(plan, trace, pools, summary, backend_reason),
     )
+
+
+def _summarize_requests(
+    plan: Plan,
+    trace: Trace,
+    pools: Sequence[Pool],
+    table: NDArray[Any],
+    end_time: float,
+    totals: Mapping[int, Totals],
+    entries: Mapping[str, Any],
+    family: Family | None,
+) -> dict[str, Any]:
+    """Return the part of the summary that any run has, of one replica or of many."""
+    config, kv = plan.config, pools[0].setup.kv
+    seconds = None
+    if entries["scaling"]:
+        seconds = sum(m.lifetime(end_time, 0.0) for m in _by_number(pools))
+    return summarize(
+        table,
+        list(totals.values()),
+        Memory(kv.num_gpu_blocks, kv.num_usable_blocks, kv.block_size, kv.total_bytes),
+        end_time=end_time,
+        goodput=config.goodput,
+        front_end_latency=config.front_end_latency,
+        replica_seconds=seconds,
+        served=None if family is None else pools[0].table,
+        num_samples=trace.num_samples if (trace.num_samples > 1).any() else 1,
+    )
+
+
+def _num_rejected(
+    pools: Sequence[Pool], table: NDArray[Any], family: Family | None
+) -> dict[str, int]:
+    """Count the requests that the gateways of each router have rejected."""
+    counts = Counter[str]()
+    for pool in pools:
+        refused = np.array(pool.gateways.rejected, np.int64)
+        if family is not None:
+            refused = np.unique(family.parent_of[refused])
+        sent = table["finish_reason"][refused] != FinishReason.UNSENT
+        counts[pool.gateways.name] += int(sent.sum())
+    return counts
+
+
+def _describe_pools(
+    pools: Sequence[Pool],
+    trace: Trace,
+    table: NDArray[Any],
+    totals: Mapping[int, Totals],
+    end_time: float,
+    seconds: float,
+) -> dict[str, Any]:
+    """Return the summary's entries about routing, replicas and pools; ``seconds`` of the run."""
+    unique = None
+    start = float(trace.arrival_time[0])
+    replicas, described = [], []
+    for pool in pools:
+        own = {number: totals[number] for number in sorted(m.number for m in pool.members)}
+        lives = [m.lifetime(end_time, seconds) for m in pool.members]
+        served = pool.served()
+        starts = [m.start_time - start for m in pool.members]
+        rows = describe_replicas(served, own, lives, starts, pool.role)
+        routing = None
+        if len(pool.gateways) > 1:
+            routing = describe_routing(pool.gateways.decisions, served, own, lives)
+            if pool.setup.kv_config.enable_prefix_caching:
+                sent = table["finish_reason"] != FinishReason.UNSENT
+                unique = unique or unique_prompt_tokens(trace, sent)
+                routing["unique_prompt_tokens"] = unique
+        replicas += rows
+        described.append(_describe_pool(pool, rows, own, lives, routing, end_time))
+    return {
+        "routing": described[0]["routing"],
+        "replicas": replicas,
+        "pools": described if len(pools) > 1 else None,
+        "gpu_hours": sum(pool["gpu_hours"] for pool in described),
+    }
+
+
+def _provenance(
+    plan: Plan, trace: Trace, pools: Sequence[Pool], summary: Mapping[str, Any], reason: str
+) -> dict[str, Any]:
+    """Return what the results rest on; ``reason`` says why plain Python ran, if it did."""
+    config, setup = plan.config, pools[0].setup
+    try:
+        installed = version("kvsim")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        installed = "unknown"
+    ranks, changes = summary["data_parallel"], plan.changes
+    has_turns, readers = _has_turns(trace), len(pools[-1].members)
+    return {
+        "kvsim_version": installed,
+        "config_digest": config.digest,
+        "trace_digest": trace.digest,
+        "num_requests": len(trace),
+        "seed": config.seed,
+        "backend": "python" if reason else "compiled",
+        "backend_reason": reason,
+        "scheduler": setup.scheduler,
+        "rules": rules_basis(setup),
+        "step_time": step_time_basis(setup),
+        "notes": [
+            *notes(setup),
+            *independence_notes(setup, ranks, changes=changes),
+            *fleet_notes(plan, summary, num_readers=readers, has_turns=has_turns),
+            *clipped_notes(setup, summary["num_clipped"]),
+        ],
+    }
 
 
 def _has_turns(trace: Trace) -> bool:
@@ -262,22 +274,30 @@ def token_gaps(totals: Sequence[tuple[int, Totals]]) -> NDArray[Any]:
 
 
 def _describe_pool(
-    part: Part, rows: list[Any], lives: Sequence[float], routing: Any, end_time: float
+    pool: Pool,
+    rows: list[Any],
+    totals: Mapping[int, Totals],
+    lives: Sequence[float],
+    routing: Any,
+    end_time: float,
 ) -> dict[str, Any]:
-    """Say what a pool is and how busy it was."""
-    config, kv = part.setup.config, part.setup.kv
-    gpus = config.tensor_parallel_size * config.pipeline_parallel_size
+    """Return a pool's size, load and routing."""
+    kv, lived = pool.setup.kv, sum(lives)
     busy = [row["busy"] for row in rows if row["busy"] is not None]
+    waited = sum(one.waiting_seconds for one in totals.values())
     return {
-        "name": part.name,
-        "role": part.role,
-        "num_replicas": len(part.members),
-        "num_gpus": most_gpus([part], end_time),
-        "gpu_hours": gpus * sum(lives) / 3600.0,
+        "name": pool.name,
+        "role": pool.role,
+        "num_replicas": len(pool.members),
+        "num_gpus": most_gpus([pool], end_time),
+        "gpu_hours": pool.gpus_per_replica * lived / 3600.0,
         "num_gpu_blocks": kv.num_gpu_blocks,
         "num_usable_blocks": kv.num_usable_blocks,
         "mean_busy": sum(busy) / len(busy) if busy else None,
         "routing": routing,
+        "external_prefix_cache_hit_rate": external_hit_rate(totals.values()),
+        "num_preemptions": sum(one.num_preemptions for one in totals.values()),
+        "mean_waiting": waited * len(lives) / lived if lived else None,
     }
 
 
@@ -298,16 +318,15 @@ def num_clipped(table: NDArray[Any], trace: Trace) -> int:
     return int((done & (table["num_output_tokens"] < trace.num_output_tokens)).sum())
 
 
-def most_gpus(parts: Sequence[Part], end_time: float) -> int:
+def most_gpus(pools: Sequence[Pool], end_time: float) -> int:
     """Return the most GPUs that replicas had at one time, from start to end of each.
 
     One that ends when another one starts hands its GPUs on.
     """
     changes = []
-    for part in parts:
-        config = part.setup.config
-        gpus = config.tensor_parallel_size * config.pipeline_parallel_size
-        for member in part.members:
+    for pool in pools:
+        gpus = pool.gpus_per_replica
+        for member in pool.members:
             changes.append((member.start_time, gpus))
             if member.end_time <= end_time:
                 changes.append((max(member.end_time, member.start_time), -gpus))
@@ -328,36 +347,34 @@ def is_hopeless(reason: str) -> bool:
 
 
 def _rejections(
-    setup: Setup,
     trace: Trace,
     table: NDArray[Any],
     turned_away: NDArray[np.bool_],
-    others: Sequence[Part],
+    pools: Sequence[Pool],
     by_router: Mapping[str, int],
-    flow_control: dict[str, Any] | None,
+    entries: Mapping[str, Any],
 ) -> dict[str, int]:
     """Count rejected requests by reason."""
+    setup = pools[0].setup
     rejected = (table["finish_reason"] == FinishReason.REJECTED) & ~turned_away
     longest, most = setup.memory.limits.max_model_len, setup.scheduler_config.max_num_seqs
     too_long = rejected & (table["num_prompt_tokens"] >= longest)
     too_many = rejected & ~too_long & (setup.kv_config.max_num_samples > 1)
     too_many &= trace.num_samples > most
     unfit, reasons = rejected & ~too_long & ~too_many, {}
-    for part in others:  # of prompts
-        own = part.setup.memory.limits.max_model_len
+    for pool in pools[1:]:  # of prompts
+        own = pool.setup.memory.limits.max_model_len
         too_long_there = unfit & (table["num_prompt_tokens"] >= own)
-        said = f"prompt not below max_model_len ({own}) of pool {part.name}"
+        said = f"prompt not below max_model_len ({own}) of pool {pool.name}"
         reasons[said] = int(too_long_there.sum())
         unfit &= ~too_long_there
-    shed, too_many_wait = 0, 0
-    if flow_control is not None:
-        shed, too_many_wait = flow_control["num_shed"], flow_control["num_too_many"]
+    held = entries["flow_control"] or {}
     reasons |= {
         f"prompt not below max_model_len ({longest})": int(too_long.sum()),
         f"more sequences than max_num_seqs ({most})": int(too_many.sum()),
         "needs more KV memory than there is": int(unfit.sum()),
         **{f"turned away by router {name}": number for name, number in by_router.items()},
-        "shed by flow control": shed,
-        "more than may wait at the gateway": too_many_wait,
+        "shed by flow control": held.get("num_shed", 0),
+        "more than may wait at the gateway": held.get("num_too_many", 0),
     }
     return {reason: count for reason, count in reasons.items() if count}

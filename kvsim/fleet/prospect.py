@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from kvsim.engine.incoming import IncomingRequest
 
 if TYPE_CHECKING:
-    from kvsim.fleet.handoffs import Handoffs
+    from collections.abc import Callable
+
     from kvsim.fleet.member import Member
     from kvsim.fleet.pool import Pool
     from kvsim.trace import Trace
@@ -23,8 +24,9 @@ class Prospect:
     row : of the trace
     now : seconds
     target : the decode replica
-    prefill : the pool that computes prompts
-    handoffs : of requests between the pools
+    main, prefill : the pools that decode and that compute prompts
+    prompts_at : returns the requests whose prompts a prefill replica has yet to compute
+    rows_for : returns the requests at a decode replica or on their way to it
     can_stay : a prefill replica can serve the whole request
     predicted_tokens : of its prompt, what its router takes for cached; None if that has no idea
 
@@ -41,20 +43,23 @@ class Prospect:
         row: int,
         now: float,
         target: Member,
+        main: Pool,
         prefill: Pool,
-        handoffs: Handoffs,
         *,
+        prompts_at: Callable[[Member], list[int]],
+        rows_for: Callable[[Member], list[int]],
         can_stay: bool,
         predicted_tokens: int | None,
     ) -> None:
         self._predicted_tokens = predicted_tokens
         self._trace, self._row, self._now = trace, row, now
-        self._target, self._prefill, self._handoffs = target, prefill, handoffs
+        self._target, self._prefill = target, prefill
+        self._prompts_at, self._rows_for = prompts_at, rows_for
         self.can_stay = can_stay
         self.num_prompt_tokens = int(trace.num_prompt_tokens[row])
         self.max_num_batched_tokens = prefill.setup.scheduler_config.max_num_batched_tokens
-        self.max_num_seqs = target.pool.setup.scheduler_config.max_num_seqs
-        kv = target.pool.setup.kv
+        self.max_num_seqs = main.setup.scheduler_config.max_num_seqs
+        kv = main.setup.kv
         self.num_kv_tokens = kv.num_gpu_blocks * kv.block_size
 
     @cached_property
@@ -72,14 +77,12 @@ class Prospect:
     @cached_property
     def num_pending_tokens(self) -> int:
         """Tokens of prompts in hand at the prefill replica that has the fewest of them."""
-        lifecycle = self._prefill.lifecycle
-        members = self._prefill.members if lifecycle is None else lifecycle.choosable()
-        prompts = self._trace.num_prompt_tokens
-        return min(int(prompts[self._handoffs.prompts_at(one)].sum()) for one in members)
+        prompts, members = self._trace.num_prompt_tokens, self._prefill.choosable()
+        return min(int(prompts[self._prompts_at(one)].sum()) for one in members)
 
     @cached_property
     def _scheduled(self) -> list[int]:
-        return self._handoffs.rows_for(self._target)
+        return self._rows_for(self._target)
 
     @property
     def num_scheduled(self) -> int:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvsim.engine.setup import with_events
+from kvsim.fleet.connectors import connected
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.fetches import Fetches
-from kvsim.fleet.pool import connected
 from kvsim.fleet.storage_reads import StorageReads
-from kvsim.fleet.store import make_store
 from kvsim.records.engine import SGLANG
 from kvsim.records.storage import StopRule, Storage
 from kvsim.registry import parse_spec
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kvsim.config import Config
     from kvsim.engine.setup import Setup
     from kvsim.fleet.drive import Drive
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 TIMEOUT_PER_TOKEN = 0.25 / 1024
 
 
-def with_store(setup: Setup, role: Role, config: Config) -> Setup:
+def with_store(setup: Setup, role: Role, config: Config, store: Store) -> Setup:
     """Return replicas that read a store, and tell of what they compute.
 
     Raises
@@ -39,7 +36,7 @@ def with_store(setup: Setup, role: Role, config: Config) -> Setup:
         If they keep no prefixes, or cannot take KV from others.
     """
     if setup.scheduler_type.rules_of == SGLANG:
-        return with_storage(setup, config)
+        return with_storage(setup, config, store)
     threshold = config.kv_recompute_threshold
     connecting = connected(setup, role, threshold, reads_store=True, option="kv_store")
     if not setup.kv_config.enable_prefix_caching or not setup.kv.tells_events:
@@ -47,7 +44,7 @@ def with_store(setup: Setup, role: Role, config: Config) -> Setup:
     return with_events(connecting)
 
 
-def with_storage(setup: Setup, config: Config) -> Setup:
+def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
     """Return replicas of SGLang that read a store into their hosts.
 
     Raises
@@ -60,7 +57,7 @@ def with_storage(setup: Setup, config: Config) -> Setup:
         raise ValueError(
             "kv_store: under sglang it stands behind the host tier; give enable_hierarchical_cache"
         )
-    if not make_store(config.kv_store or "").serves_hosts:
+    if not store.serves_hosts:
         raise ValueError(f"kv_store {config.kv_store!r}: not under sglang; mooncake is")
     if "pull" in parse_spec(config.kv_store or "")[1]:
         raise ValueError(f"kv_store {config.kv_store!r}: pull is not read under sglang")
@@ -71,16 +68,10 @@ def with_storage(setup: Setup, config: Config) -> Setup:
 
 
 def fetches_of(
-    world: World,
-    drive: Drive,
-    reader: Pool,
-    store: Store,
-    config: Config,
-    transfer_time: NDArray[Any],
+    world: World, drive: Drive, reader: Pool, store: Store, config: Config
 ) -> Fetches | StorageReads:
     """Let a pool's replicas read a store; vLLM's ask for each read, SGLang's read by themselves."""
     fabric = fabric_of(config.kv_transfer_fabric)
     if reader.setup.scheduler_type.rules_of == SGLANG:
-        assert reader.gateways is not None
         return StorageReads(reader, store, fabric, reader.gateways.prompt_keys)
-    return Fetches(world, drive, reader, store, fabric, transfer_time)
+    return Fetches(world, drive, reader, store, fabric)

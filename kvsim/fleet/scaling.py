@@ -15,11 +15,8 @@ from kvsim.fleet.traffic import traffic_between
 from kvsim.fleet.world import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from kvsim.fleet.autoscaler import Autoscaler
+    from kvsim.fleet.feature import Host
     from kvsim.fleet.lifecycle import Lifecycle
     from kvsim.fleet.member import Member
     from kvsim.fleet.pool import Pool
@@ -36,9 +33,7 @@ class Scaling:
     pool : to be resized
     lifecycle : of its replicas
     autoscaler : who says how many there shall be; None only lets those go that have drained
-    num_unplaced : tells how many requests wait for a replica that is ready
-    sent_time : tells when each request was sent, NaN for not yet
-    is_done : tells whether all requests have ended
+    host : the fleet
     end_time : when replicas stop, whatever they have in hand, seconds
     """
 
@@ -48,16 +43,11 @@ class Scaling:
         pool: Pool,
         lifecycle: Lifecycle,
         autoscaler: Autoscaler,
-        *,
-        num_unplaced: Callable[[], int],
-        sent_time: Callable[[], NDArray[np.float64]],
-        is_done: Callable[[], bool],
+        host: Host,
         end_time: float,
     ) -> None:
         self._world, self._pool, self._lifecycle = world, pool, lifecycle
-        self._autoscaler = autoscaler
-        self._num_unplaced, self._sent_time = num_unplaced, sent_time
-        self._is_done = is_done
+        self._autoscaler, self._host = autoscaler, host
         self._end_time = end_time
         setup = pool.setup
         most = setup.scheduler_config.max_num_batched_tokens
@@ -69,7 +59,7 @@ class Scaling:
         """Run until all requests have ended."""
         world, scaler = self._world, self._autoscaler
         start, count, looks = world.now, 1, 1
-        while not self._is_done() and world.now < self._end_time:
+        while not self._host.is_done and world.now < self._end_time:
             due, look = start + count * scaler.interval, start + looks * scaler.look_interval
             yield world.at(min(due, look), Phase.STEP_ENDS)
             self._lifecycle.sweep()
@@ -97,9 +87,9 @@ class Scaling:
         kv = self._pool.setup.kv
         return PoolLoad(
             now,
-            [self._load(member) for member in self._lifecycle.choosable()],
+            [self._load(member) for member in self._pool.choosable()],
             len(self._lifecycle.members(Life.STARTING)),
-            self._num_unplaced(),
+            len(self._host.unplaced),
             kv.num_gpu_blocks * kv.block_size,
             kv.block_size,
             self._prefill_rate,
@@ -112,7 +102,7 @@ class Scaling:
 
     def _traffic(self, seconds: float) -> Traffic:
         now = self._world.now
-        return traffic_between(self._sent_time(), self._pool.table, now - seconds, now)
+        return traffic_between(self._host.clients.sent_time, self._pool.table, now - seconds, now)
 
     def _load(self, member: Member) -> Load:
         waiting, running, usage, *_ = member.replica.metrics()

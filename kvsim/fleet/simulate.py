@@ -17,8 +17,9 @@ from kvsim.errors import too_large
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.intake import check_columns, check_trace
+from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.router import make_router
-from kvsim.fleet.serve_fleet import resolve_fleet, serve_fleet
+from kvsim.fleet.serve_fleet import serve_fleet
 from kvsim.records.engine import VLLM
 from kvsim.results.check import refuse_unfinished
 from kvsim.results.comparison import Comparison

@@ -9,14 +9,17 @@ all requests end.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import UnfinishedError, shown_numbers
-from kvsim.fleet.fetches import Fetches
+from kvsim.fleet.feature import Feature
 from kvsim.fleet.intake import begin_anew
 
 if TYPE_CHECKING:
-    from kvsim.fleet.fleet import Fleet
+    from numpy.typing import NDArray
+
+    from kvsim.fleet.feature import Host
+    from kvsim.fleet.handoffs import Handoffs
     from kvsim.fleet.member import Member
     from kvsim.fleet.world import World
 
@@ -24,29 +27,36 @@ if TYPE_CHECKING:
 MOST_IDLE_EVENTS = 100_000
 
 
-class Standstill:
+class Standstill(Feature):
     """Notices that no replica goes on by itself, and takes blocks from all but the oldest request.
 
     Parameters
     ----------
     world : SimPy's
-    fleet : whose replicas they are
+    host : the fleet whose replicas they are
+    table : the requests table of the run
+    handoffs : of requests between two replicas, if prefill is disaggregated
 
     Attributes
     ----------
     held_back : requests that are placed again when another one has ended
-    num_taken_back : times that a request began anew
     """
 
-    def __init__(self, world: World, fleet: Fleet) -> None:
-        self._world, self._fleet = world, fleet
+    def __init__(
+        self, world: World, host: Host, table: NDArray[Any], handoffs: Handoffs | None
+    ) -> None:
+        self._world, self._host, self._table, self._handoffs = world, host, table, handoffs
         self.held_back: list[int] = []
-        self.num_taken_back = 0
         self._is_planned = False
         self._num_solved = 0  # since a request has ended
         self._num_idle = 0
 
-    def solve(self) -> bool:
+    @property
+    def num_held_back(self) -> int:  # type: ignore[override]
+        """Requests that are placed again when another one has ended."""
+        return len(self.held_back)
+
+    def unblock(self) -> bool:
         """Plan what lets requests go on, when no replica does; False if there is nothing to plan.
 
         Raises
@@ -54,13 +64,11 @@ class Standstill:
         UnfinishedError
             If nothing goes on for ever.
         """
-        fleet = self._fleet
-        if fleet.handoffs is None and not isinstance(fleet.fetches, Fetches):
+        pools, features = self._host.pools, self._host.features
+        everybody = [one for pool in pools for one in pool.places if one is not None]
+        if self._is_planned or any(one.awaits_something for one in features):
             return False
-        everybody = [one for pool in fleet.pools for one in pool.places if one is not None]
-        has_work = bool(fleet.handoffs) or any(one.rows for one in everybody)
-        if self._is_planned or self._is_awaited():
-            return False
+        has_work = any(one.num_open for one in features) or any(one.rows for one in everybody)
         if not has_work:
             return self._let_in()
         if len(self._holders()) < 2:
@@ -73,8 +81,7 @@ class Standstill:
         self._world.call_at(time, self._take_back)
         return True
 
-    def ended(self, time: float) -> None:
-        """Learn that a request ends at a time, so that those held back may come again. Mutates."""
+    def on_answered(self, time: float) -> None:  # noqa: D102
         self._num_solved = self._num_idle = 0
         if self.held_back:
             self._let_in(time)
@@ -88,20 +95,13 @@ class Standstill:
 
     def _place(self, rows: list[int]) -> None:
         for row in rows:
-            self._fleet.place(row, self._world.now)
-
-    def _is_awaited(self) -> bool:
-        """Whether something is on its way that may let a replica go on."""
-        fetches, handoffs = self._fleet.fetches, self._fleet.handoffs
-        if isinstance(fetches, Fetches) and fetches.is_reading:
-            return True
-        return handoffs is not None and handoffs.awaits_something
+            self._host.place(row, self._world.now)
 
     def _holders(self) -> dict[int, Member | None]:
         """Return who holds blocks without running, the oldest first; where, if at one replica."""
-        handoffs = self._fleet.handoffs
+        handoffs = self._handoffs
         found: dict[int, Member | None] = {}
-        for pool in self._fleet.pools:
+        for pool in self._host.pools:
             for member in pool.places:
                 if member is not None and member.is_alive and member.rows:
                     found |= dict.fromkeys(member.replica.holders(), member)
@@ -116,7 +116,7 @@ class Standstill:
         At once, if a request has ended since that was done last, else when the next one has.
         """
         self._is_planned = False
-        now, handoffs = self._world.now, self._fleet.handoffs
+        now, handoffs = self._world.now, self._handoffs
         rows = list(self._holders().items())[1:]
         for row, member in rows:
             if member is None:
@@ -124,14 +124,15 @@ class Standstill:
                 handoffs.take_back(row, now)
             else:
                 member.withdraw(row, now)
-                self._fleet.drive.touch(member)
-                begin_anew(self._fleet.pools[-1].table, [row])
+                self._host.drive.touch(member)
+                begin_anew(self._table, [row])
                 if handoffs is not None and handoffs.has_stayed(row):
                     handoffs.leave(row)
-        self.num_taken_back += len(rows)
+        if handoffs is not None:
+            handoffs.num_taken_back += len(rows)
         taken = [row for row, _ in rows]
         self._num_solved += 1
-        if self._num_solved > len(self._fleet.turned_away) + 1:  # the proof says: never
+        if self._num_solved > len(self._table) + 1:  # the proof says: never
             raise UnfinishedError(f"requests {shown_numbers(taken)} begin anew again and again")
         if self._num_solved == 1:
             self._place(taken)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.fabric import fabric_of
-from kvsim.fleet.pool import transfer_bytes
+from kvsim.fleet.feature import Feature
+from kvsim.fleet.member import Life
 from kvsim.fleet.storage_feed import StorageFeed
+from kvsim.fleet.transfer_size import transfer_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.store import Portion, Store
 
 
-class StorageReads:
+class StorageReads(Feature):
     """Tells requests what a store has of them, and the store what hosts have.
 
     Parameters
@@ -34,7 +36,6 @@ class StorageReads:
     """
 
     def __init__(self, pool: Pool, store: Store, fabric: Fabric, keys: PromptKeys) -> None:
-        assert pool.gateways is not None
         assert pool.setup.scheduler_config.sglang is not None
         assert pool.setup.scheduler_config.sglang.storage is not None
         self.pool, self._store, self._fabric = pool, store, fabric
@@ -47,7 +48,11 @@ class StorageReads:
         self._page_bytes = transfer_bytes(pool.setup, self._tokens)
         store.start(self._feed, self._page_bytes)  # type: ignore[arg-type] # it only listens
 
-    def prepare(self, row: int, target: Member, now: float) -> None:
+    def on_submit(self, member: Member, row: int, now: float) -> None:  # noqa: D102
+        if member.role == self.pool.role and member.life is not Life.FAILED:
+            self._offer(row, member, now)
+
+    def _offer(self, row: int, target: Member, now: float) -> None:
         """Let a replica know what it may read for a request that comes to it now. Mutates."""
         request = self._gateways.request(row, now)
         self._feed.update(now)
@@ -77,18 +82,12 @@ class StorageReads:
             seconds += portion.num_entries * page
         return base, seconds
 
-    def begun(self, row: int, num_tokens: int, time: float) -> None:
-        """Learn nothing: replicas read by themselves."""
-
-    def break_off(self, member: Member) -> None:
-        """Break nothing off: replicas of SGLang do not fail."""
-
     def describe(self) -> dict[str, Any]:
         """Return what was found and what became of it."""
         read = [member.replica.state.storage for member in self.pool.members]
         tokens, number = (sum(getattr(s, n) for s in read) for n in ("num_tokens", "num_reads"))
         seconds = sum(one.seconds for one in read)
-        return {
+        described = {
             "num_found": self._num_found,
             "num_declined": sum(one.num_refused for one in read),
             "num_gone": 0,
@@ -99,3 +98,4 @@ class StorageReads:
             "mean_ms": 1e3 * seconds / number if number else None,
             "p99_ms": None,
         }
+        return {"kv_store": described}

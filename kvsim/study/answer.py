@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from kvsim.fleet.serve_fleet import resolve_fleet
+from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.results.notes import merged, shared
 from kvsim.study.binding import REMEDIES, what_binds
 from kvsim.study.command import vllm_line

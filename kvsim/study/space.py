@@ -13,7 +13,7 @@ from kvsim.catalog.spec import GpuSpec
 from kvsim.config import RunConfig
 from kvsim.errors import unknown_name
 from kvsim.fleet.intake import admissible_requests
-from kvsim.fleet.serve_fleet import pool_setup, pools_of
+from kvsim.fleet.pool_setups import pool_setup, pools_of
 from kvsim.fleet.simulate import requests_asked, with_samples
 
 if TYPE_CHECKING:

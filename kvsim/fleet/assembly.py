@@ -1,0 +1,199 @@
+"""The parts of a run: its pools with their replicas, and its features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.engine.contents import Contents
+from kvsim.engine.replica import Replica
+from kvsim.fleet.admission import Admission
+from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.fetches import Fetches
+from kvsim.fleet.gateways import Gateways, telling_routers
+from kvsim.fleet.handoffs import Handoffs
+from kvsim.fleet.intake import admissible_requests, new_requests
+from kvsim.fleet.member import Member
+from kvsim.fleet.migrations import Migrations
+from kvsim.fleet.moves import Moves
+from kvsim.fleet.pool import Pool
+from kvsim.fleet.reading import fetches_of
+from kvsim.fleet.replica_changes import ReplicaChanges
+from kvsim.fleet.standstill import Standstill
+from kvsim.fleet.vacancy import Vacancy
+from kvsim.sched.fairness import tenant_prices, tenants_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kvsim.engine.observers import Observer
+    from kvsim.engine.setup import Setup
+    from kvsim.fleet.feature import Feature, Host
+    from kvsim.fleet.plan import Plan, PoolPlan
+    from kvsim.fleet.world import World
+    from kvsim.trace import Trace
+
+
+class Assembly:
+    """Makes the pools of one run.
+
+    Parameters
+    ----------
+    plan : of the run
+    trace : the requests
+    on_end : called after each answered request
+    observer : called after every step
+    on_start : called with every replica before its first step
+    choose_backend : says why plain Python runs a pool's replicas, if so
+
+    Attributes
+    ----------
+    reason : why plain Python runs any of them, empty if it does not
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        trace: Trace,
+        on_end: Callable[[], object] | None,
+        observer: Observer | None,
+        on_start: Callable[[Replica], object] | None,
+        choose_backend: Callable[[Setup], str],
+    ) -> None:
+        self._plan = plan
+        self._on_end = on_end
+        self._observer = observer
+        self._on_start = on_start
+        self._choose_backend = choose_backend
+        self._trace = trace
+        self._prices: list[int] = []
+        weights = plan.config.tenant_weights
+        if weights is not None:
+            if not trace.has("tenant"):
+                raise ValueError("tenant_weights: the trace names no tenants")
+            self._prices = tenant_prices(weights, tenants_of(trace))
+        self._number = 0
+        self.reason = ""
+
+    def pools(self) -> list[Pool]:
+        """Make the pools, that of prompts first; the other one has the first numbers. Mutates."""
+        main = self._pool(self._plan.main, self._trace)
+        if self._plan.prefill is None:
+            return [main]
+        return [self._pool(self._plan.prefill, self._trace.with_single_outputs()), main]
+
+    def _pool(self, planned: PoolPlan, trace: Trace) -> Pool:
+        """Make a pool and its first replicas, with room for more. Mutates."""
+        plan, asked, setup = self._plan, planned.asked, planned.setup
+        start = float(trace.arrival_time[0])
+        gate = plan.flow_control
+        watches = gate is not None and gate.watches_prefills and asked.role != "decode"
+        if planned.most > 1 or watches:
+            setup = telling_routers(setup, planned.routers)
+        self.reason = self.reason or self._choose_backend(setup)
+        contents = Contents.of(trace)
+        if plan.resumes or plan.disaggregation.stays:
+            contents = contents.with_own_lengths()
+        pool = Pool(asked.name, asked.role, setup, trace, contents, new_requests(trace))
+        pool.places = [None] * planned.most
+        for place in range(asked.replicas):
+            pool.places[place] = member = self.member(pool, place, start)
+            member.is_first = True
+        # A replica has other requests than it was sent, if they begin or go on elsewhere.
+        differs = plan.prefill is not None or plan.migration is not None
+        pool.gateways = Gateways(
+            planned.routers,
+            setup,
+            trace,
+            pool.table,
+            [Vacancy() if m is None else m.replica for m in pool.places],
+            start,
+            counts_sent=differs and asked.role != "prefill",
+            role=asked.role,
+            store=plan.store,
+            watches_prefills=watches,
+            name=planned.router_name,
+        )
+        return pool
+
+    def member(self, pool: Pool, place: int, time: float) -> Member:
+        """Make a replica on which nothing has happened until a time. Mutates."""
+        replica = Replica(
+            self._number,
+            pool.setup,
+            pool.contents,
+            pool.table,
+            start_time=time,
+            end_time=float(pool.trace.arrival_time[0]) + self._plan.config.horizon,
+            on_end=None if pool.role == "prefill" else self._on_end,
+            observer=self._observer,
+            compiled=not self._choose_backend(pool.setup),
+        )
+        for tenant, price in zip(replica.state.shares.tenants, self._prices, strict=False):
+            tenant.price = price
+        if self._on_start is not None:
+            self._on_start(replica)
+
+        def on_withdraw(row: int, now: float) -> None:
+            pool.gateways.withdraw(row, now)
+
+        member = Member(
+            self._number, place, pool.role, replica, pool.table, on_withdraw, time, time
+        )
+        pool.members.append(member)
+        self._number += 1
+        return member
+
+
+def admissible_to(plan: Plan, trace: Trace) -> NDArray[np.bool_]:
+    """Mark the requests that idle replicas could serve, bool, shape (requests,)."""
+    admissible = admissible_requests(plan.main.setup, trace)
+    if plan.prefill is not None:
+        # A request that migrates has its outputs with it.
+        prompts = trace if plan.resumes else trace.with_single_outputs()
+        admissible &= admissible_requests(plan.prefill.setup, prompts)
+    return admissible
+
+
+def features_of(
+    plan: Plan, world: World, host: Host, make: Callable[[Pool, int, float], Member]
+) -> list[Feature]:
+    """Return what a run has beyond clients, gateways and replicas, in the order of their hooks.
+
+    Parameters
+    ----------
+    plan : of the run
+    world : SimPy's
+    host : the fleet
+    make : makes a replica of a pool for a place, at a time
+    """
+    config, main, first = plan.config, host.pools[-1], host.pools[0]
+    end_time = world.now + config.horizon
+    features: list[Feature] = []
+    migrations = Migrations(main.table)
+    handoffs = None
+    if plan.flow_control is not None:
+        gated = first if plan.flow_control.watches_prefills else main
+        features.append(
+            Admission(
+                *(world, gated, main.trace, plan.flow_control, host, main.table),
+                seed=config.seed,
+                end_time=end_time,
+            )
+        )
+    if plan.prefill is not None:
+        handoffs = Handoffs(world, host, first, main, plan, migrations.carried)
+        features.append(handoffs)
+    if plan.store is not None:
+        features.append(fetches_of(world, host.drive, first, plan.store, config))
+    features.append(migrations)
+    if plan.changes:
+        features.append(ReplicaChanges(world, host, plan, make, migrations))
+    if plan.migration is not None:
+        fabric = fabric_of(config.kv_transfer_fabric)
+        features.append(Moves(world, host, main, plan.migration, fabric, migrations, end_time))
+    if any(isinstance(one, Handoffs | Fetches) for one in features):
+        features.append(Standstill(world, host, main.table, handoffs))
+    return features

@@ -1,0 +1,68 @@
+"""Connectors: how the replicas of a pool hand KV over, or take it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kvsim.engine.checks import called
+from kvsim.kv.paged import PagedManager
+from kvsim.records.connector import FAKE
+from kvsim.records.engine import VLLM
+from kvsim.records.paged import FULL, SLIDING
+from kvsim.sched.connector import Role as ConnectorRole
+from kvsim.sched.connector import make_connector
+
+if TYPE_CHECKING:
+    from kvsim.engine.setup import Setup
+    from kvsim.pool_config import Role
+
+#: vLLM's role of the replicas of a pool; those that do everything read a store, and fill it.
+CONNECTOR_ROLES: dict[Role, ConnectorRole] = {
+    "prefill": "kv_producer",
+    "decode": "kv_consumer",
+    "mixed": "kv_both",
+}
+
+
+def connected(
+    setup: Setup,
+    role: Role,
+    kv_recompute_threshold: int = 0,
+    *,
+    reads_store: bool = False,
+    recomputes: bool = False,
+    option: str = "num_prefill_workers",
+) -> Setup:
+    """Return the same with a connector that gives or takes KV.
+
+    Raises
+    ------
+    ValueError
+        If its scheduler has no connectors or it has one already, or its KV cannot be handed over.
+    """
+    config = setup.config
+    if setup.scheduler_config.kv_transfer is not None:
+        beside = {"kv_store": "a KV store", "migration": "migration"}
+        raise ValueError(
+            "kv_transfer_config: not beside "
+            f"{beside.get(option, 'separate prefill and decode replicas')}"
+        )
+    if setup.scheduler_type.rules_of != VLLM or type(setup.kv) is not PagedManager:
+        raise ValueError(
+            f"{option}: scheduler {setup.scheduler!r} with allocator "
+            f"{called(config)} hands no KV over; vllm with paged does"
+        )
+    if any(spec.kind not in (FULL, SLIDING) for spec in setup.kv.groups):
+        raise ValueError(
+            f"{option}: {setup.memory.model.name} keeps more than full and "
+            "sliding-window attention; only the KV of these is handed over"
+        )
+    connector = make_connector(
+        FAKE,
+        "kv_both" if reads_store else CONNECTOR_ROLES[role],
+        "recompute" if reads_store or recomputes else "fail",
+        kv_recompute_threshold,
+    )
+    scheduler_config = replace(setup.scheduler_config, kv_transfer=connector)
+    return replace(setup, scheduler_config=scheduler_config)

@@ -1,0 +1,275 @@
+"""What a configuration asks of its fleet: the only place where policies are made from texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.autoscaler import make_autoscaler
+from kvsim.fleet.cold_start import cold_start_seconds
+from kvsim.fleet.connectors import connected
+from kvsim.fleet.disaggregation import DISAGGREGATIONS
+from kvsim.fleet.failures import make_failures
+from kvsim.fleet.flow_control import FLOW_CONTROLS
+from kvsim.fleet.lock_step import shares_experts, why_independent
+from kvsim.fleet.migration import MIGRATIONS
+from kvsim.fleet.pool_setups import check_alike, pool_setup, pools_of
+from kvsim.fleet.reading import with_store
+from kvsim.fleet.router import make_routers
+from kvsim.fleet.store import make_store
+from kvsim.records.engine import VLLM
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.config import Config
+    from kvsim.engine.setup import Setup
+    from kvsim.fleet.autoscaler import Autoscaler
+    from kvsim.fleet.disaggregation import Disaggregation
+    from kvsim.fleet.failures import Failures
+    from kvsim.fleet.flow_control import FlowControl
+    from kvsim.fleet.migration import Migration
+    from kvsim.fleet.router import Router
+    from kvsim.fleet.store import Store
+    from kvsim.pool_config import PoolConfig
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """A pool as it begins.
+
+    Parameters
+    ----------
+    asked : its name, role and number of replicas
+    setup : what its replicas are made of
+    routers : one per gateway
+    router_name : their name, without parameters
+    autoscaler : resizes the pool, None for a pool of constant size
+    """
+
+    asked: PoolConfig
+    setup: Setup
+    routers: Sequence[Router]
+    router_name: str
+    autoscaler: Autoscaler | None
+
+    @property
+    def most(self) -> int:
+        """The most replicas that there can be at once."""
+        return max(self.asked.replicas, self.autoscaler.most if self.autoscaler else 0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fleet as its configuration asks for it; a policy that is None is off.
+
+    Parameters
+    ----------
+    config : of the run
+    main : the pool that answers requests
+    prefill : the pool that computes prompts for it, if prefill is disaggregated
+    disaggregation : decides which prompts that pool computes
+    in_step : the replicas are data-parallel ranks whose passes begin and end together
+    """
+
+    config: Config
+    main: PoolPlan
+    prefill: PoolPlan | None
+    disaggregation: Disaggregation
+    failures: Failures | None
+    store: Store | None
+    flow_control: FlowControl | None
+    migration: Migration | None
+    in_step: bool
+
+    @property
+    def pools(self) -> list[PoolPlan]:
+        """The pools, that of prompts first."""
+        return [self.main] if self.prefill is None else [self.prefill, self.main]
+
+    @property
+    def changes(self) -> bool:
+        """Whether replicas start, drain or fail during the run."""
+        return self.failures is not None or any(one.autoscaler for one in self.pools)
+
+    @property
+    def couples(self) -> bool:
+        """Whether the end of a request on one replica may reach another replica."""
+        config = self.config
+        waits = config.max_concurrency is not None or config.session_think_time is not None
+        moves = self.store is not None or self.migration is not None or self.prefill is not None
+        return waits or moves or self.flow_control is not None or self.in_step
+
+    @property
+    def resumes(self) -> bool:
+        """Whether requests may continue on another replica with the tokens they have."""
+        fails_over = self.failures is not None and self.failures.migrates
+        return fails_over or self.migration is not None
+
+
+def make_plan(config: Config, setup: Setup) -> Plan:
+    """Return the plan of a run; ``setup`` is that of the replicas that answer requests.
+
+    Raises
+    ------
+    ValueError
+        For what cannot be made, or does not go together.
+    """
+    asked, asked_prefill = pools_of(config)
+    apart = asked_prefill is not None
+    check_disaggregated_options(config, apart=apart)
+    cold_start_seconds(config.cold_start, 0)  # a wrong one is refused, used or not
+    failures = failures_of(config, apart=apart)
+    prefill_setup = None if asked_prefill is None else pool_setup(config, asked_prefill)
+    check_tenant_weights(config, [setup, prefill_setup])
+    store = None if config.kv_store is None else make_store(config.kv_store)
+    migration = migration_of(config, apart=apart)
+    main_setup = connected_main(config, setup, store, failures, apart=apart)
+    main, prefill = pool_plan(config, asked, main_setup), None
+    if asked_prefill is not None and prefill_setup is not None:
+        check_alike(main_setup, prefill_setup)
+        connecting = connected_prefill(config, prefill_setup, store)
+        prefill = pool_plan(config, asked_prefill, connecting)
+    gate = None if config.flow_control is None else FLOW_CONTROLS.make(config.flow_control)
+    rule = DISAGGREGATIONS.make(config.disaggregation)
+    plan = Plan(config, main, prefill, rule, failures, store, gate, migration, in_step=False)
+    for one in plan.pools if plan.changes else ():
+        check_changes(config, one, main_setup)
+    in_step = shares_experts(setup) and why_independent(setup, changes=plan.changes) is None
+    return replace(plan, in_step=in_step)
+
+
+def pool_plan(config: Config, asked: PoolConfig, setup: Setup) -> PoolPlan:
+    """Return the plan of a pool whose replicas are made of a setup."""
+    text = asked.router or config.router
+    name = text.partition("+")[0]
+    return PoolPlan(asked, setup, make_routers(text), name, autoscaler_of(config, asked))
+
+
+def connected_main(
+    config: Config, setup: Setup, store: Store | None, failures: Failures | None, *, apart: bool
+) -> Setup:
+    """Return the setup of the pool that answers, with the connector that the run needs."""
+    if apart:
+        recomputes = failures is not None and failures.recomputes
+        return connected(setup, "decode", config.kv_recompute_threshold, recomputes=recomputes)
+    if store is not None:
+        return with_store(setup, "mixed", config, store)
+    if config.migration is not None:
+        return connected(setup, "mixed", option="migration")
+    return setup
+
+
+def connected_prefill(config: Config, setup: Setup, store: Store | None) -> Setup:
+    """Return the setup of the pool that computes prompts, with the connector that it needs."""
+    if store is None:
+        return connected(setup, "prefill")
+    return with_store(setup, "prefill", config, store)
+
+
+def check_tenant_weights(config: Config, setups: Sequence[Setup | None]) -> None:
+    """Refuse weights of tenants that no scheduling policy reads.
+
+    Raises
+    ------
+    ValueError
+        If no pool schedules by them.
+    """
+    policies = [one.config.scheduling_policy for one in setups if one is not None]
+    if config.tenant_weights is not None and "vtc" not in policies:
+        raise ValueError("tenant_weights: scheduling_policy vtc has them; give it")
+
+
+def check_disaggregated_options(config: Config, *, apart: bool) -> None:
+    """Refuse options that disaggregated prefill does not go with, or that need it.
+
+    Raises
+    ------
+    ValueError
+        Naming the option.
+    """
+    if apart and config.kv_events_config is not None and config.kv_events_config.writes:
+        raise ValueError("kv_events_config: not written where prompts are computed apart")
+    if config.first_token_from == "prefill" and not apart:
+        raise ValueError(
+            "first_token_from: no prompts are computed apart; give num_prefill_workers and "
+            "num_decode_workers"
+        )
+
+
+def autoscaler_of(config: Config, asked: PoolConfig) -> Autoscaler | None:
+    """Return the autoscaler of a pool, None for a pool of constant size.
+
+    Raises
+    ------
+    ValueError
+        For an autoscaler that cannot be made, or a pool that begins outside its bounds.
+    """
+    text = asked.autoscaler or config.autoscaler
+    if text is None:
+        return None
+    made = make_autoscaler(text)
+    if not made.least <= asked.replicas <= made.most:
+        raise ValueError(
+            f"autoscaler: begins with {asked.replicas} replicas: must be {made.least} to "
+            f"{made.most}, its min and max"
+        )
+    return made
+
+
+def check_changes(config: Config, pool: PoolPlan, setup: Setup) -> None:
+    """Refuse a scheduler and routers that cannot lose or gain replicas.
+
+    Raises
+    ------
+    ValueError
+        With the reason.
+    """
+    flag = "failures" if config.failures is not None else "autoscaler"
+    if setup.scheduler_type.rules_of != VLLM:
+        raise ValueError(f"{flag}: scheduler {setup.scheduler!r} cannot end requests; vllm can")
+    if not all(router.takes_changes for router in pool.routers):
+        raise ValueError(
+            f"{flag}: router {pool.router_name!r} counts its replicas once; round-robin, random, "
+            "least-outstanding, power-of-two, least-kv, vllm-dp, llm-d and dynamo take changes"
+        )
+
+
+def failures_of(config: Config, *, apart: bool) -> Failures | None:
+    """Return the failures of a run.
+
+    Raises
+    ------
+    ValueError
+        For failures that cannot be made, or that need disaggregated prefill where there is none.
+    """
+    if config.failures is None:
+        return None
+    made = make_failures(config.failures, config.seed)
+    if made.needs_pools and not apart:
+        raise ValueError(
+            f"failures: {config.failures}: policy=recompute and lease are for prompts that are "
+            "computed apart, and none are; give num_prefill_workers and num_decode_workers"
+        )
+    return made
+
+
+def migration_of(config: Config, *, apart: bool) -> Migration | None:
+    """Return the policy of live migration.
+
+    Raises
+    ------
+    ValueError
+        For a policy that cannot be made, or an option that it does not go with.
+    """
+    if config.migration is None:
+        return None
+    beside = {
+        "num_prefill_workers": apart,
+        "kv_store": config.kv_store is not None,
+        "failures": config.failures is not None,
+    }
+    for name, is_given in beside.items():
+        if is_given:
+            raise ValueError(f"migration: not modelled beside {name}")
+    return MIGRATIONS.make(config.migration)

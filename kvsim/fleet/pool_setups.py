@@ -1,0 +1,123 @@
+"""The pools that a configuration asks for, and what the replicas of each are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.config import Config
+from kvsim.engine.given import given
+from kvsim.engine.setup import resolve
+from kvsim.errors import unknown_name
+from kvsim.fleet.router import make_routers
+from kvsim.pool_config import PoolConfig
+
+if TYPE_CHECKING:
+    from kvsim.engine.setup import Setup
+
+#: Options that say what the fleet is like, not what one of its pools is.
+OF_THE_FLEET = frozenset(
+    (
+        *("pool", "num_prefill_workers", "num_decode_workers", "prefill_router", "router"),
+        *("disaggregation", "kv_transfer_protocol", "kv_transfer_fabric", "proxy_latency"),
+        "first_token_from",
+        *("autoscaler", "cold_start", "failures", "flow_control", "migration"),
+        *("kv_store", "kv_recompute_threshold", "session_think_time", "data_parallel_size", "seed"),
+        *("max_concurrency", "horizon", "goodput", "front_end_latency", "backend"),
+        *("kv_events_config", "record_steps", "record_memory_map", "record_block_events"),
+        *("check_invariants", "tenant_weights"),
+    )
+)
+
+
+def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
+    """Return who answers requests, and who computes prompts for them, if that is apart.
+
+    Raises
+    ------
+    ValueError
+        If the pools cannot serve together.
+    """
+    prefill, decode = config.num_prefill_workers, config.num_decode_workers
+    if config.pool is None:
+        if not (prefill or decode):
+            return PoolConfig("mixed", config.data_parallel_size, "mixed"), None
+        if not (prefill and decode):
+            raise ValueError(
+                "num_prefill_workers and num_decode_workers: give both, or none of them"
+            )
+        if config.data_parallel_size > 1:
+            raise ValueError("data_parallel_size: not beside num_prefill_workers; they count")
+        return (
+            PoolConfig("decode", decode, "decode"),
+            PoolConfig("prefill", prefill, "prefill", config.prefill_router),
+        )
+    if prefill or decode or config.data_parallel_size > 1:
+        raise ValueError("pool: its replicas say how many there are; give no other number of them")
+    if config.prefill_router is not None:
+        raise ValueError("prefill_router: not beside pool; each pool's router is one of its keys")
+    names = [pool.name for pool in config.pool]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"pool: two have the name {twice!r}: must be different ones")
+    roles = [pool.role for pool in config.pool]
+    if roles == ["mixed"]:
+        return config.pool[0], None
+    if sorted(roles) != ["decode", "prefill"]:
+        raise ValueError(
+            f"pool: roles are {', '.join(roles)}: must be one mixed, or one prefill and one decode"
+        )
+    first, second = config.pool
+    return (second, first) if first.role == "prefill" else (first, second)
+
+
+def resolve_fleet(config: Config) -> Setup:
+    """Return what the replicas that answer requests are made of.
+
+    Raises
+    ------
+    ValueError
+        As :func:`kvsim.engine.setup.resolve`, and for pools that cannot serve together.
+    """
+    if config.prefill_router is not None:  # a wrong one is refused, used or not
+        make_routers(config.prefill_router)
+    return pool_setup(config, pools_of(config)[0])
+
+
+def pool_setup(config: Config, pool: PoolConfig) -> Setup:
+    """Return what the replicas of a pool are made of.
+
+    Raises
+    ------
+    ValueError
+        For options that a pool does not have, or that cannot run.
+    """
+    if not pool.options:
+        return resolve(config)
+    own = [name for name in Config.model_fields if name not in OF_THE_FLEET]
+    for name, _ in pool.options:
+        if name not in own:
+            raise unknown_name(f"option of pool {pool.name!r}", name, own)
+    try:
+        return resolve(type(config).build(**{**given(config), **dict(pool.options)}))
+    except ValueError as error:
+        raise ValueError(f"pool {pool.name!r}: {error}") from None
+
+
+def check_alike(decode: Setup, prefill: Setup) -> None:
+    """Refuse pools that cannot read each other's KV.
+
+    Raises
+    ------
+    ValueError
+        With what differs.
+    """
+    for what, one, other in (
+        ("model", decode.memory.model.name, prefill.memory.model.name),
+        ("block_size", decode.kv.block_size, prefill.kv.block_size),
+        ("kv_cache_dtype", decode.kv_config.layout.dtype.name, prefill.kv_config.layout.dtype.name),
+    ):
+        if one != other:
+            raise ValueError(
+                f"pool: {what} is {other} where prompts are computed and {one} where they are "
+                "read: must be the same"
+            )

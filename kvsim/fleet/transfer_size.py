@@ -1,0 +1,35 @@
+"""The size of a transfer of KV: its bytes, and its pieces of memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.engine.setup import Setup
+
+
+def transfer_bytes(setup: Setup, num_tokens: int) -> int:
+    """Return the bytes of KV that a replica reads for so many tokens, all its GPUs together.
+
+    Heads that are there more than once, since there are more ranks than heads, are read more than
+    once; a latent that every rank has is read once.
+    """
+    config, total = setup.config, 0
+    for layer in setup.kv_config.layout.layers:
+        ranks = 1 if layer.num_tensors == 1 else config.tensor_parallel_size
+        tokens = num_tokens if layer.window is None else min(num_tokens, layer.window)
+        total += ranks * (layer.bytes_per_token * tokens + layer.state_bytes)
+    return round(total * _stages(setup))
+
+
+def _stages(setup: Setup) -> float:
+    """Return how many times the layers of the largest pipeline stage the model has."""
+    num_layers = setup.memory.model.num_layers
+    return num_layers / -(-num_layers // setup.config.pipeline_parallel_size)
+
+
+def num_descriptors(setup: Setup, num_tokens: int) -> int:
+    """Return how many pieces a transfer has: a block of a layer's keys, or values, is one."""
+    blocks = -(-num_tokens // setup.kv.block_size)
+    pieces = sum(layer.num_tensors for layer in setup.kv_config.layout.layers)
+    return round(blocks * pieces * _stages(setup))
