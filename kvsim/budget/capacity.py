@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.budget.budget import (
@@ -23,16 +25,18 @@ from kvsim.budget.planner import KVPlan, plan_groups
 from kvsim.budget.settings import (
     expert_parallel_size,
     expert_replicas,
+    ignored_overrides,
     layout_of,
     model_of,
     state_cache,
-    unused_overrides,
 )
 from kvsim.budget.weights import DTYPE_BYTES, check_quantization, weight_bytes, weight_dtype
 from kvsim.catalog import get_gpu
 from kvsim.server_options import AUTO
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvsim.budget.layout import KVLayout
     from kvsim.catalog.spec import GpuSpec, ModelSpec
     from kvsim.config import Config
@@ -356,84 +360,88 @@ def _range(
     found = [memory.num_gpu_blocks]
     if config.max_model_len == AUTO:
         config = config.model_copy(update={"max_model_len": memory.limits.max_model_len})
-    for seqs in (config.max_num_seqs,) if config.max_num_seqs else DEFAULT_SEQS:
-        tokens = config.max_num_batched_tokens
-        for batch in (tokens,) if tokens else DEFAULT_TOKENS:
-            if batch < (seqs or 0):
-                continue
-            one = config.model_copy(update={"max_num_seqs": seqs, "max_num_batched_tokens": batch})
-            try:
-                there = resolve_memory(one, **what_if)
-            except ValueError:  # nothing is left, or no whole prompt fits into a step
-                continue
-            found.append(there.num_gpu_blocks)
+    seqs = (config.max_num_seqs,) if config.max_num_seqs else DEFAULT_SEQS
+    tokens = config.max_num_batched_tokens
+    for most, batch in product(seqs, (tokens,) if tokens else DEFAULT_TOKENS):
+        one = config.model_copy(update={"max_num_seqs": most, "max_num_batched_tokens": batch})
+        if batch >= most:
+            with suppress(ValueError):  # nothing is left, or no whole prompt fits into a step
+                found.append(resolve_memory(one, **what_if).num_gpu_blocks)
     return min(found), max(found)
 
 
 def _assumptions(config: Config, memory: Memory) -> tuple[str, ...]:
     """Name what the user left open, in the order of its weight."""
-    limits, notes = memory.limits, []
-    logged = config.logged or {}
-    pinned = config.num_gpu_blocks_override or config.kv_cache_memory_bytes
-    if not pinned and "kv_cache" not in logged:
-        if config.max_num_seqs is None and "activations" not in logged:
-            notes.append(f"max_num_seqs {limits.max_num_seqs} (vLLM's default for this GPU)")
-        if config.max_num_batched_tokens is None and "activations" not in logged:
-            tokens = limits.max_num_batched_tokens
-            notes.append(f"max_num_batched_tokens {tokens} (vLLM's default for this GPU)")
-        if config.gpu_memory_utilization is None:
-            notes.append(f"gpu_memory_utilization {limits.gpu_memory_utilization}")
-        estimated = [p for p in ("activations", "non_torch", "cuda_graphs") if p not in logged]
-        if estimated:
-            names = ", ".join(part.replace("_", " ") for part in estimated)
-            notes.append(f"{names} of vLLM {config.vllm_version}, estimated")
-        if "memory_bytes" in memory.gpu.unverified and "memory" not in logged:
-            notes.append(f"the memory CUDA shows on {memory.gpu.name} is unverified")
-    notes += _of_blocks(config, memory)
+    parts = (_of_budget, _of_blocks, _of_weights, _of_experts, _of_lengths)
+    return tuple(note for part in parts for note in part(config, memory))
+
+
+def _of_budget(config: Config, memory: Memory) -> Iterator[str]:
+    limits, logged = memory.limits, config.logged or {}
+    if config.num_gpu_blocks_override or config.kv_cache_memory_bytes or "kv_cache" in logged:
+        return
+    if "activations" not in logged:
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
+            if getattr(config, name) is None:
+                yield f"{name} {getattr(limits, name)} (vLLM's default for this GPU)"
+    if config.gpu_memory_utilization is None:
+        yield f"gpu_memory_utilization {limits.gpu_memory_utilization}"
+    estimated = [p for p in ("activations", "non_torch", "cuda_graphs") if p not in logged]
+    if estimated:
+        names = ", ".join(part.replace("_", " ") for part in estimated)
+        yield f"{names} of vLLM {config.vllm_version}, estimated"
+    if "memory_bytes" in memory.gpu.unverified and "memory" not in logged:
+        yield f"the memory CUDA shows on {memory.gpu.name} is unverified"
+
+
+def _of_weights(config: Config, memory: Memory) -> Iterator[str]:
     if memory.budget.adapters:
-        notes.append("adapters of every linear layer, estimated: max_lora_rank x (in + out) each")
+        yield "adapters of every linear layer, estimated: max_lora_rank x (in + out) each"
     spec = config.speculative_config
     if memory.budget.drafter and spec is not None and own_model(spec) is None:
-        notes.append(f"the drafter ({spec.method}) has layers of the model's own shape")
+        yield f"the drafter ({spec.method}) has layers of the model's own shape"
     if config.hf_config_path is not None and config.quantization is None:
         stored = memory.quantization or f"{memory.dtype}, as neither name nor base tells a format"
-        notes.append(f"weights in {stored}")
-    if unused := unused_overrides(config):
-        notes.append(f"{', '.join(unused)} of hf_overrides changes nothing here")
+        yield f"weights in {stored}"
+    yield from ignored_overrides(config)
     if memory.model.kv_cache_dtype and config.kv_cache_dtype == "auto":
-        notes.append(f"KV in {memory.model.kv_cache_dtype}, as the checkpoint asks")
-    if config.enable_expert_parallel and memory.model.is_moe:
+        yield f"KV in {memory.model.kv_cache_dtype}, as the checkpoint asks"
+
+
+def _of_experts(config: Config, memory: Memory) -> Iterator[str]:
+    if not memory.model.is_moe:
+        return
+    if config.enable_expert_parallel:
         ranks = expert_parallel_size(config) or 1
         most = -(-memory.model.num_experts // ranks)
-        notes.append(f"{most} of {memory.model.num_experts} experts on each of {ranks} GPUs")
-    elif memory.model.is_moe and expert_replicas(config) > 1:
+        yield f"{most} of {memory.model.num_experts} experts on each of {ranks} GPUs"
+    elif expert_replicas(config) > 1:
         ranks = expert_replicas(config) * config.tensor_parallel_size
-        notes.append(f"1/{ranks} of every routed expert on each of {ranks} GPUs")
+        yield f"1/{ranks} of every routed expert on each of {ranks} GPUs"
+
+
+def _of_lengths(config: Config, memory: Memory) -> Iterator[str]:
     if config.max_model_len is None:
-        notes.append(f"max_model_len {limits.max_model_len} (the model's)")
-    if chosen := length_by_memory(config, memory.model, limits):
-        notes.append(chosen)
+        yield f"max_model_len {memory.limits.max_model_len} (the model's)"
+    if chosen := length_by_memory(config, memory.model, memory.limits):
+        yield chosen
     if memory.layout.scale_bytes_per_token:
-        notes.append(f"{memory.layout.scale_bytes_per_token} bytes of scales per token")
-    return tuple(notes)
+        yield f"{memory.layout.scale_bytes_per_token} bytes of scales per token"
 
 
-def _of_blocks(config: Config, memory: Memory) -> list[str]:
-    """Say what chose the block size, and what vLLM would not take."""
-    model, notes = memory.model, []
-    asked = config.block_size
+def _of_blocks(config: Config, memory: Memory) -> Iterator[str]:
+    model, asked = memory.model, config.block_size
     if asked is None:
         dtype = memory.layout.dtype
         asked = default_block_size(model, memory.gpu.name, dtype, config.vllm_version)
         if asked != USUAL:
-            notes.append(f"block_size {asked} (of vLLM's attention kernels for this model and GPU)")
+            yield f"block_size {asked} (of vLLM's attention kernels for this model and GPU)"
     elif refused := unsupported(model, asked):
-        notes.append(refused)
+        yield refused
     if (shares := config.decode_context_parallel_size) > 1:
-        notes.append(f"{memory.block_size} tokens of a block on each of {shares} GPUs")
+        yield f"{memory.block_size} tokens of a block on each of {shares} GPUs"
     if memory.block_size != asked:
-        notes.append(
+        yield (
             f"block_size {memory.block_size}, raised from {asked} so that a page of attention "
             "holds a state"
         )
-    return notes

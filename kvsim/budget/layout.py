@@ -235,6 +235,18 @@ def heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
     return max(1, num_kv_heads // tp)
 
 
+def _check_shape(model: ModelSpec, num_stages: int, num_kv_heads: int | None) -> None:
+    if num_stages > model.num_layers:
+        raise ValueError(
+            f"pipeline_parallel_size {num_stages} exceeds the {model.num_layers} "
+            f"layers of {model.name}"
+        )
+    if num_kv_heads is not None and (num_kv_heads < 1 or model.num_heads % num_kv_heads):
+        raise ValueError(
+            f"{num_kv_heads} KV heads: must divide the {model.num_heads} heads of {model.name}"
+        )
+
+
 def kv_layout(
     model: ModelSpec,
     dtype: KVDtype,
@@ -265,15 +277,7 @@ def kv_layout(
     ValueError
         If the heads do not divide over the ranks, or there are more stages than layers.
     """
-    if pipeline_parallel_size > model.num_layers:
-        raise ValueError(
-            f"pipeline_parallel_size {pipeline_parallel_size} exceeds the {model.num_layers} "
-            f"layers of {model.name}"
-        )
-    if num_kv_heads is not None and (num_kv_heads < 1 or model.num_heads % num_kv_heads):
-        raise ValueError(
-            f"{num_kv_heads} KV heads: must divide the {model.num_heads} heads of {model.name}"
-        )
+    _check_shape(model, pipeline_parallel_size, num_kv_heads)
     per_stage = -(-model.num_layers // pipeline_parallel_size)
     placed, scales = [], 0
     indexed = iter(model.indexed)

@@ -52,26 +52,26 @@ def limits_of(config: Config, model: ModelSpec, gpu: GpuSpec) -> Limits:
                 f"max_num_batched_tokens ({tokens}) must be at least max_num_seqs ({max_num_seqs})"
             )
         max_num_seqs = tokens
-    if not config.enable_chunked_prefill and tokens < max_model_len:
-        raise ValueError(
-            f"max_num_batched_tokens ({tokens}) must be at least max_model_len ({max_model_len}) "
-            "without chunked prefill"
-        )
-    scheduled = config.max_num_scheduled_tokens
-    if scheduled is not None and scheduled > tokens:
-        raise ValueError(
-            f"max_num_scheduled_tokens ({scheduled}) must be at most max_num_batched_tokens "
-            f"({tokens})"
-        )
-    if scheduled is not None and not config.enable_chunked_prefill and scheduled < max_model_len:
-        raise ValueError(
-            f"max_num_scheduled_tokens ({scheduled}) must be at least max_model_len "
-            f"({max_model_len}) without chunked prefill"
-        )
+    _check_step(config, max_model_len, tokens)
     utilization = config.gpu_memory_utilization
     if utilization is None:
         utilization = engine_of(config.vllm_version).gpu_memory_utilization
     return Limits(max_model_len, max_num_seqs, tokens, utilization)
+
+
+def _check_step(config: Config, max_model_len: int, tokens: int) -> None:
+    """Raise ValueError where a step could not hold a whole prompt that may not be cut."""
+    scheduled = config.max_num_scheduled_tokens
+    for name, most in (("max_num_batched_tokens", tokens), ("max_num_scheduled_tokens", scheduled)):
+        if most is None:
+            continue
+        if most > tokens:
+            raise ValueError(f"{name} ({most}) must be at most max_num_batched_tokens ({tokens})")
+        if not config.enable_chunked_prefill and most < max_model_len:
+            raise ValueError(
+                f"{name} ({most}) must be at least max_model_len ({max_model_len}) without chunked "
+                "prefill"
+            )
 
 
 def refused_by_vllm(config: Config, model: ModelSpec) -> str | None:

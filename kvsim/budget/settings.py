@@ -33,8 +33,8 @@ def model_of(config: Config) -> ModelSpec:
     return replace(base, name=config.model, **stored)
 
 
-def unused_overrides(config: Config) -> list[str]:
-    """Return the keys of ``hf_overrides`` that change nothing of a model here."""
+def ignored_overrides(config: Config) -> list[str]:
+    """Return a note that names the keys of ``hf_overrides`` that change nothing of a model here."""
     given = json.loads(config.hf_overrides) if config.hf_overrides else {}
     whole, unused = model_of(config), []
     for key in given:
@@ -45,7 +45,7 @@ def unused_overrides(config: Config) -> list[str]:
         except ValueError:  # the others need it
             same = False
         unused += [key] if same else []
-    return unused
+    return [f"{', '.join(unused)} of hf_overrides changes nothing here"] if unused else []
 
 
 def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
