@@ -5,10 +5,10 @@ Fields as docs/tutorials/working-with-profile-exports.md of github.com/ai-dynamo
 
 from __future__ import annotations
 
-import math
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
-from kvsim.calibration.bench import Measured, Requests, measured, number
+from kvsim.calibration.bench import Measured, Requests, measured, number, per_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,35 +23,23 @@ def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | 
     rows = content if isinstance(content, list) else [content]
     if not rows or not all(_is_record(row) for row in rows):
         return None
-    kept = [
-        row
-        for row in rows
-        if not row.get("error") and row["metadata"].get("benchmark_phase") != "warmup"
-    ]
-    told = [
-        row
-        for row in kept
-        if _value(row, "output_sequence_length") and _value(row, "input_sequence_length")
-    ]
+    told = [row for row in rows if _is_told(row)]
     if told and not any("time_to_first_token" in row["metrics"] for row in told):
         raise ValueError(f"{name}: has no time_to_first_token: profile with --streaming")
     told = [row for row in told if "time_to_first_token" in row["metrics"]]
-    outputs = [int(_value(row, "output_sequence_length") or 0) for row in told]
-    ttfts = [_seconds(row, "time_to_first_token") for row in told]
-    wholes = [_seconds(row, "request_latency") for row in told]
+    prompts, outputs = (
+        [int(_value(row, f"{kind}_sequence_length") or 0) for row in told]
+        for kind in ("input", "output")
+    )
+    ttfts, wholes = (
+        [_seconds(row, metric) for row in told]
+        for metric in ("time_to_first_token", "request_latency")
+    )
     starts = [int(row["metadata"]["request_start_ns"]) for row in told]
     first = min(starts, default=0)
-    requests = Requests(
-        [int(_value(row, "input_sequence_length") or 0) for row in told],
-        outputs,
-        [(start - first) / 1e9 for start in starts],
-        ttfts,
-        [
-            (whole - ttft) / (output - 1) if output > 1 else math.nan
-            for whole, ttft, output in zip(wholes, ttfts, outputs, strict=True)
-        ],
-    )
-    return [measured(name, requests)]
+    sent = [(start - first) / 1e9 for start in starts]
+    tpots = per_token(map(sub, wholes, ttfts), outputs)
+    return [measured(name, Requests(prompts, outputs, sent, ttfts, tpots))]
 
 
 def _is_record(row: Any) -> bool:
@@ -61,6 +49,13 @@ def _is_record(row: Any) -> bool:
         and "request_start_ns" in row["metadata"]
         and "metrics" in row
     )
+
+
+def _is_told(row: Mapping[str, Any]) -> bool:
+    """Whether a request was profiled, succeeded, and has its numbers of tokens."""
+    if row.get("error") or row["metadata"].get("benchmark_phase") == "warmup":
+        return False
+    return bool(_value(row, "output_sequence_length") and _value(row, "input_sequence_length"))
 
 
 def _value(row: Mapping[str, Any], metric: str) -> float | None:

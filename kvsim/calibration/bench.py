@@ -10,7 +10,7 @@ import numpy as np
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: Draws of arrivals that a file does not tell; their figures are averaged.
 DRAWS = 3
@@ -80,6 +80,14 @@ def measured(
         float(tpot.mean()) if len(tpot) else None,
         notes,
     )
+
+
+def per_token(seconds: Iterable[float], outputs: Iterable[int]) -> list[float]:
+    """Return seconds after the first token over the tokens in them; NaN where there are none."""
+    return [
+        time / (output - 1) if output > 1 else math.nan
+        for time, output in zip(seconds, outputs, strict=True)
+    ]
 
 
 def trace_of(times: Any, prompts: Sequence[int], outputs: Sequence[int]) -> Trace:

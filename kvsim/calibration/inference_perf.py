@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.calibration.bench import (
@@ -12,6 +11,7 @@ from kvsim.calibration.bench import (
     drawn_note,
     measured,
     number,
+    per_token,
     trace_of,
 )
 
@@ -63,7 +63,7 @@ def _stage(name: str, content: Mapping[str, Any]) -> Measured:
 
 
 def _requests(rows: list[Mapping[str, Any]]) -> Requests:
-    prompts, outputs, sent, ttfts, tpots = [], [], [], [], []
+    prompts, outputs, sent, ttfts, decoding = [], [], [], [], []
     for row in rows:
         info = row["info"]
         response = info.get("response_metrics") or info
@@ -74,11 +74,10 @@ def _requests(rows: list[Mapping[str, Any]]) -> Requests:
         if tokens is None:
             tokens = float(info["request_metrics"]["text"]["input_tokens"])
         produced = int(number(response, "output_tokens") or len(times))
-        start = float(row["start_time"])
+        start, first = float(row["start_time"]), float(times[0])
         prompts.append(int(tokens))
         outputs.append(produced)
         sent.append(start)
-        ttfts.append(float(times[0]) - start)
-        several = produced > 1
-        tpots.append((float(times[-1]) - float(times[0])) / (produced - 1) if several else math.nan)
-    return Requests(prompts, outputs, sent, ttfts, tpots)
+        ttfts.append(first - start)
+        decoding.append(float(times[-1]) - first)
+    return Requests(prompts, outputs, sent, ttfts, per_token(decoding, outputs))

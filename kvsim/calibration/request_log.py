@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
-from kvsim.calibration.bench import Measured, Requests, measured
+from kvsim.calibration.bench import Measured, Requests, measured, per_token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,32 +54,19 @@ def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | 
         return None
     rows = [row for row in content if str(row.get("status", "ok")).lower() in ("ok", "success", "")]
     found = {kind: _column(rows, names) for kind, names in COLUMNS.items()}
-    if found["prompts"] is None or found["outputs"] is None:
+    prompts, outputs, sent, first, last, ttft, e2e = found.values()
+    if prompts is None or outputs is None:
         return None
-    sent, first, last = found["sent"], found["first"], found["last"]
-    ttft, e2e = found["ttft"], found["e2e"]
     if sent is not None and first is not None and last is not None:
-        ttft = [f - s for f, s in zip(first, sent, strict=True)]
-        e2e = [t - s for t, s in zip(last, sent, strict=True)]
+        ttft, e2e = list(map(sub, first, sent)), list(map(sub, last, sent))
     if sent is None or ttft is None or e2e is None:
         raise ValueError(f"a log of requests needs {_NEEDED}")
-    outputs = [int(n) for n in found["outputs"]]
-    kept = [i for i, output in enumerate(outputs) if output > 0 and math.isfinite(ttft[i])]
-    return [
-        measured(
-            name,
-            Requests(
-                [int(found["prompts"][i]) for i in kept],
-                [outputs[i] for i in kept],
-                [sent[i] for i in kept],
-                [ttft[i] for i in kept],
-                [
-                    (e2e[i] - ttft[i]) / (outputs[i] - 1) if outputs[i] > 1 else math.nan
-                    for i in kept
-                ],
-            ),
-        )
-    ]
+    num_outputs = [int(n) for n in outputs]
+    kept = [i for i, number in enumerate(num_outputs) if number > 0 and math.isfinite(ttft[i])]
+    num_prompts, num_outputs = [int(prompts[i]) for i in kept], [num_outputs[i] for i in kept]
+    sent, ttft, e2e = ([column[i] for i in kept] for column in (sent, ttft, e2e))
+    tpot = per_token(map(sub, e2e, ttft), num_outputs)
+    return [measured(name, Requests(num_prompts, num_outputs, sent, ttft, tpot))]
 
 
 def _column(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[float] | None:

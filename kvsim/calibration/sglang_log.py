@@ -40,27 +40,6 @@ def startup_of(text: str) -> Startup:
     SGLang's GB are GiB. What its pool leaves free for activations is no part of a vLLM budget, so
     that of memory only weights and KV are taken.
     """
-    given: dict[str, Any] = {}
-    for found in re.finditer(r"server_args=ServerArgs(?=\()", text):
-        given |= pairs(text[found.end() :])
-    limits = re.search(r"max_total_num_tokens=\d+, .*(?=\s)", text)
-    if limits:
-        given |= pairs(limits[0] + ")")
-    args = {
-        RENAMED[name]: value
-        for name, value in given.items()
-        if name in RENAMED and value not in (None, "auto")
-    }
-    if "max_num_seqs" in args and "max_num_batched_tokens" in args:
-        # the running requests of vLLM's step are among its tokens, SGLang's chunk bounds prompts
-        args["max_num_seqs"] = min(args["max_num_seqs"], args["max_num_batched_tokens"])
-    for name, about in OFF.items():
-        if name in given:
-            args[about] = not given[name]
-    if given.get("disable_cuda_graph"):
-        args["enforce_eager"] = True
-    if given.get("speculative_algorithm"):
-        args["speculative_config"] = {"method": str(given["speculative_algorithm"]).lower()}
     memory = {}
     weights = numbers(rf"Load weight end\..*?mem usage={_GB}", text)
     if weights:
@@ -75,10 +54,34 @@ def startup_of(text: str) -> Startup:
     return Startup(
         "sglang",
         version[1] if version else "",
-        args,
+        _options(text),
         memory,
         None,
         int(min(tokens)[0]) if tokens else None,
         device_of(text),
         ("SGLang's own schedules are not followed: its requests are served by vLLM's rules",),
     )
+
+
+def _options(text: str) -> dict[str, Any]:
+    """Return the options of a log by vLLM's names."""
+    given: dict[str, Any] = {}
+    for found in re.finditer(r"server_args=ServerArgs(?=\()", text):
+        given |= pairs(text[found.end() :])
+    limits = re.search(r"max_total_num_tokens=\d+, .*(?=\s)", text)
+    if limits:
+        given |= pairs(limits[0] + ")")
+    args = {
+        RENAMED[name]: value
+        for name, value in given.items()
+        if name in RENAMED and value not in (None, "auto")
+    }
+    if "max_num_seqs" in args and "max_num_batched_tokens" in args:
+        # the running requests of vLLM's step are among its tokens, SGLang's chunk bounds prompts
+        args["max_num_seqs"] = min(args["max_num_seqs"], args["max_num_batched_tokens"])
+    args |= {about: not given[name] for name, about in OFF.items() if name in given}
+    if given.get("disable_cuda_graph"):
+        args["enforce_eager"] = True
+    if given.get("speculative_algorithm"):
+        args["speculative_config"] = {"method": str(given["speculative_algorithm"]).lower()}
+    return args

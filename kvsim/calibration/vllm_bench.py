@@ -13,6 +13,7 @@ from kvsim.calibration.bench import (
     lengths_around,
     measured,
     number,
+    per_token,
     trace_of,
 )
 
@@ -53,16 +54,13 @@ def _requests(result: Mapping[str, Any]) -> Requests:
     outputs = result["output_lens"]
     kept = [i for i, error in enumerate(errors) if not error and outputs[i] > 0]
     starts = result.get("start_times")
-    itls = [result["itls"][i] for i in kept]
+    produced = [int(outputs[i]) for i in kept]
     return Requests(
         [int(result["input_lens"][i]) for i in kept],
-        [int(outputs[i]) for i in kept],
+        produced,
         [float(starts[i]) for i in kept] if starts else None,
         [float(result["ttfts"][i]) for i in kept],
-        [
-            sum(gaps) / (outputs[i] - 1) if outputs[i] > 1 else math.nan
-            for i, gaps in zip(kept, itls, strict=True)
-        ],
+        per_token((sum(result["itls"][i]) for i in kept), produced),
     )
 
 
