@@ -23,13 +23,17 @@ def capacity_table(capacity: Capacity) -> RenderableType:
     c, budget = capacity, capacity.budget_bytes
     gpus = c.tensor_parallel_size * c.pipeline_parallel_size
     several = f"{gpus} x " if gpus > 1 else ""
-    table = plain_table()
-    for heading, side in (("memory of one GPU", "left"), ("", "right"), ("", "left")):
-        table.add_column(heading, justify=side)  # type: ignore[arg-type]
-    for name, size in budget.items():
-        label = "total (utilisation x memory)" if name == "total" else name.replace("_", " ")
-        share = size / budget["total"]
-        table.add_row(label, f" {gib(size)}", f" {_bar(share)} {percent(share)} %")
+    shares = {name: size / budget["total"] for name, size in budget.items()}
+    labels = {"total": "total (utilisation x memory)"}
+    rows = [
+        (
+            labels.get(name, name.replace("_", " ")),
+            f" {gib(budget[name])}",
+            f" {_bar(share)} {percent(share)} %",
+        )
+        for name, share in shares.items()
+    ]
+    table = plain_table(("memory of one GPU", "", ""), rows, "lrl")
     lines = [
         *_states(c.states),
         f"{c.bytes_per_token:,} bytes of KV per token and GPU ({c.kv_cache_dtype})",

@@ -1,4 +1,4 @@
-"""Tables that stay readable where there is little room."""
+"""Tables for the terminal: one layout for all of them, readable where there is little room."""
 
 from __future__ import annotations
 
@@ -9,14 +9,46 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, ConsoleOptions, OverflowMethod, RenderResult
 
 
-def plain_table() -> Table:
-    """Return an empty table with a line under its headings and no other."""
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0), show_edge=False)
+def plain_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str] | None],
+    sides: str = "lr",
+    *,
+    padding: tuple[int, ...] = (0, 0),
+    overflow: OverflowMethod = "ellipsis",
+    min_width: int | None = None,
+    caption: str | None = None,
+) -> Table:
+    """Return a table with a line under its headings and no other.
+
+    Parameters
+    ----------
+    rows : cells as they are shown; None draws a line between the rows around it
+    sides : l or r per column, the last for all that follow; capitals are never wrapped
+    padding, overflow, min_width : of every cell, as Rich takes them
+    caption : a line below
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding, show_edge=False)  # type: ignore[arg-type]
+    table.show_header, table.caption = any(headings), caption
+    for heading, side in zip(headings, sides.ljust(len(headings), sides[-1]), strict=False):
+        table.add_column(
+            heading,
+            justify="right" if side in "rR" else "left",
+            no_wrap=side.isupper(),
+            overflow=overflow,
+            min_width=min_width,
+        )
+    for row in rows:
+        if row is None:
+            table.add_section()
+        else:
+            table.add_row(*row)
+    return table
 
 
 class NarrowTable:
@@ -53,12 +85,7 @@ class NarrowTable:
         return self._table(left_out).__rich_measure__(console, boundless).maximum
 
     def _table(self, left_out: Collection[str]) -> Table:
-        table = plain_table()
         shown = [i for i, heading in enumerate(self.headings) if heading not in left_out]
-        for i in shown:
-            table.add_column(
-                self.headings[i], justify="right" if i else "left", no_wrap=True, min_width=3
-            )
-        for row in self.rows:
-            table.add_row(*(row[i] for i in shown))
-        return table
+        sides = "".join("R" if i else "L" for i in shown)
+        rows = ([row[i] for i in shown] for row in self.rows)
+        return plain_table([self.headings[i] for i in shown], rows, sides, min_width=3)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
+from kvsim.report.narrow import plain_table
 from kvsim.report.text import gib, milliseconds, percent, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from kvsim.roofline.intensity import Roofline
 
@@ -38,35 +38,27 @@ def roofline_tables(found: Roofline) -> RenderableType:
     return Group(Text(title, style="bold"), _work(found), said, _levels(found), notes)
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
 def _work(found: Roofline) -> Table:
-    table = _table(
-        "", "", "TFLOP", "GB", "FLOP/B", "bound by", "ideal", "modelled", "MFU %", "MBU %"
-    )
-    for column in table.columns[:2]:
-        column.justify = "left"
+    headings = ("", "", "TFLOP", "GB", "FLOP/B", "bound by", "ideal", "modelled", "MFU %", "MBU %")
+    rows: list[tuple[str, ...] | None] = []
     for row in found.rows:
         if row.phase == "decode" and row.part == "GEMMs":
-            table.add_section()
-        table.add_row(
-            row.phase,
-            row.part,
-            _amount(row.flops / 1e12),
-            _amount(row.num_bytes / 1e9),
-            f"{row.intensity:,.1f}",
-            row.bound,
-            milliseconds(1e3 * row.ideal_seconds),
-            milliseconds(1e3 * row.seconds),
-            percent(row.mfu),
-            percent(row.mbu),
+            rows.append(None)
+        rows.append(
+            (
+                row.phase,
+                row.part,
+                _amount(row.flops / 1e12),
+                _amount(row.num_bytes / 1e9),
+                f"{row.intensity:,.1f}",
+                row.bound,
+                milliseconds(1e3 * row.ideal_seconds),
+                milliseconds(1e3 * row.seconds),
+                percent(row.mfu),
+                percent(row.mbu),
+            )
         )
-    return table
+    return plain_table(headings, rows, "LLR", padding=(0, 1, 0, 0))
 
 
 def _amount(value: float) -> str:
@@ -87,21 +79,25 @@ def _from_which_batch(found: Roofline) -> str:
 
 
 def _levels(found: Roofline) -> Table:
-    table = _table("memory", "capacity", "bandwidth", "latency", "limits below", "")
-    table.columns[0].justify = table.columns[5].justify = "left"
-    table.columns[5].no_wrap = False
-    for level in found.levels:
-        size = level.capacity_bytes
-        small = size is not None and size < 2**30
-        table.add_row(
+    headings = ("memory", "capacity", "bandwidth", "latency", "limits below", "")
+    rows = [
+        (
             level.name,
-            "-" if size is None else f"{size / 2**20:,.1f} MiB" if small else gib(size),
+            _size(level.capacity_bytes),
             f"{rate(level.bandwidth_bytes_per_s)}B/s",
             _latency(level.latency_s),
             f"{found.level_intensity(level):,.0f} FLOP/B",
             level.source,
         )
-    return table
+        for level in found.levels
+    ]
+    return plain_table(headings, rows, "LRRRRl", padding=(0, 1, 0, 0))
+
+
+def _size(num_bytes: float | None) -> str:
+    if num_bytes is None:
+        return "-"
+    return f"{num_bytes / 2**20:,.1f} MiB" if num_bytes < 2**30 else gib(num_bytes)
 
 
 def _latency(seconds: float) -> str:

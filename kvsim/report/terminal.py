@@ -10,9 +10,10 @@ from rich.text import Text
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.usage import HELD
 from kvsim.report.fleet import fleet_lines
+from kvsim.report.moved import value_of
 from kvsim.report.narrow import NarrowTable, plain_table
 from kvsim.report.tenants import tenants_table
-from kvsim.report.text import gib, milliseconds, number, percent
+from kvsim.report.text import filled, gib, milliseconds, number, percent
 from kvsim.report.title import deployment, workload
 from kvsim.results.load import overloads
 
@@ -29,15 +30,33 @@ Row = dict[str, Any]
 #: The causes of held memory, by the words of tables, figures and summaries alike.
 WASTE = {cause.label: cause.summary_key for cause in HELD}
 
-#: Columns of the comparison after the allocator's name, in the order shown.
-HEADINGS = (
-    "running",
-    *(f"{label.replace(' ', chr(10))}\n%" for label in WASTE),
-    "hit\n%",
-    "preempted",
-    "output\ntok/s",
-    "mean\nTTFT",
-    "mean\nTPOT",
+#: Columns of the comparison after the allocator's name, each with its format, in the order shown.
+COLUMNS = {
+    "running": "{mean_running:n1}",
+    **{
+        f"{label.replace(' ', chr(10))}\n%": f"{{kv_cache[{key}]:p}}"
+        for label, key in WASTE.items()
+    },
+    "hit\n%": "{prefix_cache_hit_rate:p}",
+    "preempted": "{num_preemptions:n}",
+    "output\ntok/s": "{output_throughput:n}",
+    "mean\nTTFT": "{mean_ttft_ms:ms}",
+    "mean\nTPOT": "{mean_tpot_ms:ms}",
+}
+HEADINGS = tuple(COLUMNS)
+SPREAD = (
+    "95 % confidence intervals: mean TTFT +- {mean_ttft_ms:ms}, mean TPOT +- {mean_tpot_ms:ms}, "
+    "output tokens/s +- {output_throughput:n1}, running +- {mean_running:n1}."
+)
+EARLY_TURNS = (
+    "{num_early_turns:n} of {num_later_turns:n} later turns came before the answer they follow: "
+    "arrivals are planned, and no session waits."
+)
+LEGEND = (
+    "running: requests, on average. % of the KV memory held: token states, KV of live tokens; "
+    "reservation, used later; internal, asked for and never used; external, rounding and "
+    "whatever is free while the queue's head is refused. hit: % of the prompt tokens found in "
+    "the prefix cache. preempted: how often."
 )
 #: What a narrow terminal does without, the first before the others.
 DROPPED = (
@@ -59,14 +78,10 @@ def comparison_table(
         [[row[by], *comparison_cells(row)] for row in rows],
         dropped=DROPPED,
     )
-    notes: list[Text | None] = [_legend()]
+    notes: list[Text | None] = [Text(LEGEND, style="dim")]
     notes.append(_schedulers(comparison) if by == "allocator" else _pools(rows))
-    notes += [overload_text({row[by]: row for row in rows})]
-    notes += [_rejections(row[by], row) for row in rows]
-    notes += [_early_turns(row[by], row) for row in rows]
-    notes += [_fragmentation(row[by], row) for row in rows]
-    notes += [_moved(row[by], row) for row in rows]
-    notes += [_spread(row[by], row) for row in rows]
+    notes.append(overload_text({row[by]: row for row in rows}))
+    notes += [note(row[by], row) for note in NOTES for row in rows]
     said = verdict(rows) if by == "allocator" else None
     if said:
         notes.append(Text(said, style="bold"))
@@ -77,30 +92,13 @@ def comparison_table(
 
 def comparison_cells(summary: Mapping[str, Any]) -> list[str]:
     """Return what stands under :data:`HEADINGS`."""
-    cache = summary["kv_cache"]
-    cells = [number(summary["mean_running"], 1)]
-    cells += [percent(cache[key]) for key in WASTE.values()]
-    cells.append(percent(summary["prefix_cache_hit_rate"]))
-    cells.append(number(summary["num_preemptions"]))
-    cells.append(number(summary["output_throughput"]))
-    cells += [milliseconds(summary["mean_ttft_ms"]), milliseconds(summary["mean_tpot_ms"])]
-    return cells
+    return [filled(how, summary) for how in COLUMNS.values()]
 
 
 def overload_text(summaries: Mapping[str, Mapping[str, Any]]) -> Text | None:
     """Say which of several runs do not keep up with their arrivals."""
     said = overloads({name: one.get("load") for name, one in summaries.items()})
     return Text("\n".join(said), style="bold yellow") if said else None
-
-
-def _legend() -> Text:
-    return Text(
-        "running: requests, on average. % of the KV memory held: token states, KV of live tokens; "
-        "reservation, used later; internal, asked for and never used; external, rounding and "
-        "whatever is free while the queue's head is refused. hit: % of the prompt tokens found in "
-        "the prefix cache. preempted: how often.",
-        style="dim",
-    )
 
 
 def _schedulers(comparison: Comparison) -> Text | None:
@@ -131,14 +129,9 @@ def _spread(name: str, summary: Row) -> Text | None:
     """Say how sure the means over replications are."""
     if "replications" not in summary:
         return None
-    width = summary["ci95"]
-    parts = (
-        f"mean TTFT +- {milliseconds(width.get('mean_ttft_ms'))}",
-        f"mean TPOT +- {milliseconds(width.get('mean_tpot_ms'))}",
-        f"output tokens/s +- {number(width.get('output_throughput'), 1)}",
-        f"running +- {number(width.get('mean_running'), 1)}",
-    )
-    return Text(f"{name}: 95 % confidence intervals: {', '.join(parts)}.", style="dim")
+    keys = ("mean_ttft_ms", "mean_tpot_ms", "output_throughput", "mean_running")
+    widths = {key: summary["ci95"].get(key) for key in keys}
+    return Text(f"{name}: {filled(SPREAD, widths)}", style="dim")
 
 
 def _rejections(name: str, summary: Row) -> Text | None:
@@ -151,14 +144,10 @@ def _rejections(name: str, summary: Row) -> Text | None:
 
 def _early_turns(name: str, summary: Row) -> Text | None:
     """Say how far a session's planned arrivals are from what a user could do."""
-    early = summary.get("num_early_turns")
-    if not early:
+    if not summary.get("num_early_turns"):
         return None
-    return Text(
-        f"{name}: {number(early)} of {number(summary['num_later_turns'])} later turns came before "
-        "the answer they follow: arrivals are planned, and no session waits.",
-        style="yellow",
-    )
+    said = filled(EARLY_TURNS, summary)
+    return Text(f"{name}: {said}", style="yellow")
 
 
 def _moved(name: str, summary: Row) -> Text | None:
@@ -179,6 +168,10 @@ def _fragmentation(name: str, summary: Row) -> Text | None:
         f"{percent(fragmentation)} % on average.",
         style="dim",
     )
+
+
+#: Notes below the comparison, a line per row that has one.
+NOTES = (_rejections, _early_turns, _fragmentation, _moved, _spread)
 
 
 def waste(summary: Mapping[str, Any]) -> float | None:
@@ -220,91 +213,93 @@ def _what_ifs(row: Row) -> tuple[object, ...]:
     return (spec.kv_cache_dtype, spec.num_kv_heads, spec.window, spec.kv_lora_rank)
 
 
+METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
+KINDS = ("mean", "median", "p90", "p99")
+#: Lines of a run, each by the number that it is shown with.
+LINES = {
+    "max_itl_ms": (
+        "the longest gap between two tokens takes {max_itl_ms:ms}; of all, 99.9 % take at most "
+        "{p999_itl_ms:ms}"
+    ),
+    "completed": (
+        "completed {completed:n} in {duration:n1} s: {request_throughput:n2} requests/s, "
+        "{output_throughput:n} output tokens/s"
+    ),
+    "peak": (
+        "running {mean_running:n1} on average, {peak} at most; waiting {mean_waiting:n1}"
+        "{waits_for}; {num_preemptions:n} preemptions ({num_recomputed_tokens:n} tokens computed "
+        "again)"
+    ),
+    "kv_cache": (
+        "KV memory {kv_cache[mean_usage]:p} % used on average, {kv_cache[peak_usage]:p} % at most; "
+        "of what is held: "
+        + ", ".join(f"{{kv_cache[{key}]:p}} % {label}" for label, key in WASTE.items())
+    ),
+    "waits_for": "prefix cache hit rate {prefix_cache_hit_rate:p} %",
+    "external": "external prefix cache: {external}",
+    "num_encoded_items": (
+        "encoder: {num_encoded_items:n} items of {num_encoded_tokens:n} tokens; "
+        "{encoder_cache_hit_rate:p} % of all items were in its cache"
+    ),
+    "kv_cache.saved_by_sharing": (
+        "sequences that fork share blocks: {kv_cache[saved_by_sharing]:p} % of what their tables "
+        "name is saved; {kv_cache[num_copied_blocks]:n} blocks were copied on write"
+    ),
+}
+LINES_AFTER_FLEET = {
+    "acceptance_rate": (
+        "drafts: {acceptance_rate:p} % accepted, {mean_acceptance_length:n2} tokens per "
+        "verification"
+    ),
+    "num_adapter_switches": "adapters: {num_adapter_switches:n} times one joined the batch",
+    "request_goodput": (
+        "goodput {request_goodput:n2} requests/s over the whole run; {goodput_attainment:p} % of "
+        "all requests meet every target"
+    ),
+}
+
+
 def run_table(
     result: Result, facts: Mapping[str, Any], summary: Row | None = None
 ) -> RenderableType:
     """Lay out one run, or the means of several like it."""
     s = summary or result.summary
-    cache, load = s["kv_cache"], s.get("load")  # earlier versions had no load
+    load = s.get("load")  # earlier versions had none
     scheduler = result.provenance.get("scheduler", "")
     title = (
         f"{result.config.allocator} under {scheduler}: {deployment(result)}\n{workload(facts)}\n"
     )
-    table = plain_table()
-    for heading in ("", "mean", "p50", "p90", "p99"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for metric, label in {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}.items():
-        kinds = ("mean", "median", "p90", "p99")
-        table.add_row(label, *(milliseconds(s[f"{kind}_{metric}_ms"]) for kind in kinds))
+    rows = [
+        [label, *(milliseconds(s[f"{kind}_{metric}_ms"]) for kind in KINDS)]
+        for metric, label in METRICS.items()
+    ]
+    table = plain_table(("", "mean", "p50", "p90", "p99"), rows)
     peak = number(s["peak_running"])
     if s["replicas"] is None or len(s["replicas"]) > 1:  # None: they came and went
         peak += " on one replica"
         title = f"{title}router {result.config.router}\n"
-    lines = [
-        f"completed {number(s['completed'])} in {number(s['duration'], 1)} s: "
-        f"{number(s['request_throughput'], 2)} requests/s, "
-        f"{number(s['output_throughput'])} output tokens/s",
-        f"running {number(s['mean_running'], 1)} on average, {peak} at most; "
-        f"waiting {number(s['mean_waiting'], 1)}{_waits_for(load)}; "
-        f"{number(s['num_preemptions'])} preemptions "
-        f"({number(s['num_recomputed_tokens'])} tokens computed again)",
-        f"KV memory {percent(cache['mean_usage'])} % used on average, "
-        f"{percent(cache['peak_usage'])} % at most; of what is held: "
-        + ", ".join(f"{percent(cache[key])} % {label}" for label, key in WASTE.items()),
-        f"prefix cache hit rate {percent(s['prefix_cache_hit_rate'])} %",
-    ]
-    if s.get("max_itl_ms") is not None:
-        lines.insert(
-            0,
-            f"the longest gap between two tokens takes {milliseconds(s['max_itl_ms'])}; of all, "
-            f"99.9 % take at most {milliseconds(s['p999_itl_ms'])}",
-        )
-    loads = []
-    if s["external_prefix_cache_hit_rate"] is not None and not s["pools"]:  # those tell their own
-        loads.append(f"{percent(s['external_prefix_cache_hit_rate'])} % of what was asked of it")
-    if s["mean_kv_load_ms"] is not None:
-        wait = number(s["mean_kv_load_ms"], 1)
-        loads.append(f"{number(s['num_kv_loads'])} loads, awaited for {wait} ms on average")
-    if loads:
-        lines.append(f"external prefix cache: {'; '.join(loads)}")
-    if s["num_encoded_items"] is not None:
-        lines.append(
-            f"encoder: {number(s['num_encoded_items'])} items of "
-            f"{number(s['num_encoded_tokens'])} tokens; "
-            f"{percent(s['encoder_cache_hit_rate'])} % of all items were in its cache"
-        )
-    if cache.get("saved_by_sharing") is not None:  # earlier versions had none
-        lines.append(
-            f"sequences that fork share blocks: {percent(cache['saved_by_sharing'])} % of what "
-            f"their tables name is saved; {number(cache['num_copied_blocks'])} blocks were copied "
-            "on write"
-        )
-    lines += fleet_lines(s)
-    if s["acceptance_rate"] is not None:
-        lines.append(
-            f"drafts: {percent(s['acceptance_rate'])} % accepted, "
-            f"{number(s['mean_acceptance_length'], 2)} tokens per verification"
-        )
-    if s["num_adapter_switches"] is not None:
-        lines.append(f"adapters: {number(s['num_adapter_switches'])} times one joined the batch")
-    if s["request_goodput"] is not None:
-        lines.append(
-            f"goodput {number(s['request_goodput'], 2)} requests/s over the whole run; "
-            f"{percent(s['goodput_attainment'])} % of all requests meet every target"
-        )
-    extra = [
-        overload_text({"": s}),
-        _rejections("requests", s),
-        _early_turns("requests", s),
-        _fragmentation(result.config.allocator, s),
-    ]
-    extra.append(_moved(result.config.allocator, s))
-    extra += [_spread(result.config.allocator, s)]
-    notes: list[RenderableType] = [note for note in extra if note]
-    tenants = tenants_table(s)
-    if tenants is not None:
-        notes.append(tenants)
+    values = {**s, "peak": peak, "waits_for": _waits_for(load), "external": _external(s)}
+    lines = [*_filled(LINES, values), *fleet_lines(s), *_filled(LINES_AFTER_FLEET, values)]
+    name = result.config.allocator
+    extra = [overload_text({"": s}), _rejections("requests", s), _early_turns("requests", s)]
+    extra += [note(name, s) for note in (_fragmentation, _moved, _spread)]
+    notes = [note for note in (*extra, tenants_table(s)) if note]
     return Group(Text(title, style="bold"), table, Text("\n".join(lines)), *notes)
+
+
+def _filled(lines: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    known = (line for key, line in lines.items() if value_of(values, key) is not None)
+    return [filled(line, values) for line in known]
+
+
+def _external(s: Row) -> str | None:
+    """Say what an external prefix cache gave."""
+    said = []
+    if s["external_prefix_cache_hit_rate"] is not None and not s["pools"]:  # those tell their own
+        said.append("{external_prefix_cache_hit_rate:p} % of what was asked of it")
+    if s["mean_kv_load_ms"] is not None:
+        said.append("{num_kv_loads:n} loads, awaited for {mean_kv_load_ms:n1} ms on average")
+    return filled("; ".join(said), s) if said else None
 
 
 def _waits_for(load: Mapping[str, Any] | None) -> str:

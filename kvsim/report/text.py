@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import string
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
 GIB = 2**30
 
 
@@ -68,3 +74,27 @@ def rate(per_second: float) -> str:
     value, prefix = (per_second / 1e12, "T") if per_second >= 1e12 else (per_second / 1e9, "G")
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:.{digits}f} {prefix}"
+
+
+#: Formats of :func:`filled` besides Python's own; digits may follow the first two.
+FORMATS: dict[str, Callable[..., str]] = {"n": number, "p": percent, "ms": milliseconds, "gib": gib}
+
+
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        kind = format_spec.rstrip("0123456789")
+        if kind not in FORMATS:
+            return format(value, format_spec)
+        digits = format_spec[len(kind) :]
+        return FORMATS[kind](value, *([int(digits)] if digits else []))
+
+
+def filled(template: str, values: Mapping[str, Any]) -> str:
+    """Return a text with values of a summary in it, each in a format of :data:`FORMATS`.
+
+    Examples
+    --------
+    >>> filled("{ttft:ms}, {kv[usage]:p} %", {"ttft": 22.3, "kv": {"usage": 0.5}})
+    '22.3 ms, 50.0 %'
+    """
+    return _Formatter().vformat(template, (), values)

@@ -51,17 +51,14 @@ def trace_facts(trace: Trace) -> dict[str, Any]:
 
 def facts_table(facts: Mapping[str, Any]) -> RenderableType:
     """Lay out labels and values, one note per line."""
-    table = plain_table()
-    table.show_header = False
-    table.add_column("", no_wrap=True)
-    table.add_column("")
+    rows = []
     for label, value in facts.items():
         values = value if isinstance(value, list) else [value]
         separator = "\n" if label == "notes" else ", "
         unit = UNITS.get(label, "tokens" if label.endswith("_tokens") else "")
         words = label.removesuffix("_tokens").replace("_", " ")
-        table.add_row(f"{words}  ", f"{separator.join(map(_fact, values))} {unit}".rstrip())
-    return table
+        rows.append((f"{words}  ", f"{separator.join(map(_fact, values))} {unit}".rstrip()))
+    return plain_table(("", ""), rows, "Ll")
 
 
 def _fact(value: object) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
+from kvsim.report.narrow import plain_table
 from kvsim.report.text import gib, percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from kvsim.training.memory import TrainingMemory
     from kvsim.training.remedies import Remedy
@@ -27,16 +27,9 @@ def training_table(found: TrainingMemory) -> RenderableType:
     """Lay out bytes of one GPU as shares of its memory, what is offloaded, and remedies."""
     gpus = f"{found.num_gpus} x " if found.num_gpus > 1 else ""
     title = Text(f"Training {found.model} on {gpus}{found.gpu}\n", style="bold")
-    table = _table("memory of one GPU", "", "  share of it")
-    table.columns[1].justify = "right"
-    widest = max(found.total_bytes, found.gpu_memory_bytes)
-    for part in PARTS:
-        if part == "total":
-            table.add_section()
-        size = getattr(found, f"{part}_bytes")
-        share = percent(size / found.gpu_memory_bytes)
-        bar = "█" * round(size / widest * WIDTH)
-        table.add_row(part, f"  {gib(size)}", f"  {bar} {share} %")
+    parts = [_part(found, part) for part in PARTS]
+    rows = (*parts[:-1], None, parts[-1])
+    table = plain_table(("memory of one GPU", "", "  share of it"), rows, "lrl")
     lines = [
         f"{found.num_trained_params:,} of {found.num_params:,} parameters trained, "
         f"global batch {found.global_batch_size:,}",
@@ -55,11 +48,10 @@ def training_table(found: TrainingMemory) -> RenderableType:
     return Group(title, table, *notes)
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0), show_edge=False)
-    for heading in headings:
-        table.add_column(heading)
-    return table
+def _part(found: TrainingMemory, part: str) -> tuple[str, ...]:
+    size = getattr(found, f"{part}_bytes")
+    bar = "█" * round(size / max(found.total_bytes, found.gpu_memory_bytes) * WIDTH)
+    return part, f"  {gib(size)}", f"  {bar} {percent(size / found.gpu_memory_bytes)} %"
 
 
 def _seconds(value: float) -> str:
@@ -77,13 +69,16 @@ def _verdict(found: TrainingMemory) -> Text:
 
 
 def _remedies(found: TrainingMemory) -> Table:
-    table = _table("\nadding", "GiB per GPU", "  saves", "  costs")
-    for column in table.columns[1:3]:
-        column.justify = "right"
-    for remedy in found.remedies:
-        total, saved = (f"{size / 2**30:,.1f}" for size in (remedy.total_bytes, remedy.saved_bytes))
-        table.add_row(f"{remedy.change}  ", total, f"  {saved}", f"  {_costs(remedy)}")
-    return table
+    rows = [
+        (
+            f"{remedy.change}  ",
+            f"{remedy.total_bytes / 2**30:,.1f}",
+            f"  {remedy.saved_bytes / 2**30:,.1f}",
+            f"  {_costs(remedy)}",
+        )
+        for remedy in found.remedies
+    ]
+    return plain_table(("\nadding", "GiB per GPU", "  saves", "  costs"), rows, "lrrl")
 
 
 def _costs(remedy: Remedy) -> str:
