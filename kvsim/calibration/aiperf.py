@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.calibration.bench import Measured, Requests, measured, number, per_token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 #: Seconds of a unit.
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
@@ -27,14 +27,8 @@ def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | 
     if told and not any("time_to_first_token" in row["metrics"] for row in told):
         raise ValueError(f"{name}: has no time_to_first_token: profile with --streaming")
     told = [row for row in told if "time_to_first_token" in row["metrics"]]
-    prompts, outputs = (
-        [int(_value(row, f"{kind}_sequence_length") or 0) for row in told]
-        for kind in ("input", "output")
-    )
-    ttfts, wholes = (
-        [_seconds(row, metric) for row in told]
-        for metric in ("time_to_first_token", "request_latency")
-    )
+    prompts, outputs = (_tokens(told, kind) for kind in ("input", "output"))
+    ttfts, wholes = (_seconds(told, m) for m in ("time_to_first_token", "request_latency"))
     starts = [int(row["metadata"]["request_start_ns"]) for row in told]
     first = min(starts, default=0)
     sent = [(start - first) / 1e9 for start in starts]
@@ -62,6 +56,10 @@ def _value(row: Mapping[str, Any], metric: str) -> float | None:
     return number((row["metrics"] or {}).get(metric) or {}, "value")
 
 
-def _seconds(row: Mapping[str, Any], metric: str) -> float:
-    told = row["metrics"][metric]
-    return float(told["value"]) * _SECONDS[told["unit"]]
+def _tokens(rows: Iterable[Mapping[str, Any]], kind: str) -> list[int]:
+    return [int(_value(row, f"{kind}_sequence_length") or 0) for row in rows]
+
+
+def _seconds(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
+    told = [row["metrics"][metric] for row in rows]
+    return [float(one["value"]) * _SECONDS[one["unit"]] for one in told]

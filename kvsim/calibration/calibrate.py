@@ -100,7 +100,7 @@ def calibrate(
         return _residuals(simulator, runs, targets, knobs, starts, seen, on_progress)
 
     everything = knobs
-    x = np.array([0.0 if k.is_share else starts[k.name] / k.unit for k in knobs])
+    x = np.array([_begin(knob, starts) for knob in knobs])
     first = residuals_of(knobs)
     columns = dict(zip(starts, slope_of(first, x, first(x)).T, strict=True))
     reasons: dict[str, str] = {}
@@ -109,38 +109,48 @@ def calibrate(
         knobs, x = knobs[:-1], x[:-1]
     found, steps = None, LOOK
     while knobs:
-        bounds = [(knob.least, knob.most) for knob in knobs]
-        found = fit(residuals_of(knobs), x, bounds, targets.kinds, steps)
-        worst = _worst(knobs, found)
-        if worst is None and steps > LOOK:
+        found = fit(residuals_of(knobs), x, _bounds(knobs), targets.kinds, steps)
+        decided, found = _decided(knobs, found, targets.kinds, starts, reasons)
+        if len(decided) == len(knobs) and steps > LOOK:
             break
-        while worst is not None:
-            reasons[knobs[worst].name] = _reason(knobs, found, worst)
-            start = 0.0 if knobs[worst].is_share else starts[knobs[worst].name] / knobs[worst].unit
-            found = without(found, worst, start, targets.kinds)
-            knobs = [knob for knob in knobs if knob is not knobs[worst]]
-            worst = _worst(knobs, found) if knobs else None
-        x, steps = found.x, STEPS
-    values = {} if found is None or not knobs else _values(knobs, found.x, starts)
-    estimates = [
-        Estimate(k.name, k.what, starts[k.name], starts[k.name], None, None, reasons[k.name])
-        for k in everything
-        if k.name in reasons
-    ]
+        knobs, x, steps = decided, found.x, STEPS
+    stay = [knob for knob in everything if knob.name in reasons]
+    estimates = {knob.name: _undecided(knob, starts, reasons) for knob in stay}
+    values: dict[str, float] = {}
     if found is not None and knobs:
-        left_open = [(columns[k.name], k.likely) for k in everything if k.name in reasons]
-        widths = _widths(found, left_open)
-        estimates += [
-            _estimate(knob, float(value), float(width), starts[knob.name])
-            for knob, value, width in zip(knobs, found.x, widths, strict=True)
-        ]
-    order = [knob.name for knob in KNOBS]
+        values = _values(knobs, found.x, starts)
+        widths = _widths(found, [(columns[k.name], k.likely) for k in stay])
+        estimates |= _estimates(knobs, found, widths, starts)
     return Calibration(
-        sorted(estimates, key=lambda e: order.index(e.name)),
+        [estimates[knob.name] for knob in everything],
         values,
         _errors(simulator, runs, values),
         _errors(simulator, held_out, values),
     )
+
+
+def _bounds(knobs: Sequence[Knob]) -> list[tuple[float, float]]:
+    return [(knob.least, knob.most) for knob in knobs]
+
+
+def _decided(
+    knobs: list[Knob],
+    found: Fitted,
+    kinds: Sequence[str],
+    starts: Mapping[str, float],
+    reasons: dict[str, str],
+) -> tuple[list[Knob], Fitted]:
+    """Leave out what the data do not decide, the widest interval first, and note why."""
+    while knobs and (worst := _worst(knobs, found)) is not None:
+        reasons[knobs[worst].name] = _reason(knobs, found, worst)
+        found = without(found, worst, _begin(knobs[worst], starts), kinds)
+        knobs = knobs[:worst] + knobs[worst + 1 :]
+    return knobs, found
+
+
+def _begin(knob: Knob, starts: Mapping[str, float]) -> float:
+    """Return where the fit of a quantity begins: a factor of 1, or seconds in its unit."""
+    return 0.0 if knob.is_share else starts[knob.name] / knob.unit
 
 
 def _values(knobs: Sequence[Knob], x: Floats, starts: Mapping[str, float]) -> dict[str, float]:
@@ -205,6 +215,18 @@ def _widths(found: Fitted, left_open: Sequence[tuple[Floats, float]]) -> Floats:
         squares = squares + (Z95 * likely * found.moved_by(column)) ** 2
     widths: Floats = np.sqrt(squares)
     return widths
+
+
+def _undecided(knob: Knob, starts: Mapping[str, float], reasons: Mapping[str, str]) -> Estimate:
+    name, start = knob.name, starts[knob.name]
+    return Estimate(name, knob.what, start, start, None, None, reasons[name])
+
+
+def _estimates(
+    knobs: Sequence[Knob], found: Fitted, widths: Floats, starts: Mapping[str, float]
+) -> dict[str, Estimate]:
+    rows = zip(knobs, found.x.tolist(), widths.tolist(), strict=True)
+    return {k.name: _estimate(k, x, width, starts[k.name]) for k, x, width in rows}
 
 
 def _estimate(knob: Knob, x: float, width: float, start: float) -> Estimate:

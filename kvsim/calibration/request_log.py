@@ -11,6 +11,8 @@ from kvsim.calibration.bench import Measured, Requests, measured, per_token
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    Floats = list[float]
+
 #: Columns by what they hold, best first. A name that ends in ``_us`` or ``_ms`` is of such a unit.
 COLUMNS = {
     "prompts": (
@@ -53,23 +55,34 @@ def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | 
     if not isinstance(content, list) or not content or not isinstance(content[0], dict):
         return None
     rows = [row for row in content if str(row.get("status", "ok")).lower() in ("ok", "success", "")]
-    found = {kind: _column(rows, names) for kind, names in COLUMNS.items()}
-    prompts, outputs, sent, first, last, ttft, e2e = found.values()
+    prompts, outputs, *times = (_column(rows, names) for names in COLUMNS.values())
     if prompts is None or outputs is None:
         return None
+    sent, ttft, e2e = _latencies(*times)
+    counts = [int(n) for n in outputs]
+    kept = [i for i, count in enumerate(counts) if count > 0 and math.isfinite(ttft[i])]
+    counts = [counts[i] for i in kept]
+    sent, ttft, e2e = ([column[i] for i in kept] for column in (sent, ttft, e2e))
+    tpot = per_token(map(sub, e2e, ttft), counts)
+    return [measured(name, Requests([int(prompts[i]) for i in kept], counts, sent, ttft, tpot))]
+
+
+def _latencies(
+    sent: Floats | None,
+    first: Floats | None,
+    last: Floats | None,
+    ttft: Floats | None,
+    e2e: Floats | None,
+) -> tuple[Floats, Floats, Floats]:
+    """Return times of sending, TTFT and whole latencies."""
     if sent is not None and first is not None and last is not None:
-        ttft, e2e = list(map(sub, first, sent)), list(map(sub, last, sent))
+        return sent, list(map(sub, first, sent)), list(map(sub, last, sent))
     if sent is None or ttft is None or e2e is None:
         raise ValueError(f"a log of requests needs {_NEEDED}")
-    num_outputs = [int(n) for n in outputs]
-    kept = [i for i, number in enumerate(num_outputs) if number > 0 and math.isfinite(ttft[i])]
-    num_prompts, num_outputs = [int(prompts[i]) for i in kept], [num_outputs[i] for i in kept]
-    sent, ttft, e2e = ([column[i] for i in kept] for column in (sent, ttft, e2e))
-    tpot = per_token(map(sub, e2e, ttft), num_outputs)
-    return [measured(name, Requests(num_prompts, num_outputs, sent, ttft, tpot))]
+    return sent, ttft, e2e
 
 
-def _column(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[float] | None:
+def _column(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Floats | None:
     """Return the first column that is there, in seconds or tokens."""
     for name in names:
         if rows and name in rows[0]:
