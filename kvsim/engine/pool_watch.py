@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from kvsim.engine.block_watch import Change
     from kvsim.records.engine import Replica
 
-NOBODY = np.zeros(0, np.bool_)
-
 
 class PoolWatch(Watch):
     """A pool of blocks, tables of them, and keys of what is full."""
@@ -75,43 +73,48 @@ class PoolWatch(Watch):
 
     def _see_tables(self, events: list[Change], admitted: dict[int, int]) -> None:
         """Note what holdings have lost and got; where tables only grow, their ends are enough."""
-        same = not admitted and self.num_held() == self.held_before and self.only_grows
-        same = same and not self.moves
-        entries = sum(one() for one in self.entries)
-        hashed = self.num_hashed()
-        if same and entries == self.entries_before and hashed == self.hashed_before:
+        counts = self.num_held(), sum(one() for one in self.entries), self.num_hashed()
+        same = self.only_grows and not (admitted or self.moves) and counts[0] == self.held_before
+        if same and counts == (self.held_before, self.entries_before, self.hashed_before):
             return
-        self.entries_before = entries
         rows = self.rows if same else self.tables.rows()
         lengths = self.tables.lengths()
         if not same:
             self._make_room(len(rows) - len(self.blocks), lengths)
-        moved = NOBODY if same else rows != self.rows
-        if same:
-            seen = (lengths != self.lengths).nonzero()[0]
-            seen = seen if len(self.sizes) == 1 else np.unique(seen)
-        elif self.only_grows:
-            grown = (lengths != self.lengths).any(axis=1)  # nobody's: what a look-up has found
-            seen = np.flatnonzero(moved | (grown & (rows != NONE)))
-        else:
-            seen = np.flatnonzero(moved | (rows != NONE))
+        drops, takes = self._see_holdings(rows, lengths, events, admitted, same=same)
+        self.rows, self.lengths = rows, lengths
+        hashed_before = self.hashed_before
+        self.held_before, self.entries_before, self.hashed_before = counts
+        if drops or takes or self.hashed_before != hashed_before:
+            self._tell(drops, takes, events, admitted)
+        if self.moves:
+            self._see_sent(rows.tolist(), events)
+
+    def _see_holdings(
+        self,
+        rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        events: list[Change],
+        admitted: dict[int, int],
+        *,
+        same: bool,
+    ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int, int]]]:
+        """Return the blocks that holdings have lost and got; ``same``: each has its request."""
+        moved = np.zeros(len(rows), np.bool_) if same else rows != self.rows
+        seen = (lengths != self.lengths).any(axis=1) if self.only_grows else rows != NONE
+        if self.only_grows and not same:
+            seen &= rows != NONE  # nobody's: what a look-up has found
         drops: list[tuple[int, int, int]] = []
         takes: list[tuple[int, int, int, int]] = []
-        for h in seen.tolist():
+        for h in np.flatnonzero(moved | seen).tolist():
             row = int(rows[h])
-            if same or (self.only_grows and not moved[h]):
+            if self.only_grows and not moved[h]:
                 self._see_growth(h, row, lengths[h].tolist(), takes)
                 continue
             self._see_holding(h, row, lengths[h].tolist(), drops, takes, same=not moved[h])
             if self.moves and moved[h] and row != NONE and row not in admitted:
                 self._see_transfer(h, row, events)
-        self.rows, self.lengths = rows, lengths
-        self.held_before = self.num_held()
-        if drops or takes or hashed != self.hashed_before:
-            self.hashed_before = hashed
-            self._tell(drops, takes, events, admitted)
-        if self.moves:
-            self._see_sent(rows.tolist(), events)
+        return drops, takes
 
     def _make_room(self, count: int, lengths: NDArray[np.int64]) -> None:
         """Take in holdings that were not there before."""

@@ -92,24 +92,29 @@ class TreeWatch:
         for k in changed:  # parents first
             start, end, page, parent = found[k]
             self.pages[k] = chain(self._jump, page, (end - start) // self._size)
-            tokens = self._tokens(page * self._size, end - start)
             self.parents[k] = parent
-            last = self.pages[parent][-1] if parent else -1
-            for one in self.pages[k]:
-                left.discard(one)
-                key = self.keys[last] if last >= 0 else FIRST_KEY
-                for content, index in islice(tokens, self._size):
-                    key = mix(mix(key, content), index)
-                if key != before.get(one):
-                    come.append((one, last, key))
-                self.keys[one] = key
-                last = one
+            left.difference_update(self.pages[k])
+            named = self._name(k, self._tokens(page * self._size, end - start))
+            come += [one for one in named if one[2] != before.get(one[0])]
         self._nodes = found
         gone = [(page, key) for page, key in before.items() if key != self.keys[page]]
         for page in left:
             gone.append((page, before[page]))
             self.keys[page] = 0
         return sorted(gone), come
+
+    def _name(self, k: int, tokens: Iterator[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        """Give the pages of a node their keys; return page, page before it and key."""
+        named, parent = [], self.parents[k]
+        last = self.pages[parent][-1] if parent else -1
+        for page in self.pages[k]:
+            key = self.keys[last] if last >= 0 else FIRST_KEY
+            for content, index in islice(tokens, self._size):
+                key = mix(mix(key, content), index)
+            named.append((page, last, key))
+            self.keys[page] = key
+            last = page
+        return named
 
     def _live_nodes(self) -> dict[int, tuple[int, int, int, int]]:
         """Return start, end, first page and parent of all nodes with pages, parents first."""
