@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class BlockEvent(IntEnum):
@@ -91,8 +95,8 @@ def block_runs(events: NDArray[Any], end_time: float) -> NDArray[Any]:
     return table[np.lexsort((table["start"], table["block"], table["replica"]))]
 
 
-class _Now:
-    """What a block is now, and since when."""
+class _Block:
+    """The state of a block, and since when."""
 
     __slots__ = ("cached", "copied", "holders", "since")
 
@@ -101,55 +105,56 @@ class _Now:
         self.cached = self.copied = False
         self.since = 0.0
 
+    def state(self, waits: set[int]) -> BlockState:
+        """Return the state, given the requests whose KV is under way."""
+        if not self.holders:
+            return BlockState.HOST_COPY if self.copied else BlockState.CACHED_FREE
+        if self.holders[0] in waits:
+            return BlockState.IN_TRANSFER
+        return BlockState.SHARED if len(self.holders) > 1 else BlockState.RUNNING
+
+    def update(self, kind: int, request: int) -> None:
+        """Apply an event."""
+        if kind in TAKES:
+            self.copied &= kind != BlockEvent.ALLOC
+            self.holders.append(request)
+        elif kind in DROPS:
+            self.holders.remove(request)
+        elif kind in (BlockEvent.LOAD, BlockEvent.COPY):
+            self.copied = True
+        else:
+            self.cached = kind == BlockEvent.STORE
+            self.copied &= self.cached
+
 
 def _runs_of(events: NDArray[Any], replica: int, end_time: float) -> list[tuple[Any, ...]]:
     """Return the stretches of one replica's blocks."""
-    blocks: dict[int, _Now] = {}
-    rows: list[tuple[Any, ...]] = []
+    blocks: defaultdict[int, _Block] = defaultdict(_Block)
+    held: defaultdict[int, set[int]] = defaultdict(set)  # blocks by request
     waits: set[int] = set()  # requests whose KV is under way
-    held: dict[int, set[int]] = {}
+    rows: list[tuple[Any, ...]] = []
 
-    def end(block: int, now: _Now, time: float) -> None:
-        """Write the stretch that ends now, if there was any."""
-        if time > now.since and (now.holders or now.cached):
-            owner = now.holders[0] if now.holders else -1
-            count = len(now.holders)
-            if not count:
-                state = BlockState.HOST_COPY if now.copied else BlockState.CACHED_FREE
-            elif owner in waits:
-                state = BlockState.IN_TRANSFER
-            else:
-                state = BlockState.SHARED if count > 1 else BlockState.RUNNING
-            rows.append((replica, block, now.since, time, owner, count, int(state)))
-        now.since = time
+    def end(numbers: Iterable[int], time: float) -> None:
+        """Write the stretches that end now."""
+        for number in numbers:
+            block = blocks[number]
+            if time > block.since and (block.holders or block.cached):
+                owner = block.holders[0] if block.holders else -1
+                state = int(block.state(waits))
+                rows.append((replica, number, block.since, time, owner, len(block.holders), state))
+            block.since = time
 
-    for time, _, kind, request, block, _, _ in events.tolist():
-        if block < 0:
-            if kind not in (BlockEvent.RECV, BlockEvent.SEND) and request not in waits:
-                continue
-            for one in held.get(request, ()):
-                end(one, blocks[one], time)
-            (waits.discard if kind in (BlockEvent.ADMIT, BlockEvent.PREEMPT) else waits.add)(
-                request
-            )
-            continue
-        now = blocks.setdefault(block, _Now())
-        end(block, now, time)
-        if kind in TAKES:
-            now.copied &= kind != BlockEvent.ALLOC
-            now.holders.append(request)
-            held.setdefault(request, set()).add(block)
-        elif kind in DROPS:
-            now.holders.remove(request)
-            if request not in now.holders:
-                held[request].discard(block)
-        elif kind in (BlockEvent.LOAD, BlockEvent.COPY):
-            now.copied = True
-        else:
-            now.cached = kind == BlockEvent.STORE
-            now.copied &= now.cached
-    for block, now in blocks.items():
-        end(block, now, end_time)
+    for time, _, kind, request, number, _, _ in events.tolist():
+        if number >= 0:
+            end((number,), time)
+            blocks[number].update(kind, request)
+            holds = request in blocks[number].holders
+            (held[request].add if holds else held[request].discard)(number)
+        elif kind in (BlockEvent.RECV, BlockEvent.SEND) or request in waits:
+            end(held[request], time)
+            goes_on = kind in (BlockEvent.ADMIT, BlockEvent.PREEMPT)
+            (waits.discard if goes_on else waits.add)(request)
+    end(blocks, end_time)
     return rows
 
 

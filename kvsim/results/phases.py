@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,39 +51,40 @@ def phases(row: Any, marks: list[tuple[float, int]], end_time: float) -> list[Ph
     marks : of :func:`marks_of`; none: preemptions and transfers are not told apart
     end_time : seconds; where the phases of a request that has not ended are cut
     """
-    known = [row["arrival_time"], row["first_scheduled_time"], row["first_token_time"]]
-    finish = row["finish_time"]
-    arrival, scheduled, token, finish = (float(one) for one in (*known, finish))
     if int(row["finish_reason"]) == FinishReason.UNSENT:
         return []
+    token, finish = float(row["first_token_time"]), float(row["finish_time"])
     end = end_time if math.isnan(finish) else finish
-    begins: list[tuple[float, str]] = [(arrival, QUEUE)]
+    begins = _begins(row, marks, token)
+    if not math.isnan(token):
+        begins = _with_decode(begins, token)
+    begins.sort(key=itemgetter(0))
+    stops = [*(time for time, _ in begins[1:]), end]
+    return [
+        (name, start, min(stop, end))
+        for (start, name), stop in zip(begins, stops, strict=True)
+        if min(stop, end) > start
+    ]
+
+
+def _begins(row: Any, marks: list[tuple[float, int]], token: float) -> list[tuple[float, str]]:
+    """Return when each phase but decoding begins, by what was recorded."""
+    scheduled, lost = float(row["first_scheduled_time"]), False
+    begins = [(float(row["arrival_time"]), QUEUE)]
     if not math.isnan(scheduled):
         begins.append((scheduled, PREFILL))
-    lost = False
     for time, kind in marks:
-        computed = not math.isnan(token) and time >= token
         if kind == BlockEvent.PREEMPT:
             begins.append((time, PREEMPTED))
             lost = True
         elif kind == BlockEvent.ADMIT and lost:
-            begins.append((time, DECODE if computed else PREFILL))
+            begins.append((time, DECODE if time >= token else PREFILL))
             lost = False
         elif kind == BlockEvent.RECV:
             begins.append((time, TRANSFER))
         elif kind == BlockEvent.ADMIT and int(row["prefill_replica"]) >= 0 and time > scheduled:
             begins.append((time, PREFILL))  # of the last token, where the answer goes on
-    if not math.isnan(token):
-        begins = _with_decode(begins, token)
-    cut: list[Phase] = []
-    order = sorted(range(len(begins)), key=lambda k: (begins[k][0], k))
-    for at, k in enumerate(order):
-        start, name = begins[k]
-        stop = begins[order[at + 1]][0] if at + 1 < len(order) else end
-        stop = min(stop, end)
-        if stop > start:
-            cut.append((name, start, stop))
-    return cut
+    return begins
 
 
 def _with_decode(begins: list[tuple[float, str]], token: float) -> list[tuple[float, str]]:

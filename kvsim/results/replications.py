@@ -55,26 +55,32 @@ def average_workloads(workloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _average(summaries: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
     means: dict[str, Any] = {}
     widths: dict[str, Any] = {}
-    for key, first in summaries[0].items():
-        values = [summary[key] for summary in summaries]
-        if key in ("timeline", "failures"):  # of fleets that never were
-            means[key] = None
-        elif key in ("rejections", "branches"):
-            names = sorted({name for value in values for name in value})
-            means[key] = {n: sum(v.get(n, 0) for v in values) / len(values) for n in names}
-        elif key == "load":
-            means[key] = average_loads(values)
-        elif all(isinstance(value, dict) for value in values):
-            means[key], widths[key] = _average(values)
-        elif any(isinstance(v, list) for v in values) and len({_size(v) for v in values}) > 1:
-            means[key] = None  # replicas that came and went, or other tenants
-        elif isinstance(first, list):  # replicas or tenants, one by one
-            means[key] = [_average(rows)[0] for rows in zip(*values, strict=True)]
-        elif isinstance(first, str) or any(value is None for value in values):
-            means[key] = first if isinstance(first, str) else None
-        else:
-            means[key], widths[key] = _mean_and_width(values)
+    for key in summaries[0]:
+        means[key], width = _average_of(key, [summary[key] for summary in summaries])
+        if width is not None:
+            widths[key] = width
     return means, widths
+
+
+def _average_of(key: str, values: Sequence[Any]) -> tuple[Any, Any]:
+    """Return the mean of values of a key and its half-width, None where it has none."""
+    kinds = {type(value) for value in values}
+    if key in ("timeline", "failures"):  # of fleets that never were
+        return None, None
+    if key in ("rejections", "branches"):
+        names = sorted(set().union(*values))
+        return {n: sum(v.get(n, 0) for v in values) / len(values) for n in names}, None
+    if key == "load":
+        return average_loads(values), None
+    if kinds == {dict}:
+        return _average(values)
+    if list in kinds and len(set(map(_size, values))) > 1:
+        return None, None  # replicas that came and went, or other tenants
+    if list in kinds:  # replicas or tenants, one by one
+        return [_average(rows)[0] for rows in zip(*values, strict=True)], None
+    if isinstance(values[0], str):
+        return values[0], None
+    return (None, None) if None in values else _mean_and_width(values)
 
 
 def _size(value: Any) -> int:

@@ -12,6 +12,8 @@ from kvsim.catalog import get_model
 from kvsim.catalog.spec import ModelSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvsim.config import Config
     from kvsim.pool_config import PoolConfig
 
@@ -92,14 +94,7 @@ def vllm_line(config: Config) -> Line:
         told = dict.fromkeys(note for line in lines for note in line.notes)
         return Line("\n".join(line.command for line in lines), (*told, SERVERS))
     words, notes, left_out = ["vllm", "serve", model_name(config)], [], []
-    for name in FLAGS:
-        value = getattr(config, name)
-        if name != "tensor_parallel_size" and (name not in config.model_fields_set):
-            continue
-        off = value is False and type(config).model_fields[name].default is False
-        if value is None or off:
-            continue
-        value = NAMES.get((name, value), value) if isinstance(value, str) else value
+    for name, value in _flags_given(config):
         if name in VALUES and value not in VALUES[name]:
             left_out.append(f"{_flag(name)} {value}")
         else:
@@ -111,6 +106,15 @@ def vllm_line(config: Config) -> Line:
     if config.pool is not None or config.num_prefill_workers is not None:
         notes.append(SERVERS)
     return Line(shlex.join(words), tuple(notes))
+
+
+def _flags_given(config: Config) -> Iterator[tuple[str, Any]]:
+    for name in FLAGS:
+        value = getattr(config, name)
+        is_off = value is False and type(config).model_fields[name].default is False
+        is_told = name == "tensor_parallel_size" or name in config.model_fields_set
+        if is_told and not is_off and value is not None:
+            yield name, NAMES.get((name, value), value) if isinstance(value, str) else value
 
 
 def _of_pool(pool: PoolConfig) -> dict[str, Any]:

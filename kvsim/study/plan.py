@@ -78,21 +78,22 @@ def plan(study: Study) -> list[Point]:
     number = math.prod(map(len, axes)) * max(len(study.slices), 1) * study.replications
     if number > MOST_CELLS:
         raise ValueError(f"a sweep of {number:,} cells: at most {MOST_CELLS:,}; vary fewer options")
-    both = {**study.crossed, **study.zipped}
-    several = [name for name, values in both.items() if len(values) > 1]
     points = []
     for parts in product(*axes):
-        values = {name: value for part in parts for name, value in part.items()}
-        config = _config(values)
-        for rows in study.slices or (None,):
-            for config_of_seed in _replicated(config, study.replications):
-                varied = {name: getattr(config_of_seed, name) for name in several}
-                if len(study.slices) > 1 and rows is not None:
-                    varied["slice"] = f"{rows[0]}:{rows[1]}"
-                if study.replications > 1:
-                    varied["seed"] = config_of_seed.seed
-                points.append(Point(config_of_seed, rows, varied))
+        config = _config({name: value for part in parts for name, value in part.items()})
+        seeds = _replicated(config, study.replications)
+        points += [_point(study, *one) for one in product(study.slices or (None,), seeds)]
     return points
+
+
+def _point(study: Study, rows: Slice | None, config: RunConfig) -> Point:
+    both = {**study.crossed, **study.zipped}
+    varied = {name: getattr(config, name) for name, values in both.items() if len(values) > 1}
+    if len(study.slices) > 1 and rows is not None:
+        varied["slice"] = f"{rows[0]}:{rows[1]}"
+    if study.replications > 1:
+        varied["seed"] = config.seed
+    return Point(config, rows, varied)
 
 
 def _check(study: Study) -> None:

@@ -28,6 +28,8 @@ from kvsim.trace.items import item_lists
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from kvsim.trace import Trace
 
     Columns = dict[str, list[Any]]
@@ -56,25 +58,23 @@ def columns_of(trace: Trace) -> Columns:
         rows = range(len(trace))
         columns["tenant"] = [trace.tenant_of(k) for k in rows] if named else trace.tenant.tolist()
     if trace.has_segments:
-        columns["segments"] = _segment_lists(trace)
+        arrays = (trace.segment_content_id, trace.segment_start, trace.segment_num_tokens)
+        columns["segments"] = _cut(np.stack(arrays, axis=1), trace.segment_offsets)
     if trace.has("accepted_drafts"):
-        accepted, offsets = trace.accepted_drafts.tolist(), trace.accept_offsets.tolist()
-        columns["accepted_drafts"] = [accepted[a:b] for a, b in pairwise(offsets)]
+        columns["accepted_drafts"] = _cut(trace.accepted_drafts, trace.accept_offsets)
     if trace.has("ends_by"):
         columns["ends_by"] = [ENDINGS[code] for code in trace.ends_by.tolist()]
     if trace.has("sample_output_tokens"):
-        lengths, offsets = trace.sample_output_tokens.tolist(), trace.sample_offsets.tolist()
-        columns["sample_output_tokens"] = [lengths[a:b] for a, b in pairwise(offsets)]
+        columns["sample_output_tokens"] = _cut(trace.sample_output_tokens, trace.sample_offsets)
     if trace.has("item_start"):
         columns["encoder_items"] = item_lists(trace)
     return columns
 
 
-def _segment_lists(trace: Trace) -> list[list[list[int]]]:
-    arrays = (trace.segment_content_id, trace.segment_start, trace.segment_num_tokens)
-    pieces: list[list[int]] = np.stack(arrays, axis=1).tolist()
-    offsets: list[int] = trace.segment_offsets.tolist()
-    return [pieces[a:b] for a, b in pairwise(offsets)]
+def _cut(values: NDArray[Any], offsets: NDArray[Any]) -> list[Any]:
+    """Return the values of each request as a list."""
+    listed = values.tolist()
+    return [listed[a:b] for a, b in pairwise(offsets.tolist())]
 
 
 def _write_csv(columns: Columns, file: IO[bytes]) -> None:

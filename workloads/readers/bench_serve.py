@@ -42,20 +42,16 @@ def read_bench_serve(table: Table, *, run: int | None = None) -> Draft:
     ]
     row = chosen(table, titles, run)
     only = table.keep([place == row for place in range(len(table))])
-    prompts = only.convert("input_lens", _lengths, _LENGTHS)[0]
-    outputs = only.convert("output_lens", _lengths, _LENGTHS)[0]
+    prompts, outputs = (
+        only.convert(name, _lengths, _LENGTHS)[0] for name in ("input_lens", "output_lens")
+    )
     if len(prompts) != len(outputs):
         what = f"input_lens has {len(prompts)} entries, output_lens {len(outputs)}"
         raise only.error(0, what)
     cells: dict[str, Any] = {name: column[0] for name, column in only.columns.items()}
     errors = cells.get("errors") or [""] * len(prompts)
-    starts = cells.get("start_times")
-    notes = []
-    if not starts:
-        rate, burstiness = number(cells.get("request_rate")), number(cells.get("burstiness"))
-        starts = drawn_times(len(prompts), float("inf") if rate is None else rate, burstiness or 1)
-        if starts is not None:
-            notes.append(f"times of sending are not told: drawn at {rate:g} requests/s")
+    told = cells.get("start_times")
+    starts, notes = (told, []) if told else _drawn(cells, len(prompts))
     if limits[row]:
         notes.append(f"the client had {limits[row]} requests at once: --max-concurrency does so")
     times = starts or [None] * len(prompts)
@@ -65,6 +61,15 @@ def read_bench_serve(table: Table, *, run: int | None = None) -> Draft:
         if not error and output > 0
     ]
     return draft_of(only, kept, len(prompts) - len(kept), notes)
+
+
+def _drawn(cells: dict[str, Any], count: int) -> tuple[Any, list[str]]:
+    """Return times of sending at the rate of a result, and a note; None if they are all at once."""
+    rate, burstiness = number(cells.get("request_rate")), number(cells.get("burstiness"))
+    starts = drawn_times(count, float("inf") if rate is None else rate, burstiness or 1)
+    if starts is None:
+        return None, []
+    return starts, [f"times of sending are not told: drawn at {rate:g} requests/s"]
 
 
 @reader(
