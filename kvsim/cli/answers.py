@@ -66,6 +66,15 @@ def check_file(option: str, file: str) -> None:
             raise ValueError("permission denied")
 
 
+def check_single(
+    option: str, file: str, replications: int, why: str = "a file holds one run"
+) -> None:
+    """Refuse a file that cannot be written, or that would hold several runs."""
+    check_file(option, file)
+    if replications > 1:
+        raise ValueError(f"{option}: {why}; leave --replications out")
+
+
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     """Turn what the file system or a check says into one line."""
@@ -98,6 +107,11 @@ def _reader_has_gone() -> NoReturn:
 def say(text: str, notes: Sequence[str] = ()) -> None:
     """Print a line, and notes to standard error."""
     click.echo(text)
+    say_notes(notes)
+
+
+def say_notes(notes: Sequence[str]) -> None:
+    """Print notes to standard error."""
     for note in notes:
         click.echo(f"note: {note}", err=True)
 
@@ -118,43 +132,44 @@ def print_answer(
 
         write_json(Path(json_file), answer)
     show(render())
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
+    say_notes(notes)
     if out is None:
         click.echo("--out DIR writes tables and figures, --json FILE numbers.")
     elif out:
         click.echo(f"Tables and figures are in {out}.")
 
 
-def save_all(runs: Sequence[Result | Comparison], folder: Path, answers: Mapping[str, Any]) -> None:
+def save_all(
+    runs: Sequence[Result | Comparison], out: str | None, answers: Mapping[str, Any]
+) -> None:
     """Write runs with their figures, several into a folder each."""
-    from kvsim.files import whole_folder
     from kvsim.report.files import save_with_figures
-    from kvsim.results.result import make_directory, write_json
 
-    if len(runs) == 1:
-        save_with_figures(runs[0], folder)
+    if out is None:
         return
-    make_directory(folder)
-    with whole_folder(folder) as temporary:
-        for index, one in enumerate(runs):
-            save_with_figures(one, temporary / f"replication-{index}")
-        for name, answer in answers.items():
-            write_json(temporary / name, answer)
+    if len(runs) == 1:
+        save_with_figures(runs[0], Path(out))
+        return
+    save_named({f"replication-{index}": one for index, one in enumerate(runs)}, out, answers)
 
 
-def save_varied(answer: Mapping[str, Any], runs: Mapping[str, Result], folder: Path) -> None:
-    """Write the differences between values of options, and a run of each with its figures."""
+def save_named(
+    runs: Mapping[str, Result | Comparison], out: str | None, answers: Mapping[str, Any]
+) -> None:
+    """Write runs with their figures into folders of these names, and answers beside them."""
     from kvsim.files import whole_folder
     from kvsim.report.files import save_with_figures
     from kvsim.results.comparison import directory_name
     from kvsim.results.result import make_directory, write_json
 
-    make_directory(folder)
-    with whole_folder(folder) as temporary:
+    if out is None:
+        return
+    make_directory(Path(out))
+    with whole_folder(Path(out)) as temporary:
         for name, one in runs.items():
             save_with_figures(one, temporary / directory_name(name))
-        write_json(temporary / "comparison.json", answer)
+        for name, answer in answers.items():
+            write_json(temporary / name, answer)
 
 
 @contextmanager

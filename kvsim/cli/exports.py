@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kvsim.cli.answers import check_file
+from kvsim.cli.answers import check_single
 from kvsim.engine.given import recording
 
 if TYPE_CHECKING:
@@ -48,11 +48,8 @@ class Exports(NamedTuple):
         from kvsim.report.timeline import Window
 
         for option, file in (("--metrics", self.metrics), ("--timeline", self.timeline)):
-            if file is None:
-                continue
-            check_file(option, file)
-            if replications > 1:
-                raise ValueError(f"{option}: a file holds one run; leave --replications out")
+            if file is not None:
+                check_single(option, file, replications)
         if self.timeline is None:
             for option, value in (("--window", self.window), ("--requests", self.num_requests)):
                 if value is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from pathlib import Path
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,11 +14,12 @@ from kvsim.cli import pasted
 from kvsim.cli.answers import (
     JSON,
     OUT,
-    check_file,
+    check_single,
     check_targets,
     print_answer,
     progress_bar,
     save_all,
+    say_notes,
     show,
 )
 from kvsim.cli.beginning import with_beginning
@@ -32,7 +33,7 @@ from kvsim.cli.options import (
     join_pairs,
     options_given,
 )
-from kvsim.cli.report import REPORT, check_report, report, with_records, write_report
+from kvsim.cli.report import REPORT, check_report, report, with_map, with_records, write_report
 from kvsim.cli.requests import requests_of, seeded
 from kvsim.cli.search import search
 from kvsim.cli.sweep import sweep
@@ -42,8 +43,10 @@ from kvsim.errors import FieldError, UnfinishedError, too_large
 from kvsim.results.notes import add_notes, merged, notes_of, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from kvsim.config import RunConfig
+    from kvsim.results.comparison import Comparison
     from kvsim.results.result import Result
 
 #: Exit code of a command that was stopped by Ctrl-C, as shells have it.
@@ -130,8 +133,8 @@ def compare(
     check_targets(out, json_file)
     flags = options_given(options)
     given = with_beginning(what, dict(flags))
+    _refuse_both(vary, allocators, engines)
     if vary:
-        _refuse_beside_vary(allocators, engines)
         compare_options(
             vary,
             given,
@@ -142,50 +145,53 @@ def compare(
             out=out,
         )
         return
-    if engines is not None and allocators is not None:
-        raise ValueError("--allocators: beside --engines, each of which has its own")
-    check_report(report_file, replications or 1)
-    config = with_records(RunConfig.build(**given), report_file)
-    asked = ",".join(DEFAULT_ALLOCATORS) if allocators is None else allocators
-    asked = asked if engines is None else engines
-    names = [name.strip() for name in asked.split(",") if name.strip()]
+    number = replications or 1
+    check_report(report_file, number)
+    config = with_map(with_records(RunConfig.build(**given), report_file), out)
     serve = run_comparison if engines is None else compare_engines
-    if out is not None:
-        config = config.model_copy(update={"record_memory_map": True})
-    comparisons = []
-    for one in seeded(config, replications or 1):
-        requests, notes = requests_of(one)
-        total = len(names) * len(requests)
-        with progress_bar("simulating", total, json_file) as tick:
-            done = dict.fromkeys(names, 0)
-
-            def on_progress(name: str, count: int, done: dict[str, int] = done) -> None:
-                done[name] = count
-                tick(sum(done.values()))
-
-            comparisons.append(serve(one, requests, names, on_progress=on_progress))
-        for result in comparisons[-1].results.values():
-            add_notes(result.provenance, notes)
-    _refuse_if_nothing_ran([r for c in comparisons for r in c.results.values()])
+    asked = allocators if engines is None else engines
+    names = list(DEFAULT_ALLOCATORS) if asked is None else asked.split(",")
+    names = list(filter(None, map(str.strip, names)))
+    comparisons = [_compared(serve, one, names, json_file) for one in seeded(config, number)]
+    _refuse_if_nothing_ran(list(chain.from_iterable(c.results.values() for c in comparisons)))
     if verbose:
         _say_backends(comparisons[0].results)
     said = shared({n: merged(notes_of(c[n].provenance) for c in comparisons) for n in names})
-    rows = [average([c.rows[i] for c in comparisons]) for i in range(len(names))]
+    rows = [average(row) for row in zip(*(c.rows for c in comparisons), strict=True)]
     facts = average_workloads([c.workload for c in comparisons])
     answer = {"workload": facts, "rows": rows}
-    if out is not None:
-        save_all(comparisons, Path(out), {"comparison.json": answer})
+    save_all(comparisons, out, {"comparison.json": answer})
     said += write_report(comparisons[0], report_file)
     print_answer(
         answer, json_file, lambda: comparison_table(comparisons[0], rows, facts), said, out
     )
 
 
-def _refuse_beside_vary(allocators: str | None, engines: str | None) -> None:
-    if allocators is not None:
+def _refuse_both(vary: tuple[str, ...], allocators: str | None, engines: str | None) -> None:
+    if vary and allocators is not None:
         raise ValueError("--allocators: beside --vary; give --vary allocator=A,B")
-    if engines is not None:
+    if vary and engines is not None:
         raise ValueError("--engines: beside --vary; give --vary engine=vllm,sglang")
+    if engines is not None and allocators is not None:
+        raise ValueError("--allocators: beside --engines, each of which has its own")
+
+
+def _compared(
+    serve: Callable[..., Comparison], config: RunConfig, names: list[str], json_file: str | None
+) -> Comparison:
+    """Serve the requests of one seed by several KV-cache managers or engines."""
+    requests, notes = requests_of(config)
+    done = dict.fromkeys(names, 0)
+    with progress_bar("simulating", len(names) * len(requests), json_file) as tick:
+
+        def on_progress(name: str, count: int) -> None:
+            done[name] = count
+            tick(sum(done.values()))
+
+        comparison = serve(config, requests, names, on_progress=on_progress)
+    for result in comparison.results.values():
+        add_notes(result.provenance, notes)
+    return comparison
 
 
 @cli.command(cls=SectionedCommand)
@@ -230,22 +236,12 @@ def run(
     exports.check(replications)
     check_report(report_file, replications)
     if case_file is not None:
-        check_file("--record", case_file)
-        if replications > 1:
-            raise ValueError("--record: a case is one run; leave --replications out")
-    given = options_given(options)
-    if config_file is not None:
-        if what is not None:
-            raise ValueError(f"--config {config_file}: beside {what}: give one of them")
-        what = config_file if config_file.lower().endswith(".toml") else f"{config_file}.toml"
-    config = RunConfig.build(**with_beginning(what, given))
-    if config.kv_events_config is not None and config.kv_events_config.writes:
-        check_file("--kv-events-config", str(config.kv_events_config.path))
-        if replications > 1:
-            raise ValueError("--kv-events-config: a file holds one run; leave --replications out")
-    config = with_records(exports.records(config), report_file)
-    if out is not None:
-        config = config.model_copy(update={"record_memory_map": True})
+        check_single("--record", case_file, replications, "a case is one run")
+    config = RunConfig.build(**with_beginning(_named(what, config_file), options_given(options)))
+    events = config.kv_events_config
+    if events is not None and events.writes:
+        check_single("--kv-events-config", str(events.path), replications)
+    config = with_map(with_records(exports.records(config), report_file), out)
     results, described = [], []
     for one in seeded(config, replications):
         trace, notes = requests_of(one)
@@ -261,8 +257,7 @@ def run(
         _say_backends({config.allocator: results[0]})
     said = merged(notes_of(result.provenance) for result in results)
     summary = average([result.summary for result in results])
-    if out is not None:
-        save_all(results, Path(out), {"summary.json": summary})
+    save_all(results, out, {"summary.json": summary})
     said += [*exports.write(results[0]), *write_report(results[0], report_file)]
     facts = average_workloads(described)
     if case_file is not None and json_file != "-":
@@ -270,12 +265,13 @@ def run(
     print_answer(summary, json_file, lambda: run_table(results[0], facts, summary), said, out)
 
 
-cli.add_command(capacity)
-cli.add_command(train_memory)
-cli.add_command(roofline)
-cli.add_command(report)
-cli.add_command(search)
-cli.add_command(calibrate)
+def _named(what: str | None, config_file: str | None) -> str | None:
+    """Return the file or model that a run is of."""
+    if config_file is None:
+        return what
+    if what is not None:
+        raise ValueError(f"--config {config_file}: beside {what}: give one of them")
+    return config_file if config_file.lower().endswith(".toml") else f"{config_file}.toml"
 
 
 @cli.command("replay-case")
@@ -309,10 +305,6 @@ def replay_case(files: Sequence[str], backend: str | None) -> None:
     sys.exit(int(any_different))
 
 
-cli.add_command(sweep)
-cli.add_command(trace)
-
-
 @cli.command("list")
 @click.argument("kind", required=False)
 def list_(kind: str | None) -> None:
@@ -334,6 +326,10 @@ def _say_backends(results: Mapping[str, Result]) -> None:
             click.echo(f"{name}: {_shares(result)}", err=True)
     for basis in {result.provenance["step_time"] for result in results.values()}:
         click.echo(f"step times: {basis}", err=True)
+
+
+for _command in (capacity, train_memory, roofline, report, search, calibrate, sweep, trace):
+    cli.add_command(_command)
 
 
 def _shares(result: Result) -> str:
@@ -361,38 +357,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         line = pasted.translate(join_pairs(given), cli)
-        for note in line.notes():
-            click.echo(f"note: {note}", err=True)
+        say_notes(line.notes())
         cli.main(line.words, prog_name="kvsim", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         _fail(f"{error.ctx.command.name} needs one of: {', '.join(_commands(error.ctx))}", 2)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
-    except click.Abort as error:
+    except (click.Abort, KeyboardInterrupt) as error:
         if isinstance(error.__cause__, EOFError):
             raise error.__cause__ from None
         _fail("interrupted; nothing is half written", INTERRUPTED)
-    except KeyboardInterrupt:
-        _fail("interrupted; nothing is half written", INTERRUPTED)
     except FieldError as error:
         _fail(f"{flag(error.field)} {error.problem}", 2)
-    except ValueError as error:
-        _fail(" ".join(str(error).split()), 2)
-    except UnfinishedError as error:
-        _fail(" ".join(str(error).split()), 1)
+    except (ValueError, UnfinishedError) as error:
+        _fail(" ".join(str(error).split()), 2 if isinstance(error, ValueError) else 1)
     except (MemoryError, OverflowError) as error:
         _fail(str(too_large(error)), 2)
-    except BrokenPipeError:  # met by the last flush
-        _drop_output()
-        sys.exit(0)
     except OSError as error:
         if error.filename is not None:
             raise
-        _drop_output()
-        if error.errno == errno.ENOMEM:
-            _fail(f"too large: {error.strerror}", 2)
-        _fail(f"cannot write the output: {error.strerror or error}", 1)
+        _end_without_output(error)
+
+
+def _end_without_output(error: OSError) -> None:
+    _drop_output()
+    if isinstance(error, BrokenPipeError):  # met by the last flush
+        sys.exit(0)
+    if error.errno == errno.ENOMEM:
+        _fail(f"too large: {error.strerror}", 2)
+    _fail(f"cannot write the output: {error.strerror or error}", 1)
 
 
 def _drop_output() -> None:

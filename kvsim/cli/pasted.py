@@ -203,8 +203,7 @@ class _Reader:
                 self._level(level[1], word)
                 continue
             name, equals, value = word.partition("=")
-            name = "--" + name[2:].replace("_", "-") if name.startswith("--") else name
-            name = self._whole(name)
+            name = self._whole(name.replace("_", "-") if name.startswith("--") else name)
             flag = self.known.get(name) or self._negated(name)
             if flag is None:
                 taken = [] if equals or not self.own.get(name) else words[at : at + 1]
@@ -213,9 +212,9 @@ class _Reader:
             elif flag.takes == "switch":
                 self._switch(flag, name, value, word)
             else:
-                values = [value] if equals else _values(flag, words[at:])
-                at += 0 if equals else len(values)
-                self._valued(flag, name, values, " ".join([word, *([] if equals else values)]))
+                taken = [] if equals else _values(flag, words[at:])
+                at += len(taken)
+                self._valued(flag, name, [value] if equals else taken, " ".join([word, *taken]))
         if self.speculative and "--speculative-config" in self.own:
             self.line.words += ["--speculative-config", json.dumps(self.speculative)]
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from kvsim.cli.answers import check_file, say
+from kvsim.cli.answers import check_file, check_single, say
 from kvsim.engine.given import recording
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
 
     from kvsim.config import RunConfig
     from kvsim.results.comparison import Comparison
@@ -22,11 +23,8 @@ REPORT = click.option("--report", "report_file", metavar="FILE.html", help="writ
 
 def check_report(file: str | None, replications: int = 1) -> None:
     """Refuse a page that cannot be written, before anything runs."""
-    if file is None:
-        return
-    check_file("--report", file)
-    if replications > 1:
-        raise ValueError("--report: a page shows one run of each; leave --replications out")
+    if file is not None:
+        check_single("--report", file, replications, "a page shows one run of each")
 
 
 def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
@@ -36,30 +34,21 @@ def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
     return recording(config, "record_memory_map", "record_block_events")
 
 
+def with_map(config: RunConfig, out: str | None) -> RunConfig:
+    """Return a configuration that keeps the memory map, which the figures of a folder show."""
+    return config if out is None else config.model_copy(update={"record_memory_map": True})
+
+
 def write_report(runs: Result | Comparison, file: str | None) -> list[str]:
     """Write the page of a run or a comparison, if one is asked for, and say where it is."""
-    if file is None:
-        return []
-    from kvsim.report.page.compose import comparison_page, run_page
-    from kvsim.report.page.document import write_page
-    from kvsim.results.result import Result
-
-    text = run_page(runs) if isinstance(runs, Result) else comparison_page(runs)
-    write_page(text, Path(file))
-    return [f"{file} holds the report: open it in a browser"]
+    return _write(file, lambda compose: compose.page_of(runs))
 
 
 def write_varied_report(
     answer: Mapping[str, Any], runs: Mapping[str, Result], file: str | None
 ) -> list[str]:
     """Write the page of values of options."""
-    if file is None:
-        return []
-    from kvsim.report.page.compose import varied_page
-    from kvsim.report.page.document import write_page
-
-    write_page(varied_page(answer, runs), Path(file))
-    return [f"{file} holds the report: open it in a browser"]
+    return _write(file, lambda compose: compose.varied_page(answer, runs))
 
 
 def write_sweep_report(
@@ -70,32 +59,27 @@ def write_sweep_report(
     served: str = "",
 ) -> list[str]:
     """Write the page of a sweep; ``served`` names what served, and which requests."""
-    if file is None:
-        return []
-    from kvsim.report.page.compose import sweep_page
-    from kvsim.report.page.document import write_page
-    from kvsim.report.page.svg import inline_svg
-    from kvsim.report.plot_sweep import axes_of
-    from kvsim.report.plot_sweep import sweep as draw
-
-    try:
-        x, lines = axes_of(rows, list(varied))
-        drawn: str | None = inline_svg(draw(rows, x, lines), "sweep", f"Cells by {x}")
-    except ValueError:  # more than two options, or none, are varied
-        drawn = None
-    write_page(sweep_page(rows, varied, drawn, notes, served), Path(file))
-    return [f"{file} holds the report: open it in a browser"]
+    return _write(
+        file,
+        lambda compose: compose.sweep_page(
+            rows, varied, compose.drawn_sweep(rows, varied), notes, served
+        ),
+    )
 
 
 def write_search_report(answer: Mapping[str, Any], file: str | None) -> list[str]:
     """Write the page of a search."""
+    return _write(file, lambda compose: compose.search_page(answer))
+
+
+def _write(file: str | None, page: Callable[[ModuleType], str]) -> list[str]:
+    """Write a page, if one is asked for, and say where it is."""
     if file is None:
         return []
-    from kvsim.report.page.compose import search_page
+    from kvsim.report.page import compose
     from kvsim.report.page.document import write_page
-    from kvsim.report.search import sheet
 
-    write_page(search_page(answer, sheet(answer)), Path(file))
+    write_page(page(compose), Path(file))
     return [f"{file} holds the report: open it in a browser"]
 
 

@@ -16,6 +16,7 @@ from kvsim.cli.requests import requests_of
 
 if TYPE_CHECKING:
     from kvsim.config import RunConfig
+    from kvsim.study.objective import Wish
     from kvsim.study.trial import Requests
     from kvsim.trace import Trace
 
@@ -117,36 +118,47 @@ def search(
 
 
 def _check(
-    config: RunConfig, given: dict[str, Any], space: dict[str, tuple[str, ...]], wish: Any
+    config: RunConfig, given: dict[str, Any], space: dict[str, tuple[str, ...]], wish: Wish
 ) -> None:
     """Refuse what has no highest rate, or lacks what an objective needs."""
+    scales = config.autoscaler, *(pool.autoscaler for pool in config.pool or ())
+    refused = {
+        "max_concurrency: a closed loop sets its own rate; search needs open ones": (
+            config.max_concurrency is not None
+        ),
+        "autoscaler: a search is for fleets that stay as large as they are": (
+            any(scales) or any("autoscaler" in name for name in space)
+        ),
+        "horizon: a search serves whole traces": math.isfinite(config.horizon),
+        "request_rate: inf is no rate to begin with": math.isinf(config.request_rate or 0.0),
+    }
+    if wish.objective == "gpus":
+        refused |= {
+            "--objective gpus: give the --request-rate to be carried": config.request_rate is None,
+            "--objective gpus: it counts replicas itself; give no number of them": (
+                not wish.counts_replicas
+            ),
+        }
+    for reason, holds in refused.items():
+        if holds:
+            raise ValueError(reason)
+    if wish.objective == "cost":
+        _check_prices(config, given, space, wish)
+
+
+def _check_prices(
+    config: RunConfig, given: dict[str, Any], space: dict[str, tuple[str, ...]], wish: Wish
+) -> None:
+    """Refuse cards that have no price."""
     from kvsim.study.space import combinations, gpus_by_card, with_pools
 
-    if config.max_concurrency is not None:
-        raise ValueError("max_concurrency: a closed loop sets its own rate; search needs open ones")
-    pools = any(pool.autoscaler for pool in config.pool or ())
-    if config.autoscaler is not None or pools or any("autoscaler" in name for name in space):
-        raise ValueError("autoscaler: a search is for fleets that stay as large as they are")
-    if math.isfinite(config.horizon):
-        raise ValueError("horizon: a search serves whole traces")
-    if config.request_rate is not None and math.isinf(config.request_rate):
-        raise ValueError("request_rate: inf is no rate to begin with")
-    if wish.objective == "gpus":
-        if config.request_rate is None:
-            raise ValueError("--objective gpus: give the --request-rate to be carried")
-        if not wish.counts_replicas:
-            raise ValueError("--objective gpus: it counts replicas itself; give no number of them")
-    if wish.objective == "cost":
-        cards = {name: values for name, values in space.items() if name.endswith("gpu")}
-        for options in combinations(cards):
-            plain = {name: value for name, value in options.items() if "." not in name}
-            roles = {name: value for name, value in options.items() if "." in name}
-            made = config.model_copy(update=plain)
-            if roles:
-                made = type(config).build(**with_pools({**given, **options}))
-            for name in gpus_by_card(made):
-                if name not in wish.prices:
-                    raise ValueError(f"--objective cost: give --gpu-price {name}=PRICE, per hour")
+    for options in combinations({k: values for k, values in space.items() if k.endswith("gpu")}):
+        made = config.model_copy(update={k: v for k, v in options.items() if "." not in k})
+        if any("." in name for name in options):
+            made = type(config).build(**with_pools({**given, **options}))
+        for name in gpus_by_card(made):
+            if name not in wish.prices:
+                raise ValueError(f"--objective cost: give --gpu-price {name}=PRICE, per hour")
 
 
 def _requests(config: RunConfig) -> tuple[Requests, list[str]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.cli.answers import print_answer, progress_bar, save_varied
+from kvsim.cli.answers import print_answer, progress_bar, save_named
 from kvsim.cli.beginning import refuse_both
 from kvsim.cli.report import check_report, with_records, write_varied_report
 from kvsim.cli.requests import requests_of, seeded
@@ -56,43 +55,43 @@ def compare_options(
         raise ValueError("--vary: give two values or more, OPTION=A,B")
     configs = [RunConfig.build(**{**given, **options}) for options in space]
     has_seeds = configs[0].trace is None
-    number = (replications or REPLICATIONS) if has_seeds else replications or 1
+    number = replications or (REPLICATIONS if has_seeds else 1)
     titles = [title_of(options) for options in space]
     summaries: list[list[dict[str, Any]]] = [[] for _ in space]
     noted: list[list[list[str]]] = [[] for _ in space]
     first: dict[str, Result] = {}
-    described, done = [], 0
+    described = []
+
+    def serve(seed: RunConfig) -> None:
+        requests, said = requests_of(seed)
+        described.append(describe(requests))
+        for place, config in enumerate(configs):
+            again = config.model_copy(update={"seed": seed.seed})
+            if len(described) == 1:
+                again = _recording(again, report_file, out)
+            result = run(again, requests)
+            add_notes(result.provenance, said)
+            summaries[place].append(result.summary)
+            noted[place].append(notes_of(result.provenance))
+            first.setdefault(titles[place], result)
+            tick(sum(map(len, summaries)))
+
     with progress_bar("simulating", number * len(space), json_file) as tick:
-        for one in seeded(configs[0], number):
-            requests, said = requests_of(one)
-            described.append(describe(requests))
-            for place, config in enumerate(configs):
-                again = config.model_copy(update={"seed": one.seed})
-                if len(described) == 1:
-                    again = _recording(again, report_file, out)
-                result = run(again, requests)
-                add_notes(result.provenance, said)
-                summaries[place].append(result.summary)
-                noted[place].append(notes_of(result.provenance))
-                first.setdefault(titles[place], result)
-                tick(done := done + 1)
+        for seed in seeded(configs[0], number):
+            serve(seed)
     answer = {
         "deployment": deployments([(one.config, one.summary) for one in first.values()]),
         "workload": average_workloads(described),
         "replications": number,
         "differences_are": sentence(space),
-        "rows": [
-            {"options": options, **average(own)}
-            for options, own in zip(space, summaries, strict=True)
-        ],
+        "rows": [{"options": o} | average(own) for o, own in zip(space, summaries, strict=True)],
         "differences": _differences(space, summaries),
     }
-    notes = shared({name: merged(own) for name, own in zip(titles, noted, strict=True)})
+    notes = shared(dict(zip(titles, map(merged, noted), strict=True)))
     if number == 1:
-        why = "one run each" if has_seeds else "a trace has no seed: one run each"
-        notes.append(f"{why}, and no interval")
-    if out is not None:
-        save_varied(answer, first, Path(out))
+        why = "" if has_seeds else "a trace has no seed: "
+        notes.append(f"{why}one run each, and no interval")
+    save_named(first, out, {"comparison.json": answer})
     notes += write_varied_report({**answer, "notes": notes}, first, report_file)
     print_answer(answer, json_file, lambda: paired_table(answer), notes, out)
 

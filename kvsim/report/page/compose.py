@@ -14,16 +14,17 @@ from kvsim.report.page.document import Cell, Document, Table
 from kvsim.report.page.explorer import Scope, explorer
 from kvsim.report.page.words import of_comparison, of_differences, of_run, trust
 from kvsim.report.paired import caption, overload_lines, paired_rows
+from kvsim.report.search import sheet
 from kvsim.report.terminal import HEADINGS, comparison_cells
 from kvsim.report.text import milliseconds, number
 from kvsim.report.title import deployment, served
 from kvsim.results.load import overloads
+from kvsim.results.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kvsim.results.comparison import Comparison
-    from kvsim.results.result import Result
 
 #: Most characters of a page.
 MOST_CHARACTERS = 4_900_000
@@ -35,6 +36,11 @@ KINDS = {
     **{"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"},
     **{"p999": "p99.9", "max": "max"},
 }
+
+
+def page_of(runs: Result | Comparison) -> str:
+    """Return the page of a run or of a comparison."""
+    return run_page(runs) if isinstance(runs, Result) else comparison_page(runs)
 
 
 def run_page(result: Result) -> str:
@@ -115,16 +121,7 @@ def sweep_page(
         f"A sweep of {', '.join(name.replace('_', ' ') for name in varied) or 'one cell'}",
         f"{len(rows):,} cells{served_by and ': '}{served_by}",
     )
-    done = [row for row in rows if row.get("output_throughput") is not None]
-    if done:
-        best = max(done, key=lambda row: row["output_throughput"])
-        told = ", ".join(f"{name.replace('_', '-')} {best[name]}" for name in varied)
-        page.words(
-            f"The most output tokens per second, {number(best['output_throughput'])}, come with "
-            f"{told or 'the one configuration'}; its mean TTFT is "
-            f"{milliseconds(best.get('mean_ttft_ms'))}.",
-            "lead",
-        )
+    _best_cell(page, rows, varied)
     failed = [row for row in rows if row.get("error")]
     if failed:
         page.words(f"{len(failed):,} cells could not run, the first: {failed[0]['error']}", "note")
@@ -142,7 +139,33 @@ def sweep_page(
     return page.html()
 
 
-def search_page(answer: Mapping[str, Any], sheet: str) -> str:
+def _best_cell(page: Document, rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> None:
+    done = [row for row in rows if row.get("output_throughput") is not None]
+    if not done:
+        return
+    best = max(done, key=lambda row: row["output_throughput"])
+    told = ", ".join(f"{name.replace('_', '-')} {best[name]}" for name in varied)
+    page.words(
+        f"The most output tokens per second, {number(best['output_throughput'])}, come with "
+        f"{told or 'the one configuration'}; its mean TTFT is "
+        f"{milliseconds(best.get('mean_ttft_ms'))}.",
+        "lead",
+    )
+
+
+def drawn_sweep(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str | None:
+    """Draw a sweep; None where more than two options, or none, are varied."""
+    from kvsim.report.page.svg import inline_svg
+    from kvsim.report.plot_sweep import axes_of, sweep
+
+    try:
+        x, lines = axes_of(rows, list(varied))
+    except ValueError:
+        return None
+    return inline_svg(sweep(rows, x, lines), "sweep", f"Cells by {x}")
+
+
+def search_page(answer: Mapping[str, Any]) -> str:
     """Return the page of a search: the answer, its command line, and all that was tried."""
     page = Document("The best configuration within targets", str(answer["slo"]))
     if answer["request_rate"]:
@@ -157,7 +180,7 @@ def search_page(answer: Mapping[str, Any], sheet: str) -> str:
     else:
         page.words(f"None: {answer['reason']}", "lead")
     page.heading("The answer")
-    page.command(sheet, "sheet")
+    page.command(sheet(answer), "sheet")
     page.heading("All that was tried")
     rows = [
         [
