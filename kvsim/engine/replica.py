@@ -25,6 +25,7 @@ from kvsim.records.request import FINISHED, RUNNING
 from kvsim.results.tables import MAX_MEMORY_SAMPLES, MEMORY, STEPS
 from kvsim.results.totals import Totals
 from kvsim.rules import engine as rules
+from kvsim.rules.gaps import gap_bin
 from kvsim.sched.acceptance import conditional_rates
 from kvsim.sched.connector import lay_out_connector, num_transfers
 from kvsim.sched.encoder import check_encoder, lay_out_encoder
@@ -420,8 +421,9 @@ class Replica:
         state = self.state
         state.horizon = end_time
         self._call(rules.CLOSE, 0)
-        used = self._gaps.nonzero()[0]
-        gaps = dict(zip(used.tolist(), self._gaps[used].tolist(), strict=True))
+        counts = self._gaps[: gap_bin(state.totals.peak_token_gap) + 1]
+        used = np.flatnonzero(counts != 0)
+        gaps = dict(zip(used.tolist(), counts[used].tolist(), strict=True))
         sums = {name: getattr(state.totals, name) for name in records.Totals.kinds()}
         return Totals(token_gaps=gaps, **sums)
 
@@ -476,8 +478,7 @@ class Replica:
 
     def holders(self) -> list[int]:
         """Return the requests that hold blocks here and do not run."""
-        held = self._living("holding")
-        status = self._living("status")
+        held, status = self._living("holding"), self._living("status")
         return [row for row, at in held.items() if at != NONE and status[row] != RUNNING]
 
     def _living(self, name: str) -> dict[int, float]:

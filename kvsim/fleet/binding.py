@@ -138,10 +138,10 @@ class _Work:
     """
 
     def __init__(self, setup: Setup, table: NDArray[Any], is_apart: bool) -> None:
-        rows = table[table["finish_reason"] == FinishReason.FINISHED]
+        finished = table["finish_reason"] == FinishReason.FINISHED
         self._setup, self._is_apart = setup, is_apart
         self._means = [
-            round(float(rows[name].mean())) if len(rows) else 1
+            round(float(table[name][finished].mean())) if finished.any() else 1
             for name in ("num_prompt_tokens", "num_output_tokens", "num_cached_tokens")
         ]
 

@@ -100,9 +100,11 @@ def decode_timer(setup: Parts) -> Callable[[int, int], float]:
 
     @lru_cache(maxsize=MOST_REMEMBERED)
     def step_time(num_requests: int, num_tokens: int) -> float:
-        requests = [Request(k, 0.0, num_tokens, 1, [], 1) for k in range(num_requests)]
-        for request in requests:
-            request.num_computed_tokens = num_tokens
-        return setup.cost.step(StepPlan.of([(r, 1) for r in requests], 0)).time
+        request = Request(0, 0.0, num_tokens, 1, [], 1)
+        request.num_computed_tokens = num_tokens
+        plan = StepPlan.of([(request, 1)])
+        plan.batch.entries *= num_requests
+        plan.batch.size = num_requests
+        return setup.cost.step(plan).time
 
     return step_time

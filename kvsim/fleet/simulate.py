@@ -125,7 +125,8 @@ def serve(
         )
     except MemoryError as error:
         raise too_large(error) from None
-    result.provenance["trace_digest"] = given.digest
+    if given is not trace:
+        result.provenance["trace_digest"] = given.digest
     refuse_unfinished(result)
     return result if recorder is None else with_block_events(result, recorder, trace)
 

@@ -89,6 +89,7 @@ class Request(Record):
     place: Rare = NONE  # in the replica's list of requests
     id_rank: Rare = NONE  # of its id among all, as text
     lora: Rare = 0  # its adapter, 0 for none
+    known_end: Rare = NONE  # tokens at which the scheduler knows beforehand that it stops
     next_call: Rare = 0  # pipeline stages: not scheduled again before this call of schedule
 
     def __post_init__(self) -> None:
@@ -98,6 +99,8 @@ class Request(Record):
             self.id_rank = self.request_id
         if self.end == NONE:
             self.end = self.num_prompt_tokens + self.max_tokens
+        if self.known_end == NONE:
+            self.known_end = self.end
         if self.num_segments == NONE:
             given = list(self.segments)
             self.segments = [s if isinstance(s, Segment) else Segment(*s) for s in given]

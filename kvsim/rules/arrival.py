@@ -9,7 +9,7 @@ from kvsim.records.record import NONE
 from kvsim.records.request import WAITING
 
 if TYPE_CHECKING:
-    from kvsim.records.engine import Replica
+    from kvsim.records.engine import Replica, Trace
     from kvsim.records.request import Request
 
 
@@ -45,6 +45,13 @@ def make_request(state: Replica, request: Request, place: int) -> None:
     request.finish_time = math.nan
 
 
+def known_end(trace: Trace, request: Request) -> int:
+    """Return the tokens at which the scheduler knows beforehand that a request stops."""
+    if not trace.has_eos:
+        return request.end
+    return request.num_prompt_tokens + trace.asked_tokens[request.request_id]
+
+
 def describe(state: Replica, request: Request, row: int) -> None:
     """Write into a record what a request of the trace asks for."""
     trace = state.trace
@@ -54,6 +61,7 @@ def describe(state: Replica, request: Request, row: int) -> None:
     request.num_tokens = prompt
     request.max_tokens = min(trace.max_tokens[row], state.limits.max_model_len - prompt)
     request.end = prompt + request.max_tokens
+    request.known_end = known_end(trace, request)
     request.segments = trace.segments
     request.first_segment = trace.segment_offsets[row]
     request.num_segments = trace.segment_offsets[row + 1] - request.first_segment

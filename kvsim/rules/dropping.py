@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.record import NONE
+from kvsim.rules.arrival import known_end
 from kvsim.rules.paged import uncount
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def move_end(state: Replica, request: Request, end: int) -> None:
     if counts:
         uncount(kv, request, kv.holdings[request.holding], 1)
     request.end = end
+    request.known_end = known_end(state.trace, request)
     request.quiet_until = 0
     if counts:
         request.num_filled = min(request.num_computed_tokens, request.max_slots)

@@ -16,15 +16,6 @@ from kvsim.rules.batch import recycle
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
-    from kvsim.records.request import Request
-
-
-def is_end_known(state: Replica, request: Request, num_tokens: int) -> bool:
-    """Whether the scheduler knows that a request which ends here gets no more tokens."""
-    trace = state.trace
-    if not trace.has_eos:
-        return True
-    return num_tokens >= request.num_prompt_tokens + trace.asked_tokens[request.request_id]
 
 
 def note_surplus(state: Replica, batch: Batch) -> None:

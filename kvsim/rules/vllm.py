@@ -31,7 +31,6 @@ from kvsim.rules.encoder import (
     encode_items,
     release_all,
 )
-from kvsim.rules.ending import is_end_known
 from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.growing import ask_for_growth
@@ -103,7 +102,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
         request = state.requests[k]
         computed, placeholders = request.num_computed_tokens, request.num_placeholders
         known = computed + 2 - placeholders
-        if placeholders > 0 and known >= request.end and is_end_known(state, request, known):
+        if placeholders > 0 and known >= request.end and known >= request.known_end:
             index += 1  # its last token is in flight already
             continue
         if (staged and request.next_call > state.num_calls) or (held and request.is_chunk > 0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -375,7 +376,7 @@ class Trace:
         """Mean arrivals per second, ``inf`` when all arrive at once."""
         return (len(self) - 1) / self.duration if self.duration > 0 else math.inf
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Sixteen hex digits of a sha256 over every array, which name the content."""
         h = hashlib.sha256()
