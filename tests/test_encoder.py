@@ -9,13 +9,13 @@ from kvsim.cases.case import Case, CaseConfig, Workload
 from kvsim.cases.play import contents_of_case, parts_of, play
 from kvsim.engine.replica import Replica
 from kvsim.results.tables import REQUESTS, FinishReason
+from kvsim.rules.arrival import describe
 from kvsim.rules.encoder import (
     begin_encoding,
     choose_items,
     encode_items,
     give_back_items,
 )
-from kvsim.rules.engine import describe
 from kvsim.sched.encoder import check_encoder
 
 LIMITS = {

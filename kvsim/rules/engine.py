@@ -30,42 +30,35 @@ from kvsim.records.engine import (
     VLLM_V0,
 )
 from kvsim.records.record import NONE
-from kvsim.records.request import FINISHED, RUNNING
-from kvsim.rules.abort import ENDED, IN_FLIGHT, REJECTED, abort, end_request
+from kvsim.records.request import FINISHED
+from kvsim.rules.abort import IN_FLIGHT, REJECTED, abort, end_request
 from kvsim.rules.arrival import describe, make_request
 from kvsim.rules.batch import batch_at, recycle
-from kvsim.rules.connector import has_reports, has_transfers, preempts_in_vain, release
+from kvsim.rules.connector import has_reports, has_transfers, preempts_in_vain
 from kvsim.rules.copy_fence import let_copies_go
-from kvsim.rules.dropping import is_void, number_outputs
-from kvsim.rules.encoder import release_computed
-from kvsim.rules.ending import forget_finished, note_surplus
 from kvsim.rules.events import is_short_of_room, note_update
-from kvsim.rules.fairness import charge_output
-from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.grammar import await_grammar, first_ready
-from kvsim.rules.growing import begin_growing, note_growth
 from kvsim.rules.held import leave_queue, next_in_line, num_queued
-from kvsim.rules.kv import cache_computed, free_slots, look_up, take_transfers
+from kvsim.rules.kv import look_up, take_transfers
 from kvsim.rules.mamba import begin_states
 from kvsim.rules.offload_jobs import first_due
 from kvsim.rules.offloading import begin_copies, lacks_states
 from kvsim.rules.orca import schedule_orca
+from kvsim.rules.output import note_surplus, take_in
 from kvsim.rules.pausing import rests
 from kvsim.rules.pipeline import pass_stages, start_of
 from kvsim.rules.price import price
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
-from kvsim.rules.recorder import note_gap, note_token, pass_time, record_step, write_row, write_step
-from kvsim.rules.report import begin_update, drop_kept, end_update, see_copies, wake
+from kvsim.rules.recorder import pass_time, record_step, write_row, write_step
+from kvsim.rules.report import drop_kept, see_copies, wake
 from kvsim.rules.reset import reset_prefix_cache
 from kvsim.rules.runs import run_of_steps
-from kvsim.rules.sessions import end_turn, goes_on, queue_turns
 from kvsim.rules.sglang.arrival import add_sglang
 from kvsim.rules.sglang.direct import operate
 from kvsim.rules.sglang.loop import has_work_sglang, pass_sglang, take_in_sglang
 from kvsim.rules.sleep import sleep, time_to_wake
-from kvsim.rules.speculation import hand_back_drafts, take_back, verify
-from kvsim.rules.static import end_batch, retire_request, schedule_static
+from kvsim.rules.static import schedule_static
 from kvsim.rules.told import tell_load, tell_metrics
 from kvsim.rules.vllm import schedule_vllm
 from kvsim.rules.vllm_v0 import schedule_v0
@@ -261,106 +254,6 @@ def complete(state: Replica) -> None:
     tell_metrics(state)
 
 
-def take_in(state: Replica, batch: Batch) -> None:
-    """Give every request of a finished step its token, in schedule order."""
-    before, now = state.last_token_time, batch.end
-    num_regular, num_sampled, num_known, num_finished, num_turns = 0, 0, 0, 0, 0
-    sessions = state.limits.has_sessions
-    speculates, drops = state.limits.num_drafts > 0, state.limits.has_drops
-    connected = state.connector.kind != NO_CONNECTOR
-    begin_growing(state, now - before)
-    if connected:
-        begin_update(state, batch)
-    for at in range(batch.size):
-        ask(state.requests, batch.entries[min(at + AHEAD, batch.size - 1)].request)
-        entry = batch.entries[at]
-        k = entry.request
-        request = state.requests[k]
-        request.num_in_flight_tokens -= entry.num_tokens
-        stale = request.num_stale_tokens > 0
-        if stale:
-            request.num_stale_tokens -= entry.num_tokens
-        accepted = 0
-        if speculates and entry.num_drafts > 0 and entry.unfinished == 0:
-            accepted = verify(state, entry, request)
-        if request.status == FINISHED:
-            recycle(state, k)
-            continue
-        if (connected or drops) and is_void(state, request, entry, stale, accepted + 1):
-            continue
-        if speculates and entry.num_drafts > accepted and not stale:
-            rejected = entry.num_drafts - accepted
-            take_back(state, request, rejected)
-            if request.num_placeholders > 0:
-                request.num_placeholders -= rejected
-        if state.limits.has_encoder:
-            release_computed(state, request)
-        if entry.unfinished > 0:
-            continue
-        known = min(accepted + 1, request.end - request.num_tokens)
-        if drops:
-            number_outputs(state, request, known)
-        request.num_tokens += known  # also when stale: the token was delivered and is kept
-        num_known += known * (request.num_samples if state.cost.has_samples else 1)
-        if state.limits.fairness > 0:
-            charge_output(state, k, known)
-        if known <= accepted and not stale:
-            take_back(state, request, accepted + 1 - known)
-        note_growth(state, k)
-        num_sampled += 1
-        if request.last_token_time == before:
-            num_regular += 1
-        else:
-            note_token(state, request, now)
-        request.last_token_time = now
-        if not stale and (request.num_placeholders > 0 or speculates):
-            if request.num_placeholders > 0:
-                request.num_placeholders -= accepted + 1
-            if request.status == RUNNING and (state.limits.asynchronous or speculates):
-                computed = request.num_computed_tokens - request.num_in_flight_tokens
-                cache_computed(state.kv, request, computed)
-        if request.num_tokens >= request.end:
-            if sessions and goes_on(state, request):
-                end_turn(state, k)
-                state.aside[num_turns] = k
-                num_turns += 1
-                continue
-            finish(state, k, now)
-            num_finished += 1
-    if speculates and not state.limits.asynchronous:
-        hand_back_drafts(state, batch)
-    state.num_generated_tokens += num_known
-    if num_finished > 0:
-        forget_finished(state)
-        if state.limits.scheduler == STATIC:
-            end_batch(state)
-    if sessions:
-        queue_turns(state, num_turns)
-    if connected:
-        end_update(state)
-    if num_regular > 0:
-        note_gap(state, now - before, num_regular)
-    if num_sampled > 0:
-        state.last_token_time = now
-
-
-def finish(state: Replica, k: int, now: float) -> None:
-    """End a request that has got its last token."""
-    request = state.requests[k]
-    if request.status != RUNNING:  # preempted while its last token was in flight
-        leave_queue(state, k)
-        state.num_deferred -= request.is_deferred
-        recycle(state, k)
-    elif state.limits.scheduler == STATIC:
-        retire_request(state, k)
-    elif state.connector.kind != NO_CONNECTOR:
-        release(state, request, True)
-    else:
-        free_slots(state.kv, request)
-    request.finish_time = now
-    end_request(state, k, ENDED)
-
-
 def has_work(state: Replica) -> bool:
     """Whether any request is unfinished."""
     if state.limits.in_python:
@@ -390,7 +283,7 @@ def next_event_time(state: Replica) -> float:
 def advance(state: Replica, max_steps: int) -> int:
     """Run until the outside may matter, for ``max_steps`` steps, or until the host must help."""
     steps = 0
-    while not (state.until_finish and state.num_ended + state.connector.num_begun > 0):
+    while not is_awaited(state):
         if state.must_complete:
             if batch_at(state, 0).end > state.horizon:
                 break
@@ -401,16 +294,7 @@ def advance(state: Replica, max_steps: int) -> int:
         if not see_arrivals(state):
             return NEEDS_REQUESTS
         if not has_work(state):
-            if state.num_batches > 0:  # an empty step that was queued behind the last real one
-                state.must_complete = True
-                continue
-            if state.trace.next == state.trace.num_arrivals:
-                break
-            arrival = state.trace.entry_time[state.trace.next]
-            if arrival > state.horizon:
-                break
-            pass_time(state, min(arrival, state.end_time))
-            if state.clock >= state.end_time:
+            if not await_arrival(state):
                 break
         elif state.clock >= state.horizon:
             break
@@ -418,29 +302,61 @@ def advance(state: Replica, max_steps: int) -> int:
             if not sleep(state):
                 break
         elif state.clock < state.end_time:
-            if steps >= max_steps:
-                return PAUSED
-            if state.num_step_rows >= state.max_step_rows and state.record_steps:
-                return NEEDS_STEPS
-            if state.kv.pool.has_events and is_short_of_room(state.kv.pool.log):
-                return NEEDS_EVENTS
-            if state.connector.kind == OFFLOADING and lacks_states(state):
-                return NEEDS_STATES
-            if state.steady and not state.watched:
-                run = run_of_steps(state, max_steps - steps)
-                steps += run
-                if run > 0:
-                    continue
-            steps += 1
-            if not schedule(state):
-                return DIED if state.sglang.is_dead else STUCK
-            if state.watched:
-                return SCHEDULED
+            need = missing_room(state, max_steps - steps)
+            if need != DONE:
+                return need
+            run, outcome = step_on(state, max_steps - steps)
+            steps += run
+            if outcome != DONE:
+                return outcome
         elif state.num_batches > 0:
             state.must_complete = True
         else:
             break
     return DONE
+
+
+def is_awaited(state: Replica) -> bool:
+    """Return whether the host waits for an end, or for a load that began, and there is one."""
+    return state.until_finish and state.num_ended + state.connector.num_begun > 0
+
+
+def await_arrival(state: Replica) -> bool:
+    """Let an idle replica's time pass until a request arrives; False if the run stops before."""
+    if state.num_batches > 0:  # an empty step that was queued behind the last real one
+        state.must_complete = True
+        return True
+    if state.trace.next == state.trace.num_arrivals:
+        return False
+    arrival = state.trace.entry_time[state.trace.next]
+    if arrival > state.horizon:
+        return False
+    pass_time(state, min(arrival, state.end_time))
+    return state.clock < state.end_time
+
+
+def missing_room(state: Replica, num_steps: int) -> int:
+    """Return what the host must do before the next of so many steps, DONE for nothing."""
+    if num_steps <= 0:
+        return PAUSED
+    if state.num_step_rows >= state.max_step_rows and state.record_steps:
+        return NEEDS_STEPS
+    if state.kv.pool.has_events and is_short_of_room(state.kv.pool.log):
+        return NEEDS_EVENTS
+    if state.connector.kind == OFFLOADING and lacks_states(state):
+        return NEEDS_STATES
+    return DONE
+
+
+def step_on(state: Replica, most: int) -> tuple[int, int]:
+    """Schedule a step, or a run of at most so many; returns their number and DONE, or why not."""
+    if state.steady and not state.watched:
+        run = run_of_steps(state, most)
+        if run > 0:
+            return run, DONE
+    if not schedule(state):
+        return 1, DIED if state.sglang.is_dead else STUCK
+    return 1, SCHEDULED if state.watched else DONE
 
 
 def close(state: Replica, to: float) -> None:

@@ -21,6 +21,7 @@ from kvsim.registry import Registry, overridden, parse_spec
 from kvsim.rules import batch as rules
 from kvsim.rules import engine
 from kvsim.rules.kv import take_transfers
+from kvsim.rules.output import take_in
 from kvsim.rules.recorder import num_waiting
 from kvsim.rules.usage import is_refused
 from kvsim.sched.acceptance import acceptance_rates
@@ -376,7 +377,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
         given = zip(plan.requests, plan._entries(), strict=True)
         sampled = [r for r, e in given if r.status != FINISHED and not e.unfinished]
         plan.batch.end = now
-        engine.take_in(self.state, plan.batch)
+        take_in(self.state, plan.batch)
         return StepOutput(sampled, [r for r in sampled if r.status == FINISHED])
 
     # -- for schedulers of one's own ----------------------------------------------------------
