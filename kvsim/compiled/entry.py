@@ -38,7 +38,7 @@ SMALL = frozenset(
         "prefill_time price work_time weigh weigh_attention step_time kv_usage measure",
         "measure_paged pass_time note_gap record_step is_refused is_trying find_all piece_of",
         "piece_at sits_out next_tokens limit_tokens schedule_next note_planned settle_in_flight",
-        "num_accepted gets_nothing deliver confirm",
+        "num_accepted gets_nothing deliver confirm decodes_regularly must_end_run",
         "extend_keys cache_blocks gap_bin",
         "foresees_growth note_growth begin_growing",
         "cache_computed worth_caching count_work count_attention num_pairs num_keys free_blocks",

@@ -164,19 +164,7 @@ def find_together(kv: KV, request: Request, holding: Holding, limit: int, hashed
         for s in range(kv.num_specs):
             spec = kv.specs[s]
             if spec.kind != FULL or spec.length == NONE:
-                drops = spec.drops_last_block and not spec.has_dropped
-                further = spec.block_size
-                if kv.matches_partially and spec.kind == FULL:
-                    further = kv.hash_block_size
-                most = min(length + further, hashed) if drops else length
-                found = find_spec(kv, holding, spec, most, drops)
-                if drops:
-                    spec.has_dropped = True
-                elif found < length:
-                    for other in range(kv.num_specs):
-                        kv.specs[other].has_dropped = False
-                length = found
-                spec.length = length
+                length = shrink_to_spec(kv, holding, spec, length, hashed)
             else:
                 length = min(length, spec.length)
             longest = max(longest, length)
@@ -187,3 +175,23 @@ def find_together(kv: KV, request: Request, holding: Holding, limit: int, hashed
     if longest > hit:
         request.shared_prefix_boundary = longest
     return hit
+
+
+def shrink_to_spec(kv: KV, holding: Holding, spec: LookupSpec, length: int, hashed: int) -> int:
+    """Return the longest hit of at most ``length`` tokens at whose end a spec can resume.
+
+    One that drops its last block looks one block further, of the ``hashed`` tokens, once.
+    """
+    drops = spec.drops_last_block and not spec.has_dropped
+    further = spec.block_size
+    if kv.matches_partially and spec.kind == FULL:
+        further = kv.hash_block_size
+    most = min(length + further, hashed) if drops else length
+    found = find_spec(kv, holding, spec, most, drops)
+    if drops:
+        spec.has_dropped = True
+    elif found < length:
+        for other in range(kv.num_specs):
+            kv.specs[other].has_dropped = False
+    spec.length = found
+    return found

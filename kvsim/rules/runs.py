@@ -39,6 +39,7 @@ from kvsim.rules.work import weigh
 if TYPE_CHECKING:
     from kvsim.records.cost import Cost
     from kvsim.records.engine import Replica
+    from kvsim.records.request import Request
 
 ENDLESS_RUN = 2**62
 #: Steps like the one under way that must fit before the horizon; a run begins and ends at a price.
@@ -58,42 +59,57 @@ def is_trying(state: Replica) -> bool:
 
 
 def can_run(state: Replica) -> bool:
-    """Whether the configuration and the steps under way allow a run."""
-    limits, running, kv = state.limits, state.num_running, state.kv
-    ahead = int(limits.asynchronous)
-    if limits.depth > 1 + ahead or state.num_batches != ahead or state.record_steps:
+    """Return whether the configuration and the steps under way allow a run."""
+    ahead, running = int(state.limits.asynchronous), state.num_running
+    if state.limits.depth > 1 + ahead or state.num_batches != ahead or running == 0:
         return False
-    if limits.in_python or limits.scheduler == SCHEDULED_IN_PYTHON:
-        return False  # a user's class sees every step
-    if state.connector.kind != NO_CONNECTOR:
+    if not (limits_allow_runs(state) and cache_allows_runs(state) and price_allows_runs(state)):
         return False
-    if limits.prefill_schedule_interval > 1 or state.num_deferred > 0 or limits.has_encoder:
+    if is_trying(state) and not stays_refused(state):
         return False
-    if limits.num_drafts > 0 or (kv.pool.has_events and has_groups(kv)):
-        return False
-    if limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):
-        return False
-    if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL):
-        return False
-    if has_groups(kv) and not groups_can_run(state):
-        return False
-    if limits.scheduler in (VLLM, VLLM_V0) and running > limits.max_num_scheduled_tokens:
-        return False
-    if running == 0 or state.cost.has_samples:
-        return False
-    if state.cost.price != CONSTANT:
-        if state.cost.price != ROOFLINE:
-            return False
-        if kv.manager != PAGED and sees_windows(state.cost):
-            return False
-    if is_trying(state):
-        if kv.enable_prefix_caching or not state.tried:
-            return False
-        if limits.fairness > 0 and not can_stay_refused(state):
-            return False
     if state.horizon < math.inf and not has_time(state):
         return False
     return ahead == 0 or batch_at(state, 0).size == running
+
+
+def limits_allow_runs(state: Replica) -> bool:
+    """Return whether no feature of the scheduler changes a batch of decodes by itself."""
+    limits = state.limits
+    if limits.in_python or limits.scheduler == SCHEDULED_IN_PYTHON or state.record_steps:
+        return False  # a user's class sees every step
+    if state.connector.kind != NO_CONNECTOR or limits.has_encoder or limits.num_drafts > 0:
+        return False
+    if limits.prefill_schedule_interval > 1 or state.num_deferred > 0:
+        return False
+    decodes_all = limits.scheduler in (VLLM, VLLM_V0)
+    return not decodes_all or state.num_running <= limits.max_num_scheduled_tokens
+
+
+def cache_allows_runs(state: Replica) -> bool:
+    """Return whether the blocks that decodes take follow by arithmetic."""
+    kv = state.kv
+    if kv.manager not in (PAGED, CONTIGUOUS, VIRTUAL):
+        return False
+    if state.limits.scheduler == VLLM_V0 and (state.num_swapped > 0 or kv.manager != PAGED):
+        return False
+    return not has_groups(kv) or (not kv.pool.has_events and groups_can_run(state))
+
+
+def price_allows_runs(state: Replica) -> bool:
+    """Return whether the time of a step of decodes follows by arithmetic."""
+    cost = state.cost
+    if cost.has_samples:
+        return False
+    if cost.price == CONSTANT:
+        return True
+    return cost.price == ROOFLINE and (state.kv.manager == PAGED or not sees_windows(cost))
+
+
+def stays_refused(state: Replica) -> bool:
+    """Return whether the head of the queue finds no memory until somebody ends."""
+    if state.kv.enable_prefix_caching or not state.tried:
+        return False
+    return state.limits.fairness == 0 or can_stay_refused(state)
 
 
 def has_time(state: Replica) -> bool:
@@ -121,20 +137,13 @@ def longest_run(state: Replica) -> int:
     longest = ENDLESS_RUN
     for place in range(state.num_running):
         request = state.requests[state.running[place]]
-        if (
-            request.num_tokens + request.num_placeholders - request.num_computed_tokens != 1
-            or request.num_placeholders != ahead
-            or request.num_in_flight_tokens != ahead
-            or request.num_computed_tokens < request.max_computed_tokens
-            or request.num_stale_tokens > 0
-            or request.last_token_time != state.last_token_time
-        ):
+        if not decodes_regularly(state, request):
             return 0
         if ahead > 0:
             entry = batch.entries[place]
-            if entry.request != state.running[place]:
+            if entry.request != state.running[place] or entry.num_tokens != 1:
                 return 0
-            if entry.num_tokens != 1 or entry.unfinished > 0:
+            if entry.unfinished > 0:
                 return 0
         longest = min(longest, request.end - request.num_tokens - 1)
         if state.kv.manager == VIRTUAL:  # nobody needs a page
@@ -144,6 +153,19 @@ def longest_run(state: Replica) -> int:
     if state.limits.fairness > 0 and is_trying(state):
         longest = min(longest, steps_until_overtaken(state))
     return longest
+
+
+def decodes_regularly(state: Replica, request: Request) -> bool:
+    """Return whether a request gets one new token per step, as its batch does."""
+    ahead = int(state.limits.asynchronous)
+    return (
+        request.num_tokens + request.num_placeholders - request.num_computed_tokens == 1
+        and request.num_placeholders == ahead
+        and request.num_in_flight_tokens == ahead
+        and request.num_computed_tokens >= request.max_computed_tokens
+        and request.num_stale_tokens <= 0
+        and request.last_token_time == state.last_token_time
+    )
 
 
 def join_phase(state: Replica, steps: int, k: int) -> None:
@@ -214,10 +236,13 @@ def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
     return True
 
 
-def step_time(state: Replica) -> float:
-    """Seconds of the next step of a run, whose decodes see as many keys as layers say."""
+def step_time(state: Replica, step: int) -> float:
+    """Return the seconds of one step of a run."""
     if state.cost.price == CONSTANT:
         return state.cost.seconds
+    for k in range(state.cost.num_layers):
+        layers = state.cost.layers[k]
+        layers.decode_keys = count_keys(state, layers, step)
     weigh(state.cost)
     return with_transfers(state.cost, work_time(state.cost, state.cost.work), state.kv.moved)
 
@@ -257,6 +282,15 @@ def end_run(state: Replica, steps: int, last_token_time: float) -> None:
         request.last_token_time = last_token_time
 
 
+def must_end_run(state: Replica, under_way: float) -> bool:
+    """Return whether a run ends before its next step; ``under_way``: the end of the step before."""
+    if state.clock >= state.end_time:
+        return True
+    if state.horizon < math.inf and (under_way > state.horizon or state.clock >= state.horizon):
+        return True
+    return state.kv.pool.has_events and is_short_of_room(state.kv.pool.log)
+
+
 def run_of_steps(state: Replica, most_steps: int) -> int:
     """Advance a steady batch by whole steps; returns how many."""
     longest = min(longest_run(state), most_steps)
@@ -270,23 +304,15 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
     begin_run(state, sort_by_phase(state))
     under_way = batch.end  # end of the step in flight, if asynchronous
     step, flushed = 0, 0
-    while step < longest and state.clock < arrival and state.clock < state.end_time:
-        if state.horizon < math.inf and (under_way > state.horizon or state.clock >= state.horizon):
-            break
-        if state.kv.pool.has_events and is_short_of_room(state.kv.pool.log):
-            break
+    while step < longest and state.clock < arrival and not must_end_run(state, under_way):
         if not tend_blocks(state, step, tries > 0):
             break
         if state.kv.pool.has_host:
             count_transfers(state.kv)
         state.kv.num_filled += running
         state.totals.num_allocation_failures += tries
-        if state.cost.price != CONSTANT:
-            for k in range(state.cost.num_layers):
-                layers = state.cost.layers[k]
-                layers.decode_keys = count_keys(state, layers, step)
         start = max(state.clock, state.stage_free_time)
-        time = step_time(state)
+        time = step_time(state, step)
         state.stage_free_time = start + time  # there is one stage
         end = max(start + time, under_way if ahead else state.clock)
         step += 1

@@ -68,7 +68,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
             index += 1
             continue
         if not allocate_slots(state.kv, request, num_tokens):
-            index = preempt_for(state, batch, index, num_tokens)
+            index = preempt_for_slots(state, batch, index, num_tokens)
             if index == NONE:
                 break
             if request.status != RUNNING:
@@ -99,7 +99,7 @@ def next_tokens(state: Replica, request: Request, threshold: int) -> int:
     return limit_tokens(state, request, computed, num_tokens)
 
 
-def preempt_for(state: Replica, batch: Batch, index: int, num_tokens: int) -> int:
+def preempt_for_slots(state: Replica, batch: Batch, index: int, num_tokens: int) -> int:
     """Preempt until a running request has its slots; returns its new place in the list.
 
     It may preempt itself. NONE: no running request gets any more tokens in this step.
