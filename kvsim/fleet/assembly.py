@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from kvsim.engine.contents import Contents
 from kvsim.engine.replica import Replica
 from kvsim.fleet.admission import Admission
-from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.fetches import Fetches
 from kvsim.fleet.gateways import Gateways, telling_routers
 from kvsim.fleet.handoffs import Handoffs
@@ -19,6 +18,7 @@ from kvsim.fleet.pool import Pool
 from kvsim.fleet.reading import fetches_of
 from kvsim.fleet.replica_changes import ReplicaChanges
 from kvsim.fleet.standstill import Standstill
+from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
 from kvsim.fleet.vacancy import Vacancy
 from kvsim.sched.fairness import tenant_prices, tenants_of
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kvsim.fleet.feature import Feature, Host
     from kvsim.fleet.plan import Plan, PoolPlan
     from kvsim.fleet.world import World
+    from kvsim.pool_config import Role
     from kvsim.trace import Trace
 
 
@@ -112,11 +113,20 @@ class Assembly:
             start,
             counts_sent=differs and asked.role != "prefill",
             role=asked.role,
-            store=plan.store,
+            fetch_time=self._fetch_time(asked.role, setup),
             watches_prefills=watches,
             name=planned.router_name,
         )
         return pool
+
+    def _fetch_time(self, role: Role, setup: Setup) -> Callable[[int], float] | None:
+        """Return what prices reading KV from another replica; None where none reads another's."""
+        store, fabric = self._plan.store, self._plan.fabric
+        if role == "decode" or store is None or not store.reads_replicas:
+            return None
+        return lambda num_tokens: fabric.time(
+            transfer_bytes(setup, num_tokens), num_descriptors(setup, num_tokens)
+        )
 
     def member(self, pool: Pool, place: int, time: float) -> Member:
         """Make a replica on which nothing has happened until a time. Mutates."""
@@ -187,13 +197,12 @@ def features_of(
         handoffs = Handoffs(world, host, first, main, plan, migrations.carried)
         features.append(handoffs)
     if plan.store is not None:
-        features.append(fetches_of(world, host.drive, first, plan.store, config))
+        features.append(fetches_of(world, host.drive, first, plan.store, plan.fabric))
     features.append(migrations)
     if plan.changes:
         features.append(ReplicaChanges(world, host, plan, make, migrations))
     if plan.migration is not None:
-        fabric = fabric_of(config.kv_transfer_fabric)
-        features.append(Moves(world, host, main, plan.migration, fabric, migrations, end_time))
+        features.append(Moves(world, host, main, plan.migration, plan.fabric, migrations, end_time))
     if any(isinstance(one, Handoffs | Fetches) for one in features):
         features.append(Standstill(world, host, main.table, handoffs))
     return features

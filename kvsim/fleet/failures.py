@@ -158,10 +158,3 @@ class PlannedFailure(Failures):
     @property
     def planned(self) -> Planned:  # noqa: D102
         return self._planned
-
-
-def make_failures(text: str, seed: int) -> Failures:
-    """Make ``NAME[+KEY=VALUE]...`` with the random numbers of a run's seed."""
-    made = FAILURES.make(text)
-    made.seed(seed)
-    return made

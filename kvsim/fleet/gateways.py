@@ -11,7 +11,6 @@ from kvsim.engine.checks import called
 from kvsim.engine.setup import with_events
 from kvsim.fleet.bookkeeping import Decisions
 from kvsim.fleet.event_feed import EventFeed
-from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.facts import Facts, decode_timer, prefill_timer
 from kvsim.fleet.holdings import Holdings
 from kvsim.fleet.ledger import Ledger
@@ -20,7 +19,6 @@ from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.scraper import Scraper
-from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
 from kvsim.fleet.vacancy import Vacancy
 from kvsim.fleet.view import ReplicaView
 from kvsim.records.paged import FULL
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.fleet.news import News
     from kvsim.fleet.router import Router
-    from kvsim.fleet.store import Portion, Store
+    from kvsim.fleet.store import Portion
     from kvsim.kv.events import EventRows
     from kvsim.pool_config import Role
     from kvsim.trace import Trace
@@ -60,7 +58,7 @@ class Gateways:
     counts_sent : requests count as on a replica from when they are sent there, not from when they
         reach it
     role : of the replicas
-    store : what they read, None without one
+    fetch_time : prices reading the KV of so many tokens from another replica, if they do so
     watches_prefills : somebody asks for ``num_prefill_tokens``
     name : of the router, to the user
 
@@ -80,7 +78,7 @@ class Gateways:
         *,
         counts_sent: bool = False,
         role: Role = "mixed",
-        store: Store | None = None,
+        fetch_time: Callable[[int], float] | None = None,
         watches_prefills: bool = False,
         name: str = "",
     ) -> None:
@@ -102,12 +100,8 @@ class Gateways:
         self._views = [
             [ReplicaView(i, one, shares=shares) for i, one in enumerate(everyone)] for _ in routers
         ]
-        watched = watches_prefills or (
-            self._choosing
-            and (any(router.watches_requests for router in routers) or (self.looks and shares))
-        )
         self._ledger: Ledger | None = None
-        if watched:
+        if watches_prefills or (self._choosing and self._watches_requests(shares=shares)):
             self._ledger = Ledger(make_news(everyone, table), table, routers, self._views)
         self._scrapers: dict[float, Scraper] = {}
         self._feeds: dict[float, EventFeed] = {}
@@ -115,12 +109,21 @@ class Gateways:
         #: What a store tells of each replica's own tiers, if there is one that does.
         self.own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
         if self._choosing:
-            self._start(setup, start_time, role, store)
+            self._start(setup, start_time, role, fetch_time)
 
-    def _start(self, setup: Setup, start_time: float, role: Role, store: Store | None) -> None:
+    def _watches_requests(self, *, shares: bool) -> bool:
+        """Whether a router reads what has become of its own requests."""
+        return (self.looks and shares) or any(one.watches_requests for one in self._routers)
+
+    def _start(
+        self,
+        setup: Setup,
+        start_time: float,
+        role: Role,
+        fetch_time: Callable[[int], float] | None,
+    ) -> None:
         """Tell every router what its fleet is like."""
         prefill_time, step_time = prefill_timer(setup), decode_timer(setup)
-        fetch_time = None if role == "decode" else fetch_timer(setup, store)
         for number, router in enumerate(self._routers):
             interval, delay = router.scrape_interval, router.event_delay
             if interval is not None:
@@ -360,16 +363,6 @@ def telling_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
         )
     has_any = setup.kv.tells_events and setup.kv_config.enable_prefix_caching
     return with_events(setup) if asked and has_any else setup
-
-
-def fetch_timer(setup: Setup, store: Store | None) -> Callable[[int], float] | None:
-    """Return what prices reading KV from another replica; None where none reads another's."""
-    if store is None or not store.reads_replicas:
-        return None
-    fabric = fabric_of(setup.config.kv_transfer_fabric)
-    return lambda num_tokens: fabric.time(
-        transfer_bytes(setup, num_tokens), num_descriptors(setup, num_tokens)
-    )
 
 
 def no_path(request: IncomingRequest) -> NDArray[np.int64]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.fleet.disaggregation import placed
-from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.failures import Failures
 from kvsim.fleet.feature import Feature
 from kvsim.fleet.handoff import Handoff
@@ -68,7 +67,7 @@ class Handoffs(Feature):
         self._may_stay = np.zeros(num_requests, dtype=np.bool_)
         if self._rule.stays:
             self._may_stay = whole_requests(main.setup, prefill.setup, main.trace)
-        self._transfers = Transfers(world, fabric_of(config.kv_transfer_fabric))
+        self._transfers = Transfers(world, plan.fabric)
         self._open: dict[int, Handoff] = {}
         self._earlier: list[float] = []
         self._leases: dict[tuple[int, int], Handoff] = {}  # by replica and row

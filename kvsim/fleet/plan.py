@@ -9,7 +9,8 @@ from kvsim.fleet.autoscaler import make_autoscaler
 from kvsim.fleet.cold_start import cold_start_seconds
 from kvsim.fleet.connectors import connected
 from kvsim.fleet.disaggregation import DISAGGREGATIONS
-from kvsim.fleet.failures import make_failures
+from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.failures import FAILURES
 from kvsim.fleet.flow_control import FLOW_CONTROLS
 from kvsim.fleet.lock_step import shares_experts, why_independent
 from kvsim.fleet.migration import MIGRATIONS
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kvsim.engine.setup import Setup
     from kvsim.fleet.autoscaler import Autoscaler
     from kvsim.fleet.disaggregation import Disaggregation
+    from kvsim.fleet.fabric import Fabric
     from kvsim.fleet.failures import Failures
     from kvsim.fleet.flow_control import FlowControl
     from kvsim.fleet.migration import Migration
@@ -69,6 +71,7 @@ class Plan:
     main : the pool that answers requests
     prefill : the pool that computes prompts for it, if prefill is disaggregated
     disaggregation : decides which prompts that pool computes
+    fabric : moves KV between replicas
     in_step : the replicas are data-parallel ranks whose passes begin and end together
     """
 
@@ -80,6 +83,7 @@ class Plan:
     store: Store | None
     flow_control: FlowControl | None
     migration: Migration | None
+    fabric: Fabric
     in_step: bool
 
     @property
@@ -117,36 +121,45 @@ def make_plan(config: Config, setup: Setup) -> Plan:
     """
     asked, asked_prefill = pools_of(config)
     apart = asked_prefill is not None
-    check_disaggregated_options(config, apart=apart)
+    _check_disaggregated_options(config, apart=apart)
     cold_start_seconds(config.cold_start, 0)  # a wrong one is refused, used or not
-    failures = failures_of(config, apart=apart)
+    failures = _failures_of(config, apart=apart)
     prefill_setup = None if asked_prefill is None else pool_setup(config, asked_prefill)
-    check_tenant_weights(config, [setup, prefill_setup])
+    _check_tenant_weights(config, [setup, prefill_setup])
     store = None if config.kv_store is None else make_store(config.kv_store)
-    migration = migration_of(config, apart=apart)
-    main_setup = connected_main(config, setup, store, failures, apart=apart)
-    main, prefill = pool_plan(config, asked, main_setup), None
+    migration = _migration_of(config, apart=apart)
+    main_setup = _connected_main(config, setup, store, failures, apart=apart)
+    main, prefill = _pool_plan(config, asked, main_setup), None
     if asked_prefill is not None and prefill_setup is not None:
         check_alike(main_setup, prefill_setup)
-        connecting = connected_prefill(config, prefill_setup, store)
-        prefill = pool_plan(config, asked_prefill, connecting)
-    gate = None if config.flow_control is None else FLOW_CONTROLS.make(config.flow_control)
-    rule = DISAGGREGATIONS.make(config.disaggregation)
-    plan = Plan(config, main, prefill, rule, failures, store, gate, migration, in_step=False)
+        connecting = _connected_prefill(config, prefill_setup, store)
+        prefill = _pool_plan(config, asked_prefill, connecting)
+    plan = Plan(
+        config,
+        main,
+        prefill,
+        DISAGGREGATIONS.make(config.disaggregation),
+        failures,
+        store,
+        None if config.flow_control is None else FLOW_CONTROLS.make(config.flow_control),
+        migration,
+        fabric_of(config.kv_transfer_fabric),
+        in_step=False,
+    )
     for one in plan.pools if plan.changes else ():
-        check_changes(config, one, main_setup)
+        _check_changes(config, one, main_setup)
     in_step = shares_experts(setup) and why_independent(setup, changes=plan.changes) is None
     return replace(plan, in_step=in_step)
 
 
-def pool_plan(config: Config, asked: PoolConfig, setup: Setup) -> PoolPlan:
+def _pool_plan(config: Config, asked: PoolConfig, setup: Setup) -> PoolPlan:
     """Return the plan of a pool whose replicas are made of a setup."""
     text = asked.router or config.router
     name = text.partition("+")[0]
-    return PoolPlan(asked, setup, make_routers(text), name, autoscaler_of(config, asked))
+    return PoolPlan(asked, setup, make_routers(text), name, _autoscaler_of(config, asked))
 
 
-def connected_main(
+def _connected_main(
     config: Config, setup: Setup, store: Store | None, failures: Failures | None, *, apart: bool
 ) -> Setup:
     """Return the setup of the pool that answers, with the connector that the run needs."""
@@ -160,34 +173,22 @@ def connected_main(
     return setup
 
 
-def connected_prefill(config: Config, setup: Setup, store: Store | None) -> Setup:
+def _connected_prefill(config: Config, setup: Setup, store: Store | None) -> Setup:
     """Return the setup of the pool that computes prompts, with the connector that it needs."""
     if store is None:
         return connected(setup, "prefill")
     return with_store(setup, "prefill", config, store)
 
 
-def check_tenant_weights(config: Config, setups: Sequence[Setup | None]) -> None:
-    """Refuse weights of tenants that no scheduling policy reads.
-
-    Raises
-    ------
-    ValueError
-        If no pool schedules by them.
-    """
+def _check_tenant_weights(config: Config, setups: Sequence[Setup | None]) -> None:
+    """Refuse weights of tenants that no scheduling policy reads."""
     policies = [one.config.scheduling_policy for one in setups if one is not None]
     if config.tenant_weights is not None and "vtc" not in policies:
         raise ValueError("tenant_weights: scheduling_policy vtc has them; give it")
 
 
-def check_disaggregated_options(config: Config, *, apart: bool) -> None:
-    """Refuse options that disaggregated prefill does not go with, or that need it.
-
-    Raises
-    ------
-    ValueError
-        Naming the option.
-    """
+def _check_disaggregated_options(config: Config, *, apart: bool) -> None:
+    """Refuse options that disaggregated prefill does not go with, or that need it."""
     if apart and config.kv_events_config is not None and config.kv_events_config.writes:
         raise ValueError("kv_events_config: not written where prompts are computed apart")
     if config.first_token_from == "prefill" and not apart:
@@ -197,14 +198,8 @@ def check_disaggregated_options(config: Config, *, apart: bool) -> None:
         )
 
 
-def autoscaler_of(config: Config, asked: PoolConfig) -> Autoscaler | None:
-    """Return the autoscaler of a pool, None for a pool of constant size.
-
-    Raises
-    ------
-    ValueError
-        For an autoscaler that cannot be made, or a pool that begins outside its bounds.
-    """
+def _autoscaler_of(config: Config, asked: PoolConfig) -> Autoscaler | None:
+    """Return the autoscaler of a pool, None for a pool of constant size."""
     text = asked.autoscaler or config.autoscaler
     if text is None:
         return None
@@ -217,14 +212,8 @@ def autoscaler_of(config: Config, asked: PoolConfig) -> Autoscaler | None:
     return made
 
 
-def check_changes(config: Config, pool: PoolPlan, setup: Setup) -> None:
-    """Refuse a scheduler and routers that cannot lose or gain replicas.
-
-    Raises
-    ------
-    ValueError
-        With the reason.
-    """
+def _check_changes(config: Config, pool: PoolPlan, setup: Setup) -> None:
+    """Refuse a scheduler and routers that cannot lose or gain replicas."""
     flag = "failures" if config.failures is not None else "autoscaler"
     if setup.scheduler_type.rules_of != VLLM:
         raise ValueError(f"{flag}: scheduler {setup.scheduler!r} cannot end requests; vllm can")
@@ -235,17 +224,12 @@ def check_changes(config: Config, pool: PoolPlan, setup: Setup) -> None:
         )
 
 
-def failures_of(config: Config, *, apart: bool) -> Failures | None:
-    """Return the failures of a run.
-
-    Raises
-    ------
-    ValueError
-        For failures that cannot be made, or that need disaggregated prefill where there is none.
-    """
+def _failures_of(config: Config, *, apart: bool) -> Failures | None:
+    """Return the failures of a run."""
     if config.failures is None:
         return None
-    made = make_failures(config.failures, config.seed)
+    made = FAILURES.make(config.failures)
+    made.seed(config.seed)
     if made.needs_pools and not apart:
         raise ValueError(
             f"failures: {config.failures}: policy=recompute and lease are for prompts that are "
@@ -254,14 +238,8 @@ def failures_of(config: Config, *, apart: bool) -> Failures | None:
     return made
 
 
-def migration_of(config: Config, *, apart: bool) -> Migration | None:
-    """Return the policy of live migration.
-
-    Raises
-    ------
-    ValueError
-        For a policy that cannot be made, or an option that it does not go with.
-    """
+def _migration_of(config: Config, *, apart: bool) -> Migration | None:
+    """Return the policy of live migration."""
     if config.migration is None:
         return None
     beside = {

@@ -30,28 +30,16 @@ OF_THE_FLEET = frozenset(
 
 
 def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
-    """Return who answers requests, and who computes prompts for them, if that is apart.
+    """Return the pool that answers requests, and the one that computes their prompts, if any.
 
     Raises
     ------
     ValueError
         If the pools cannot serve together.
     """
-    prefill, decode = config.num_prefill_workers, config.num_decode_workers
     if config.pool is None:
-        if not (prefill or decode):
-            return PoolConfig("mixed", config.data_parallel_size, "mixed"), None
-        if not (prefill and decode):
-            raise ValueError(
-                "num_prefill_workers and num_decode_workers: give both, or none of them"
-            )
-        if config.data_parallel_size > 1:
-            raise ValueError("data_parallel_size: not beside num_prefill_workers; they count")
-        return (
-            PoolConfig("decode", decode, "decode"),
-            PoolConfig("prefill", prefill, "prefill", config.prefill_router),
-        )
-    if prefill or decode or config.data_parallel_size > 1:
+        return _counted_pools(config)
+    if config.num_prefill_workers or config.num_decode_workers or config.data_parallel_size > 1:
         raise ValueError("pool: its replicas say how many there are; give no other number of them")
     if config.prefill_router is not None:
         raise ValueError("prefill_router: not beside pool; each pool's router is one of its keys")
@@ -68,6 +56,21 @@ def pools_of(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
         )
     first, second = config.pool
     return (second, first) if first.role == "prefill" else (first, second)
+
+
+def _counted_pools(config: Config) -> tuple[PoolConfig, PoolConfig | None]:
+    """Return the pools of a configuration that gives numbers of replicas only."""
+    prefill, decode = config.num_prefill_workers, config.num_decode_workers
+    if not (prefill or decode):
+        return PoolConfig("mixed", config.data_parallel_size, "mixed"), None
+    if not (prefill and decode):
+        raise ValueError("num_prefill_workers and num_decode_workers: give both, or none of them")
+    if config.data_parallel_size > 1:
+        raise ValueError("data_parallel_size: not beside num_prefill_workers; they count")
+    return (
+        PoolConfig("decode", decode, "decode"),
+        PoolConfig("prefill", prefill, "prefill", config.prefill_router),
+    )
 
 
 def resolve_fleet(config: Config) -> Setup:

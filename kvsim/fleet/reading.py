@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from kvsim.engine.setup import with_events
 from kvsim.fleet.connectors import connected
-from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.fetches import Fetches
 from kvsim.fleet.storage_reads import StorageReads
 from kvsim.records.engine import SGLANG
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from kvsim.config import Config
     from kvsim.engine.setup import Setup
     from kvsim.fleet.drive import Drive
+    from kvsim.fleet.fabric import Fabric
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.store import Store
     from kvsim.fleet.world import World
@@ -68,10 +68,9 @@ def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
 
 
 def fetches_of(
-    world: World, drive: Drive, reader: Pool, store: Store, config: Config
+    world: World, drive: Drive, reader: Pool, store: Store, fabric: Fabric
 ) -> Fetches | StorageReads:
     """Let a pool's replicas read a store; vLLM's ask for each read, SGLang's read by themselves."""
-    fabric = fabric_of(config.kv_transfer_fabric)
     if reader.setup.scheduler_type.rules_of == SGLANG:
         return StorageReads(reader, store, fabric, reader.gateways.prompt_keys)
     return Fetches(world, drive, reader, store, fabric)
