@@ -14,6 +14,13 @@ from pydantic import BaseModel, Field
 Whole = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
+#: Order of admission.
+SchedulePolicy = Literal[
+    "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "shortest-prefill-first", "random"
+]
+#: Which leaf of the radix tree is evicted first.
+RadixEviction = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"]
+
 
 class SglangOptions(BaseModel):
     """What SGLang's scheduler and memory are told; None means as SGLang 0.5.23 would choose."""
@@ -59,15 +66,13 @@ class SglangOptions(BaseModel):
     prefill_max_requests: Count | None = Field(
         None, description="sglang: most prompts in a step [no limit]"
     )
-    schedule_policy: Literal[
-        "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "shortest-prefill-first", "random"
-    ] = Field("fcfs", description="sglang: who is admitted next")
+    schedule_policy: SchedulePolicy = Field("fcfs", description="sglang: who is admitted next")
     schedule_conservativeness: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         1.0, description="sglang: scales the share of outputs to come that admission counts on"
     )
-    radix_eviction_policy: Literal[
-        "lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"
-    ] = Field("lru", description="sglang: which leaf of the radix tree goes first")
+    radix_eviction_policy: RadixEviction = Field(
+        "lru", description="sglang: which leaf of the radix tree goes first"
+    )
     enable_mixed_chunk: bool = Field(False, description="sglang: decode in steps with prompts, too")
     disable_overlap_schedule: bool = Field(
         False, description="sglang: schedule a step only when the last one has ended"

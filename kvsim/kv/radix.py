@@ -8,7 +8,7 @@ page size of 1). What nobody holds is evicted leaf by leaf when slots are needed
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from kvsim.budget.sglang import WINDOW_RATIO, split_pool
 from kvsim.kv.events import lay_out_log
@@ -21,6 +21,7 @@ from kvsim.records.kv import KV, RADIX
 from kvsim.records.queue import Neighbours
 from kvsim.records.radix import Chain, Copy, Link, Node, Piece, Rank, WritePolicy
 from kvsim.records.storage import Told
+from kvsim.sglang_options import RadixEviction  # noqa: TC001 - the registry reads the annotation
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from kvsim.records.radix import Pages, Radix
     from kvsim.records.request import Request
 
-#: SGLang's ``--radix-eviction-policy``.
-Eviction = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"]
-EVICTIONS: tuple[str, ...] = get_args(Eviction)
 #: Tokens of room that SGLang keeps for itself behind a prompt.
 SPARE_TOKENS = 6
 
@@ -64,7 +62,7 @@ class RadixManager(RuleManager):
         self,
         config: KVCacheConfig,
         *,
-        eviction: Eviction = "lru",
+        eviction: RadixEviction = "lru",
         protected_threshold: int = 2,
         tail_threshold: int = 0,
         next_prompt_estimate: int = 0,

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from kvsim.records.memory import assign
 from kvsim.records.sglang import Order
 from kvsim.records.storage import Storage  # noqa: TC001 - a field of a dataclass
+from kvsim.sglang_options import SchedulePolicy  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.memory import Memory
 
-#: Who is admitted next; SGLang's ``--schedule-policy``.
-SchedulePolicy = Literal[
-    "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "shortest-prefill-first", "random"
-]
-POLICIES: tuple[str, ...] = get_args(SchedulePolicy)
 #: Those that ask the tree about every waiting request.
 CACHE_AWARE = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 
