@@ -7,13 +7,15 @@ other allocators and schedulers is optional.
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.cases.group import Group, conflicts, over_shards
+from kvsim.cases.part import Count, Part, Whole
 from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts
 from kvsim.catalog.spec import AttentionKind
 from kvsim.engine.settings import by_name
@@ -26,28 +28,21 @@ from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.speculation import MAX_DRAFTS, Method, SpeculativeConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvsim.records.connector import Connector
     from kvsim.records.offloading import Offloading
-
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
-
-
-class _Part(BaseModel):
-    # What a later vLLM adds and kvsim does not know shows as a difference, if it matters.
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
 
 Layer = tuple[AttentionKind, Count | None, Count] | tuple[AttentionKind, Count | None, Count, Count]
 
 
-class Lora(_Part):
+class Lora(Part):
     """Adapters: the most of one batch."""
 
     max_loras: Count
 
 
-class Encoder(_Part):
+class Encoder(Part):
     """The encoder of a multimodal model: tokens of a step, and of the cache."""
 
     budget: Whole
@@ -55,7 +50,7 @@ class Encoder(_Part):
     disable_chunked_mm_input: bool = False
 
 
-class Item(_Part):
+class Item(Part):
     """A part of a prompt that the encoder computes; equal hashes are equal contents."""
 
     hash: str
@@ -63,7 +58,7 @@ class Item(_Part):
     length: Count
 
 
-class Spec(_Part):
+class Spec(Part):
     """Speculative decoding, in the words of the recorded cases."""
 
     method: Method
@@ -78,17 +73,13 @@ class Spec(_Part):
     def config(self) -> SpeculativeConfig:
         """The same as vLLM has it."""
         return SpeculativeConfig(
-            self.method,
-            self.k,
-            tuple(self.per_batch_size or ()),
-            mtp_modules=self.mtp_modules,
-            parallel_drafting=self.parallel_drafting,
-            disable_lookahead_block_hashes=self.disable_lookahead_block_hashes,
-            disable_eagle_block_drop=self.disable_eagle_block_drop,
+            num_speculative_tokens=self.k,
+            num_speculative_tokens_per_batch_size=tuple(self.per_batch_size or ()),
+            **self.model_dump(exclude={"k", "per_batch_size"}),
         )
 
 
-class CaseConfig(_Part):
+class CaseConfig(Part):
     """What the schedule depends on; names and defaults are vLLM's.
 
     ``num_gpu_blocks`` includes the null block; ``groups`` None is one full-attention group. With
@@ -136,8 +127,8 @@ class CaseConfig(_Part):
     connector: ConnectorPart | None = None
     encoder: Encoder | None = None
     kv_events: bool = False
-    resets: list[tuple[Whole, bool]] = []
-    pauses: list[tuple[Whole, Annotated[int, Field(ge=0, le=2)]]] = []
+    resets: list[tuple[Whole, bool]] = Field([])
+    pauses: list[tuple[Whole, Annotated[int, Field(ge=0, le=2)]]] = Field([])
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
@@ -157,42 +148,32 @@ class CaseConfig(_Part):
         return {**data, "num_cache_shards": shards}
 
     @model_validator(mode="after")
-    def _has_memory(self) -> Self:
-        if self.allocator != "paged" and (self.layers is None or self.kv_cache_bytes is None):
-            raise ValueError(f"allocator {self.allocator!r} needs layers and kv_cache_bytes")
-        return self
-
-    @model_validator(mode="after")
-    def _is_vllms(self) -> Self:
-        for name in ("spec", "lora", "encoder", "connector", "resets", "pauses"):
-            if getattr(self, name) and self.scheduler != "vllm":
-                raise ValueError(f"{name}: scheduler {self.scheduler!r} knows none; vllm does")
-        if self.spec is not None and self.allocator != "paged":
-            raise ValueError(f"spec: allocator {self.allocator!r} keeps no slots for drafts")
-        if self.resets and self.allocator != "paged":
-            raise ValueError(f"resets: allocator {self.allocator!r} has no prefix cache; paged has")
-        return self
-
-    @model_validator(mode="after")
-    def _can_transfer(self) -> Self:
-        if self.connector is None:
-            return self
-        needed = {"allocator": "paged", "scheduler": "vllm", "preemption_mode": "recompute"}
-        for name, value in needed.items():
-            if getattr(self, name) != value:
-                raise ValueError(
-                    f"connector: {name} {getattr(self, name)!r} cannot transfer KV; {value} can"
-                )
-        if self.connector.kind == "offloading":
-            for conflict in offloading_conflicts(self):
-                raise ValueError(conflict)
-        return self
-
-    @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        for conflict in conflicts(self):
+        for conflict in chain(self._conflicts(), self._connector_conflicts(), conflicts(self)):
             raise ValueError(conflict)
         return self
+
+    def _conflicts(self) -> Iterator[str]:
+        is_paged = self.allocator == "paged"
+        if not is_paged and (self.layers is None or self.kv_cache_bytes is None):
+            yield f"allocator {self.allocator!r} needs layers and kv_cache_bytes"
+        for name in ("spec", "lora", "encoder", "connector", "resets", "pauses"):
+            if getattr(self, name) and self.scheduler != "vllm":
+                yield f"{name}: scheduler {self.scheduler!r} knows none; vllm does"
+        if self.spec is not None and not is_paged:
+            yield f"spec: allocator {self.allocator!r} keeps no slots for drafts"
+        if self.resets and not is_paged:
+            yield f"resets: allocator {self.allocator!r} has no prefix cache; paged has"
+
+    def _connector_conflicts(self) -> Iterator[str]:
+        if self.connector is None:
+            return
+        needed = {"allocator": "paged", "scheduler": "vllm", "preemption_mode": "recompute"}
+        for name, value in needed.items():
+            if (given := getattr(self, name)) != value:
+                yield f"connector: {name} {given!r} cannot transfer KV; {value} can"
+        if self.connector.kind == "offloading":
+            yield from offloading_conflicts(self)
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -271,7 +252,7 @@ Pieces = list[tuple[int, Count] | tuple[int, Whole, Count]]
 Update = tuple[Whole, Pieces, Count] | tuple[Whole]
 
 
-class CaseRequest(_Part):
+class CaseRequest(Part):
     """One request. Token i of a segment is a function of (segment, i) alone.
 
     ``segments`` are [segment, num_tokens] or [segment, start, num_tokens]; output token j is token
@@ -288,7 +269,7 @@ class CaseRequest(_Part):
 
     id: str | int
     arrival_step: Whole
-    segments: Annotated[list[tuple[int, Count] | tuple[int, Whole, Count]], Field(min_length=1)]
+    segments: Annotated[Pieces, Field(min_length=1)]
     max_tokens: Count
     priority: int = 0
     arrival_time: float | None = None
@@ -300,27 +281,39 @@ class CaseRequest(_Part):
     drafts: list[Whole] | None = None
     abort_step: Whole | None = None
     kv: Transfer | None = None
-    mm: list[Item] = []
+    mm: list[Item] = Field([])
     skip_read: bool = False
-    updates: list[Update] = []
+    updates: list[Update] = Field([])
     num_samples: Count = 1
     stop_at: Whole | list[Whole] = 0
 
+    def conflicts(self, max_model_len: int) -> Iterator[str]:
+        """Say what of it does not go together."""
+        length = sum(segment[-1] for segment in self.segments)
+        if length >= max_model_len:
+            yield "its prompt is not below max_model_len"
+        ends = [0, *(item.offset + item.length for item in self.mm), length]
+        starts = [0, *(item.offset for item in self.mm), length]
+        if sorted(starts) != starts or max(ends) > length:
+            yield "mm must lie in the prompt, by offset"
+        if isinstance(self.stop_at, list) and len(self.stop_at) != self.num_samples:
+            yield "stop_at must be one, or one per sample"
 
-class Workload(_Part):
+
+class Workload(Part):
     """The requests; those of one step arrive in list order."""
 
     requests: Annotated[list[CaseRequest], Field(min_length=1)]
 
 
-class Case(_Part):
+class Case(Part):
     """A workload, its configuration and its steps; docs/reference/files.md lists the fields."""
 
     name: str = "case"
     config: CaseConfig
     workload: Workload
     steps: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    totals: dict[str, Any] = {}
+    totals: dict[str, Any] = Field({})
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -328,15 +321,8 @@ class Case(_Part):
         if len(set(ids)) < len(ids):
             raise ValueError("two requests have the same id")
         for request in self.workload.requests:
-            length = sum(segment[-1] for segment in request.segments)
-            if length >= self.config.max_model_len:
-                raise ValueError(f"request {request.id}: its prompt is not below max_model_len")
-            ends = [0, *(item.offset + item.length for item in request.mm), length]
-            starts = [0, *(item.offset for item in request.mm), length]
-            if sorted(starts) != starts or max(ends) > length:
-                raise ValueError(f"request {request.id}: mm must lie in the prompt, by offset")
-            if isinstance(request.stop_at, list) and len(request.stop_at) != request.num_samples:
-                raise ValueError(f"request {request.id}: stop_at must be one, or one per sample")
+            for conflict in request.conflicts(self.config.max_model_len):
+                raise ValueError(f"request {request.id}: {conflict}")
         for number, step in enumerate(self.steps):
             if not isinstance(step.get("s"), int):
                 raise ValueError(f"steps[{number}] has no step number s")

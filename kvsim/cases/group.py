@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from kvsim.cases.part import Count, Part, Whole
 from kvsim.kv.attention import (
     MLA,
     AttentionSpec,
@@ -26,22 +28,22 @@ if TYPE_CHECKING:
 
     from kvsim.cases.case import CaseConfig
 
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
-
-#: The types of groups that a window or a chunk belongs to.
-LENGTHS = {
-    "sliding_window": "window",
-    "sliding_window_mla": "window",
-    "rswa": "window",
-    "chunked_local": "chunk",
+#: The attention spec of each type; its fields are fields of the group.
+SPECS: dict[str, type[Any]] = {
+    "full": FullAttention,
+    "sliding_window": SlidingWindow,
+    "chunked_local": ChunkedLocal,
+    "mla": MLA,
+    "sliding_window_mla": MLASlidingWindow,
+    "rswa": ReferenceWindow,
+    "ring": Ring,
+    "mamba": Mamba,
 }
+TYPES: dict[type[Any], Any] = {spec: name for name, spec in SPECS.items()}
 
 
-class Group(BaseModel):
+class Group(Part):
     """What a group of layers keeps, with its window or chunk, and tokens per block."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     type: Literal[
         "full",
@@ -66,8 +68,8 @@ class Group(BaseModel):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        length = LENGTHS.get(self.type)
-        if length is not None and getattr(self, length) is None:
+        names = {field.name for field in fields(SPECS[self.type])} & {"window", "chunk"}
+        if any(getattr(self, name) is None for name in names):
             raise ValueError(f"a {self.type} group needs its window or chunk")
         if (self.extra_retained or self.replay) and not self.type.startswith("sliding_window"):
             raise ValueError("extra_retained, replay: only groups with a sliding window have these")
@@ -76,48 +78,14 @@ class Group(BaseModel):
     @classmethod
     def of(cls, spec: AttentionSpec) -> Group:
         """Describe an attention spec."""
-        size = spec.block_size
-        if isinstance(spec, SlidingWindow):
-            latent = isinstance(spec, MLASlidingWindow)
-            return cls(
-                type="sliding_window_mla" if latent else "sliding_window",
-                block_size=size,
-                window=spec.window,
-                extra_retained=spec.extra_retained,
-                replay=spec.replay,
-            )
-        if isinstance(spec, ChunkedLocal):
-            return cls(type="chunked_local", block_size=size, chunk=spec.chunk)
-        if isinstance(spec, ReferenceWindow):
-            return cls(type="rswa", block_size=size, window=spec.window)
-        if isinstance(spec, Mamba):
-            return cls(type="mamba", **vars(spec))
-        if isinstance(spec, Ring):
-            return cls(type="ring", block_size=size)
-        return cls(type="mla" if isinstance(spec, MLA) else "full", block_size=size)
+        return cls(type=TYPES[type(spec)], **vars(spec))
 
     @property
     def spec(self) -> AttentionSpec:
         """The rules of the group."""
-        size = self.block_size
-        if self.type == "mamba":
-            return Mamba(
-                size,
-                self.mode,
-                self.spec_blocks,
-                self.checkpoint_blocks,
-                self.checkpoint_alignment,
-            )
-        if self.type == "ring":
-            return Ring(size)
-        if self.type == "rswa":
-            return ReferenceWindow(size, self.window or 0)
-        if self.window is not None:
-            kind = MLASlidingWindow if self.type == "sliding_window_mla" else SlidingWindow
-            return kind(size, self.window, self.extra_retained, self.replay)
-        if self.chunk is not None:
-            return ChunkedLocal(size, self.chunk)
-        return MLA(size) if self.type == "mla" else FullAttention(size)
+        kind = SPECS[self.type]
+        spec: AttentionSpec = kind(**{f.name: getattr(self, f.name) for f in fields(kind)})
+        return spec
 
 
 def over_shards(group: Any, num_shards: int) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from kvsim.cases.part import Count, Part
 from kvsim.cases.sglang import HostTier, SglangCaseConfig, parts_of
 from kvsim.cases.sglang_log import checksum, host_slots, tree_rows
 from kvsim.cases.sglang_tokens import numbers, pieces, rows_of, spans
@@ -30,13 +31,9 @@ if TYPE_CHECKING:
 
     from kvsim.records.radix import Radix
 
-Count = Annotated[int, Field(ge=1)]
 
-
-class RadixCaseConfig(BaseModel):
+class RadixCaseConfig(Part):
     """A pool, and what is evicted first."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     page_size: Count
     size: Count
@@ -78,10 +75,8 @@ class RadixCaseConfig(BaseModel):
         )
 
 
-class RadixCase(BaseModel):
+class RadixCase(Part):
     """Operations on a tree, and what each left in the log."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     name: str = "case"
     sglang: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.budget.sglang import host_tokens
+from kvsim.cases.part import Count, Part, Whole
 from kvsim.cases.sglang_tokens import END_OF_SEQUENCE, numbers, pieces, rows_of, spans
 from kvsim.cost.constant import ConstantCost
 from kvsim.engine.contents import Contents, text_ranks
@@ -26,22 +27,15 @@ FIRST_OUTPUT_SEGMENT = 16000
 #: Numbers of eviction policies, where kvsim calls them by another name.
 EVICTION_NUMBERS = {"threshold": "tail_threshold"}
 
-Whole = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
 
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class WindowPool(_Part):
+class WindowPool(Part):
     """The pool of layers with a sliding window; both in tokens."""
 
     window: Count
     size: Count
 
 
-class HostTier(_Part):
+class HostTier(Part):
     """Memory of the host: a share of the pool's tokens, or a size, and what is copied there."""
 
     write_policy: Literal["write_through", "write_through_selective", "write_back"]
@@ -53,7 +47,7 @@ class HostTier(_Part):
         return self.size or host_tokens(int(pool * self.ratio), page_size)
 
 
-class SglangCaseConfig(_Part):
+class SglangCaseConfig(Part):
     """What a schedule depends on; names are SGLang's. ``chunked_prefill_size`` None is off."""
 
     page_size: Count
@@ -76,7 +70,7 @@ class SglangCaseConfig(_Part):
     context_length: Count
     swa: WindowPool | None = None
     hicache: HostTier | None = None
-    eviction_config: dict[str, int] = {}
+    eviction_config: dict[str, int] = Field({})
 
     @property
     def settings(self) -> SglangSettings:
@@ -85,7 +79,7 @@ class SglangCaseConfig(_Part):
         return SglangSettings(**given, disable_overlap_schedule=not self.overlap)
 
 
-class SglangCaseRequest(_Part):
+class SglangCaseRequest(Part):
     """A request: token j of its output is token j of ``out_seg``, number ``stop_at`` is EOS."""
 
     id: str
@@ -99,13 +93,13 @@ class SglangCaseRequest(_Part):
     out_seg: int | None = None
 
 
-class SglangWorkload(_Part):
+class SglangWorkload(Part):
     """The requests; those of one pass arrive in list order."""
 
     requests: Annotated[list[SglangCaseRequest], Field(min_length=1)]
 
 
-class SglangCase(_Part):
+class SglangCase(Part):
     """A workload, its configuration and what every pass of the loop left in the log."""
 
     name: str = "case"
@@ -113,7 +107,7 @@ class SglangCase(_Part):
     config: SglangCaseConfig
     workload: SglangWorkload
     steps: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    totals: dict[str, Any] = {}
+    totals: dict[str, Any] = Field({})
 
 
 def tokens_layout(window: int | None = None) -> KVLayout:

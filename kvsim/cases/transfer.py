@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from kvsim.cases.part import Count, Part, Whole
 from kvsim.records.connector import FAKE, OFFLOADING, Connector
 from kvsim.sched.connector import FailurePolicy, Role, make_connector
 from kvsim.sched.offloading import make_offloading
@@ -16,14 +15,9 @@ if TYPE_CHECKING:
     from kvsim.cases.case import CaseConfig
     from kvsim.records.offloading import Offloading
 
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
 
-
-class OffloadingOptions(BaseModel):
+class OffloadingOptions(Part):
     """What vLLM's native offloading is told; a token has 8 bytes of KV per group here."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     blocks_per_chunk: Count = 1
     eviction_policy: Literal["lru", "arc"] = "lru"
@@ -32,10 +26,8 @@ class OffloadingOptions(BaseModel):
     sync_load_budget_bytes: Whole = 0
 
 
-class ConnectorPart(BaseModel):
+class ConnectorPart(Part):
     """A connector of a case; ``fake`` offers what the requests say."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     kind: Literal["fake", "offloading"]
     role: Role = "kv_both"
@@ -60,7 +52,7 @@ class ConnectorPart(BaseModel):
         return make_offloading(self.extra, self.cpu_chunks, 8 * num_groups, **steps)
 
 
-class Transfer(BaseModel):
+class Transfer(Part):
     """What a request loads and sends.
 
     The whole prompt is there (``remote_prefill``), or ``ext_tokens`` of it, after ``unknown``
@@ -68,8 +60,6 @@ class Transfer(BaseModel):
     ``remote_decode``: its blocks are read at its end, for ``send_steps``. Blocks of its table from
     ``fail_from_block`` on, or with ``fail_request`` all of it, cannot be loaded.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     remote_prefill: bool = False
     ext_tokens: Whole | None = None
