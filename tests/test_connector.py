@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from strategies import examples
 
 from kvsim.cases.case import CaseConfig, Workload
-from kvsim.cases.play import contents_of_case, parts_of, play
+from kvsim.cases.contents import contents_of_case
+from kvsim.cases.play import parts_of, play
 from kvsim.cases.replay import _compare
 from kvsim.engine.replica import Replica
 from kvsim.records.connector import NO_LOAD, RECEIVED

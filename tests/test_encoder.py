@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kvsim.cases.case import Case, CaseConfig, Workload
-from kvsim.cases.play import contents_of_case, parts_of, play
+from kvsim.cases.contents import contents_of_case
+from kvsim.cases.play import parts_of, play
 from kvsim.engine.replica import Replica
 from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.rules.arrival import describe

@@ -6,6 +6,9 @@ from collections import deque
 from itertools import chain, dropwhile
 from typing import TYPE_CHECKING, Any
 
+from kvsim.cases.feature import Feature
+from kvsim.cases.player import linked
+from kvsim.cases.rows import num_tokens
 from kvsim.cases.transfer import Transfer
 from kvsim.records.connector import STARTED
 from kvsim.records.memory import head
@@ -18,15 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvsim.cases.case import CaseRequest, Workload
-    from kvsim.cases.log import Entry
+    from kvsim.cases.player import Entry
     from kvsim.engine.replica import Replica
+    from kvsim.records import engine
     from kvsim.records.connector import Connector
     from kvsim.records.request import Request
 
 Job = tuple[int, int]  # the first step with whose output it is reported, and the row
 
 
-class FakeWorker:
+def held_names(state: engine.Replica, names: Mapping[int, str | int]) -> list[str | int]:
+    """Return the requests that wait with their blocks, by name."""
+    held = linked(state.requests, state.connector.held.head)
+    return [names[request.request_id] for request in held]
+
+
+class FakeWorker(Feature):
     """Says what each request of a case is offered, and reports what has ended, step by step.
 
     Parameters
@@ -58,7 +68,7 @@ class FakeWorker:
 
     def _offer(self, connector: Connector, row: int, request: CaseRequest) -> None:
         kv = self._given[row]
-        prompt = sum(segment[-1] for segment in request.segments)
+        prompt = num_tokens(request.segments)
         if kv.remote_prefill:
             connector.offered[row] = prompt - kv.sync
         elif kv.ext_tokens is not None:
@@ -67,11 +77,17 @@ class FakeWorker:
         connector.num_unknown[row] = kv.unknown
         connector.keeps[row] = int(kv.remote_decode)
 
-    def scheduled(self, step: int, entry: Entry) -> None:
-        """See a step that was scheduled just now: its loads begin, and sends of who ended before.
+    def before(self, entry: Entry) -> None:
+        """Report first, if the next thing to happen is that the oldest batch is taken in."""
+        state = self._replica.state
+        if state.num_batches == 0 or state.trace.next < state.trace.num_arrivals:
+            return
+        if state.must_complete or not has_work(state):
+            self.report()
 
-        Mutates the entry.
-        """
+    def scheduled(self, entry: Entry) -> None:
+        """Begin the loads of a step, and sends of requests that ended before."""
+        step = entry["s"]
         state, connector = self._replica.state, self._connector
         if len(self._steps) < state.num_batches:  # an empty step may be none
             self._steps.append(step)
@@ -87,8 +103,7 @@ class FakeWorker:
         self._sends += [(step + self._given[row].send_steps, row) for row in self._unsent]
         self._unsent = []
 
-    def report(self) -> None:
-        """Deliver what comes with the output of the oldest batch."""
+    def report(self) -> None:  # noqa: D102
         connector, step = self._connector, self._steps.popleft()
         self._loads, received = _due(self._loads, step)
         self._sends, sent = _due(self._sends, step)
@@ -109,20 +124,14 @@ class FakeWorker:
         self._reported = {key: [self._names[row] for row in rows] for key, rows in named.items()}
         self._reported["bad"] = bad
 
-    def will_complete(self) -> bool:
-        """Whether the next thing to happen is that the oldest batch is taken in, unscheduled."""
-        state = self._replica.state
-        if state.num_batches == 0 or state.trace.next < state.trace.num_arrivals:
-            return False
-        return state.must_complete or not has_work(state)
-
     def processed(self, entry: Entry) -> None:
-        """Add what was reported, who is held and which blocks stand behind a fence.
-
-        Mutates the entry.
-        """
+        """Add what was reported, who is held and which blocks stand behind a fence."""
         connector = self._connector
-        given = {**self._reported, "h": self._held(), "df": self._fenced()}
+        given = {
+            **self._reported,
+            "h": held_names(self._replica.state, self._names),
+            "df": self._fenced(),
+        }
         entry.update({key: value for key, value in given.items() if value})
         self._reported = {}
         ended = [self._rows[name] for name in entry.get("fin", ())]
@@ -138,14 +147,6 @@ class FakeWorker:
 
     def _tables(self, request: Request) -> list[list[int]]:
         return [list(table) for table in self._replica.kv.block_ids(request)]
-
-    def _held(self) -> list[Any]:
-        state, names = self._replica.state, []
-        k = self._connector.held.head
-        while k >= 0:
-            names.append(self._names[state.requests[k].request_id])
-            k = state.requests[k].next
-        return names
 
     def _fenced(self) -> list[Any]:
         connector, kv = self._connector, self._replica.state.kv

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.cases.feature import Feature
 from kvsim.cases.group import Group
 from kvsim.records.events import CLEARED, STORED, UPDATE
 from kvsim.results.kv_events import GPU, kind_of
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.cases.case import CaseConfig, CaseRequest
-    from kvsim.cases.log import Entry
+    from kvsim.cases.player import Entry
     from kvsim.engine.replica import Replica
 
 #: Where the checksum of the tokens stands, which a case does not hold.
@@ -65,7 +66,7 @@ class EventNames:
         return keys or None
 
 
-class EventLog:
+class EventLog(Feature):
     """Writes the events of updates into the steps' entries."""
 
     def __init__(self, replica: Replica, names: EventNames) -> None:

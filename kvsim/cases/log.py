@@ -13,21 +13,20 @@ instead. What a connector adds is in :mod:`kvsim.cases.connector`.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
-from kvsim.cases.encoder import EncoderLog
-from kvsim.cases.events import EventLog
+from kvsim.cases.player import add, checksum
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import FINISHED
 from kvsim.rules.batch import batch_at
 from kvsim.sched.queue import WaitingQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from kvsim.cases.events import EventNames
+    from kvsim.cases.player import Entry
     from kvsim.engine.replica import Replica
     from kvsim.records.engine import Batch
+    from kvsim.records.engine import Entry as BatchEntry
     from kvsim.records.kv import KV
     from kvsim.records.request import Request
 
@@ -35,17 +34,6 @@ if TYPE_CHECKING:
 MOST_WAITING = 64
 #: A free queue longer than this is logged by its checksum alone.
 MOST_FREE = 40
-
-Entry = dict[str, Any]
-
-
-def checksum(text: str) -> int:
-    """CRC-32 of a text, 0 of the empty one."""
-    return crc32(text.encode())
-
-
-def _joined(numbers: Iterable[int]) -> str:
-    return ",".join(map(str, numbers))
 
 
 def copied_blocks(kv: KV) -> list[list[int]]:
@@ -66,26 +54,15 @@ class StepLog:
     replica : the replica, after each of its steps
     names : request_id to the name in the log
     summary : keep counts and checksums instead of names
-    hashes : of the contents that an encoder computes, by number
-    events : names of what KV cache events tell, None if there are none
     """
 
     def __init__(
-        self,
-        replica: Replica,
-        names: Mapping[int, str | int],
-        *,
-        summary: bool = False,
-        hashes: Sequence[str] = (),
-        events: EventNames | None = None,
+        self, replica: Replica, names: Mapping[int, str | int], *, summary: bool = False
     ) -> None:
         self._replica = replica
         self._state = replica.state
         self._names = names
         self._summary = summary
-        has_encoder = replica.state.limits.has_encoder
-        self._encoder = EncoderLog(replica.state, hashes) if has_encoder else None
-        self._events = None if events is None else EventLog(replica, events)
         self._lengths: dict[int, list[int]] = {}  # blocks per group, before the step
 
     def before(self) -> None:
@@ -99,145 +76,118 @@ class StepLog:
     def scheduled(self, entry: Entry) -> None:
         """Add what was decided in the step just scheduled. Mutates the entry."""
         state = self._state
-        rows = self._scheduled()
-        entry["sch"] = self._schedule(rows)
-        for k in range(state.num_admitted):
-            admission = state.admissions[k]
-            request = state.requests[admission.request]
-            row: list[Any] = [self._name(request), admission.hit]
-            if not self._summary:
-                row.append([list(table) for table in self._tables(request)])
-            entry.setdefault("res" if admission.resumed else "new", []).append(row)
-        if state.num_preempted:
-            preempted = [state.preempted[k] for k in range(state.num_preempted)]
-            entry["pre"] = [self._name(state.requests[place]) for place in preempted]
-        if not self._summary:
-            blocks = self._new_blocks(rows)
-            if blocks:
-                entry["nb"] = blocks
-        self._drafts(entry)
-        if state.kv.has_states:
-            entry["cow"] = copied_blocks(state.kv)
-        if self._encoder is not None:
-            self._encoder.scheduled(entry, self._name)
-        entry["free"] = self._replica.kv.num_free
+        preempted = [self._name(state.preempted[k]) for k in range(state.num_preempted)]
+        rows = self._entries(batch_at(state, state.num_batches - 1)) if state.num_batches else []
+        add(
+            entry,
+            sch=self._schedule(rows),
+            new=self._admitted(resumed=False) or None,
+            res=self._admitted(resumed=True) or None,
+            pre=preempted or None,
+            nb=None if self._summary else self._new_blocks(rows) or None,
+            ks=state.num_next_drafts if state.limits.num_draft_rows else None,
+            sd=self._counts("num_drafts", rows) if state.num_batches else None,
+            cow=copied_blocks(state.kv) if state.kv.has_states else None,
+            free=self._replica.kv.num_free,
+        )
 
-    def _drafts(self, entry: Entry) -> None:
-        """Add the drafts of the step just scheduled, and how many come after it."""
+    def completed(self, entry: Entry) -> None:
+        """Add what the step did whose output was taken in just now. Mutates the entry."""
         state = self._state
-        if not state.limits.num_drafts:
-            return
-        if state.limits.num_draft_rows:
-            entry["ks"] = state.num_next_drafts
-        if state.num_batches:
-            batch = batch_at(state, state.num_batches - 1)
-            entry["sd"] = self._counts(batch, "num_drafts")
+        rows = self._entries(state.batches[(state.first_batch - 1) % (state.limits.depth + 1)])
+        requests = [state.requests[row.request] for row in rows]
+        ended = [r for r in requests if r.status == FINISHED and r.finish_time == state.clock]
+        finished = [self._names[request.request_id] for request in ended]
+        add(entry, fin=finished or None, acc=self._counts("num_accepted", rows))
 
-    def _counts(self, batch: Batch, field: str) -> dict[str | int, int]:
-        entries = [batch.entries[at] for at in range(batch.size)]
-        return {
-            self._name(self._state.requests[one.request]): getattr(one, field)
-            for one in entries
-            if one.num_drafts
-        }
-
-    def accepted(self, entry: Entry) -> None:
-        """Add how many drafts of the step just taken in were accepted."""
-        state = self._state
-        if state.limits.num_drafts:
-            batch = state.batches[(state.first_batch - 1) % (state.limits.depth + 1)]
-            entry["acc"] = self._counts(batch, "num_accepted")
-
-    def finished(self) -> list[str | int]:
-        """Return who ended with the step whose output was taken in just now, in its order."""
-        state = self._state
-        batch = state.batches[(state.first_batch - 1) % (state.limits.depth + 1)]
-        places = [batch.entries[at].request for at in range(batch.size)]
-        ended = [state.requests[place] for place in places]
-        return [
-            self._name(r) for r in ended if r.status == FINISHED and r.finish_time == state.clock
-        ]
-
-    def processed(self, entry: Entry, finished: list[str | int]) -> None:
-        """Add who has ended and the state afterwards. Mutates the entry."""
-        if finished:
-            entry["fin"] = finished
-        running, waiting = self._running(), WaitingQueue(self._state)
-        entry["r"], entry["w"] = len(running), len(waiting)
-        if not self._summary:
-            entry["r"] = [self._name(request) for request in running]
-            if len(waiting) <= MOST_WAITING:
-                entry["w"] = [self._name(request) for request in waiting]
-        kv = self._replica.kv
-        entry["free2"] = kv.num_free
-        if self._encoder is not None:
-            self._encoder.processed(entry)
-        if self._events is not None:
-            self._events.processed(entry)
-        if isinstance(kv, PagedManager):
-            self._blocks(entry, kv)
+    def processed(self, entry: Entry) -> None:
+        """Add the state after the step. Mutates the entry."""
+        requests, waiting = self._running(), WaitingQueue(self._state)
+        running = [self._names[request.request_id] for request in requests]
+        by_name = not self._summary and len(waiting) <= MOST_WAITING
+        add(
+            entry,
+            r=len(running) if self._summary else running,
+            w=[self._names[r.request_id] for r in waiting] if by_name else len(waiting),
+            free2=self._replica.kv.num_free,
+        )
+        if isinstance(self._replica.kv, PagedManager):
+            self._blocks(entry, self._replica.kv)
         else:
             self._addresses(entry)
 
     def _blocks(self, entry: Entry, kv: PagedManager) -> None:
-        free = list(kv.pool.free_queue())
-        entry["fq"] = checksum(_joined(free))
-        if not self._summary and len(free) <= MOST_FREE:
-            entry["fql"] = free
-        hashed = kv.pool.hashed_blocks()
-        entry["nh"], entry["hc"] = len(hashed), checksum(_joined(hashed))
+        free, hashed = list(kv.pool.free_queue()), kv.pool.hashed_blocks()
         rows = (
-            f"{self._name(request)}:{request.num_computed_tokens}:"
-            + "|".join(_joined(table) for table in self._tables(request))
+            f"{self._names[request.request_id]}:{request.num_computed_tokens}:"
+            + "|".join(",".join(map(str, table)) for table in self._tables(request))
             for request in self._running()
         )
-        entry["bt"] = checksum(";".join(rows))
+        add(
+            entry,
+            fq=checksum(free),
+            fql=None if self._summary or len(free) > MOST_FREE else free,
+            nh=len(hashed),
+            hc=checksum(hashed),
+            bt=checksum(rows, ";"),
+        )
 
     def _addresses(self, entry: Entry) -> None:
         kv = self._replica.kv
-        places = [(self._name(r), kv.address(r)) for r in self._running()]
+        places = [(self._names[r.request_id], kv.address(r)) for r in self._running()]
         rows = [[name, *place] for name, place in places if place is not None]
-        if rows and self._summary:
-            entry["addr"] = checksum(";".join(":".join(map(str, row)) for row in rows))
-        elif rows:
-            entry["addr"] = rows
+        if rows:
+            texts = (":".join(map(str, row)) for row in rows)
+            entry["addr"] = checksum(texts, ";") if self._summary else rows
 
     def _running(self) -> list[Request]:
         state = self._state
         return [state.requests[state.running[k]] for k in range(state.num_running)]
 
-    def _scheduled(self) -> list[tuple[Request, int]]:
-        state = self._state
-        if not state.num_batches:  # nothing was scheduled, and nothing is under way
-            return []
-        batch = batch_at(state, state.num_batches - 1)
-        entries = [batch.entries[at] for at in range(batch.size)]
-        return [(state.requests[entry.request], entry.num_tokens) for entry in entries]
+    def _entries(self, batch: Batch) -> list[BatchEntry]:
+        return [batch.entries[at] for at in range(batch.size)]
 
-    def _schedule(self, scheduled: list[tuple[Request, int]]) -> list[Any]:
-        rows = [[self._name(request), tokens] for request, tokens in scheduled]
+    def _schedule(self, scheduled: list[BatchEntry]) -> list[Any]:
+        rows = [[self._name(one.request), one.num_tokens] for one in scheduled]
         if not self._summary:
             return rows
-        text = ",".join(f"{name}:{tokens}" for name, tokens in rows)
-        return [len(rows), sum(tokens for _, tokens in scheduled), checksum(text)]
+        num_tokens = sum(tokens for _, tokens in rows)
+        return [len(rows), num_tokens, checksum(f"{name}:{tokens}" for name, tokens in rows)]
 
-    def _new_blocks(self, scheduled: list[tuple[Request, int]]) -> dict[str | int, list[list[int]]]:
+    def _admitted(self, *, resumed: bool) -> list[list[Any]]:
+        state, rows = self._state, []
+        for k in range(state.num_admitted):
+            admission = state.admissions[k]
+            if admission.resumed == resumed:
+                tables = self._tables(state.requests[admission.request])
+                row: list[Any] = [self._name(admission.request), admission.hit]
+                rows.append(row if self._summary else [*row, [list(table) for table in tables]])
+        return rows
+
+    def _new_blocks(self, scheduled: list[BatchEntry]) -> dict[str | int, list[list[int]]]:
         state = self._state
         admitted = {state.admissions[k].request for k in range(state.num_admitted)}
         blocks = {}
-        for request, _ in scheduled:
-            if request.place in admitted:
+        for one in scheduled:
+            if one.request in admitted:
                 continue
+            request = state.requests[one.request]
             tables = self._tables(request)
-            # Who has just come back from the host had none: all its blocks are new.
+            # A request that has just come back from the host had none: all its blocks are new.
             lengths = self._lengths.get(request.request_id, [0] * len(tables))
             new = [list(t[length:]) for t, length in zip(tables, lengths, strict=True)]
             if any(new):
-                blocks[self._name(request)] = new
+                blocks[self._name(one.request)] = new
         return blocks
 
-    def _name(self, request: Request) -> str | int:
-        return self._names[request.request_id]
+    def _counts(self, field: str, rows: list[BatchEntry]) -> dict[str | int, int] | None:
+        """Return a count of drafts by request, None where nothing is drafted."""
+        if not self._state.limits.num_drafts:
+            return None
+        return {self._name(one.request): getattr(one, field) for one in rows if one.num_drafts}
+
+    def _name(self, k: int) -> str | int:
+        return self._names[self._state.requests[k].request_id]
 
     def _tables(self, request: Request) -> list[list[int]]:
         return self._replica.kv.block_ids(request)

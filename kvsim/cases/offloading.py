@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.connector import FakeWorker
-from kvsim.cases.log import checksum
+from kvsim.cases.player import checksum, linked
 from kvsim.records.host_cache import HOST_LRU, RECENT_GHOST
 from kvsim.records.memory import head
 from kvsim.records.record import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-    from kvsim.cases.log import Entry
-    from kvsim.records.host_cache import HostCache
+    from kvsim.cases.player import Entry
+    from kvsim.records.host_cache import Chunk
     from kvsim.records.offloading import Job, Offloading
 
 
@@ -25,16 +25,17 @@ class OffloadingLog(FakeWorker):
     def _offloading(self) -> Offloading:
         return self._replica.state.offloading
 
-    def will_complete(self) -> bool:  # noqa: D102
-        return False
+    def before(self, entry: Entry) -> None:  # noqa: D102
+        del entry
 
     def report(self) -> None:  # noqa: D102
         pass
 
-    def scheduled(self, step: int, entry: Entry) -> None:
+    def scheduled(self, entry: Entry) -> None:
         """Add the copies that began with the step just scheduled. Mutates the entry."""
         offloading, step = self._offloading, self._replica.state.num_calls
-        jobs = [*self._jobs(offloading.loads.head), *self._jobs(offloading.stores.head)]
+        queues = offloading.loads, offloading.stores
+        jobs = [job for queue in queues for job in linked(offloading.jobs, queue.head)]
         new = [job for job in jobs if job.step == step]
         loads = [self._load(job) for job in new if job.is_load]
         stores = [self._store(job) for job in new if not job.is_load]
@@ -61,30 +62,20 @@ class OffloadingLog(FakeWorker):
         host = self._offloading.host
         entry["cpu"] = [host.num_chunks, host.num_ready, host.num_writing]
         if host.policy == HOST_LRU:
-            entry["co"] = _slots(host, sorted(_held(host), key=lambda k: host.chunks[k].rank))
+            made = (host.chunks[k] for k in range(1, host.num_made + 1))
+            held = (chunk for chunk in made if chunk.slot != NONE)
+            entry["co"] = _slots(sorted(held, key=lambda chunk: chunk.rank))
             return
-        lists = [_slots(host, _listed(host, place)) for place in range(RECENT_GHOST)]
-        ghosts = [host.lists[place].length for place in range(RECENT_GHOST, 4)]
-        entry["co"] = [*lists, *ghosts, host.target]
-
-    def _jobs(self, j: int) -> Iterator[Job]:
-        while j != NONE:
-            yield self._offloading.jobs[j]
-            j = self._offloading.jobs[j].next
+        lists = [host.lists[k] for k in range(4)]  # of ARC, the next one out first
+        orders = [_slots(linked(host.chunks, one.head)) for one in lists[:RECENT_GHOST]]
+        entry["co"] = [*orders, *(one.length for one in lists[RECENT_GHOST:]), host.target]
 
     def _blocks(self, job: Job) -> list[int]:
-        blocks, b = [], job.first_block
-        while b != NONE:
-            blocks.append(self._offloading.blocks[b].block)
-            b = self._offloading.blocks[b].next
-        return blocks
+        return [one.block for one in linked(self._offloading.blocks, job.first_block)]
 
     def _slots(self, job: Job) -> list[int]:
-        slots, c = [], job.first_chunk
-        while c != NONE:
-            slots.append(self._offloading.host.chunks[self._offloading.chunks[c].chunk].slot)
-            c = self._offloading.chunks[c].next
-        return slots
+        chunks = self._offloading.host.chunks
+        return [chunks[c.chunk].slot for c in linked(self._offloading.chunks, job.first_chunk)]
 
     def _load(self, job: Job) -> list[Any]:
         row = [job.number, self._names[job.row], self._slots(job), self._blocks(job)]
@@ -94,20 +85,5 @@ class OffloadingLog(FakeWorker):
         return [job.number, self._names[job.row], self._blocks(job), self._slots(job)]
 
 
-def _held(host: HostCache) -> list[int]:
-    """Return the chunks in host memory."""
-    made = range(1, host.num_made + 1)
-    return [k for k in made if host.chunks[k].slot != NONE]
-
-
-def _listed(host: HostCache, place: int) -> list[int]:
-    """Return the chunks of one of ARC's lists, the next one out first."""
-    chunks, k = [], host.lists[place].head
-    while k != NONE:
-        chunks.append(k)
-        k = host.chunks[k].next
-    return chunks
-
-
-def _slots(host: HostCache, chunks: list[int]) -> int:
-    return checksum(",".join(str(host.chunks[k].slot) for k in chunks))
+def _slots(chunks: Iterable[Chunk]) -> int:
+    return checksum(chunk.slot for chunk in chunks)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.cases.case import Case, CaseConfig, CaseRequest, Workload, write_case
+from kvsim.cases.encoder import EncoderLog
+from kvsim.cases.feature import Feature
 from kvsim.cases.group import Group
 from kvsim.cases.log import StepLog
 from kvsim.config import Config
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kvsim.cases.log import Entry
+    from kvsim.cases.player import Entry
     from kvsim.engine.replica import Replica
     from kvsim.results.result import Result
     from kvsim.trace import Trace
@@ -87,11 +89,14 @@ class Recording:
     seen: list[tuple[int, int, float]] = field(default_factory=list)
     _entry: Entry = field(default_factory=dict)
     _log: StepLog | None = None
+    _encoder: Feature = field(default_factory=Feature)
     _known: set[int] = field(default_factory=set)
 
     def begin(self, replica: Replica, names: dict[int, str | int], *, summary: bool) -> None:
         """Begin with a replica on which nothing has happened."""
         self._log = StepLog(replica, names, summary=summary)
+        if replica.state.limits.has_encoder:
+            self._encoder = EncoderLog(replica.state, names)
         self._log.before()
 
     def scheduled(self, replica: Replica) -> None:
@@ -99,15 +104,17 @@ class Recording:
         self._see(replica)
         self._entry = {"s": len(self.steps)}
         self.log.scheduled(self._entry)
+        self._encoder.scheduled(self._entry)
         if not replica.state.must_complete:
-            self._close([])
+            self._close()
 
     def completed(self, replica: Replica) -> None:
         """Log who has ended."""
         if not self._entry:  # nothing was left to schedule in this step
             self._see(replica)
             self._entry = {"s": len(self.steps)}
-        self._close(self.log.finished())
+        self.log.completed(self._entry)
+        self._close()
 
     @property
     def log(self) -> StepLog:
@@ -115,8 +122,9 @@ class Recording:
         assert self._log is not None
         return self._log
 
-    def _close(self, finished: list[str | int]) -> None:
-        self.log.processed(self._entry, finished)
+    def _close(self) -> None:
+        self.log.processed(self._entry)
+        self._encoder.processed(self._entry)
         self.steps.append(self._entry)
         self._entry = {}
         self.log.before()

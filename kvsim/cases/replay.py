@@ -18,7 +18,7 @@ from kvsim.engine.refusal import refusal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvsim.cases.log import Entry
+    from kvsim.cases.player import Entry
     from kvsim.cases.sglang import SglangCase
 
 #: Fields that stand in the log only when there is something to say.

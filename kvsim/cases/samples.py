@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim.cases.rows import output_segment
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvsim.cases.case import CaseRequest, Workload
 
-#: Output segments of requests that name none: this plus their index, as in the recorded cases.
-FIRST_OUTPUT_SEGMENT = 16000
 #: Output segments of siblings lie so far apart.
 BETWEEN_SIBLINGS = 400
 #: Seconds between requests of one step, which have no arrival time of their own.
 BETWEEN_ARRIVALS = 1e-6
-
-
-def output_segment(given: CaseRequest, index: int) -> int:
-    """Return the segment of a request's output, given its place in the workload."""
-    return FIRST_OUTPUT_SEGMENT + index if given.out_seg is None else given.out_seg
 
 
 def arrival_time(given: CaseRequest, index: int) -> float:
@@ -37,7 +34,10 @@ def with_children(workload: Workload) -> Workload:
         return workload
     requests = []
     for index, given in enumerate(workload.requests):
-        own = {"out_seg": output_segment(given, index), "arrival_time": arrival_time(given, index)}
+        own = {
+            "out_seg": output_segment(given.out_seg, index),
+            "arrival_time": arrival_time(given, index),
+        }
         if given.num_samples == 1:
             requests.append(given.model_copy(update=own))
             continue
@@ -58,7 +58,7 @@ def _child(given: CaseRequest, own: dict[str, Any], number: int) -> CaseRequest:
     )
 
 
-def ends(requests: list[CaseRequest]) -> dict[str, list[int]]:
+def ends(requests: Sequence[CaseRequest]) -> dict[str, list[int]]:
     """Return with how many tokens each request ends, and how many it asks for at most."""
     asked = [request.max_tokens for request in requests]
     stops = [request.stop_at for request in requests]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from kvsim.cases.connector import held_names
+from kvsim.cases.feature import Feature
+from kvsim.cases.player import add
+from kvsim.cases.rows import Span, num_tokens, offsets, span
 from kvsim.cases.samples import BETWEEN_ARRIVALS
 from kvsim.cases.upkeep import show_numbers
 from kvsim.records.connector import SESSIONS
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.cases.case import CaseRequest, Update, Workload
-    from kvsim.cases.log import Entry
+    from kvsim.cases.player import Entry
     from kvsim.engine.replica import Replica
     from kvsim.sched.scheduler import SchedulerConfig
 
@@ -34,28 +36,31 @@ def updates_of(request: CaseRequest) -> list[Update]:
 
 
 def add_sessions(
-    requests: Sequence[CaseRequest], lists: dict[str, Any], segments: list[tuple[int, int, int]]
+    requests: Sequence[CaseRequest], lists: dict[str, Any], segments: list[Span]
 ) -> None:
     """Add the inputs of sessions to the lists of a case's contents, and room to grow. Mutates."""
     inputs = [[u for u in updates_of(request) if len(u) > 1] for request in requests]
-    flat = [(row, update) for row, own in enumerate(inputs) for update in own]
+    rows = [row for row, own in enumerate(inputs) for _ in own]
+    flat = [update for own in inputs for update in own]
     lists["session"] = [OPEN * bool(request.updates) for request in requests]
     lists["session_stop"] = [r.stop_at if isinstance(r.stop_at, int) else 0 for r in requests]
     lists["num_inputs"] = lists["next_input"] = [0] * len(requests)
-    lists["input_offsets"] = np.cumsum([0, *map(len, inputs)])
-    lists["input_tokens"] = [sum(piece[-1] for piece in update[1]) for _, update in flat]
-    lists["input_max_tokens"] = [update[2] for _, update in flat]
-    lists["input_time"] = [update[0] + row * BETWEEN_ARRIVALS for row, update in flat]
-    lists["input_segments"] = np.cumsum([len(segments), *(len(u[1]) for _, u in flat)])
-    for _, update in flat:
-        segments += [(p[0], p[1] if len(p) > 2 else 0, p[-1]) for p in update[1]]
-    areas = []
-    for request, own in zip(requests, inputs, strict=True):
-        areas.append(len(segments))
-        room = len(request.segments) + request.max_tokens
-        room += sum(len(update[1]) + update[2] for update in own)
-        segments += [(0, 0, 1)] * room * bool(own)
-    lists["session_area"] = areas
+    lists["input_offsets"] = offsets(inputs)
+    lists["input_tokens"] = [num_tokens(update[1]) for update in flat]
+    lists["input_max_tokens"] = [update[2] for update in flat]
+    lists["input_time"] = [u[0] + k * BETWEEN_ARRIVALS for k, u in zip(rows, flat, strict=True)]
+    lists["input_segments"] = offsets((update[1] for update in flat), len(segments))
+    for update in flat:
+        segments += map(span, update[1])
+    rooms = [_room(*both) for both in zip(requests, inputs, strict=True)]
+    lists["session_area"] = offsets(map(range, rooms), len(segments))[:-1]
+    segments += [(0, 0, 1)] * sum(rooms)
+
+
+def _room(request: CaseRequest, inputs: list[Any]) -> int:
+    """Return the most segments of a session: a token of output may be one."""
+    room = len(request.segments) + request.max_tokens
+    return (room + sum(len(update[1]) + update[2] for update in inputs)) * bool(inputs)
 
 
 def with_second_queue(limits: SchedulerConfig) -> SchedulerConfig:
@@ -63,7 +68,7 @@ def with_second_queue(limits: SchedulerConfig) -> SchedulerConfig:
     return replace(limits, kv_transfer=make_connector(SESSIONS))
 
 
-class Sessions:
+class Sessions(Feature):
     """Gives sessions their inputs, and says who is held.
 
     Parameters
@@ -79,7 +84,7 @@ class Sessions:
         show_numbers(state)
         state.connector.drops_stale = state.connector.has_fence = False
 
-    def due(self, step: int) -> list[str | int]:
+    def arrive(self, step: int) -> list[str | int]:
         """Give what comes at a step; returns the names of sessions that end with it at once."""
         state, ended = self._replica.state, []
         for row, request in enumerate(self._requests):
@@ -110,17 +115,7 @@ class Sessions:
         state = self._replica.state
         return state.num_outstanding == state.num_idle and state.num_batches == 0
 
-    def next_step(self, step: int) -> int | None:
-        """Return the next step at which an input comes."""
-        later = [u[0] for request in self._requests for u in request.updates if u[0] > step]
-        return min(later, default=None)
-
     def processed(self, entry: Entry) -> None:
         """Add who is held. Mutates the entry."""
-        state, held = self._replica.state, []
-        k = state.connector.held.head
-        while k >= 0:
-            held.append(self._requests[state.requests[k].request_id].id)
-            k = state.requests[k].next
-        if held:
-            entry["h"] = held
+        names = {row: request.id for row, request in enumerate(self._requests)}
+        add(entry, h=held_names(self._replica.state, names) or None)

@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsim.cases.feature import Feature
 from kvsim.records.connector import FAKE
 from kvsim.records.engine import NO_PAUSE
 from kvsim.rules.pausing import rests
 
 if TYPE_CHECKING:
     from kvsim.cases.case import CaseConfig
-    from kvsim.cases.log import Entry
+    from kvsim.cases.player import Entry
     from kvsim.engine import replica
     from kvsim.engine.contents import Contents
     from kvsim.records.engine import Replica
 
 
-class Upkeep:
+class Upkeep(Feature):
     """Pauses and resets a replica at the steps that a case says.
 
     Parameters
@@ -35,8 +36,7 @@ class Upkeep:
         if drops_output(config):
             show_numbers(replica.state)
 
-    def due(self, step: int) -> None:
-        """Do what is to be done at the beginning of a step, behind its arrivals."""
+    def arrived(self, step: int) -> None:  # noqa: D102
         state = self._replica.state
         state.pause = self._pauses.get(step, state.pause)
         if step in self._resets:
@@ -51,7 +51,7 @@ class Upkeep:
         """Return the next step of an idle engine: an arrival's, or one with something to do."""
         return min(at for at in (arrival, *self._pauses, *self._resets) if at > step)
 
-    def tell(self, entry: Entry) -> None:
+    def before(self, entry: Entry) -> None:
         """Add what came of the last reset. Mutates the entry."""
         if self._outcome is not None:
             entry["reset"] = self._outcome

@@ -1,0 +1,64 @@
+"""The requests of a case of vLLM by row, as the rules read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.cases.encoder import items_of
+from kvsim.cases.rows import contents_of_rows, num_tokens, numbers, offsets, output_segment, span
+from kvsim.cases.samples import ends
+from kvsim.cases.sessions import add_sessions, has_sessions
+from kvsim.engine.contents import text_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from kvsim.cases.case import CaseRequest, Workload
+    from kvsim.engine.contents import Contents
+
+
+def contents_of_case(workload: Workload) -> Contents:
+    """Return the requests of a case by row."""
+    given = workload.requests
+    segments = [span(segment) for request in given for segment in request.segments]
+    lists = _lists(given)
+    if has_sessions(workload):
+        add_sessions(given, lists, segments)
+    items, lists["item_offsets"] = items_of(given)
+    return contents_of_rows(lists, segments, items)
+
+
+def _lists(given: Sequence[CaseRequest]) -> dict[str, Any]:
+    lists = {
+        "num_prompt_tokens": [num_tokens(request.segments) for request in given],
+        **ends(given),
+        "segment_offsets": offsets(request.segments for request in given),
+        "output_content_id": [output_segment(r.out_seg, row) for row, r in enumerate(given)],
+        "priority": [request.priority for request in given],
+        "cache_salt": numbers(map(_extra_keys, given)),
+        "id_rank": text_ranks(str(request.id) for request in given),
+        "lora": numbers(request.lora for request in given),
+        "ready_time": [_ready_step(request) for request in given],
+        **_counts("accept", [request.accept or [0] for request in given]),
+        **_counts("draft", [request.drafts or [] for request in given]),
+    }
+    if any(request.skip_read for request in given):
+        lists["skips_reading"] = [int(request.skip_read) for request in given]
+    return lists
+
+
+def _extra_keys(given: CaseRequest) -> Hashable:
+    """Return what keeps a request's blocks apart: salt and adapter; None if nothing does."""
+    keys = given.cache_salt or None, given.lora
+    return None if keys == (None, None) else keys
+
+
+def _counts(name: str, given: list[list[int]]) -> dict[str, Any]:
+    """Return counts of each request, time by time, one list behind the other."""
+    flat = [count for counts in given for count in counts]
+    return {f"{name}s": flat or [0], f"{name}_offsets": offsets(given)}
+
+
+def _ready_step(given: CaseRequest) -> int:
+    """Return the step at which a request's grammar is compiled, -1 without one."""
+    return -1 if given.grammar_steps is None else given.arrival_step + given.grammar_steps

@@ -1,0 +1,120 @@
+"""The loop that plays every recorded case; a subclass adapts it to an engine's scheduler."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from kvsim.engine.refusal import check_compiled
+from kvsim.engine.replica import Replica
+from kvsim.records.engine import COMPLETED, DONE, SCHEDULED
+from kvsim.results.tables import REQUESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kvsim.engine.contents import Contents
+    from kvsim.engine.setup import Parts
+
+Entry = dict[str, Any]
+
+#: A case counts steps, not seconds: its clock stands after every arrival.
+AFTER_ALL_ARRIVALS = 1e12
+
+
+def add(entry: Entry, **columns: Any) -> None:
+    """Add the columns that have a value to a row of the log. Mutates the entry."""
+    entry.update({name: value for name, value in columns.items() if value is not None})
+
+
+def checksum(values: Iterable[object], separator: str = ",") -> int:
+    """Return the CRC-32 of values written one after another, 0 of none."""
+    return crc32(separator.join(map(str, values)).encode())
+
+
+def linked(records: Any, first: int) -> Iterator[Any]:
+    """Yield the records of a linked list."""
+    while first >= 0:
+        record = records[first]
+        yield record
+        first = record.next
+
+
+class Player(ABC):
+    """Plays a case step by step, on a replica of its own.
+
+    Parameters
+    ----------
+    parts : what the replica is made of
+    contents : the requests by row
+    compiled : run the compiled engine
+
+    Raises
+    ------
+    ValueError
+        If the compiled engine is asked for and cannot run the case.
+    """
+
+    def __init__(self, parts: Parts, contents: Contents, *, compiled: bool) -> None:
+        if compiled:
+            check_compiled(parts)
+        self.table = np.zeros(len(contents), dtype=REQUESTS)
+        self.replica = Replica(
+            0,
+            parts,
+            contents,
+            self.table,
+            start_time=AFTER_ALL_ARRIVALS,
+            watched=True,
+            compiled=compiled,
+        )
+        self.state = self.replica.state
+        self._stops = self.replica.stops()
+
+    @abstractmethod
+    def has_work(self, step: int) -> bool:
+        """Whether the case goes on with this step."""
+
+    @abstractmethod
+    def begin(self, step: int) -> Entry | None:
+        """Let arrive what arrives, and return the step's row; None if the engine is idle."""
+
+    @abstractmethod
+    def advance(self, entry: Entry) -> bool:
+        """Run the step, and return whether it has a row in the log. Mutates the entry."""
+
+    def next_step(self, step: int) -> int:
+        """Return the step after a step."""
+        return step + 1
+
+    def play(self, *, check: bool = False) -> Iterator[Entry]:
+        """Yield what every step leaves in the log; ``check`` recounts all memory after each."""
+        step = 0
+        while self.has_work(step):
+            entry = self.begin(step)
+            if entry is not None:
+                is_logged = self.advance(entry)
+                if check:
+                    self.replica.check_integrity()
+                if is_logged:
+                    yield entry
+            step = self.next_step(step)
+
+    def submit(self, rows: Iterable[int], times: Iterable[float]) -> None:
+        """Let requests arrive."""
+        self.replica.submit(np.array([*rows], np.int64), np.array([*times], np.float64))
+
+    def next_stop(self) -> int:
+        """Run to the next stop at a step; DONE if there is none."""
+        return next((s for s in self._stops if s in (DONE, SCHEDULED, COMPLETED)), DONE)
+
+    def first_stop(self) -> int:
+        """Run to the first stop of a step: a replica that was done goes on."""
+        stop = self.next_stop()
+        if stop == DONE:
+            self._stops = self.replica.stops()
+            stop = self.next_stop()
+        return stop

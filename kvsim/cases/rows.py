@@ -1,0 +1,54 @@
+"""Requests of recorded cases as rows of a replica's contents, whichever engine they are for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.engine.contents import Contents, segment_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence, Sized
+
+    from numpy.typing import NDArray
+
+#: Output segments of requests that name none: this plus their index, as in the recorded cases.
+FIRST_OUTPUT_SEGMENT = 16000
+
+Span = tuple[int, int, int]
+
+
+def output_segment(given: int | None, index: int) -> int:
+    """Return the segment of a request's output, from what it says and its place."""
+    return FIRST_OUTPUT_SEGMENT + index if given is None else given
+
+
+def span(segment: Sequence[int]) -> Span:
+    """Return a segment as written, [segment, n] or [segment, start, n], with its start."""
+    return segment[0], segment[1] if len(segment) > 2 else 0, segment[-1]
+
+
+def num_tokens(spans: Iterable[Sequence[int]]) -> int:
+    """Return the tokens of segments."""
+    return sum(one[-1] for one in spans)
+
+
+def numbers(keys: Iterable[Hashable]) -> list[int]:
+    """Number keys from 1 on as they first appear; None is 0."""
+    known: dict[Hashable, int] = {}
+    return [0 if key is None else known.setdefault(key, len(known) + 1) for key in keys]
+
+
+def offsets(lists: Iterable[Sized], first: int = 0) -> NDArray[np.int64]:
+    """Return where each list begins when all stand one after another, and where the last ends."""
+    return np.cumsum([first, *map(len, lists)])
+
+
+def contents_of_rows(
+    lists: dict[str, Any], segments: Sequence[Span], items: NDArray[Any] | None = None
+) -> Contents:
+    """Return contents of lists by row, and the segments of all rows."""
+    columns = zip(*segments, strict=True) if segments else ((), (), ())
+    arrays = {name: np.array(rows) for name, rows in lists.items()}
+    return Contents(arrays, segment_rows(*columns), items)
