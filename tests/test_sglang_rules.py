@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from strategies import examples
 
 import kvsim
-from kvsim.cases.radix import RadixCase, RadixCaseConfig, play_radix
+from kvsim.cases.radix import play_radix
+from kvsim.cases.sglang import RadixCase, RadixCaseConfig
 from kvsim.records.engine import Replica
 from kvsim.records.request import Request
 from kvsim.records.sglang import Progress, Sglang

@@ -127,8 +127,8 @@ class CaseConfig(Part):
     connector: ConnectorPart | None = None
     encoder: Encoder | None = None
     kv_events: bool = False
-    resets: list[tuple[Whole, bool]] = Field([])
-    pauses: list[tuple[Whole, Annotated[int, Field(ge=0, le=2)]]] = Field([])
+    resets: list[tuple[Whole, bool]] = Field(default=[])
+    pauses: list[tuple[Whole, Annotated[int, Field(ge=0, le=2)]]] = Field(default=[])
     kv_cache_bytes: Whole | None = None
     layers: Annotated[list[Layer], Field(min_length=1)] | None = None
     swap_space_bytes: Whole = 0
@@ -281,9 +281,9 @@ class CaseRequest(Part):
     drafts: list[Whole] | None = None
     abort_step: Whole | None = None
     kv: Transfer | None = None
-    mm: list[Item] = Field([])
+    mm: list[Item] = Field(default=[])
     skip_read: bool = False
-    updates: list[Update] = Field([])
+    updates: list[Update] = Field(default=[])
     num_samples: Count = 1
     stop_at: Whole | list[Whole] = 0
 
@@ -313,7 +313,7 @@ class Case(Part):
     config: CaseConfig
     workload: Workload
     steps: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    totals: dict[str, Any] = Field({})
+    totals: dict[str, Any] = Field(default={})
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -151,7 +151,7 @@ class StepLog:
         rows = [[self._name(one.request), one.num_tokens] for one in scheduled]
         if not self._summary:
             return rows
-        num_tokens = sum(tokens for _, tokens in rows)
+        num_tokens = sum(one.num_tokens for one in scheduled)
         return [len(rows), num_tokens, checksum(f"{name}:{tokens}" for name, tokens in rows)]
 
     def _admitted(self, *, resumed: bool) -> list[list[Any]]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from pydantic import Field
-
-from kvsim.cases.part import Count, Part
-from kvsim.cases.sglang import HostTier, SglangCaseConfig, parts_of
-from kvsim.cases.sglang_log import checksum, host_slots, tree_rows
-from kvsim.cases.sglang_tokens import numbers, pieces, rows_of, spans
-from kvsim.engine.contents import Contents
-from kvsim.engine.replica import Replica
-from kvsim.kv.radix_check import TreeView, free_pages
+from kvsim.cases.player import Player, checksum
+from kvsim.cases.rows import contents_of_rows, num_tokens, numbers, offsets
+from kvsim.cases.sglang import parts_of
+from kvsim.cases.sglang_log import tree_columns
+from kvsim.cases.sglang_tokens import prompt_pieces
+from kvsim.kv.radix_check import TreeView
 from kvsim.records.engine import (
     EVICT,
     INSERT,
@@ -24,70 +21,15 @@ from kvsim.records.engine import (
     SEE_COPIES,
     UNLOCK,
 )
-from kvsim.results.tables import REQUESTS
+from kvsim.records.memory import head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from kvsim.cases.player import Entry
+    from kvsim.cases.sglang import RadixCase
+    from kvsim.engine.contents import Contents
     from kvsim.records.radix import Radix
-
-
-class RadixCaseConfig(Part):
-    """A pool, and what is evicted first."""
-
-    page_size: Count
-    size: Count
-    policy: str
-    policy_config: dict[str, int] | None = None
-    write_policy: Any = None
-    host_size: int | None = None
-
-    @property
-    def tier(self) -> HostTier | None:
-        """The memory of the host, if there is some."""
-        if self.write_policy is None:
-            return None
-        return HostTier(write_policy=self.write_policy, size=self.host_size)
-
-    @property
-    def schedule(self) -> SglangCaseConfig:
-        """The configuration of a schedule over the same tree."""
-        return SglangCaseConfig(
-            page_size=self.page_size,
-            max_total_num_tokens=self.size,
-            max_running_requests=1,
-            chunked_prefill_size=None,
-            max_prefill_tokens=16384,
-            schedule_policy="fcfs",
-            schedule_conservativeness=1.0,
-            enable_mixed_chunk=False,
-            overlap=False,
-            radix_eviction_policy=self.policy,
-            disable_radix_cache=False,
-            enable_priority_scheduling=False,
-            schedule_low_priority_values_first=False,
-            priority_scheduling_preemption_threshold=10,
-            disable_priority_preemption=False,
-            retraction_policy="length",
-            context_length=1 << 30,
-            eviction_config=self.policy_config or {},
-            hicache=self.tier,
-        )
-
-
-class RadixCase(Part):
-    """Operations on a tree, and what each left in the log."""
-
-    name: str = "case"
-    sglang: str
-    config: RadixCaseConfig
-    ops: Annotated[list[list[Any]], Field(min_length=1)]
-    log: Annotated[list[dict[str, Any]], Field(min_length=1)]
-
-    @property
-    def steps(self) -> list[dict[str, Any]]:
-        """The log, by number of the operation."""
-        return [{"s": k, **entry} for k, entry in enumerate(self.log)]
 
 
 class Handle(NamedTuple):
@@ -108,79 +50,105 @@ class Handle(NamedTuple):
         return self.place in alive and self == Handle.of(tree, self.place)
 
 
-def keys_of(case: RadixCase) -> Contents:
+def keys_of(ops: Sequence[list[Any]]) -> Contents:
     """Return the key of every operation as a request of that row; others are one token."""
-    given = [op if isinstance(op[1], list) else [op[0], [[0, 0, 1]], None, 0] for op in case.ops]
-    contents = [[p for span in spans(op[1]) for p in pieces(*span)] for op in given]
-    segments, offsets = rows_of(contents)
+    given = [op if isinstance(op[1], list) else [op[0], [[0, 0, 1]], None, 0] for op in ops]
+    contents = [prompt_pieces(op[1]) for op in given]
     lists: dict[str, Any] = {
-        "num_prompt_tokens": [sum(n for _, _, n in one) for one in contents],
-        "max_tokens": np.ones(len(given)),
-        "segment_offsets": offsets,
-        "output_content_id": np.full(len(given), 2),
+        "num_prompt_tokens": [num_tokens(one) for one in contents],
+        "max_tokens": [1] * len(given),
+        "segment_offsets": offsets(contents),
+        "output_content_id": [2] * len(given),
         "priority": [(op[3] or 0) if len(op) > 3 else 0 for op in given],
         "cache_salt": numbers(op[2] for op in given),
     }
-    return Contents({name: np.array(rows) for name, rows in lists.items()}, segments)
+    return contents_of_rows(lists, [*chain.from_iterable(contents)])
 
 
-def play_radix(case: RadixCase, *, compiled: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield what every operation leaves in the log."""
-    table = np.zeros(1, dtype=REQUESTS)
-    replica = Replica(
-        0, parts_of(case.config.schedule), keys_of(case), table, start_time=0.0, compiled=compiled
-    )
-    tree, size = replica.state.kv.radix, case.config.page_size
-    has_host = case.config.tier is not None
-    if not has_host:
-        replica.log_frees(4 * case.config.size)
-    ended: dict[int, Handle] = {}  # the node that an operation ended on
-    for row, op in enumerate(case.ops):
-        kind = op[0]
-        entry: dict[str, Any] = {"s": row}
-        if kind == "m":
-            replica.operate(MATCH, row)
-            entry["hit"], entry["ix"] = tree.num_found, checksum(TreeView(tree).path(tree.node))
-            ended[row] = Handle.of(tree, tree.node)
-            if has_host:
-                entry["hh"] = tree.num_walked - tree.num_found
-        elif kind == "b":
-            replica.operate(MATCH, row)
-            entry["hit"], entry["hh"] = tree.num_found, tree.num_walked - tree.num_found
-            place = tree.node
-            if entry["hh"]:
-                loads = replica.operate(LOAD, tree.best) > 0
-                entry["ok"] = int(loads)
-                place = tree.best if loads else place
-            ended[row] = Handle.of(tree, place)
-        elif kind in ("i", "I"):
-            if replica.operate(INSERT if kind == "i" else INSERT_ALL, row):
-                entry["oom"] = 1
-            else:
-                entry["p"] = tree.num_found
-                ended[row] = Handle.of(tree, tree.node)
-        elif kind in ("l", "u") and (op[1] not in ended or not ended[op[1]].is_alive(tree)):
-            entry["err"] = 1
-        elif kind == "l":
-            replica.operate(LOCK, ended[op[1]].place)
-            ended[row] = ended[op[1]]
-        elif kind == "u":
-            replica.operate(UNLOCK, ended.pop(op[1]).place)
-        else:
-            entry["n"] = replica.operate(EVICT, op[1])
-        if has_host:
-            replica.operate(SEE_COPIES, 0)
-        pages = tree.pages
-        log = [pages.log[k] for k in range(pages.num_logged)]
-        pages.num_logged = 0
+class RadixPlayer(Player):
+    """Does the operations of a case, one a step."""
+
+    def __init__(self, case: RadixCase, *, compiled: bool) -> None:
+        super().__init__(parts_of(case.config.schedule), keys_of(case.ops), compiled=compiled)
+        self._ops, self._tree = case.ops, self.state.kv.radix
+        self._has_host = case.config.tier is not None
+        self._ended: dict[int, Handle] = {}  # the node that an operation ended on
+        if not self._has_host:
+            self.replica.log_frees(4 * case.config.size)
+
+    def has_work(self, step: int) -> bool:  # noqa: D102
+        return step < len(self._ops)
+
+    def begin(self, step: int) -> Entry | None:  # noqa: D102
+        return {"s": step}
+
+    def advance(self, entry: Entry) -> bool:  # noqa: D102
+        row, tree, size = entry["s"], self._tree, self._tree.pages.page_size
+        op = self._ops[row]
+        entry.update(OPERATIONS.get(op[0], RadixPlayer._evict)(self, row, op))
+        if self._has_host:
+            self.replica.operate(SEE_COPIES, 0)
+        log = head(tree.pages.log, tree.pages.num_logged)
+        tree.pages.num_logged = 0
         if log:
-            entry["fr"] = [
-                [count * size, page * size] for count, page in zip(log[::2], log[1::2], strict=True)
-            ]
-        entry["av"], entry["ev"] = pages.num_unused_slots, tree.num_evictable
-        entry["pr"], entry["fq"] = tree.num_protected, checksum(free_pages(pages))
-        entry["th"], entry["tu"] = tree_rows(TreeView(tree))
-        if has_host:
+            pairs = zip(log[::2], log[1::2], strict=True)
+            entry["fr"] = [[count * size, page * size] for count, page in pairs]
+        entry.update(tree_columns(tree, TreeView(tree)))
+        if self._has_host:
             del entry["tu"]
-            entry["ha"], entry["hq"] = host_slots(tree)
-        yield entry
+        return True
+
+    def _match(self, row: int, op: list[Any]) -> Entry:
+        tree = self._tree
+        self.replica.operate(MATCH, row)
+        self._ended[row] = Handle.of(tree, tree.node)
+        found = {"hit": tree.num_found}
+        if op[0] == "m":
+            found["ix"] = checksum(TreeView(tree).path(tree.node))
+        if op[0] == "b" or self._has_host:
+            found["hh"] = tree.num_walked - tree.num_found
+        return found
+
+    def _load(self, row: int, op: list[Any]) -> Entry:
+        found = self._match(row, op)
+        if found["hh"]:
+            found["ok"] = int(self.replica.operate(LOAD, self._tree.best) > 0)
+            if found["ok"]:
+                self._ended[row] = Handle.of(self._tree, self._tree.best)
+        return found
+
+    def _insert(self, row: int, op: list[Any]) -> Entry:
+        if self.replica.operate(INSERT if op[0] == "i" else INSERT_ALL, row):
+            return {"oom": 1}
+        self._ended[row] = Handle.of(self._tree, self._tree.node)
+        return {"p": self._tree.num_found}
+
+    def _lock(self, row: int, op: list[Any]) -> Entry:
+        handle = self._ended.get(op[1])
+        if handle is None or not handle.is_alive(self._tree):
+            return {"err": 1}
+        if op[0] == "l":
+            self._ended[row] = handle
+        else:
+            del self._ended[op[1]]
+        self.replica.operate(LOCK if op[0] == "l" else UNLOCK, handle.place)
+        return {}
+
+    def _evict(self, _: int, op: list[Any]) -> Entry:
+        return {"n": self.replica.operate(EVICT, op[1])}
+
+
+#: What each operation does, by its letter; all others evict.
+OPERATIONS = {
+    "m": RadixPlayer._match,
+    "b": RadixPlayer._load,
+    "i": RadixPlayer._insert,
+    "I": RadixPlayer._insert,
+    "l": RadixPlayer._lock,
+    "u": RadixPlayer._lock,
+}
+
+
+def play_radix(case: RadixCase, *, compiled: bool = False) -> Iterator[Entry]:
+    """Yield what every operation leaves in the log."""
+    yield from RadixPlayer(case, compiled=compiled).play()

@@ -139,9 +139,7 @@ class Recording:
         self._known.update(new)
 
 
-def _record(
-    config: Config, trace: Trace, *, on_progress: Callable[[int], object] | None = None
-) -> tuple[Result, Case]:
+def _check_config(config: Config) -> None:
     if config.data_parallel_size > 1:
         raise ValueError("record: a case is one replica's schedule; data_parallel_size must be 1")
     for name in OF_FLEETS:
@@ -149,14 +147,14 @@ def _record(
             raise ValueError(f"record: a case is one replica's schedule; leave {name} out")
     if not math.isinf(config.horizon):
         raise ValueError("record: a case ends with its last request; leave the horizon out")
-    setup, recording = resolve(config), Recording()
-    given, trace = trace, requests_asked(config, trace)
-    setup, family = with_samples(setup, trace)
+
+
+def _check_setup(setup: Setup, trace: Trace) -> None:
+    limits = setup.scheduler_config
     if setup.kv_config.max_num_samples > 1:
         raise ValueError(
             "record: a case has one sequence per request; num_samples must be 1, or scheduler vllm"
         )
-    limits = setup.scheduler_config
     if limits.speculation is not None or limits.max_loras or trace.has("grammar_time"):
         raise ValueError(
             "record: drafts, adapters and grammars are replayed, not recorded; leave them out"
@@ -166,6 +164,16 @@ def _record(
             "record: schedules under sglang, or fair to tenants, are not recorded; scheduler vllm "
             "with policy fcfs or priority is"
         )
+
+
+def _record(
+    config: Config, trace: Trace, *, on_progress: Callable[[int], object] | None = None
+) -> tuple[Result, Case]:
+    _check_config(config)
+    setup, recording = resolve(config), Recording()
+    given, trace = trace, requests_asked(config, trace)
+    setup, family = with_samples(setup, trace)
+    _check_setup(setup, trace)
     summary = len(trace) > MOST_NAMED
     served = trace if family is None else family.children
     names: dict[int, str | int] = dict(enumerate(names_of(served)))
@@ -175,28 +183,22 @@ def _record(
 
     result = serve(setup, given, on_progress=on_progress, observer=recording, on_start=begin)
     if not recording.seen:
-        raise ValueError(f"record: no request can be served: {'; '.join(_reasons(result))}")
+        reasons = "; ".join(result.summary["rejections"])
+        raise ValueError(f"record: no request can be served: {reasons}")
     ids = np.array([row for _, row, _ in recording.seen])
     if (result.served["finish_reason"][ids] != FinishReason.FINISHED).any():
         raise ValueError("record: a queued request was rejected; a case cannot say that")
-    case_config = _case_config(setup, summary=summary)
     longest = setup.scheduler_config.max_model_len
-    workload = Workload(
-        requests=[_case_request(served, longest, names, *one) for one in recording.seen]
-    )
-    totals = {
-        "steps": len(recording.steps),
-        "preemptions": int(result.summary["num_preemptions"]),
-    }
-    name = f"{config.allocator} under {setup.scheduler}"
+    requests = [_case_request(served, longest, names, *one) for one in recording.seen]
+    num_preemptions = int(result.summary["num_preemptions"])
     case = Case(
-        name=name, config=case_config, workload=workload, steps=recording.steps, totals=totals
+        name=f"{config.allocator} under {setup.scheduler}",
+        config=_case_config(setup, summary=summary),
+        workload=Workload(requests=requests),
+        steps=recording.steps,
+        totals={"steps": len(recording.steps), "preemptions": num_preemptions},
     )
     return result, case
-
-
-def _reasons(result: Result) -> list[str]:
-    return list(result.summary["rejections"])
 
 
 def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
@@ -215,9 +217,8 @@ def _case_config(setup: Setup, *, summary: bool) -> CaseConfig:
     else:
         own["allocator"] = setup.config.allocator
         own["kv_cache_bytes"] = memory.num_bytes
-        own["layers"] = [
-            layer[:3] if layer.num_tensors == 2 else layer[:4] for layer in memory.layout.layers
-        ]
+        layers = memory.layout.layers
+        own["layers"] = [layer[: 3 if layer.num_tensors == 2 else 4] for layer in layers]
         own["swap_space_bytes"] = memory.swap_space_bytes
     return CaseConfig(
         num_gpu_blocks=kv.num_gpu_blocks,

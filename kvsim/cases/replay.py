@@ -9,42 +9,28 @@ from typing import TYPE_CHECKING, Any
 from kvsim.cases import play as vllm
 from kvsim.cases.case import Case
 from kvsim.cases.events import without_tokens
-from kvsim.cases.radix import RadixCase, play_radix
+from kvsim.cases.radix import play_radix
 from kvsim.cases.recorded import Recorded, read_case
-from kvsim.cases.sglang import parts_of
+from kvsim.cases.sglang import RadixCase, parts_of
 from kvsim.cases.sglang_play import play_sglang
 from kvsim.engine.refusal import refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kvsim.cases.player import Entry
-    from kvsim.cases.sglang import SglangCase
 
-#: Fields that stand in the log only when there is something to say.
+#: Columns of vLLM's log in the order in which they are compared: those that stand there only when
+#: there is something to say,
 EVENTS = (
     *("abt", "sch", "sd", "new", "res", "pre", "nb", "enc", "encf", "cow", "ld", "lj", "sj", "fl"),
     *("acc", "jc", "rcv", "bad", "bad_req", "snt", "fin", "h", "df", "ev"),
 )
-#: Fields of every step, where the allocator has them.
+#: and those of every step, where the allocator has them.
 STATES = (
-    *(
-        "s",
-        "reset",
-        "ks",
-        "ecf",
-        "free",
-        "r",
-        "w",
-        "free2",
-        "fql",
-        "fq",
-        "nh",
-        "hc",
-        "ecf2",
-        "ecb2",
-    ),
-    *("bt", "addr", "cpu", "co"),
+    *("s", "reset", "ks", "ecf", "free", "r", "w", "free2", "fql", "fq", "nh", "hc", "ecf2"),
+    *("ecb2", "bt", "addr", "cpu", "co"),
 )
 #: Longest value that is shown whole.
 MOST_SHOWN = 160
@@ -102,24 +88,30 @@ def replay(
     """
     if not isinstance(case, Recorded):
         case = read_case(case)
-    if not isinstance(case, Case):
-        return replay_sglang(case, check=check_invariants, compiled=backend == "compiled")
     recorded = set().union(*case.steps)
     events = [field for field in EVENTS if field in recorded]
-    played = vllm.play(
-        case.config, case.workload, check=check_invariants, compiled=backend == "compiled"
-    )
+    played = play_case(case, check=check_invariants, compiled=backend == "compiled")
     for expected, got in zip_longest(case.steps, played):
         if expected is None:
-            if case.totals.get("stalled"):
+            if isinstance(case, Case) and case.totals.get("stalled"):
                 return None  # the record stops where the real engine made no more progress
             return Difference(got["s"], "steps", "the end", "one more step")
         if got is None:
             return Difference(expected["s"], "steps", "this step", "the end")
-        difference = _compare(expected, got, events)
+        of_vllm = isinstance(case, Case)
+        difference = _compare(expected, got, events) if of_vllm else _compare_all(expected, got)
         if difference is not None:
             return difference
     return None
+
+
+def play_case(case: Recorded, *, check: bool = False, compiled: bool = False) -> Iterator[Entry]:
+    """Yield what every step of a case leaves in the log, whichever engine it is of."""
+    if isinstance(case, Case):
+        return vllm.play(case.config, case.workload, check=check, compiled=compiled)
+    if isinstance(case, RadixCase):
+        return play_radix(case, compiled=compiled)
+    return play_sglang(case, check=check, compiled=compiled)
 
 
 def refuses(case: Recorded) -> str:
@@ -130,23 +122,11 @@ def refuses(case: Recorded) -> str:
     return refusal(parts_of(config)) or ""
 
 
-def replay_sglang(
-    case: SglangCase | RadixCase, *, check: bool = False, compiled: bool = False
-) -> Difference | None:
-    """Replay a schedule of SGLang, or operations on its tree; every field of the log counts."""
-    if isinstance(case, RadixCase):
-        played = play_radix(case, compiled=compiled)
-    else:
-        played = play_sglang(case, check=check, compiled=compiled)
-    for expected, got in zip_longest(case.steps, played):
-        if expected is None:
-            return Difference(got["s"], "steps", "the end", "one more step")
-        if got is None:
-            return Difference(expected["s"], "steps", "this step", "the end")
-        for name in expected | got:
-            if expected.get(name) != got.get(name):
-                pair = expected.get(name), got.get(name)
-                return Difference(expected["s"], *_narrow(name, *pair))
+def _compare_all(expected: Entry, got: Entry) -> Difference | None:
+    for name in expected | got:
+        a, b = expected.get(name), got.get(name)
+        if a != b:
+            return Difference(expected["s"], *_narrow(name, a, b))
     return None
 
 
@@ -155,7 +135,7 @@ def _compare(expected: Entry, got: Entry, events: list[str]) -> Difference | Non
     # An event that is left out has not happened.
     pairs[1:1] = [(name, _event(expected, name), _event(got, name)) for name in events]
     for name, a, b in pairs:
-        if a != b and not _nothing_scheduled(a, b):
+        if a != b and not (a is None and b == [0, 0, 0]):  # nothing was scheduled, in a summary
             return Difference(expected["s"], *_narrow(name, a, b))
     return None
 
@@ -163,10 +143,6 @@ def _compare(expected: Entry, got: Entry, events: list[str]) -> Difference | Non
 def _event(entry: Entry, name: str) -> Any:
     value = entry.get(name) or None
     return without_tokens(value) if name == "ev" and value else value
-
-
-def _nothing_scheduled(a: object, b: object) -> bool:
-    return a is None and b == [0, 0, 0]
 
 
 def _narrow(field: str, expected: Any, got: Any) -> tuple[str, Any, Any]:

@@ -40,27 +40,28 @@ def add_sessions(
 ) -> None:
     """Add the inputs of sessions to the lists of a case's contents, and room to grow. Mutates."""
     inputs = [[u for u in updates_of(request) if len(u) > 1] for request in requests]
-    rows = [row for row, own in enumerate(inputs) for _ in own]
-    flat = [update for own in inputs for update in own]
-    lists["session"] = [OPEN * bool(request.updates) for request in requests]
-    lists["session_stop"] = [r.stop_at if isinstance(r.stop_at, int) else 0 for r in requests]
-    lists["num_inputs"] = lists["next_input"] = [0] * len(requests)
-    lists["input_offsets"] = offsets(inputs)
-    lists["input_tokens"] = [num_tokens(update[1]) for update in flat]
-    lists["input_max_tokens"] = [update[2] for update in flat]
-    lists["input_time"] = [u[0] + k * BETWEEN_ARRIVALS for k, u in zip(rows, flat, strict=True)]
-    lists["input_segments"] = offsets((update[1] for update in flat), len(segments))
-    for update in flat:
-        segments += map(span, update[1])
+    flat = [(row, update) for row, own in enumerate(inputs) for update in own]
+    lists |= {
+        "session": [OPEN * bool(request.updates) for request in requests],
+        "session_stop": [r.stop_at if isinstance(r.stop_at, int) else 0 for r in requests],
+        "num_inputs": [0] * len(requests),
+        "next_input": [0] * len(requests),
+        "input_offsets": offsets(inputs),
+        "input_tokens": [num_tokens(update[1]) for _, update in flat],
+        "input_max_tokens": [update[2] for _, update in flat],
+        "input_time": [update[0] + row * BETWEEN_ARRIVALS for row, update in flat],
+        "input_segments": offsets((update[1] for _, update in flat), len(segments)),
+    }
+    segments += [span(piece) for _, update in flat for piece in update[1]]
     rooms = [_room(*both) for both in zip(requests, inputs, strict=True)]
     lists["session_area"] = offsets(map(range, rooms), len(segments))[:-1]
     segments += [(0, 0, 1)] * sum(rooms)
 
 
-def _room(request: CaseRequest, inputs: list[Any]) -> int:
+def _room(request: CaseRequest, inputs: Sequence[Any]) -> int:
     """Return the most segments of a session: a token of output may be one."""
-    room = len(request.segments) + request.max_tokens
-    return (room + sum(len(update[1]) + update[2] for update in inputs)) * bool(inputs)
+    turns = [(request.segments, request.max_tokens), *(update[1:] for update in inputs)]
+    return sum(len(segments) + most for segments, most in turns) if inputs else 0
 
 
 def with_second_queue(limits: SchedulerConfig) -> SchedulerConfig:

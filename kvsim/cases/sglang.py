@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.budget.sglang import host_tokens
 from kvsim.cases.part import Count, Part, Whole
-from kvsim.cases.sglang_tokens import END_OF_SEQUENCE, numbers, pieces, rows_of, spans
+from kvsim.cases.rows import (
+    contents_of_rows,
+    num_tokens,
+    numbers,
+    offsets,
+    output_segment,
+    span,
+)
+from kvsim.cases.sglang_tokens import END_OF_SEQUENCE, pieces, prompt_pieces
 from kvsim.cost.constant import ConstantCost
-from kvsim.engine.contents import Contents, text_ranks
+from kvsim.engine.contents import text_ranks
 from kvsim.engine.settings import by_name
 from kvsim.engine.setup import Parts, make_kv
 from kvsim.kv.allocator_spec import AllocatorSpec
@@ -21,8 +29,11 @@ from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.sched.sglang import SglangScheduler
 from kvsim.sched.sglang_settings import SglangSettings
 
-#: Output segments of requests that name none: this plus their index.
-FIRST_OUTPUT_SEGMENT = 16000
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.cases.rows import Span
+    from kvsim.engine.contents import Contents
 
 #: Numbers of eviction policies, where kvsim calls them by another name.
 EVICTION_NUMBERS = {"threshold": "tail_threshold"}
@@ -70,7 +81,7 @@ class SglangCaseConfig(Part):
     context_length: Count
     swa: WindowPool | None = None
     hicache: HostTier | None = None
-    eviction_config: dict[str, int] = Field({})
+    eviction_config: dict[str, int] = Field(default={})
 
     @property
     def settings(self) -> SglangSettings:
@@ -107,7 +118,65 @@ class SglangCase(Part):
     config: SglangCaseConfig
     workload: SglangWorkload
     steps: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    totals: dict[str, Any] = Field({})
+    totals: dict[str, Any] = Field(default={})
+
+
+class RadixCaseConfig(Part):
+    """A pool, and what is evicted first."""
+
+    page_size: Count
+    size: Count
+    policy: str
+    policy_config: dict[str, int] | None = None
+    write_policy: Any = None
+    host_size: int | None = None
+
+    @property
+    def tier(self) -> HostTier | None:
+        """The memory of the host, if there is some."""
+        if self.write_policy is None:
+            return None
+        return HostTier(write_policy=self.write_policy, size=self.host_size)
+
+    @property
+    def schedule(self) -> SglangCaseConfig:
+        """The configuration of a schedule over the same tree."""
+        return SglangCaseConfig(
+            page_size=self.page_size,
+            max_total_num_tokens=self.size,
+            max_running_requests=1,
+            chunked_prefill_size=None,
+            max_prefill_tokens=16384,
+            schedule_policy="fcfs",
+            schedule_conservativeness=1.0,
+            enable_mixed_chunk=False,
+            overlap=False,
+            radix_eviction_policy=self.policy,
+            disable_radix_cache=False,
+            enable_priority_scheduling=False,
+            schedule_low_priority_values_first=False,
+            priority_scheduling_preemption_threshold=10,
+            disable_priority_preemption=False,
+            retraction_policy="length",
+            context_length=1 << 30,
+            eviction_config=self.policy_config or {},
+            hicache=self.tier,
+        )
+
+
+class RadixCase(Part):
+    """Operations on a tree, and what each left in the log."""
+
+    name: str = "case"
+    sglang: str
+    config: RadixCaseConfig
+    ops: Annotated[list[list[Any]], Field(min_length=1)]
+    log: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The log, by number of the operation."""
+        return [{"s": k, **entry} for k, entry in enumerate(self.log)]
 
 
 def tokens_layout(window: int | None = None) -> KVLayout:
@@ -159,26 +228,13 @@ def parts_of(config: SglangCaseConfig) -> Parts:
     )
 
 
-def contents_of(requests: list[SglangCaseRequest]) -> Contents:
+def contents_of(requests: Sequence[SglangCaseRequest]) -> Contents:
     """Return the requests by row; their pieces go on with the outputs, EOS among them."""
-    prompts, contents = [], []
-    for row, request in enumerate(requests):
-        found = spans(request.segments)
-        prompts.append(sum(n for _, _, n in found))
-        given = [piece for span in found for piece in pieces(*span)]
-        out = FIRST_OUTPUT_SEGMENT + row if request.out_seg is None else request.out_seg
-        length = request.max_new + 2
-        if request.stop_at is None:
-            given += pieces(out, 0, length)
-        else:
-            given += pieces(out, 0, request.stop_at - 1)
-            given += [(END_OF_SEQUENCE, 0, 1), *pieces(out, request.stop_at, length)]
-        contents.append(given)
-    segments, offsets = rows_of(contents)
+    contents = [prompt_pieces(r.segments) + _output(row, r) for row, r in enumerate(requests)]
     lists: dict[str, Any] = {
-        "num_prompt_tokens": prompts,
+        "num_prompt_tokens": [num_tokens(map(span, r.segments)) for r in requests],
         "max_tokens": [r.max_new for r in requests],
-        "segment_offsets": offsets,
+        "segment_offsets": offsets(contents),
         "output_content_id": [2 + row for row in range(len(requests))],
         "priority": [r.priority for r in requests],
         "cache_salt": numbers(r.extra_key for r in requests),
@@ -186,4 +242,12 @@ def contents_of(requests: list[SglangCaseRequest]) -> Contents:
         "stop_at": [r.stop_at or 0 for r in requests],
         "ignores_eos": [int(r.ignore_eos) for r in requests],
     }
-    return Contents({name: np.array(rows) for name, rows in lists.items()}, segments)
+    return contents_of_rows(lists, [*chain.from_iterable(contents)])
+
+
+def _output(row: int, request: SglangCaseRequest) -> list[Span]:
+    out, length = output_segment(request.out_seg, row), request.max_new + 2
+    if request.stop_at is None:
+        return pieces(out, 0, length)
+    end = [(END_OF_SEQUENCE, 0, 1), *pieces(out, request.stop_at, length)]
+    return pieces(out, 0, request.stop_at - 1) + end

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
+from kvsim.cases.player import add, checksum, linked
 from kvsim.kv.radix_check import TreeView, free_pages, holders, own_slots
 from kvsim.records.memory import head
 from kvsim.records.sglang import DECODE, EXTEND, MIXED
@@ -13,17 +13,13 @@ from kvsim.rules.batch import batch_at
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from kvsim.cases.player import Entry
     from kvsim.records.engine import Replica
     from kvsim.records.radix import Radix
 
 #: Longest lists that are written out, and longest queue whose ids are.
 MOST_SLOTS, MOST_WAITING = 40, 64
 LETTERS = {EXTEND: "E", MIXED: "M", DECODE: "D"}
-
-
-def checksum(values: Iterable[object], separator: str = ",") -> int:
-    """Return the CRC-32 of values written one after another."""
-    return crc32(separator.join(map(str, values)).encode())
 
 
 def tree_rows(seen: TreeView) -> tuple[int, int]:
@@ -85,6 +81,18 @@ def window_map(seen: TreeView, state: Replica) -> list[int]:
     return found
 
 
+def tree_columns(tree: Radix, seen: TreeView) -> Entry:
+    """Return the columns that tell of the tree, its pool and the host's."""
+    columns: Entry = {"av": tree.pages.num_unused_slots}
+    columns["ev"], columns["pr"] = tree.num_evictable, tree.num_protected
+    columns["fq"] = checksum(free_pages(tree.pages))
+    if tree.enabled:
+        columns["th"], columns["tu"] = tree_rows(seen)
+    if tree.write_policy:
+        columns["ha"], columns["hq"] = host_slots(tree)
+    return columns
+
+
 class PassLog:
     """Turns passes of a replica's loop into log entries.
 
@@ -102,44 +110,41 @@ class PassLog:
     def _name(self, k: int) -> str:
         return self._names[self._state.requests[k].request_id]
 
-    def scheduled(self, entry: dict[str, Any]) -> bool:
+    def _named(self, places: Iterable[int]) -> list[str] | None:
+        return [self._name(k) for k in places] or None
+
+    def scheduled(self, entry: Entry) -> bool:
         """Add what was decided; returns whether there is a batch. Mutates the entry."""
         state, scheduler = self._state, self._state.sglang
         if scheduler.last_mode in LETTERS:
-            batch = batch_at(state, state.num_batches - 1)
-            entry["m"] = LETTERS[scheduler.last_mode]
-            rows = [batch.entries[at] for at in range(batch.size)]
-            extends, decodes = rows[: batch.num_extends], rows[batch.num_extends :]
-            if extends:
-                entry["ext"] = [
-                    [self._name(e.request), e.end - e.num_tokens, e.num_tokens] for e in extends
-                ]
-                loaded = [
-                    [self._name(e.request), state.sglang.progress[e.request].num_loaded]
-                    for e in extends
-                    if self._is_first(e) and state.sglang.progress[e.request].num_loaded
-                ]
-                if loaded:
-                    entry["ld"] = loaded
-            if decodes:
-                entry["dec"] = [self._name(e.request) for e in decodes]
-            seen = TreeView(state.kv.radix)
-            new = [slot for e in rows for slot in self._new_slots(seen, e)]
-            entry["loc"] = checksum(new)
-            if len(new) <= MOST_SLOTS:
-                entry["locl"] = new
-        gone = [state.preempted[k] for k in range(state.num_preempted)]
-        taken = [scheduler.preempted[k] for k in range(scheduler.num_preempted)]
-        if taken:
-            entry["pre"] = [self._name(k) for k in taken]
-        retracted = [self._name(k) for k in gone if k not in taken]
-        if retracted:
-            entry["ret"] = retracted
+            self._batch(entry)
+        taken = head(scheduler.preempted, scheduler.num_preempted)
+        gone = head(state.preempted, state.num_preempted)
+        add(entry, pre=self._named(taken), ret=self._named(k for k in gone if k not in taken))
         return "m" in entry
 
-    def _is_first(self, e: Any) -> bool:
-        """Whether a prefill is a request's first since it was admitted."""
-        return bool(self._state.sglang.progress[e.request].num_extends == 1)
+    def _batch(self, entry: Entry) -> None:
+        state = self._state
+        batch, progress = batch_at(state, state.num_batches - 1), state.sglang.progress
+        rows = [batch.entries[at] for at in range(batch.size)]
+        extends, decodes = rows[: batch.num_extends], rows[batch.num_extends :]
+        loaded = [
+            [self._name(e.request), progress[e.request].num_loaded]
+            for e in extends  # only at the first prefill since it was admitted
+            if progress[e.request].num_extends == 1 and progress[e.request].num_loaded
+        ]
+        seen = TreeView(state.kv.radix)
+        new = [slot for e in rows for slot in self._new_slots(seen, e)]
+        add(
+            entry,
+            m=LETTERS[state.sglang.last_mode],
+            ext=[[self._name(e.request), e.end - e.num_tokens, e.num_tokens] for e in extends]
+            or None,
+            ld=loaded or None,
+            dec=self._named(e.request for e in decodes),
+            loc=checksum(new),
+            locl=new if len(new) <= MOST_SLOTS else None,
+        )
 
     def _new_slots(self, seen: TreeView, e: Any) -> list[int]:
         mine = self._state.sglang.progress[e.request]
@@ -147,41 +152,30 @@ class PassLog:
         first = e.end - e.num_tokens - mine.num_shared
         return slots[first : first + e.num_tokens]
 
-    def processed(self, entry: dict[str, Any], finished: list[int]) -> None:
+    def processed(self, entry: Entry, finished: list[int]) -> None:
         """Add who has ended, by row, and the state at the end of the pass. Mutates the entry."""
         state, scheduler, tree = self._state, self._state.sglang, self._state.kv.radix
-        if finished:
-            ended = sorted(finished, key=self._order.__getitem__)
-            entry["fin"] = [self._names[row] for row in ended]
-        waiting, k = [], state.waiting.head
-        while k >= 0:
-            waiting.append(self._name(k))
-            k = state.requests[k].next
-        entry["w"] = waiting if len(waiting) <= MOST_WAITING else len(waiting)
-        running = [scheduler.running[k] for k in range(scheduler.num_running)]
-        entry["r"] = [self._name(k) for k in running]
-        if scheduler.chunked >= 0:
-            entry["ck"] = self._name(scheduler.chunked)
-        if scheduler.is_full:
-            entry["full"] = 1
-        entry["ntr"] = round(scheduler.ratio, 9)
-        entry["av"] = tree.pages.num_unused_slots
-        entry["ev"], entry["pr"] = tree.num_evictable, tree.num_protected
-        free = free_pages(tree.pages)
-        entry["fq"] = checksum(free)
-        if len(free) <= MOST_SLOTS:
-            entry["fql"] = free
-        seen = TreeView(tree)
-        entry["rt"] = checksum(self._rows(seen), ";")
-        entry["rs"] = checksum(head(scheduler.rows, scheduler.num_rows))
-        if tree.enabled:
-            entry["th"], entry["tu"] = tree_rows(seen)
+        ended = [self._names[row] for row in sorted(finished, key=self._order.__getitem__)]
+        queue = linked(state.requests, state.waiting.head)
+        waiting = [self._names[request.request_id] for request in queue]
+        seen, free = TreeView(tree), free_pages(tree.pages)
+        add(
+            entry,
+            fin=ended or None,
+            w=waiting if len(waiting) <= MOST_WAITING else len(waiting),
+            r=self._named(head(scheduler.running, scheduler.num_running)) or [],
+            ck=self._name(scheduler.chunked) if scheduler.chunked >= 0 else None,
+            full=1 if scheduler.is_full else None,
+            ntr=round(scheduler.ratio, 9),
+            fql=free if len(free) <= MOST_SLOTS else None,
+            rt=checksum(self._rows(seen), ";"),
+            rs=checksum(head(scheduler.rows, scheduler.num_rows)),
+            **tree_columns(tree, seen),
+        )
         if tree.window:
             self._windows(entry, seen)
-        if tree.write_policy:
-            entry["ha"], entry["hq"] = host_slots(tree)
 
-    def _windows(self, entry: dict[str, Any], seen: TreeView) -> None:
+    def _windows(self, entry: Entry, seen: TreeView) -> None:
         """Add the pool of sliding windows, and who has slots of it. Mutates the entry."""
         tree = self._state.kv.radix
         entry["av2"] = tree.window_pages.num_unused_slots

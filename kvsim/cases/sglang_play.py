@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from kvsim.cases.player import Player
 from kvsim.cases.sglang import contents_of, parts_of
 from kvsim.cases.sglang_log import PassLog
-from kvsim.engine.refusal import check_compiled
-from kvsim.engine.replica import Replica
-from kvsim.records.engine import COMPLETED, DONE, SCHEDULED
-from kvsim.results.tables import REQUESTS, FinishReason
+from kvsim.records.engine import COMPLETED, DONE
+from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvsim.cases.player import Entry
     from kvsim.cases.sglang import SglangCase
 
-#: A case counts passes, not seconds: its clock stands after every arrival.
-AFTER_ALL_ARRIVALS = 1e12
 #: Passes without a batch after which nothing will come any more.
 MOST_EMPTY = 1000
-REJECTED = int(FinishReason.REJECTED)
-STOPS = (DONE, SCHEDULED, COMPLETED)
+
+
+class SglangPlayer(Player):
+    """Plays a case of SGLang. Passes in which there is nobody pass without an entry."""
+
+    def __init__(self, case: SglangCase, *, compiled: bool) -> None:
+        requests = case.workload.requests
+        super().__init__(parts_of(case.config), contents_of(requests), compiled=compiled)
+        self.state.patient = True
+        order = sorted(range(len(requests)), key=lambda row: requests[row].arrival)
+        self._log = PassLog(self.state, [r.id for r in requests], order)
+        self._requests, self._arriving, self._num_empty = requests, order, 0
+        self._alive: set[int] = set()
+
+    def has_work(self, step: int) -> bool:  # noqa: D102
+        del step
+        is_idle = not self.state.num_batches and self.state.sglang.is_idle
+        return bool(self._arriving or self._alive) or not is_idle
+
+    def begin(self, step: int) -> Entry | None:  # noqa: D102
+        due = [row for row in self._arriving if self._requests[row].arrival <= step]
+        self._arriving = self._arriving[len(due) :]
+        self._alive.update(due)
+        self.submit(due, [0.0] * len(due))
+        return {"s": step}
+
+    def advance(self, entry: Entry) -> bool:  # noqa: D102
+        state, table = self.state, self.table
+        stop = self.first_stop()
+        rejected = table["finish_reason"] == FinishReason.REJECTED
+        self._alive = {row for row in self._alive if not rejected[row]}
+        self._num_empty = 0 if self._arriving or state.num_batches else self._num_empty + 1
+        if self._num_empty > MOST_EMPTY:
+            raise RuntimeError(f"SGLang's scheduler stands still after pass {entry['s'] + 1}")
+        if stop == DONE:
+            return False
+        has_batch = self._log.scheduled(entry)
+        if state.must_complete and self.next_stop() != COMPLETED:
+            raise RuntimeError("a pass ends before its output is processed")
+        ended = [row for row in self._alive if table["finish_time"][row] > 0]
+        self._alive.difference_update(ended)
+        self._log.processed(entry, ended)
+        return bool(has_batch or ended or state.waiting.length or state.sglang.num_running)
 
 
 def play_sglang(
     case: SglangCase, *, check: bool = False, compiled: bool = False
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Entry]:
     """Yield what every pass leaves in the log.
-
-    Passes in which there is nobody pass without an entry.
 
     Raises
     ------
@@ -40,53 +75,4 @@ def play_sglang(
     RuntimeError
         If ``check`` finds an invariant broken, or the scheduler stands still.
     """
-    requests, parts = case.workload.requests, parts_of(case.config)
-    if compiled:
-        check_compiled(parts)
-    table = np.zeros(len(requests), dtype=REQUESTS)
-    replica = Replica(
-        0,
-        parts,
-        contents_of(requests),
-        table,
-        start_time=AFTER_ALL_ARRIVALS,
-        watched=True,
-        compiled=compiled,
-    )
-    state, number = replica.state, 0
-    state.patient = True
-    order = sorted(range(len(requests)), key=lambda row: requests[row].arrival)
-    log, stops = PassLog(state, [r.id for r in requests], order), iter(replica.stops())
-    arriving, alive, num_empty = list(order), set[int](), 0
-    while arriving or alive or state.num_batches or not state.sglang.is_idle:
-        due = [row for row in arriving if requests[row].arrival <= number]
-        arriving = arriving[len(due) :]
-        alive.update(due)
-        replica.submit(np.array(due, np.int64), np.zeros(len(due)))
-        entry: dict[str, Any] = {"s": number}
-        number += 1
-        stop = _next(stops)
-        if stop == DONE:
-            stops = iter(replica.stops())
-            stop = _next(stops)
-        alive.difference_update([row for row in alive if table["finish_reason"][row] == REJECTED])
-        num_empty = 0 if arriving or state.num_batches else num_empty + 1
-        if num_empty > MOST_EMPTY:
-            raise RuntimeError(f"SGLang's scheduler stands still after pass {number}")
-        if stop == DONE:
-            continue
-        has_batch = log.scheduled(entry)
-        if state.must_complete and _next(stops) != COMPLETED:
-            raise RuntimeError("a pass ends before its output is processed")
-        ended = [row for row in alive if table["finish_time"][row] > 0]
-        alive.difference_update(ended)
-        log.processed(entry, ended)
-        if check:
-            replica.check_integrity()
-        if has_batch or ended or state.waiting.length or state.sglang.num_running:
-            yield entry
-
-
-def _next(stops: Iterator[int]) -> int:
-    """Return the next stop at a pass; DONE once there is none."""
-    return next((stop for stop in stops if stop in STOPS), DONE)
+    yield from SglangPlayer(case, compiled=compiled).play(check=check)

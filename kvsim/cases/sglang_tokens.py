@@ -8,16 +8,14 @@ equal numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from kvsim.engine.contents import segment_rows
+from kvsim.cases.rows import span
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
+    from kvsim.cases.rows import Span
 
 RING = 31990
 #: How far the first tokens of neighbouring segments stand apart on the ring.
@@ -25,10 +23,8 @@ PER_SEGMENT = 1000003 * pow(7919, -1, RING) % RING
 #: The contents: the ring, and the end-of-sequence token, which no segment has.
 TOKENS, END_OF_SEQUENCE = 0, 1
 
-Piece = tuple[int, int, int]
 
-
-def pieces(segment: int, start: int, num_tokens: int) -> list[Piece]:
+def pieces(segment: int, start: int, num_tokens: int) -> list[Span]:
     """Return a stretch of a segment as stretches of the ring, cut where it closes."""
     found, at = [], (segment * PER_SEGMENT + start) % RING
     while num_tokens > 0:
@@ -39,24 +35,11 @@ def pieces(segment: int, start: int, num_tokens: int) -> list[Piece]:
     return found
 
 
-def spans(segments: Iterable[list[int]]) -> list[tuple[int, int, int]]:
-    """Return segments as written, [segment, n] or [segment, start, n], with their starts."""
-    return [(s[0], s[1], s[2]) if len(s) > 2 else (s[0], 0, s[1]) for s in segments]
+def prompt_pieces(segments: Iterable[Sequence[int]]) -> list[Span]:
+    """Return the segments of a prompt as stretches of the ring."""
+    return [piece for segment in segments for piece in pieces(*span(segment))]
 
 
 def token(segment: int, index: int) -> int:
     """Return a token of a segment."""
     return 10 + (segment * 1000003 + index * 7919) % RING
-
-
-def numbers(keys: Iterable[Hashable]) -> list[int]:
-    """Number namespaces from 1 on; none of them is 0."""
-    known: dict[Hashable, int] = {}
-    return [0 if key is None else known.setdefault(key, len(known) + 1) for key in keys]
-
-
-def rows_of(contents: list[list[Piece]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the pieces of all requests one after another, and where each one's begin."""
-    flat = [piece for one in contents for piece in one]
-    columns = zip(*flat, strict=True) if flat else ((), (), ())
-    return segment_rows(*columns), np.cumsum([0, *map(len, contents)])
