@@ -84,6 +84,8 @@ class VllmPlayer(Player):
         state.limits.has_grammars = any(r.grammar_steps is not None for r in requests)
         self._names = {index: request.id for index, request in enumerate(requests)}
         self._log = StepLog(self.replica, self._names, summary=config.summary)
+        aborts = [(request.abort_step, row) for row, request in enumerate(requests)]
+        self._aborts = [(at, row) for at, row in aborts if at is not None]
         rows = sorted(range(len(requests)), key=lambda row: requests[row].arrival_step)
         self._arriving, self._is_idle = rows, False
         self._upkeep = Upkeep(self.replica, config)
@@ -112,9 +114,8 @@ class VllmPlayer(Player):
         return bool(self._arriving) or self._is_busy
 
     def begin(self, step: int) -> Entry | None:  # noqa: D102
-        ended = [
-            request.id for row, request in enumerate(self._requests) if self._aborts(row, step)
-        ]
+        aborted = [row for at, row in self._aborts if at == step and self.replica.abort(row)]
+        ended = [self._names[row] for row in aborted]
         ended += [name for feature in self._features for name in feature.arrive(step)]
         due = [row for row in self._arriving if self._requests[row].arrival_step <= step]
         self._arriving = self._arriving[len(due) :]
@@ -125,9 +126,6 @@ class VllmPlayer(Player):
         if self._is_idle or any(feature.rests() for feature in self._features):
             return None
         return {"s": step, "abt": ended} if ended else {"s": step}
-
-    def _aborts(self, row: int, step: int) -> bool:
-        return self._requests[row].abort_step == step and self.replica.abort(row)
 
     def next_step(self, step: int) -> int:  # noqa: D102
         if self._is_idle and self._arriving:
