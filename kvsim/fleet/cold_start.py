@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvsim.fleet.parameters import Delay, Limit  # noqa: TC001 - checked when one is made
 from kvsim.registry import Registry, parse_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Parts:
@@ -45,8 +50,8 @@ COLD_STARTS: Registry[Parts] = Registry("cold start", None, Parts)
 COLD_STARTS.register("parts")(Parts)
 
 
-def cold_start_seconds(given: float | str, weight_bytes: int) -> float:
-    """Return the seconds of ``SECONDS`` or ``parts[+KEY=VALUE]...``.
+def make_cold_start(given: float | str) -> Callable[[int], float]:
+    """Return what prices ``SECONDS`` or ``parts[+KEY=VALUE]...`` by a replica's bytes of weights.
 
     Raises
     ------
@@ -55,14 +60,14 @@ def cold_start_seconds(given: float | str, weight_bytes: int) -> float:
 
     Examples
     --------
-    >>> cold_start_seconds(60.0, 0)
+    >>> make_cold_start(60.0)(0)
     60.0
-    >>> round(cold_start_seconds("parts+node=50+bandwidth=2", 16_000_000_000), 1)
+    >>> round(make_cold_start("parts+node=50+bandwidth=2")(16_000_000_000), 1)
     92.4
     """
     if not isinstance(given, str):
-        return given
+        return lambda weight_bytes: given
     name, params = parse_spec(given)
     if name != "parts":
         raise ValueError(f"cold_start: {given!r}: must be seconds from 0 on, or parts+KEY=VALUE")
-    return COLD_STARTS.create(name, **params).seconds(weight_bytes)
+    return COLD_STARTS.create(name, **params).seconds

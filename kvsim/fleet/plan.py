@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.autoscaler import make_autoscaler
-from kvsim.fleet.cold_start import cold_start_seconds
+from kvsim.fleet.cold_start import make_cold_start
 from kvsim.fleet.connectors import connected
 from kvsim.fleet.disaggregation import DISAGGREGATIONS
 from kvsim.fleet.fabric import fabric_of
@@ -21,7 +21,7 @@ from kvsim.fleet.store import make_store
 from kvsim.records.engine import VLLM
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvsim.config import Config
     from kvsim.engine.setup import Setup
@@ -72,6 +72,7 @@ class Plan:
     prefill : the pool that computes prompts for it, if prefill is disaggregated
     disaggregation : decides which prompts that pool computes
     fabric : moves KV between replicas
+    cold_start : seconds until a new replica takes requests, by its bytes of weights
     in_step : the replicas are data-parallel ranks whose passes begin and end together
     """
 
@@ -84,6 +85,7 @@ class Plan:
     flow_control: FlowControl | None
     migration: Migration | None
     fabric: Fabric
+    cold_start: Callable[[int], float]
     in_step: bool
 
     @property
@@ -122,7 +124,7 @@ def make_plan(config: Config, setup: Setup) -> Plan:
     asked, asked_prefill = pools_of(config)
     apart = asked_prefill is not None
     _check_disaggregated_options(config, apart=apart)
-    cold_start_seconds(config.cold_start, 0)  # a wrong one is refused, used or not
+    cold_start = make_cold_start(config.cold_start)
     failures = _failures_of(config, apart=apart)
     prefill_setup = None if asked_prefill is None else pool_setup(config, asked_prefill)
     _check_tenant_weights(config, [setup, prefill_setup])
@@ -144,6 +146,7 @@ def make_plan(config: Config, setup: Setup) -> Plan:
         None if config.flow_control is None else FLOW_CONTROLS.make(config.flow_control),
         migration,
         fabric_of(config.kv_transfer_fabric),
+        cold_start,
         in_step=False,
     )
     for one in plan.pools if plan.changes else ():

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvsim.fleet.autoscaler import Autoscaler, PoolLoad
-from kvsim.fleet.cold_start import cold_start_seconds
 from kvsim.fleet.feature import Feature
 from kvsim.fleet.lifecycle import Lifecycle
 from kvsim.fleet.scaling import Scaling
@@ -92,14 +91,13 @@ class ReplicaChanges(Feature):
         self, pool: Pool, make: Callable[[int, float], Member], scaler: Autoscaler | None
     ) -> ChangingPool:
         """Let the replicas of one pool start, drain and fail. Mutates it."""
-        config = self._plan.config
         weights = pool.setup.memory.budget.weights * pool.gpus_per_replica
         lifecycle = Lifecycle(
             self._world,
             self._host,
             pool,
             make,
-            cold_start=cold_start_seconds(config.cold_start, weights),
+            cold_start=self._plan.cold_start(weights),
             failures=self._plan.failures,
             grace=math.inf if scaler is None else scaler.grace,
             table=self._host.pools[-1].table,
