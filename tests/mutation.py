@@ -62,10 +62,10 @@ TESTS = (
 
 #: Ends the tests' conftest: they are to judge a rule, not whether a mutant compiles.
 PLAIN_PYTHON = """
-import kvsim.cases.play
+import kvsim.cases.replay
 import kvsim.fleet.simulate
 
-kvsim.cases.play.compiled_refuses = lambda config: "asked for"
+kvsim.cases.replay.refuses = lambda case: "asked for"
 kvsim.fleet.simulate.choose_backend = lambda setup: "asked for"
 """
 

@@ -13,8 +13,8 @@ import kvsim
 import workloads
 from kvsim.budget.layout import KVLayout, LayerKV, kv_dtype
 from kvsim.budget.sglang import split_pool
+from kvsim.cases.replay import play_case
 from kvsim.cases.sglang import SglangCase
-from kvsim.cases.sglang_play import play_sglang
 from kvsim.cli import main
 from kvsim.config import Config
 from kvsim.cost.hierarchy import COPY_SECONDS
@@ -97,7 +97,7 @@ def played(case: SglangCase, *, compiled: bool) -> list[dict[str, Any]]:
     """Play a case, checking every pass in Python; a scheduler that dies says so."""
     found: list[dict[str, Any]] = []
     try:
-        found.extend(play_sglang(case, check=not compiled, compiled=compiled))
+        found.extend(play_case(case, check=not compiled, compiled=compiled))
     except RuntimeError as error:
         if "runs out of memory" not in str(error):
             raise

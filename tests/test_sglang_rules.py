@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from strategies import examples
 
 import kvsim
-from kvsim.cases.radix import play_radix
+from kvsim.cases.replay import play_case
 from kvsim.cases.sglang import RadixCase, RadixCaseConfig
 from kvsim.records.engine import Replica
 from kvsim.records.request import Request
@@ -228,7 +228,7 @@ def evicted(policy: str, *ops: list[Any], **numbers: int) -> list[int]:
     """Do operations on a tree of 200 slots, and return what each eviction took."""
     config = RadixCaseConfig(page_size=1, size=200, policy=policy, policy_config=numbers)
     case = RadixCase(sglang="", config=config, ops=list(ops), log=[{}])
-    return [entry["n"] for entry in play_radix(case) if "n" in entry]
+    return [entry["n"] for entry in play_case(case) if "n" in entry]
 
 
 def insert(content: int, num_tokens: int) -> list[Any]:

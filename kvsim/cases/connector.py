@@ -6,8 +6,7 @@ from collections import deque
 from itertools import chain, dropwhile
 from typing import TYPE_CHECKING, Any
 
-from kvsim.cases.feature import Feature
-from kvsim.cases.player import linked
+from kvsim.cases.player import Feature, linked
 from kvsim.cases.rows import num_tokens
 from kvsim.cases.transfer import Transfer
 from kvsim.records.connector import STARTED

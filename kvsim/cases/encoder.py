@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.cases.feature import Feature
-from kvsim.cases.player import add
+from kvsim.cases.player import Feature, add
 from kvsim.cases.rows import numbers, offsets
 from kvsim.records.encoder import Item
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.cases.feature import Feature
 from kvsim.cases.group import Group
+from kvsim.cases.player import Feature
 from kvsim.records.events import CLEARED, STORED, UPDATE
 from kvsim.results.kv_events import GPU, kind_of
 

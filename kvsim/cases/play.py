@@ -6,17 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvsim.cases.connector import FakeWorker
-from kvsim.cases.contents import contents_of_case
+from kvsim.cases.contents import arrival_time, contents_of_case, with_children
 from kvsim.cases.encoder import EncoderLog, hashes_of
 from kvsim.cases.events import EventLog, EventNames
 from kvsim.cases.log import StepLog
 from kvsim.cases.offloading import OffloadingLog
 from kvsim.cases.player import Player
-from kvsim.cases.samples import arrival_time, with_children
 from kvsim.cases.sessions import Sessions, has_sessions, with_second_queue
 from kvsim.cases.upkeep import Upkeep, drops_output, number_tokens
 from kvsim.cost.constant import ConstantCost
-from kvsim.engine.refusal import refusal
 from kvsim.engine.setup import Parts, make_kv
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.records.engine import DONE, SCHEDULED
@@ -27,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvsim.cases.case import CaseConfig, Workload
-    from kvsim.cases.feature import Feature
-    from kvsim.cases.player import Entry
+    from kvsim.cases.player import Entry, Feature
 
 
 def parts_of(config: CaseConfig) -> Parts:
@@ -56,11 +53,6 @@ def parts_of(config: CaseConfig) -> Parts:
         cost=ConstantCost(None, seconds=1.0),
         num_stages=config.pipeline_parallel_size,
     )
-
-
-def compiled_refuses(config: CaseConfig) -> str:
-    """Say why the compiled engine cannot play a case; empty if it can."""
-    return refusal(parts_of(config)) or ""
 
 
 class VllmPlayer(Player):
@@ -160,18 +152,8 @@ class VllmPlayer(Player):
 def play(
     config: CaseConfig, workload: Workload, *, check: bool = False, compiled: bool = False
 ) -> Iterator[Entry]:
-    """Yield what every step of a case leaves in the log.
+    """Return what every step of a case leaves in the log, one after the other.
 
-    Parameters
-    ----------
-    check : recount all memory after every step
-    compiled : run the compiled engine
-
-    Raises
-    ------
-    ValueError
-        If the compiled engine is asked for and cannot run the case.
-    RuntimeError
-        If ``check`` finds an invariant broken.
+    ``check`` recounts all memory after every step; ``compiled`` runs the compiled engine.
     """
-    yield from VllmPlayer(config, workload, compiled=compiled).play(check=check)
+    return VllmPlayer(config, workload, compiled=compiled).play(check=check)

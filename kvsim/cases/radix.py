@@ -24,7 +24,7 @@ from kvsim.records.engine import (
 from kvsim.records.memory import head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kvsim.cases.player import Entry
     from kvsim.cases.sglang import RadixCase
@@ -147,8 +147,3 @@ OPERATIONS = {
     "l": RadixPlayer._lock,
     "u": RadixPlayer._lock,
 }
-
-
-def play_radix(case: RadixCase, *, compiled: bool = False) -> Iterator[Entry]:
-    """Yield what every operation leaves in the log."""
-    yield from RadixPlayer(case, compiled=compiled).play()

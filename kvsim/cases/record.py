@@ -10,9 +10,9 @@ import numpy as np
 
 from kvsim.cases.case import Case, CaseConfig, CaseRequest, Workload, write_case
 from kvsim.cases.encoder import EncoderLog
-from kvsim.cases.feature import Feature
 from kvsim.cases.group import Group
 from kvsim.cases.log import StepLog
+from kvsim.cases.player import Feature
 from kvsim.config import Config
 from kvsim.engine.setup import Setup, resolve
 from kvsim.fleet.simulate import requests_asked, serve, with_samples

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from kvsim.cases import play as vllm
 from kvsim.cases.case import Case
 from kvsim.cases.events import without_tokens
-from kvsim.cases.radix import play_radix
+from kvsim.cases.play import parts_of as vllm_parts
+from kvsim.cases.play import play
+from kvsim.cases.radix import RadixPlayer
 from kvsim.cases.recorded import Recorded, read_case
 from kvsim.cases.sglang import RadixCase, parts_of
-from kvsim.cases.sglang_play import play_sglang
+from kvsim.cases.sglang_play import SglangPlayer
 from kvsim.engine.refusal import refusal
 
 if TYPE_CHECKING:
@@ -108,16 +109,16 @@ def replay(
 def play_case(case: Recorded, *, check: bool = False, compiled: bool = False) -> Iterator[Entry]:
     """Yield what every step of a case leaves in the log, whichever engine it is of."""
     if isinstance(case, Case):
-        return vllm.play(case.config, case.workload, check=check, compiled=compiled)
+        return play(case.config, case.workload, check=check, compiled=compiled)
     if isinstance(case, RadixCase):
-        return play_radix(case, compiled=compiled)
-    return play_sglang(case, check=check, compiled=compiled)
+        return RadixPlayer(case, compiled=compiled).play()
+    return SglangPlayer(case, compiled=compiled).play(check=check)
 
 
 def refuses(case: Recorded) -> str:
     """Say why the compiled engine cannot play a case; empty if it can."""
     if isinstance(case, Case):
-        return vllm.compiled_refuses(case.config)
+        return refusal(vllm_parts(case.config)) or ""
     config = case.config.schedule if isinstance(case, RadixCase) else case.config
     return refusal(parts_of(config)) or ""
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: Output segments of requests that name none: this plus their index, as in the recorded cases.
 FIRST_OUTPUT_SEGMENT = 16000
 
+#: Seconds between requests of one step, which have no arrival time of their own.
+BETWEEN_ARRIVALS = 1e-6
+
 Span = tuple[int, int, int]
 
 

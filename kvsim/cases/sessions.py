@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cases.connector import held_names
-from kvsim.cases.feature import Feature
-from kvsim.cases.player import add
-from kvsim.cases.rows import Span, num_tokens, offsets, span
-from kvsim.cases.samples import BETWEEN_ARRIVALS
+from kvsim.cases.player import Feature, add
+from kvsim.cases.rows import BETWEEN_ARRIVALS, Span, num_tokens, offsets, span
 from kvsim.cases.upkeep import show_numbers
 from kvsim.records.connector import SESSIONS
 from kvsim.records.request import FINISHED, WAITING_FOR_INPUT

@@ -11,8 +11,6 @@ from kvsim.records.engine import COMPLETED, DONE
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kvsim.cases.player import Entry
     from kvsim.cases.sglang import SglangCase
 
@@ -61,18 +59,3 @@ class SglangPlayer(Player):
         self._alive.difference_update(ended)
         self._log.processed(entry, ended)
         return bool(has_batch or ended or state.waiting.length or state.sglang.num_running)
-
-
-def play_sglang(
-    case: SglangCase, *, check: bool = False, compiled: bool = False
-) -> Iterator[Entry]:
-    """Yield what every pass leaves in the log.
-
-    Raises
-    ------
-    ValueError
-        If the compiled engine is asked for and cannot run the case.
-    RuntimeError
-        If ``check`` finds an invariant broken, or the scheduler stands still.
-    """
-    yield from SglangPlayer(case, compiled=compiled).play(check=check)

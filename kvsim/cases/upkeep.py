@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsim.cases.feature import Feature
+from kvsim.cases.player import Feature
 from kvsim.records.connector import FAKE
 from kvsim.records.engine import NO_PAUSE
 from kvsim.rules.pausing import rests
