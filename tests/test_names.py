@@ -57,6 +57,14 @@ def test_the_near_name_has_the_size_that_was_asked_for(given: str, near: str) ->
     assert "gemma" not in hint
 
 
+def test_a_size_that_no_model_has_is_near_the_same_name_in_another_size() -> None:
+    with pytest.raises(ValueError, match="did you mean llama-3-8b"):
+        get_model("llama-3-9b")
+    with pytest.raises(ValueError, match="unknown model") as told:
+        get_model("nobody/knows-9b")
+    assert "did you mean" not in str(told.value)
+
+
 VISION = {
     **{"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "patch_size": 14},
     **{"spatial_merge_size": 2, "temporal_patch_size": 2, "model_type": "qwen2_5_vl"},

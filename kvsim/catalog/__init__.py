@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -115,19 +116,12 @@ def get_model(
         rest = pattern.sub("", name)
         if rest != name and (short := _find_shape(rest, catalogue.model_index)):
             return replace(catalogue.models[short], **_stored(model, quantization))
-    key = _model_key(model)  # an organisation is no likeness
-    if bases := _bases_of(key, catalogue.model_index):
-        unknown = f"unknown model {model!r}; did you mean {' or '.join(bases)}?"
-        unknown += " (kvsim list models shows all)"
-    else:
-        size = _size(key)
-        likely = [one for one in _known(catalogue.models) if not size or _size(one) == size]
-        near = errors.unknown_name("model", key, likely, likeness=0.75)
-        unknown = str(near).replace(repr(key), repr(model), 1)
-        unknown = unknown.partition(" (one of")[0]
+    near = _bases_of(name, catalogue.model_index) or _near(name, _known(catalogue.models))
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise ValueError(
-        f"{unknown}; any other model, as a fine-tune: give the path of its config.json, or "
-        "--hf-config-path with that path or the name of its base"
+        f"unknown model {model!r}{hint} (kvsim list models shows all); any other model, as a "
+        "fine-tune: give the path of its config.json, or --hf-config-path with that path or the "
+        "name of its base"
     )
 
 
@@ -243,6 +237,15 @@ def _bases_of(key: str, index: Mapping[str, str]) -> list[str]:
             found[short] = max(found.get(short, 0), len(own))
     most = max(found.values(), default=0)
     return [short for short, number in found.items() if number == most][:3]
+
+
+def _near(key: str, names: list[str]) -> list[str]:
+    """Return like names of the same size; where there are none, names that differ in little."""
+    size = _size(key)
+    of_size = [one for one in names if not size or _size(one) == size]
+    return get_close_matches(key, of_size, cutoff=0.75) or get_close_matches(
+        key, names, cutoff=0.85
+    )
 
 
 def _size(name: str) -> str:
