@@ -13,7 +13,7 @@ from kvsim.calibration.read_log import read_startup
 from kvsim.calibration.server import Server, server_of
 from kvsim.calibration.startup import Startup
 from kvsim.calibration.text import plain
-from kvsim.kv.capacity import capacity
+from kvsim.engine.capacity import capacity
 
 LOGS = Path(__file__).parent / "data" / "logs"
 

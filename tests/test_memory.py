@@ -15,7 +15,7 @@ from kvsim.budget.layout import KV_DTYPES, heads_per_rank, kv_dtype, kv_layout
 from kvsim.budget.weights import weight_bytes
 from kvsim.catalog import get_gpu, get_model
 from kvsim.cli import main
-from kvsim.kv.capacity import capacity
+from kvsim.engine.capacity import capacity
 
 GB = 10**9
 

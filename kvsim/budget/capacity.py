@@ -289,17 +289,10 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         """Return vLLM's quotient; its null block is counted, but holds nobody's tokens."""
         return blocks // num_blocks if num_blocks < blocks else 0
 
-    lengths = [SHORTEST << i for i in range(64) if SHORTEST << i < longest] + [longest]
+    lengths = lengths_to(longest)
     concurrency = blocks / reserved
     return Capacity(
-        model=memory.model.name,
-        gpu=memory.gpu.name,
-        kv_cache_dtype=memory.layout.dtype.name,
-        tensor_parallel_size=config.tensor_parallel_size,
-        pipeline_parallel_size=config.pipeline_parallel_size,
-        max_model_len=longest,
-        bytes_per_token=memory.layout.bytes_per_token,
-        scale_bytes_per_token=memory.layout.scale_bytes_per_token,
+        **deployment_fields(config, memory),
         block_size=memory.block_size,
         bytes_per_block=plan.bytes_per_block,
         num_gpu_blocks=blocks,
@@ -315,6 +308,25 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         assumptions=_assumptions(config, memory),
         states=_states(plan),
     )
+
+
+def lengths_to(longest: int) -> list[int]:
+    """Return the lengths of requests that :class:`Capacity` lists."""
+    return [SHORTEST << i for i in range(64) if SHORTEST << i < longest] + [longest]
+
+
+def deployment_fields(config: Config, memory: Memory) -> dict[str, Any]:
+    """Return the fields of :class:`Capacity` that say what is deployed."""
+    return {
+        "model": memory.model.name,
+        "gpu": memory.gpu.name,
+        "kv_cache_dtype": memory.layout.dtype.name,
+        "tensor_parallel_size": config.tensor_parallel_size,
+        "pipeline_parallel_size": config.pipeline_parallel_size,
+        "max_model_len": memory.limits.max_model_len,
+        "bytes_per_token": memory.layout.bytes_per_token,
+        "scale_bytes_per_token": memory.layout.scale_bytes_per_token,
+    }
 
 
 def logged_tokens(config: Config, plan: KVPlan, num_blocks: int, num_tokens: float) -> int:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.budget.capacity import SHORTEST, Capacity, resolve_memory
+from kvsim.budget.capacity import (
+    Capacity,
+    capacity_of,
+    deployment_fields,
+    lengths_to,
+    resolve_memory,
+)
 from kvsim.config import Config
 from kvsim.engine.sglang import check_layers, fraction_of, of_engine, page_size_of, pools_of
 from kvsim.engine.sglang import settings_of as sglang_settings
-from kvsim.kv.capacity import capacity as vllm_capacity
+from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.radix import pool_bytes_of
 from kvsim.sglang_options import SGLANG_FIELDS
 
@@ -39,12 +45,28 @@ def capacity(**options: Any) -> Capacity:
     1
     """
     config = Config.build(**options)
-    if config.engine != "sglang":
-        for field in SGLANG_FIELDS:
-            if getattr(config, field) != Config.model_fields[field].default:
-                raise ValueError(f"{field}: only engine sglang has such a setting")
-        return vllm_capacity(**options)
-    return _sglang_capacity(of_engine(config))
+    if config.engine == "sglang":
+        return _sglang_capacity(of_engine(config))
+    for field in SGLANG_FIELDS:
+        if getattr(config, field) != Config.model_fields[field].default:
+            raise ValueError(f"{field}: only engine sglang has such a setting")
+    return _paged_capacity(config)
+
+
+def _paged_capacity(config: Config) -> Capacity:
+    """Compute the capacity of a paged allocator, its what-if modifiers included."""
+    allocator = parse_allocator(config.allocator)
+    if allocator.base != "paged":
+        raise ValueError(
+            f"allocator {allocator.base!r}: capacity counts blocks; give paged with modifiers, "
+            "or let kvsim compare show what the others hold"
+        )
+    changes = {
+        "kv_cache_dtype": allocator.kv_cache_dtype,
+        "block_size": allocator.params.get("block_size"),
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    return capacity_of(config.model_copy(update=given), **allocator.what_if)
 
 
 def _sglang_capacity(config: Config) -> Capacity:
@@ -64,20 +86,12 @@ def _sglang_capacity(config: Config) -> Capacity:
             fit = min(fit, pools.windows // (-(-min(length, window) // size) * size))
         return min(fit, settings.max_running_requests)
 
-    lengths = [SHORTEST << i for i in range(64) if SHORTEST << i < longest] + [longest]
-    counts = {str(length): at_once(length) for length in lengths}
+    counts = {str(length): at_once(length) for length in lengths_to(longest)}
     fraction, free = fraction_of(config, memory)
     pinned = config.kv_cache_memory_bytes or config.num_gpu_blocks_override
     total = memory.budget.weights + pools.num_bytes if pinned else int(free * fraction)
     return Capacity(
-        model=memory.model.name,
-        gpu=memory.gpu.name,
-        kv_cache_dtype=memory.layout.dtype.name,
-        tensor_parallel_size=config.tensor_parallel_size,
-        pipeline_parallel_size=config.pipeline_parallel_size,
-        max_model_len=longest,
-        bytes_per_token=memory.layout.bytes_per_token,
-        scale_bytes_per_token=memory.layout.scale_bytes_per_token,
+        **deployment_fields(config, memory),
         block_size=size,
         bytes_per_block=token_bytes * size,
         num_gpu_blocks=pools.tokens // size,
