@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvsim.catalog.hf_families import FAMILIES, GEMMA3, GEMMA4, WINDOW, Config, Family, Fields
+from kvsim.catalog.hf_families import (
+    FAMILIES,
+    GEMMA3,
+    GEMMA4,
+    WINDOW,
+    Config,
+    Family,
+    Fields,
+    period,
+)
 from kvsim.catalog.hf_families import _decoder as decoder
 from kvsim.catalog.hf_families import _experts as experts
 from kvsim.catalog.hf_families import _layers as layers
@@ -21,12 +30,6 @@ def _flags(config: Config, key: str, num_layers: int) -> list[bool]:
     if given and len(given) != num_layers:
         raise config.error(f"{key} has {len(given)} entries for {num_layers} layers")
     return [bool(value) for value in given] or [True] * num_layers
-
-
-def _period(letters: str) -> str:
-    """Return the shortest pattern that repeats to these letters (the last repeat may be cut)."""
-    lengths = range(1, len(letters) + 1)
-    return next(letters[:n] for n in lengths if (letters[:n] * len(letters)).startswith(letters))
 
 
 # -- sparse attention -----------------------------------------------------------------------------
@@ -45,7 +48,7 @@ def _deepseek_sparse(config: Config) -> Fields:
     return FAMILIES["deepseek_v3"].read(config) | {
         "index_num_heads": config.integer("index_n_heads"),
         "index_head_dim": config.integer("index_head_dim"),
-        "index_pattern": _period(pattern) if "-" in pattern else "",
+        "index_pattern": period(pattern) if "-" in pattern else "",
     }
 
 
@@ -76,7 +79,7 @@ def _minimax_indexer(config: Config, num_layers: int) -> Fields:
     return {
         "index_num_heads": own.integer("sparse_num_index_heads"),
         "index_head_dim": own.integer("sparse_index_dim"),
-        "index_pattern": _period("".join("I" if has else "-" for has in indexed)),
+        "index_pattern": period("".join("I" if has else "-" for has in indexed)),
     }
 
 
@@ -99,7 +102,7 @@ def _mimo_v2(config: Config) -> Fields:
             "num_kv_heads": config.integer("swa_num_key_value_heads"),
             "full_num_kv_heads": fields["num_kv_heads"],
             "v_head_dim": config.integer("v_head_dim"),
-            "layer_pattern": _period("".join("S" if window else "F" for window in letters)),
+            "layer_pattern": period("".join("S" if window else "F" for window in letters)),
             "window": config.integer("sliding_window"),
             "num_dense_layers": num_layers - sum(sparse),
             "num_shared_experts": config.integer("n_shared_experts", default=0),

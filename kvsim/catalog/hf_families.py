@@ -115,17 +115,13 @@ def _layers(config: Config, letters: str, window_key: str = "sliding_window") ->
     window = config.integer(window_key)
     if window >= config.integer("max_position_embeddings"):
         return {}  # no context can outgrow it: Phi-3-128k, Qwen
-    return {"layer_pattern": _period(letters), "window": window}
+    return {"layer_pattern": period(letters), "window": window}
 
 
-def _period(letters: str) -> str:
+def period(letters: str) -> str:
     """Return the shortest pattern that repeats to these letters (the last repeat may be cut)."""
     lengths = range(1, len(letters) + 1)
-    return next(
-        letters[:n]
-        for n in lengths
-        if all(letter == letters[i % n] for i, letter in enumerate(letters))
-    )
+    return next(letters[:n] for n in lengths if (letters[:n] * len(letters)).startswith(letters))
 
 
 def _window_everywhere(config: Config) -> Fields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvsim.catalog.hf_families import FAMILIES, Config, Family, Fields
+from kvsim.catalog.hf_families import FAMILIES, Config, Family, Fields, period
 
 #: Letters of ``ModelSpec.layer_pattern`` for those of Nemotron-H.
 NEMOTRON_LETTERS = {"M": "M", "*": "F", "-": "-", "E": "E"}
@@ -19,10 +19,7 @@ def _sizes(config: Config, **renamed: Any) -> Fields:
 
 
 def _pattern(letters: str) -> Fields:
-    """Return the shortest pattern that repeats to these letters; the last repeat may be cut."""
-    lengths = range(1, len(letters) + 1)
-    repeated = (letters[:n] for n in lengths if (letters[:n] * len(letters)).startswith(letters))
-    return {"layer_pattern": next(repeated)}
+    return {"layer_pattern": period(letters)}
 
 
 def _routed(config: Config, per_token: str, width: str) -> Fields:
