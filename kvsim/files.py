@@ -121,6 +121,15 @@ def temporary_in(folder: Path) -> Path:
     return folder / TEMPORARY.replace("*", secrets.token_hex(8))
 
 
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Raise ValueError that names the path where the system refuses to write it."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
 def write_whole(
     path: Path, write: Callable[[IO[bytes]], object], *, follow_link: bool = True
 ) -> None:

@@ -19,7 +19,7 @@ from kvsim.cases.part import Count, Part, Whole
 from kvsim.cases.transfer import ConnectorPart, Transfer, offloading_conflicts
 from kvsim.catalog.spec import AttentionKind
 from kvsim.engine.settings import by_name
-from kvsim.files import write_whole
+from kvsim.files import write_whole, writing
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.kv.attention import FullAttention, plan_of
 from kvsim.kv.manager import KVCacheConfig
@@ -340,7 +340,5 @@ def write_case(case: Case, path: str | Path) -> None:
     content = case.model_dump()
     content["workload"] = case.workload.model_dump(exclude_defaults=True)
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    try:
+    with writing(path):
         write_whole(Path(path), lambda file: file.write(text.encode()))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.files import whole_folder
+from kvsim.files import whole_folder, writing
 from kvsim.results.result import OWNED, Result, write_json
 
 if TYPE_CHECKING:
@@ -17,26 +17,17 @@ if TYPE_CHECKING:
 
 
 def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
-    """Write tables, JSON and PNG figures, all of them or nothing.
-
-    Raises
-    ------
-    ValueError
-        If the folder cannot be written.
-    """
+    """Write tables, JSON and PNG figures, all of them or nothing."""
     from kvsim.report import plot
 
-    try:
-        with whole_folder(folder, OWNED) as temporary:
-            runs.save(temporary)
-            for name, draw in plot.FIGURES.items():
-                draw(runs).savefig(temporary / f"{name}.png", dpi=130)
-            if plot.has_features(runs):
-                plot.features(runs).savefig(temporary / "features.png", dpi=130)
-            if isinstance(runs, Result) and is_fleet(runs):
-                plot.fleet(runs).savefig(temporary / "fleet.png", dpi=130)
-    except OSError as error:
-        raise ValueError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    with writing(folder), whole_folder(folder, OWNED) as temporary:
+        runs.save(temporary)
+        for name, draw in plot.FIGURES.items():
+            draw(runs).savefig(temporary / f"{name}.png", dpi=130)
+        if plot.has_features(runs):
+            plot.features(runs).savefig(temporary / "features.png", dpi=130)
+        if isinstance(runs, Result) and is_fleet(runs):
+            plot.fleet(runs).savefig(temporary / "fleet.png", dpi=130)
 
 
 def is_fleet(result: Result) -> bool:
@@ -47,16 +38,7 @@ def is_fleet(result: Result) -> bool:
 def save_answer(
     answer: Mapping[str, Any], draw: Callable[[], Figure], folder: Path, name: str
 ) -> None:
-    """Write ``NAME.json`` and ``NAME.png`` of a command that simulates nothing, both or nothing.
-
-    Raises
-    ------
-    ValueError
-        If the folder cannot be written.
-    """
-    try:
-        with whole_folder(folder) as temporary:
-            write_json(temporary / f"{name}.json", answer)
-            draw().savefig(temporary / f"{name}.png", dpi=130)
-    except OSError as error:
-        raise ValueError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    """Write ``NAME.json`` and ``NAME.png`` of a command that simulates nothing, both or nothing."""
+    with writing(folder), whole_folder(folder) as temporary:
+        write_json(temporary / f"{name}.json", answer)
+        draw().savefig(temporary / f"{name}.png", dpi=130)

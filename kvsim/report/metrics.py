@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvsim.budget.capacity import resolve_memory
-from kvsim.files import write_whole
+from kvsim.files import write_whole, writing
 from kvsim.report.openmetrics import Observed, family, histogram, series
 from kvsim.results.block_events import residency
 from kvsim.results.idle import memory_with_gaps
@@ -63,22 +63,14 @@ class _Seen(NamedTuple):
 
 
 def write_metrics(result: Result, path: Path) -> None:
-    """Write a run as OpenMetrics text, whole or not at all; see :func:`exposition`.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be written.
-    """
+    """Write a run as OpenMetrics text, whole or not at all; see :func:`exposition`."""
 
     def write(file: Any) -> None:
         for line in exposition(result):
             file.write(f"{line}\n".encode())
 
-    try:
+    with writing(path):
         write_whole(path, write)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def exposition(result: Result) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.files import write_whole
+from kvsim.files import write_whole, writing
 from kvsim.results.block_events import BlockEvent
 from kvsim.results.idle import gone_time, memory_with_gaps
 from kvsim.results.phases import TRANSFER, marks_of, phases
@@ -47,13 +47,7 @@ class Window:
 
     @classmethod
     def of(cls, text: str | None, num_requests: int | None) -> Window:
-        """Read FROM:TO, either of which may be missing.
-
-        Raises
-        ------
-        ValueError
-            For anything else.
-        """
+        """Read FROM:TO, either of which may be missing."""
         given = num_requests or MOST_REQUESTS
         if text is None:
             return cls(num_requests=given)
@@ -68,13 +62,7 @@ class Window:
 
 
 def write_timeline(result: Result, path: Path, window: Window | None = None) -> None:
-    """Write a run as trace events, gzipped, whole or not at all.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be written.
-    """
+    """Write a run as trace events, gzipped, whole or not at all."""
 
     def write(file: Any) -> None:
         with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed:
@@ -84,10 +72,8 @@ def write_timeline(result: Result, path: Path, window: Window | None = None) -> 
                 packed.write((",\n" * (k > 0) + line).encode())
             packed.write(b"\n]}\n")
 
-    try:
+    with writing(path):
         write_whole(path, write)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def events_of(result: Result, window: Window) -> Iterator[Event]:

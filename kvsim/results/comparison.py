@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvsim.files import whole_folder
+from kvsim.files import whole_folder, writing
 from kvsim.results.result import make_directory, write_json
 
 if TYPE_CHECKING:
@@ -62,13 +62,10 @@ class Comparison:
             If the directory cannot be written.
         """
         folder = make_directory(directory)
-        try:
-            with whole_folder(folder) as new:
-                for name, result in self.results.items():
-                    result.save(new / directory_name(name))
-                write_json(new / "comparison.json", self.to_dict())
-        except OSError as error:
-            raise ValueError(f"{directory}: cannot be written: {error.strerror or error}") from None
+        with writing(directory), whole_folder(folder) as new:
+            for name, result in self.results.items():
+                result.save(new / directory_name(name))
+            write_json(new / "comparison.json", self.to_dict())
 
 
 def directory_name(allocator: str) -> str:

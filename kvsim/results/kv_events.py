@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from kvsim.files import write_whole
+from kvsim.files import write_whole, writing
 from kvsim.records.events import STORED, UPDATE
 
 if TYPE_CHECKING:
@@ -176,13 +176,7 @@ def check_path(path: str) -> None:
 
 
 def write_events(path: str, replicas: Iterable[Iterator[KVEventBatch]]) -> None:
-    """Write the batches of all replicas by time: JSON lines, or MessagePack one after another.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be written.
-    """
+    """Write the batches of all replicas by time: JSON lines, or MessagePack one after another."""
     if Path(path).suffix == ".msgpack":
         pack = packer()
 
@@ -196,7 +190,5 @@ def write_events(path: str, replicas: Iterable[Iterator[KVEventBatch]]) -> None:
         for batch in ordered:
             file.write(encode(batch))
 
-    try:
+    with writing(path):
         write_whole(Path(path), write)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None

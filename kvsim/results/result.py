@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.config import Config, RunConfig
-from kvsim.files import whole_folder, write_whole
+from kvsim.files import whole_folder, write_whole, writing
 from kvsim.results.block_events import BLOCK_EVENTS
 from kvsim.results.tables import (
     MEMORY,
@@ -140,24 +140,21 @@ class Result:
         from pyarrow import parquet
 
         folder = make_directory(directory)
-        try:
-            with whole_folder(folder, OWNED) as new:
-                for name in TABLES:
-                    array = self._table(name)
-                    if not _is_kept(name, self.config) or (name == "samples" and not len(array)):
-                        continue  # not recorded is not the same as none
-                    table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
-                    table = table.replace_schema_metadata(LEGENDS.get(name))
-                    parquet.write_table(table, new / f"{name}.parquet")
-                if self.memory_map.size:
-                    np.save(new / "memory_map.npy", self.memory_map)
-                if self.tenant.size:
-                    np.save(new / "tenant.npy", self.tenant)
-                (new / "config.toml").write_text(self._to_toml())
-                write_json(new / "provenance.json", self.provenance)
-                write_json(new / "summary.json", self.summary)
-        except OSError as error:
-            raise ValueError(f"{directory}: cannot be written: {error.strerror or error}") from None
+        with writing(directory), whole_folder(folder, OWNED) as new:
+            for name in TABLES:
+                array = self._table(name)
+                if not _is_kept(name, self.config) or (name == "samples" and not len(array)):
+                    continue  # not recorded is not the same as none
+                table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
+                table = table.replace_schema_metadata(LEGENDS.get(name))
+                parquet.write_table(table, new / f"{name}.parquet")
+            if self.memory_map.size:
+                np.save(new / "memory_map.npy", self.memory_map)
+            if self.tenant.size:
+                np.save(new / "tenant.npy", self.tenant)
+            (new / "config.toml").write_text(self._to_toml())
+            write_json(new / "provenance.json", self.provenance)
+            write_json(new / "summary.json", self.summary)
 
     def _to_toml(self) -> str:
         """Write down the configuration, and which requests it was run on."""
@@ -223,7 +220,5 @@ def make_directory(directory: str | Path) -> Path:
 def write_json(path: Path, value: object) -> None:
     """Write JSON that any parser reads: NaN and infinity are refused, not written."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-    try:
+    with writing(path):
         write_whole(path, lambda f: f.write(text.encode()))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None

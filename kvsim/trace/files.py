@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kvsim.files import write_whole
+from kvsim.files import write_whole, writing
 from kvsim.trace.endings import ENDINGS
 from kvsim.trace.items import item_lists
 
@@ -137,7 +137,5 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     if suffix is None:
         raise ValueError(f"{path}: a trace's file name must end in one of {', '.join(_WRITERS)}")
     columns = columns_of(trace)
-    try:
+    with writing(path):
         write_whole(path, lambda file: _WRITERS[suffix](columns, file))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from kvsim.files import write_whole
+from kvsim.files import write_whole, writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,14 +144,6 @@ def _safe_json(value: object) -> str:
 
 
 def write_page(text: str, path: Path) -> None:
-    """Write a page, whole or not at all.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be written.
-    """
-    try:
+    """Write a page, whole or not at all."""
+    with writing(path):
         write_whole(path, lambda file: file.write(text.encode()))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from None
