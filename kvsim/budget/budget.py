@@ -50,13 +50,7 @@ WEIGHTS, WORK = ("adapters", "drafter"), ("encoder_cache",)
 
 
 def version_of(vllm_version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version.
-
-    Raises
-    ------
-    ValueError
-        If the text is not a version.
-    """
+    """Return the first two numbers of a version."""
     parts = vllm_version.lstrip("v").split(".")
     if len(parts) < 2 or not all(p.isdigit() for p in parts[:2]):
         raise ValueError(f"vllm_version {vllm_version!r}: must look like 0.33 or 0.19.1")
@@ -64,13 +58,7 @@ def version_of(vllm_version: str) -> tuple[int, int]:
 
 
 def precedes(vllm_version: str, release: tuple[int, int, int]) -> bool:
-    """Whether a version is older than a release; ``0.7`` stands for the last of the 0.7.
-
-    Raises
-    ------
-    ValueError
-        If the text is not a version.
-    """
+    """Whether a version is older than a release; ``0.7`` stands for the last of the 0.7."""
     version = version_of(vllm_version)
     if version != release[:2]:
         return version < release[:2]
@@ -79,13 +67,7 @@ def precedes(vllm_version: str, release: tuple[int, int, int]) -> bool:
 
 
 def engine_of(vllm_version: str) -> Engine:
-    """Return the habits of a vLLM version, e.g. ``"0.19.1"``.
-
-    Raises
-    ------
-    ValueError
-        If the text is not a version.
-    """
+    """Return the habits of a vLLM version, e.g. ``"0.19.1"``."""
     version = version_of(vllm_version)
     return [engine for engine in ENGINES if engine.since <= version][-1]
 

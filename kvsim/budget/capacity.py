@@ -267,11 +267,6 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
     Parameters
     ----------
     **what_if : overrides of the model's attention, as for :func:`kvsim.budget.layout.kv_layout`
-
-    Raises
-    ------
-    ValueError
-        As for :func:`resolve_memory`.
     """
     memory = resolve_memory(config, **what_if)
     limits, plan, blocks = memory.limits, memory.plan, memory.num_gpu_blocks

@@ -46,13 +46,7 @@ class Graphs(NamedTuple):
 
 
 def graph_mode(config: Config) -> Mode:
-    """Return what is captured: as told by a flag, or by the optimisation level.
-
-    Raises
-    ------
-    ValueError
-        For an unknown mode.
-    """
+    """Return what is captured: as told by a flag, or by the optimisation level."""
     told = compilation(config).get("cudagraph_mode")
     if config.enforce_eager:
         return "NONE"

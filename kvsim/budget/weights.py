@@ -33,13 +33,7 @@ DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 def weight_dtype(name: str) -> str:
-    """Return kvsim's name of a 16- or 32-bit dtype; ``auto`` is bf16.
-
-    Raises
-    ------
-    ValueError
-        Naming the known dtypes.
-    """
+    """Return kvsim's name of a 16- or 32-bit dtype; ``auto`` is bf16."""
     wanted = "bf16" if name == "auto" else DTYPE_ALIASES.get(name.lower(), name.lower())
     if wanted not in DTYPE_BYTES:
         raise unknown_name("dtype", name, ["auto", "float16", "bfloat16", "float32", *DTYPE_BYTES])

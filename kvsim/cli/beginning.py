@@ -31,26 +31,14 @@ def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_model(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Add a model to the options that flags give.
-
-    Raises
-    ------
-    ValueError
-        For a second model.
-    """
+    """Add a model to the options that flags give."""
     if what is not None and given.setdefault("model", what) != what:
         raise ValueError(f"{what}: a second model beside --model {given['model']}")
     return given
 
 
 def refuse_both(given: Iterable[str], varied: Iterable[str], how: str) -> None:
-    """Refuse an option that flags give one value, and ``how`` several.
-
-    Raises
-    ------
-    ValueError
-        Naming the first one.
-    """
+    """Refuse an option that flags give one value, and ``how`` several."""
     for name in varied:
         if name in given:
             raise ValueError(f"{flag(name)}: beside {how} {flag(name)[2:]}: give one of them")

@@ -29,13 +29,7 @@ def connector_settings(
     kind: type[Scheduler],
     scheduler: str,
 ) -> dict[str, Any]:
-    """Return the KV connector that a configuration asks for, and its host memory, by field.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be: with the reason.
-    """
+    """Return the KV connector that a configuration asks for, and its host memory, by field."""
     flag = "kv_offloading_backend" if config.kv_transfer_config is None else "kv_transfer_config"
     given = config.kv_transfer_config
     if given is None:

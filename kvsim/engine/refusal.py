@@ -29,13 +29,7 @@ def refusal(setup: Parts) -> str | None:
 
 
 def check_compiled(setup: Parts) -> None:
-    """Refuse parts that the compiled engine cannot run.
-
-    Raises
-    ------
-    ValueError
-        With the reason.
-    """
+    """Refuse parts that the compiled engine cannot run."""
     reason = refusal(setup)
     if reason is not None:
         raise ValueError(f"backend: compiled cannot run this: {reason}")

@@ -51,13 +51,7 @@ def of_engine(config: Config) -> Config:
 
 
 def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], name: str) -> None:
-    """Refuse SGLang's parts beside others, and its settings without it.
-
-    Raises
-    ------
-    ValueError
-        With the reason.
-    """
+    """Refuse SGLang's parts beside others, and its settings without it."""
     needed = getattr(ALLOCATORS.get(allocator.base), "needs_scheduler", None)
     if needed not in (None, name):
         raise ValueError(
@@ -80,13 +74,7 @@ def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], 
 
 
 def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
-    """Refuse a model whose layers keep what SGLang's two pools do not hold.
-
-    Raises
-    ------
-    ValueError
-        With the reason.
-    """
+    """Refuse a model whose layers keep what SGLang's two pools do not hold."""
     if config.disable_hybrid_kv_cache_manager:
         return
     kinds = {layer.kind for layer in layout.layers}
@@ -169,13 +157,7 @@ def pools_of(config: Config, memory: Memory, layout: KVLayout) -> Pools:
 
 
 def host_slots_of(config: Config, pools: Pools) -> int:
-    """Return the tokens of the host tier, 0 without one.
-
-    Raises
-    ------
-    ValueError
-        For what it does not go with.
-    """
+    """Return the tokens of the host tier, 0 without one."""
     if not config.enable_hierarchical_cache:
         return 0
     flag = "enable_hierarchical_cache"
@@ -196,11 +178,6 @@ def check_window_pool(config: Config, memory: Memory, window: int, slots: int) -
     section 12 of its rules), or stands still. A request holds a chunk, the window before its last
     checkpoint and another one, which moves on every 128 tokens; without a tree the chunk before is
     held while it is under way.
-
-    Raises
-    ------
-    ValueError
-        With the sizes.
     """
     longest, size = memory.limits.max_model_len, page_size_of(config)
     chunk = min(chunk_of(config, memory) or longest, longest)

@@ -58,13 +58,7 @@ def values_of(name: str, given: object) -> list[Any]:
 
 
 def read_study(path: str | Path) -> Study:
-    """Read a study's file: options, lists of values to cross, ``[zip]``, ``slices``.
-
-    Raises
-    ------
-    ValueError
-        One line that begins with the file's name.
-    """
+    """Read a study's file: options, lists of values to cross, ``[zip]``, ``slices``."""
     values = RunConfig.read_toml(path)
     try:
         zipped = _zipped(values.pop(ZIP, {}))

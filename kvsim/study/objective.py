@@ -98,13 +98,7 @@ class Wish(NamedTuple):
 
 
 def read_objective(name: str) -> Objective:
-    """Return an objective by name.
-
-    Raises
-    ------
-    ValueError
-        For an unknown one.
-    """
+    """Return an objective by name."""
     for one in get_args(Objective):
         if one == name:
             found: Objective = one

@@ -118,13 +118,7 @@ def _squared(rows: Sequence[Row], last: Sequence[str] = ()) -> list[Row]:
 
 
 def save_csv(rows: Sequence[Row], path: Path) -> None:
-    """Write rows as CSV; None is an empty field.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write rows as CSV; None is an empty field."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows[0])
@@ -133,13 +127,7 @@ def save_csv(rows: Sequence[Row], path: Path) -> None:
 
 
 def save_parquet(rows: Sequence[Row], path: Path) -> None:
-    """Write rows as Parquet; a column has the type of its values.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write rows as Parquet; a column has the type of its values."""
     import pyarrow as pa
     from pyarrow import parquet
 

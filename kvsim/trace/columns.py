@@ -49,13 +49,7 @@ def everywhere(value: float, n: int) -> NDArray[Any]:
 
 
 def read_floats(name: str, values: ArrayLike) -> Floats:
-    """Return numbers of one dimension.
-
-    Raises
-    ------
-    ValueError
-        If they are none.
-    """
+    """Return numbers of one dimension."""
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -89,13 +83,7 @@ def read_ints(name: str, values: ArrayLike, n: int) -> Ints:
 
 
 def check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: str) -> None:
-    """Refuse the first value that is not ``ok``, with what is ``allowed``.
-
-    Raises
-    ------
-    RowError
-        With its row and value.
-    """
+    """Refuse the first value that is not ``ok``, with what is ``allowed``."""
     if not ok.all():
         row = int(np.argmin(ok))
         value = values[row].item()
@@ -104,13 +92,7 @@ def check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: 
 
 
 def check_length(name: str, values: object, n: int, what: str) -> None:
-    """Refuse what is no list with one ``what`` per request of ``n``.
-
-    Raises
-    ------
-    ValueError
-        With what it is instead.
-    """
+    """Refuse what is no list with one ``what`` per request of ``n``."""
     if isinstance(values, str) or not hasattr(values, "__len__"):
         raise ValueError(f"{name} must be a list, not {type(values).__name__}")
     if len(values) != n:

@@ -51,13 +51,7 @@ def rows_of(trace: Trace) -> Ints:
 
 
 def check_items(trace: Trace) -> None:
-    """Refuse items that do not lie in their prompts, one after another, each within a segment.
-
-    Raises
-    ------
-    RowError
-        With the first one's row.
-    """
+    """Refuse items that do not lie in their prompts, one after another, each within a segment."""
     rows, start, length = rows_of(trace), trace.item_start, trace.item_num_tokens
     if not len(rows):
         return

@@ -70,13 +70,7 @@ def draft_of(
     places: Sequence[int] | None = None,
     session_id: Sequence[int] | None = None,
 ) -> Draft:
-    """Return requests of (time of sending, prompt, output), in the order they were sent.
-
-    Raises
-    ------
-    ValueError
-        If none succeeded.
-    """
+    """Return requests of (time of sending, prompt, output), in the order they were sent."""
     if not requests:
         raise ValueError(f"{table.path}: no request of it succeeded")
     sent = [time for time, _, _ in requests if time is not None]
