@@ -1,0 +1,50 @@
+"""The hand-written lists of the compiled variants name what exists."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import kvsim.rules
+from kvsim.compiled.entry import OF_RUNS, SMALL
+from kvsim.compiled.variants import CONSTANTS, OF_POOLS, OF_SGLANG, OTHER_KINDS
+from kvsim.compiled.variants import has_rule as is_compiled
+from kvsim.records.record import Record
+
+RULES = Path(kvsim.rules.__file__).parent
+MODULES = {
+    str(path.relative_to(RULES).with_suffix("")).replace("/", "."): ast.parse(path.read_text())
+    for path in RULES.rglob("*.py")
+    if path.name != "__init__.py"
+}
+
+
+def functions_of(module: ast.Module) -> set[str]:
+    return {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_functions_to_inline_exist():
+    rules = set().union(*map(functions_of, MODULES.values()))
+    assert rules >= SMALL | OF_RUNS
+
+
+def test_modules_of_a_variant_exist():
+    assert set(MODULES) >= OTHER_KINDS | OF_SGLANG | OF_POOLS
+
+
+def test_constants_are_fields_of_records():
+    kinds = {kind.__name__: kind.kinds() for kind in records_below(Record)}
+    for constants in CONSTANTS.values():
+        for name in constants:
+            record, field = name.split(".")
+            assert field in kinds[record], name
+
+
+def records_below(kind: type[Record]) -> list[type[Record]]:
+    below = kind.__subclasses__()
+    return below + [one for each in below for one in records_below(each)]
+
+
+def test_the_general_variant_has_every_rule_of_vllm():
+    for module in MODULES:
+        assert is_compiled("", module) != module.startswith("sglang.")
