@@ -18,17 +18,17 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import (
-    _fleet_b1,
-    _fleet_b3,
-    _fleet_b4,
-    _fleet_b5,
-    _fleet_b6,
-    _fleet_b7,
-    _fleet_b8,
-    _fleet_b10,
-    _fleet_b11,
-    _fleet_b15,
-    _fleet_b16,
+    _a10_prefill_decode,
+    _distserve_placement,
+    _fair_queues,
+    _kv_aware_routing,
+    _kv_transfers,
+    _llmd_routers,
+    _mooncake_rounds,
+    _mori_io,
+    _planner_studies,
+    _pulled_prefixes,
+    _token_aware_routing,
 )
 from experiments._data import absent, add_arguments, opening, require
 from experiments._fleet import Bar, Row
@@ -41,17 +41,25 @@ if TYPE_CHECKING:
 
 #: Every bar there is, one file each.
 BARS = {
-    "B1": Bar("four llm-d routers, 8 x Qwen3-32B", _fleet_b1.SETS, _fleet_b1.rows),
-    "B3": Bar("transfers of KV", _fleet_b3.SETS, _fleet_b3.rows),
-    "B4": Bar("DistServe's placement of OPT-13B", _fleet_b4.SETS, _fleet_b4.rows),
-    "B5": Bar("prefill and decode apart on A10s", _fleet_b5.SETS, _fleet_b5.rows),
-    "B6": Bar("hits of a store that overflows", _fleet_b6.SETS, _fleet_b6.rows),
-    "B7": Bar("pull a prefix or compute it", _fleet_b7.SETS, _fleet_b7.rows),
-    "B8": Bar("fair queues, VTC on an A10G", _fleet_b8.SETS, _fleet_b8.rows),
-    "B10": Bar("token-aware routing at the knee", _fleet_b10.SETS, _fleet_b10.rows),
-    "B11": Bar("a planner and start-up times", _fleet_b11.SETS, _fleet_b11.rows),
-    "B15": Bar("KV-aware routing, saturated and not", _fleet_b15.SETS, _fleet_b15.rows),
-    "B16": Bar("goodput of 8 MI300X, prefill apart", _fleet_b16.SETS, _fleet_b16.rows),
+    "B1": Bar("four llm-d routers, 8 x Qwen3-32B", _llmd_routers.SETS, _llmd_routers.rows),
+    "B3": Bar("transfers of KV", _kv_transfers.SETS, _kv_transfers.rows),
+    "B4": Bar(
+        "DistServe's placement of OPT-13B", _distserve_placement.SETS, _distserve_placement.rows
+    ),
+    "B5": Bar(
+        "prefill and decode apart on A10s", _a10_prefill_decode.SETS, _a10_prefill_decode.rows
+    ),
+    "B6": Bar("hits of a store that overflows", _mooncake_rounds.SETS, _mooncake_rounds.rows),
+    "B7": Bar("pull a prefix or compute it", _pulled_prefixes.SETS, _pulled_prefixes.rows),
+    "B8": Bar("fair queues, VTC on an A10G", _fair_queues.SETS, _fair_queues.rows),
+    "B10": Bar(
+        "token-aware routing at the knee", _token_aware_routing.SETS, _token_aware_routing.rows
+    ),
+    "B11": Bar("a planner and start-up times", _planner_studies.SETS, _planner_studies.rows),
+    "B15": Bar(
+        "KV-aware routing, saturated and not", _kv_aware_routing.SETS, _kv_aware_routing.rows
+    ),
+    "B16": Bar("goodput of 8 MI300X, prefill apart", _mori_io.SETS, _mori_io.rows),
 }
 SETS = tuple(dict.fromkeys(name for bar in BARS.values() for name in bar.sets))
 VERDICTS = {True: "holds", False: "MISSED", None: ""}

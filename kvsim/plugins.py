@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from kvsim.fleet.facts import Facts
     from kvsim.fleet.flow_control import FLOW_CONTROLS, FlowControl, Waiting
     from kvsim.fleet.migration import MIGRATIONS, Candidate, Fullness, Migration
+    from kvsim.fleet.placement_context import PlacementContext
     from kvsim.fleet.prefix_index import PrefixIndex
-    from kvsim.fleet.prospect import Prospect
     from kvsim.fleet.router import REJECT, ROUTERS, Router
     from kvsim.fleet.store import STORES, Portion, Store
     from kvsim.fleet.view import Local, ReplicaView, Scraped
@@ -90,10 +90,10 @@ __all__ = [
     "Local",
     "Migration",
     "PagedManager",
+    "PlacementContext",
     "PoolLoad",
     "Portion",
     "PrefixIndex",
-    "Prospect",
     "ReplicaView",
     "Request",
     "Router",
@@ -150,7 +150,7 @@ _HOME = {
     "PoolLoad": "kvsim.fleet.autoscaler",
     "Portion": "kvsim.fleet.store",
     "PrefixIndex": "kvsim.fleet.prefix_index",
-    "Prospect": "kvsim.fleet.prospect",
+    "PlacementContext": "kvsim.fleet.placement_context",
     "ReplicaView": "kvsim.fleet.view",
     "Request": "kvsim.records.request",
     "Router": "kvsim.fleet.router",

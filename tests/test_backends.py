@@ -128,17 +128,17 @@ def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
 
     class Entry:
         stats = SimpleNamespace(cache_path=str(tmp_path))
-        py_func = SimpleNamespace(__name__="serve_plain")
+        py_func = SimpleNamespace(__name__="serve_specialized")
         compiled = 0
 
         def compile(self, signature: Any) -> None:
-            if list(tmp_path.glob("*serve_plain*")):
+            if list(tmp_path.glob("*serve_specialized*")):
                 raise EOFError("Ran out of input")
             if not signature:
                 raise TypeError
             self.compiled += 1
 
-    entry, index = Entry(), tmp_path / "entry.serve_plain-1.nbi"
+    entry, index = Entry(), tmp_path / "entry.serve_specialized-1.nbi"
     other = tmp_path / "entry.serve_general-1.nbi"
     for file in (index, other):
         file.write_bytes(b"")
@@ -159,18 +159,18 @@ def test_who_starts_at_once_compiles_once(
         """Compiles slowly, or loads what another has compiled."""
 
         stats = SimpleNamespace(cache_path=str(tmp_path))
-        py_func = SimpleNamespace(__name__="serve_plain")
+        py_func = SimpleNamespace(__name__="serve_specialized")
         signatures = ()
 
         def compile(self, signature: Any) -> None:
-            if not (tmp_path / "entry.serve_plain-1.nbi").exists():
+            if not (tmp_path / "entry.serve_specialized-1.nbi").exists():
                 compiled.append(signature)
                 time.sleep(0.1)
-                (tmp_path / "entry.serve_plain-1.nbi").touch()
+                (tmp_path / "entry.serve_specialized-1.nbi").touch()
 
     compiled: list[Any] = []
-    monkeypatch.setattr(entry, "variant_of", lambda state: "plain")
-    monkeypatch.setattr(entry, "ENTRIES", {"plain": Entry()})
+    monkeypatch.setattr(entry, "variant_of", lambda state: "specialized")
+    monkeypatch.setattr(entry, "ENTRIES", {"specialized": Entry()})
     state = SimpleNamespace(address=0)
     both = [threading.Thread(target=entry.serve, args=(state,)) for _ in range(2)]
     for thread in both:

@@ -122,9 +122,9 @@ def test_check_integrity_finds_a_broken_pool(corrupt: str, message: str) -> None
     elif corrupt == "sharing":
         state.num_shared += 1
     elif corrupt == "cards":
-        state.num_cards, state.first_cards = 1, [NONE] * 6
+        state.num_hash_aliases, state.first_hash_aliases = 1, [NONE] * 6
     elif corrupt == "owner":
-        state.num_cards, state.first_cards = 1, [NONE, 5, *[NONE] * 4]
+        state.num_hash_aliases, state.first_hash_aliases = 1, [NONE, 5, *[NONE] * 4]
     else:
         state.blocks[5].hashed = True
     with pytest.raises(RuntimeError, match=message):

@@ -15,7 +15,7 @@ import tomli_w
 import kvsim
 from kvsim.calibration.calibrate import Calibration, calibrate, mean_error
 from kvsim.calibration.fit import fit
-from kvsim.calibration.knobs import FACTORS, KNOBS, constants
+from kvsim.calibration.parameters import FACTORS, KNOBS, constants
 from kvsim.calibration.read_bench import read_bench
 from kvsim.cli import main
 from kvsim.cli.calibrate import undecided
@@ -72,7 +72,9 @@ def runs_of(paths: Sequence[Path]) -> list[Measured]:
 
 def inside(found: Calibration, true: Mapping[str, float]) -> dict[str, bool]:
     """Say of each decided constant whether its interval holds the truth."""
-    truth = {knob.name: 1.0 if knob.is_share else knob.default for knob in KNOBS} | dict(true)
+    truth = {
+        parameter.name: 1.0 if parameter.is_share else parameter.default for parameter in KNOBS
+    } | dict(true)
     held = {}
     for one in found.estimates:
         if one.is_decided:

@@ -284,9 +284,11 @@ def test_every_request_ends_once_and_every_block_is_freed_once(
     assert set(reasons.tolist()) <= allowed
     for replica in replicas:
         state = replica.state
-        assert state.num_outstanding == state.kv.num_held == state.connector.held.length == 0
+        assert (
+            state.num_outstanding == state.kv.num_held == state.connector.waiting_for_kv.length == 0
+        )
         # Who has failed may not have taken in that its blocks were read.
-        assert state.connector.num_kept == state.connector.num_sent
+        assert state.connector.num_pinned == state.connector.num_sent
     done = reasons == FinishReason.FINISHED
     longest = options["max_model_len"] - trace.num_prompt_tokens
     got = python.requests["num_output_tokens"]

@@ -263,7 +263,11 @@ def test_a_replica_stands_idle_until_the_host_reports():
     connector.offered[0], connector.keeps[1] = 16, 1
     replica.submit(np.arange(2), np.zeros(2))
     replica.advance(float("inf"))
-    assert (state.num_outstanding, connector.num_kept, connector.held.length) == (1, 1, 1)
+    assert (state.num_outstanding, connector.num_pinned, connector.waiting_for_kv.length) == (
+        1,
+        1,
+        1,
+    )
     assert replica.next_event_time() == float("inf")
     replica.check_integrity()
     usage = replica.kv.usage
@@ -271,7 +275,7 @@ def test_a_replica_stands_idle_until_the_host_reports():
     connector.received[0], connector.num_received = 0, 1
     connector.sent[0], connector.num_sent = 1, 1
     replica.advance(float("inf"))
-    assert (state.num_outstanding, connector.num_kept, connector.load[0]) == (0, 0, NO_LOAD)
+    assert (state.num_outstanding, connector.num_pinned, connector.load[0]) == (0, 0, NO_LOAD)
     assert replica.kv.num_free == 29
     assert not replica.abort(0)
 

@@ -97,4 +97,6 @@ def test_a_prompt_that_never_fits_where_it_goes_on_is_refused_there(
     assert result.requests["num_output_tokens"].tolist() == [0, 4, 4]
     for replica in replicas:
         state = replica.state
-        assert state.kv.num_held == state.num_outstanding == state.connector.held.length == 0
+        assert (
+            state.kv.num_held == state.num_outstanding == state.connector.waiting_for_kv.length == 0
+        )

@@ -358,8 +358,8 @@ def test_every_request_ends_once_and_both_engines_agree(trace: Trace, data: st.D
     if options["horizon"] == float("inf"):
         assert reasons <= {FinishReason.FINISHED, FinishReason.REJECTED}
         for replica in replicas:
-            assert replica.state.connector.num_kept == 0
-            assert replica.state.connector.held.length == 0
+            assert replica.state.connector.num_pinned == 0
+            assert replica.state.connector.waiting_for_kv.length == 0
             assert replica.state.kv.num_held == 0
         apart = python.requests["prefill_replica"] >= 0
         assert python.summary["kv_transfers"]["num_transfers"] <= apart.sum()

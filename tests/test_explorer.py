@@ -90,9 +90,9 @@ def test_counts_shown_are_those_of_the_tables(opened: Open, runs: kvsim.Comparis
 def test_blocks_in_use_are_those_of_the_record(opened: Open, runs: kvsim.Comparison) -> None:
     page = opened()
     result = runs["paged"]
-    stretches = block_runs(result.block_events, float(result.block_events["time"][-1]))
+    virtual_ranges = block_runs(result.block_events, float(result.block_events["time"][-1]))
     for time in (1.0, 3.0, 6.5):
-        now = stretches[(stretches["start"] <= time) & (stretches["end"] > time)]
+        now = virtual_ranges[(virtual_ranges["start"] <= time) & (virtual_ranges["end"] > time)]
         used = int((now["num_refs"] > 0).sum())
         page.evaluate("time => kvsim.explorer.moveTo(time)", time * 1e6)
         page.wait_for_function("time => kvsim.explorer.time === time", arg=time * 1e6)
@@ -107,8 +107,8 @@ def test_blocks_in_use_are_those_of_the_record(opened: Open, runs: kvsim.Compari
 def test_a_click_on_a_request_shows_its_blocks(opened: Open, runs: kvsim.Comparison) -> None:
     page = opened()
     result = runs["paged"]
-    stretches = block_runs(result.block_events, 1e9)
-    mine = stretches[(stretches["request"] == 20) & (stretches["num_refs"] == 1)][0]
+    virtual_ranges = block_runs(result.block_events, 1e9)
+    mine = virtual_ranges[(virtual_ranges["request"] == 20) & (virtual_ranges["num_refs"] == 1)][0]
     box = page.locator('[data-part="map"]').bounding_box()
     seen = page.evaluate("kvsim.explorer.window")
     x = (mine["start"] + mine["end"]) / 2 * 1e6 / seen["t1"]
@@ -121,7 +121,7 @@ def test_a_click_on_a_request_shows_its_blocks(opened: Open, runs: kvsim.Compari
     takes = events[(events["request"] == 20) & np.isin(events["kind"], (0, 1, 2))]
     held = set(takes["block"].tolist())
     assert f"{len(held)} blocks over its life" in shown(page, "said")
-    assert set(page.evaluate("[...kvsim.explorer.holdings().keys()]")) == held
+    assert set(page.evaluate("[...kvsim.explorer.request_blocks().keys()]")) == held
     rows = page.locator("#block-table tbody tr").all_text_contents()
     time = page.evaluate("kvsim.explorer.time") / 1e6
     assert len(rows) == holds_at(events, 20, time)
@@ -168,9 +168,9 @@ def test_pages_of_a_radix_tree_are_numbered_from_one(opened: Open) -> None:
     usable = result.summary["kv_cache"]["num_usable_blocks"]
     assert page.evaluate("kvsim.explorer.view.history.blocks.length") == usable + 1
     end = float(result.block_events["time"][-1])
-    stretches = block_runs(result.block_events, end)
+    virtual_ranges = block_runs(result.block_events, end)
     time = 5.0 + float(result.requests["arrival_time"].min())
-    now = stretches[(stretches["start"] <= time) & (stretches["end"] > time)]
+    now = virtual_ranges[(virtual_ranges["start"] <= time) & (virtual_ranges["end"] > time)]
     used = int((now["num_refs"] > 0).sum())
     found = page.evaluate("kvsim.explorer.view.history.counts(5e6)")
     assert found == {"used": used, "cached": len(now) - used, "free": usable - len(now)}

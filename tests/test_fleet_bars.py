@@ -11,12 +11,12 @@ import pytest
 
 from experiments import (
     _dynamo_mocker,
-    _fleet_b1,
-    _fleet_b3,
-    _fleet_b7,
-    _fleet_b11,
-    _fleet_b15,
-    _fleet_b16,
+    _kv_aware_routing,
+    _kv_transfers,
+    _llmd_routers,
+    _mori_io,
+    _planner_studies,
+    _pulled_prefixes,
     _rounds,
     fleet,
 )
@@ -106,7 +106,7 @@ def test_what_the_data_lacks_is_said_in_the_table() -> None:
 
 
 def test_all_bytes_and_times_of_transfers_hold(sample_data) -> None:
-    rows = _fleet_b3.rows(sample_data)
+    rows = _kv_transfers.rows(sample_data)
     assert len(rows) == 6
     assert all(row.holds for row in rows)
 
@@ -114,16 +114,16 @@ def test_all_bytes_and_times_of_transfers_hold(sample_data) -> None:
 def test_the_fabrics_are_what_the_measurements_make_them(sample_data) -> None:
     pd = pytest.importorskip("pandas")
     table = pd.read_csv(sample_data / "fleet/mooncake_transfer/transfer.csv")
-    for name, setting in _fleet_b3.SETTINGS.items():
+    for name, setting in _kv_transfers.SETTINGS.items():
         fitted, shipped = (
-            _fleet_b3.fabric_from(table[table.setting == name]),
+            _kv_transfers.fabric_from(table[table.setting == name]),
             fabric_of(setting.fabric),
         )
         assert shipped.base == pytest.approx(fitted.base, rel=0.005)
         assert shipped.bandwidth == pytest.approx(fitted.bandwidth, rel=0.001)
     pulls = pd.read_csv(sample_data / "fleet/llmd_p2p/pull_vs_recompute.csv")
-    per_token = float(_fleet_b3.bytes_per_token("gpt-oss-120b", 1))
-    base, bandwidth = _fleet_b3.fit(
+    per_token = float(_kv_transfers.bytes_per_token("gpt-oss-120b", 1))
+    base, bandwidth = _kv_transfers.fit(
         pulls.prefix_tokens.to_numpy() * per_token, pulls.pull_ms.to_numpy() / 1e3
     )
     shipped = fabric_of("h200-p2p")
@@ -131,23 +131,23 @@ def test_the_fabrics_are_what_the_measurements_make_them(sample_data) -> None:
 
 
 def test_heads_are_copied_where_there_are_more_ranks() -> None:
-    assert _fleet_b3.bytes_per_token("qwen3-235b-a22b", 4) == 192_512
-    assert _fleet_b3.bytes_per_token("qwen3-235b-a22b", 8) == 2 * 192_512
-    assert _fleet_b3.as_printed(1_210_023_936, ((2**30, 2), (2**20, 0))) == 1.13 * 2**30
+    assert _kv_transfers.bytes_per_token("qwen3-235b-a22b", 4) == 192_512
+    assert _kv_transfers.bytes_per_token("qwen3-235b-a22b", 8) == 2 * 192_512
+    assert _kv_transfers.as_printed(1_210_023_936, ((2**30, 2), (2**20, 0))) == 1.13 * 2**30
 
 
 def test_a_line_through_two_points_is_exact_there(sample_data) -> None:
     x, y = np.array([2.0, 4.0, 8.0]), np.array([1.0, 7.0, 4.0])
-    assert _fleet_b7.line(x, y).tolist() == [1.0, 2.0, 4.0]
-    rows = _fleet_b7.line_rows(sample_data)
+    assert _pulled_prefixes.line(x, y).tolist() == [1.0, 2.0, 4.0]
+    rows = _pulled_prefixes.line_rows(sample_data)
     assert [row.what for row in rows if not row.holds] == ["pull, 16,384 tokens, ms"]
 
 
 def test_pods_of_a_fleet_hold_a_part_of_its_prefixes() -> None:
-    trace = _fleet_b7.trace(12.0)
+    trace = _pulled_prefixes.trace(12.0)
     firsts = [trace.segments_of(row)[0] for row in range(len(trace))]
-    assert {length for _, _, length in firsts} == {_fleet_b7.PREFIX_TOKENS}
-    assert len(set(firsts)) == _fleet_b7.PREFIXES > _fleet_b7.HELD
+    assert {length for _, _, length in firsts} == {_pulled_prefixes.PREFIX_TOKENS}
+    assert len(set(firsts)) == _pulled_prefixes.PREFIXES > _pulled_prefixes.HELD
 
 
 def test_a_plain_lru_makes_the_arithmetic_that_came_with_the_band() -> None:
@@ -156,7 +156,7 @@ def test_a_plain_lru_makes_the_arithmetic_that_came_with_the_band() -> None:
 
 
 def test_the_client_of_llm_d_sends_stages_of_the_same_prompts() -> None:
-    trace = _fleet_b1.trace_of(stages=((3, 20), (10, 20)))
+    trace = _llmd_routers.trace_of(stages=((3, 20), (10, 20)))
     counts = np.bincount(trace.session_id)
     assert counts.tolist() == [750, 60, 200]
     first = [trace.segments_of(row) for row in (0, 750, 810)]
@@ -165,38 +165,38 @@ def test_the_client_of_llm_d_sends_stages_of_the_same_prompts() -> None:
     assert len(prompts) == 750
     assert len({prompt[0] for prompt in prompts}) == 150
     idle = np.diff(trace.arrival_time)[[749, 809]]
-    assert (idle > _fleet_b1.IDLE).all()
+    assert (idle > _llmd_routers.IDLE).all()
 
 
 def test_two_stream_events_make_a_token(sample_data) -> None:
-    theirs = _fleet_b1.measured(sample_data)
+    theirs = _llmd_routers.measured(sample_data)
     assert sorted(theirs) == ["estimated", "load", "precise", "random"]
     assert theirs["precise"][30] == pytest.approx((9221.8, 0.296, 0.042))
 
 
 def test_load_and_random_may_change_places() -> None:
-    def stages(*rates: float) -> dict[str, _fleet_b1.Stage]:
+    def stages(*rates: float) -> dict[str, _llmd_routers.Stage]:
         names = ("precise", "estimated", "load", "random")
-        return {n: _fleet_b1.Stage(r, 0.0, 0.0) for n, r in zip(names, rates, strict=True)}
+        return {n: _llmd_routers.Stage(r, 0.0, 0.0) for n, r in zip(names, rates, strict=True)}
 
     there = stages(9, 8, 5, 4)
-    assert _fleet_b1.ranks(there, stages(9, 8, 4, 5)).holds
-    assert not _fleet_b1.ranks(there, stages(8, 9, 5, 4)).holds
+    assert _llmd_routers.ranks(there, stages(9, 8, 4, 5)).holds
+    assert not _llmd_routers.ranks(there, stages(8, 9, 5, 4)).holds
 
 
 @pytest.mark.slow
 def test_the_bands_of_llm_ds_routers_hold(sample_data) -> None:
-    missed = [row.what for row in _fleet_b1.rows(sample_data) if row.holds is False]
+    missed = [row.what for row in _llmd_routers.rows(sample_data) if row.holds is False]
     assert missed == []
 
 
 def test_a_trace_like_another_has_its_means_and_shares_what_it_shared() -> None:
     segments = [[(1, 0, 1000)], [(1, 0, 1000), (2, 0, 1000)]]
     trace = Trace.from_arrays([0.0, 100.0], [1000, 2000], [100, 300], segments=segments)
-    alike = _fleet_b11.like_tool_calls(trace, 0.5)
+    alike = _planner_studies.like_tool_calls(trace, 0.5)
     assert alike.arrival_time.tolist() == [0.0, 50.0, 50.0, 100.0]
     means = [trace.num_prompt_tokens.mean(), trace.num_output_tokens.mean()]
-    asked, told = (like / was for was, like in zip(means, _fleet_b11.MEANS, strict=True))
+    asked, told = (like / was for was, like in zip(means, _planner_studies.MEANS, strict=True))
     assert alike.num_prompt_tokens.mean() == pytest.approx(1500 * asked, rel=0.01)
     assert alike.num_output_tokens.mean() == pytest.approx(200 * told, rel=0.01)
     own = [{s.content_id for s in alike.segments_of(row)} for row in range(4)]
@@ -214,7 +214,7 @@ def test_gaps_of_a_request_are_those_between_its_tokens() -> None:
         2, dtype=[("replica", int), ("first_token_time", float), ("finish_time", float)]
     )
     requests["first_token_time"], requests["finish_time"] = [1, 5], [7, 7]
-    found = _fleet_b16.p99_gaps(SimpleNamespace(steps=steps, requests=requests))
+    found = _mori_io.p99_gaps(SimpleNamespace(steps=steps, requests=requests))
     gaps = [[1, 3, 1, 1], [1, 1]]
     assert found.tolist() == [np.percentile(one, 99) for one in gaps]
 
@@ -222,7 +222,7 @@ def test_gaps_of_a_request_are_those_between_its_tokens() -> None:
 def test_short_prompts_are_kept_whole() -> None:
     segments = [[(1, 0, 30), (2, 0, 30)], [(1, 0, 10)], [(3, 0, 40)]]
     trace = Trace.from_arrays([0.0, 1.0, 2.0], [60, 10, 40], [1, 2, 3], segments=segments)
-    short = _fleet_b15.short_ones(trace, 40)
+    short = _kv_aware_routing.short_ones(trace, 40)
     assert short.arrival_time.tolist() == [1.0, 2.0]
     assert short.num_output_tokens.tolist() == [2, 3]
     assert [short.segments_of(row) for row in (0, 1)] == segments[1:]

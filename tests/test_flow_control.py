@@ -15,8 +15,8 @@ from strategies import examples, traces
 import kvsim
 import workloads
 from kvsim.engine.setup import resolve
-from kvsim.fleet.bands import Bands
 from kvsim.fleet.flow_control import FLOW_CONTROLS
+from kvsim.fleet.priority_bands import PriorityBands
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.fleet.view import Scraped
 from kvsim.results.tables import FinishReason
@@ -28,7 +28,7 @@ SECONDS = {**H100, "cost_model": "constant+seconds=1", "async_scheduling": False
 
 
 def test_bands_are_strict_and_tenants_take_turns() -> None:
-    line = Bands()
+    line = PriorityBands()
     for row, (priority, tenant) in enumerate(
         [(1, 7), (1, 7), (1, 8), (0, 7), (1, 9), (0, 8), (0, 8), (1, 8)]
     ):

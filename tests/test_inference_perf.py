@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from experiments import _fleet_b10, _inference_perf
+from experiments import _inference_perf, _token_aware_routing
 from experiments._inference_perf import (
     NUM_WORKERS,
     SERVICE,
@@ -49,7 +49,7 @@ SHORT = Workload(
 def test_seeds_give_the_published_lengths(name: str) -> None:
     ratios = []
     for slots, published in PROMPTS[name].items():
-        load = conversations(getattr(_fleet_b10, name), slots)
+        load = conversations(getattr(_token_aware_routing, name), slots)
         ratios.append(published / np.median(load.trace.num_prompt_tokens))
     assert np.median(ratios) == pytest.approx(1.0, abs=0.021)
     assert min(ratios) > 0.99
@@ -69,7 +69,7 @@ def test_lengths_have_their_mean_and_end_where_they_must() -> None:
 
 
 def test_a_conversation_that_is_over_begins_again() -> None:
-    load = conversations(_fleet_b10.CODE, 12)
+    load = conversations(_token_aware_routing.CODE, 12)
     trace = load.trace
     rows = np.flatnonzero(trace.session_id == 3)
     assert len(rows) == 6

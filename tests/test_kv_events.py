@@ -59,8 +59,8 @@ class Consumer:
         """Compare with the pool: every block and each of its keys."""
         pool = kv.pool
         there = Counter((b.group, b.key) for b in pool.blocks if b.hashed)
-        for block in range(pool.num_usable + 1 if pool.num_cards else 0):
-            card = pool.first_cards[block]
+        for block in range(pool.num_usable + 1 if pool.num_hash_aliases else 0):
+            card = pool.first_hash_aliases[block]
             while card != NONE:
                 assert pool.blocks[block].hashed
                 there[pool.blocks[card].group, pool.blocks[card].key] += 1
@@ -96,7 +96,7 @@ def check_consumer(trace: Trace, options: dict[str, Any], path: object) -> int:
 
 
 #: Configurations of what tells events, under memory pressure.
-TELLING = st.fixed_dictionaries(
+WITH_EVENTS = st.fixed_dictionaries(
     {
         name: st.sampled_from(values)
         for name, values in {
@@ -150,7 +150,7 @@ def test_a_consumer_knows_the_keys_in_the_pool_after_every_step(backend, tmp_pat
     most = []
 
     @examples(40)
-    @given(trace=traces(), options=TELLING)
+    @given(trace=traces(), options=WITH_EVENTS)
     def run(trace, options):
         model, allocator = options["parts"]
         options = options | SMALL | {"model": model, "allocator": allocator, "backend": backend}

@@ -118,7 +118,7 @@ class Entry:
 
     def __init__(self, folder: Path, problem: OSError) -> None:
         self.stats = SimpleNamespace(cache_path=str(folder))
-        self.py_func = SimpleNamespace(__name__="serve_plain")
+        self.py_func = SimpleNamespace(__name__="serve_specialized")
         self.overloads: dict[Any, Any] = {}
         self.problem = problem
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kvsim
-from kvsim.fleet.shelf import Shelf
+from kvsim.fleet.lru_store import LruStore
 from kvsim.results.tables import FinishReason
 from kvsim.trace import Trace
 
@@ -131,7 +131,7 @@ def test_a_fleet_that_fails_sooner_than_it_serves_comes_to_an_end() -> None:
 
 
 def test_what_has_no_room_evicts_nothing() -> None:
-    shelf = Shelf(0)
+    shelf = LruStore(0)
     shelf.put([1, 2])
     assert (len(shelf), shelf.num_evicted) == (0, 0)
     trace = prompts([0.0, 5.0, 10.0], [1, 2, 3])

@@ -18,8 +18,8 @@ from kvsim.rules.checkpoint import allows_checkpoint, first_stop, last_state
 from kvsim.rules.keys import extend_keys
 from kvsim.rules.mamba import (
     begin_states,
-    is_kept,
     is_new,
+    is_pinned,
     release_copies,
     states_to_admit,
     states_to_grow,
@@ -161,14 +161,14 @@ def test_a_quiet_request_would_change_nothing(monkeypatch):
             few = [r | {"drafts": [0, 0, 0, 2]} for r in requests]
             cases.append((config_of(**given), few))
     quiet = [steps_of(config, *requests) for config, requests in cases]
-    set_quiet, calls = paged.set_quiet, []
+    set_next_bookkeeping, calls = paged.set_next_bookkeeping, []
 
-    def never_quiet(kv, request, holding):
-        set_quiet(kv, request, holding)
-        calls.append(request.quiet_until > request.num_tokens)
-        request.quiet_until = 0
+    def never_quiet(kv, request, own_blocks):
+        set_next_bookkeeping(kv, request, own_blocks)
+        calls.append(request.next_bookkeeping_at > request.num_tokens)
+        request.next_bookkeeping_at = 0
 
-    monkeypatch.setattr(paged, "set_quiet", never_quiet)
+    monkeypatch.setattr(paged, "set_next_bookkeeping", never_quiet)
     for k, (config, requests) in enumerate(cases):
         assert steps_of(config, *requests) == quiet[k], k
     assert sum(calls) > 500
@@ -216,7 +216,7 @@ def kv_of(groups=None, **fields):
 
 
 def blocks_of(kv, group, count):
-    table = kv.holdings[0].tables[group]
+    table = kv.request_blocks[0].tables[group]
     append_blocks(kv.pool, kv.groups[group], table, count)
     return head(table.blocks, count)
 
@@ -227,32 +227,34 @@ def test_states_take_no_slots_to_look_ahead():
     one = Request(num_prompt_tokens=BLOCK - 1, max_tokens=40)
     assert manager.allocate_slots(one, BLOCK - 1)
     one.num_computed_tokens, kv = BLOCK - 1, manager.kv
-    table = kv.holdings[one.holding].tables[0]
+    table = kv.request_blocks[one.own_blocks].tables[0]
     assert states_to_grow(kv, one, kv.groups[0], table, BLOCK) == 0
     assert states_to_grow(kv, one, kv.groups[0], table, BLOCK + 1) == 1
     # The blocks of attention for what is looked ahead are there; no state is taken for it.
     assert num_slots(kv, one, BLOCK) > BLOCK
-    assert need_to_grow(kv, one, kv.holdings[one.holding], BLOCK) == 0
+    assert need_to_grow(kv, one, kv.request_blocks[one.own_blocks], BLOCK) == 0
 
 
 def test_a_copy_takes_a_block_of_its_own():
     manager = kv_of()
     kv, one = manager.kv, Request(num_prompt_tokens=40, max_tokens=40)
-    holding = kv.holdings[0]
+    own_blocks = kv.request_blocks[0]
     for g in range(2):
-        holding.tables[g].blocks[0], holding.tables[g].blocks[1] = blocks_of(kv, g, 2)
-        kv.pool.blocks[holding.tables[g].blocks[1]].ref_cnt = 1
+        own_blocks.tables[g].blocks[0], own_blocks.tables[g].blocks[1] = blocks_of(kv, g, 2)
+        kv.pool.blocks[own_blocks.tables[g].blocks[1]].ref_cnt = 1
     inside = BLOCK + UNIT
-    assert states_to_admit(kv, holding, 0, 2 * BLOCK, inside) == 1  # the copy
-    assert states_to_admit(kv, holding, 0, 40, inside) == 2
-    assert states_to_admit(kv, holding, 0, 40, 2 * BLOCK) == 1
-    states = states_to_admit(kv, holding, 0, 40, inside)
-    assert need_to_admit(kv, holding, 40, 40, inside, inside, False) == states + 2  # one is copied
+    assert states_to_admit(kv, own_blocks, 0, 2 * BLOCK, inside) == 1  # the copy
+    assert states_to_admit(kv, own_blocks, 0, 40, inside) == 2
+    assert states_to_admit(kv, own_blocks, 0, 40, 2 * BLOCK) == 1
+    states = states_to_admit(kv, own_blocks, 0, 40, inside)
+    assert (
+        need_to_admit(kv, own_blocks, 40, 40, inside, inside, False) == states + 2
+    )  # one is copied
     assert manager.allocate_slots(one, 28)
     one.num_computed_tokens = 28
-    table = kv.holdings[one.holding].tables[0]
-    assert kv.states.pending[one.holding * 2] == NONE
-    kv.states.pending[one.holding * 2] = 1
+    table = kv.request_blocks[one.own_blocks].tables[0]
+    assert kv.states.pending[one.own_blocks * 2] == NONE
+    kv.states.pending[one.own_blocks * 2] = 1
     assert states_to_grow(kv, one, kv.groups[0], table, 32) == 1
     assert states_to_grow(kv, one, kv.groups[0], table, 33) == 2
 
@@ -362,36 +364,36 @@ def test_hits_end_inside_a_block_where_every_group_can_follow(others, parts):
 
 def test_full_attention_goes_on_to_the_longest_part_of_a_block():
     kv = kv_of().kv
-    one, holding = Request(num_prompt_tokens=50, max_tokens=4), kv.holdings[1]
-    extend_keys(holding, one, 12, UNIT, 0)
+    one, own_blocks = Request(num_prompt_tokens=50, max_tokens=4), kv.request_blocks[1]
+    extend_keys(own_blocks, one, 12, UNIT, 0)
     full = next(s for s in kv.specs if s.kind == 0)
     short, long = blocks_of(kv, 1, 2)
-    cache(kv.pool, short, holding.keys[4])
-    cache(kv.pool, long, holding.keys[6])
-    assert find_inside(kv, holding, full, BLOCK, 49) == BLOCK + 3 * UNIT
-    assert holding.tables[1].blocks[1] == long
-    assert find_inside(kv, holding, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK + UNIT
-    assert holding.tables[1].blocks[1] == short
+    cache(kv.pool, short, own_blocks.keys[4])
+    cache(kv.pool, long, own_blocks.keys[6])
+    assert find_inside(kv, own_blocks, full, BLOCK, 49) == BLOCK + 3 * UNIT
+    assert own_blocks.tables[1].blocks[1] == long
+    assert find_inside(kv, own_blocks, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK + UNIT
+    assert own_blocks.tables[1].blocks[1] == short
 
 
 def test_a_shorter_key_stands_beside_a_longer_one_and_goes_with_its_block():
     kv = kv_of().kv
-    one, holding = Request(num_prompt_tokens=50, max_tokens=4), kv.holdings[1]
-    extend_keys(holding, one, 12, UNIT, 0)
+    one, own_blocks = Request(num_prompt_tokens=50, max_tokens=4), kv.request_blocks[1]
+    extend_keys(own_blocks, one, 12, UNIT, 0)
     (block,) = blocks_of(kv, 1, 1)
-    name_part(kv, holding, block, 6, 4)
-    assert kv.pool.blocks[block].key == holding.keys[5]
-    name_part(kv, holding, block, 7, 4)  # replaces the shorter one
-    assert kv.pool.blocks[block].key == holding.keys[6]
+    name_part(kv, own_blocks, block, 6, 4)
+    assert kv.pool.blocks[block].key == own_blocks.keys[5]
+    name_part(kv, own_blocks, block, 7, 4)  # replaces the shorter one
+    assert kv.pool.blocks[block].key == own_blocks.keys[6]
     full = next(s for s in kv.specs if s.kind == 0)
-    assert find_inside(kv, holding, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK
+    assert find_inside(kv, own_blocks, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK
     forget(kv.pool, block)
-    cache(kv.pool, block, holding.keys[7])  # the whole block
-    name_part(kv, holding, block, 6, 4)
-    name_part(kv, holding, block, 6, 4)
-    assert find_inside(kv, holding, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK + 2 * UNIT
-    assert holding.tables[1].blocks[1] == block
-    assert kv.pool.places[kv.pool.first_cards[block]].next == NONE  # one card
+    cache(kv.pool, block, own_blocks.keys[7])  # the whole block
+    name_part(kv, own_blocks, block, 6, 4)
+    name_part(kv, own_blocks, block, 6, 4)
+    assert find_inside(kv, own_blocks, full, BLOCK, BLOCK + 2 * UNIT) == BLOCK + 2 * UNIT
+    assert own_blocks.tables[1].blocks[1] == block
+    assert kv.pool.places[kv.pool.first_hash_aliases[block]].next == NONE  # one card
 
 
 CHECKPOINTS = [group("mamba", checkpoint_blocks=1, checkpoint_alignment=8), group("full")]
@@ -434,9 +436,9 @@ def test_a_state_left_inside_a_chunk_that_no_hit_needs_has_no_key():
 def test_a_state_left_where_a_prefix_is_shared_is_kept():
     kv = kv_of(CHECKPOINTS).kv
     one = Request(num_prompt_tokens=90, max_tokens=4)
-    assert [is_kept(kv, kv.groups[0], one, end) for end in (44, 88)] == [False, True]
+    assert [is_pinned(kv, kv.groups[0], one, end) for end in (44, 88)] == [False, True]
     one.shared_prefix_boundary = 44
-    assert is_kept(kv, kv.groups[0], one, 44)
+    assert is_pinned(kv, kv.groups[0], one, 44)
 
 
 def test_what_is_never_cached_sets_no_unit_of_names_but_aligns():
@@ -452,7 +454,7 @@ def test_mla_hits_by_itself():
 def test_r_swa_keeps_the_block_in_which_a_prompt_ends():
     kv = PagedManager(config_of([group("rswa", window=8)], num_gpu_blocks=20).kv_config).kv
     blocks = blocks_of(kv, 0, 5)
-    one, table = Request(num_prompt_tokens=20, max_tokens=60), kv.holdings[0].tables[0]
+    one, table = Request(num_prompt_tokens=20, max_tokens=60), kv.request_blocks[0].tables[0]
     drop_gap(kv, one, kv.groups[0], table, 55)
     assert head(table.blocks, 5) == blocks  # its window begins in the third block
     drop_gap(kv, one, kv.groups[0], table, 56)
@@ -464,12 +466,12 @@ def test_r_swa_keeps_the_block_in_which_a_prompt_ends():
 def test_retained_tokens_stay_in_the_window_but_no_hit_needs_them():
     groups = [group("full"), group("sliding_window", window=33, extra_retained=16)]
     kv = PagedManager(config_of(groups).kv_config).kv
-    one, holding = Request(num_prompt_tokens=100, max_tokens=4), kv.holdings[1]
-    extend_keys(holding, one, 6, BLOCK, 0)
+    one, own_blocks = Request(num_prompt_tokens=100, max_tokens=4), kv.request_blocks[1]
+    extend_keys(own_blocks, one, 6, BLOCK, 0)
     for place, block in enumerate(blocks_of(kv, 1, 3), start=2):
-        cache(kv.pool, block, holding.keys[place])
-    blocks, spec = holding.tables[1].blocks, kv.specs[1]
-    assert find_window(kv, holding, spec, 99, False) == 5 * BLOCK
+        cache(kv.pool, block, own_blocks.keys[place])
+    blocks, spec = own_blocks.tables[1].blocks, kv.specs[1]
+    assert find_window(kv, own_blocks, spec, 99, False) == 5 * BLOCK
     assert [blocks[place] > 0 for place in range(5)] == [False, False, False, True, True]
     assert run_length(kv.groups[1]) == 2
     assert num_skipped(kv.groups[1].kind, kv.groups[1].window, 5 * BLOCK) == 32

@@ -11,8 +11,8 @@ import pytest
 import kvsim
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
-from kvsim.fleet.compiled_news import CompiledNews
-from kvsim.fleet.news import PlainNews
+from kvsim.fleet.compiled_lifecycle_events import CompiledLifecycleEvents
+from kvsim.fleet.lifecycle_events import PythonLifecycleEvents
 from kvsim.fleet.simulate import serve
 from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.trace import Trace
@@ -42,8 +42,10 @@ def run(trace: Trace, **options: Any) -> kvsim.Result:
     result = serve(setup, trace, on_start=replicas.append)
     for replica in replicas:
         state = replica.state
-        assert state.kv.num_held == state.num_outstanding == state.connector.held.length == 0
-        assert state.connector.num_kept == state.connector.num_sent
+        assert (
+            state.kv.num_held == state.num_outstanding == state.connector.waiting_for_kv.length == 0
+        )
+        assert state.connector.num_pinned == state.connector.num_sent
     return result
 
 
@@ -172,7 +174,7 @@ def test_requests_stay_beside_a_decode_replica_whose_failure_nobody_noticed(rout
     assert ours["num_output_tokens"].tolist() == [20] * 6
 
 
-@pytest.mark.parametrize("kind", [PlainNews, CompiledNews])
+@pytest.mark.parametrize("kind", [PythonLifecycleEvents, CompiledLifecycleEvents])
 def test_requests_are_taken_back_from_a_replica_of_which_nothing_is_heard(kind: type) -> None:
     """One was sent before and two after; none has had a first token."""
     replica = SimpleNamespace(address=1)

@@ -453,16 +453,16 @@ class Groups:
             retention_interval=retention,
         )
         manager = PagedManager(config.kv_config)
-        self.kv, self.holding = manager.kv, manager.kv.holdings[0]
+        self.kv, self.own_blocks = manager.kv, manager.kv.request_blocks[0]
         self.offloading = Offloading()
         settings = Offloading(host=HostCache(capacity=400), **options)
         lay_out_offloading(self.offloading, Objects(), settings, self.kv, 1)
         add_states(self.offloading, Objects(), self.kv, 2)
         self.boundary = 0  # of a shared prefix
-        self.holding.owner = 0
-        self.holding.num_keys = 128 // self.kv.hash_block_size
-        for unit in range(self.holding.num_keys):
-            self.holding.keys[unit] = mix(7, unit)
+        self.own_blocks.owner = 0
+        self.own_blocks.num_keys = 128 // self.kv.hash_block_size
+        for unit in range(self.own_blocks.num_keys):
+            self.own_blocks.keys[unit] = mix(7, unit)
 
     def request(self, prompt: int) -> Request:
         """Make the one request."""
@@ -470,14 +470,14 @@ class Groups:
 
     def put(self, g: int, place: int, pins: int) -> None:
         """Have a chunk in host memory."""
-        key = key_of(self.holding, self.offloading.groups[g], g, place)
+        key = key_of(self.own_blocks, self.offloading.groups[g], g, place)
         k = rules.add_chunk(self.offloading.host, key, 0)
         self.offloading.host.chunks[k].pins = pins
 
     def find(self, num_tokens: int, local: int) -> int:
         """Look the request up."""
         request = self.request(num_tokens)
-        return find_offloaded(self.kv, self.offloading, request, self.holding, local)
+        return find_offloaded(self.kv, self.offloading, request, self.own_blocks, local)
 
 
 def looked_up(groups: Groups, pins: dict[tuple[int, int], int], num_tokens: int, local: int) -> int:
@@ -615,7 +615,7 @@ def offered(
     s = meet(offloading, request)
     state, count = offloading.states[s], 0
     request.shared_prefix_boundary = groups.boundary
-    learn_keys(groups.kv, offloading, state, groups.holding, request)
+    learn_keys(groups.kv, offloading, state, groups.own_blocks, request)
     for g, blocks in table.items():
         state.num_known[g], state.cursors[g] = len(blocks), cursor
         for place, block in enumerate(blocks):

@@ -10,7 +10,7 @@ import kvsim
 import workloads
 from kvsim.fleet.autoscaler import Autoscaler, PoolLoad
 from kvsim.fleet.disaggregation import Disaggregation
-from kvsim.fleet.prospect import Prospect
+from kvsim.fleet.placement_context import PlacementContext
 from kvsim.fleet.router import Router
 
 HERE = "test_own_fleet_parts"
@@ -45,7 +45,7 @@ class Rule(Disaggregation):
     stays = False
     answer: Any = None
 
-    def place(self, request: Prospect) -> Any:
+    def place(self, request: PlacementContext) -> Any:
         return self.answer or ("decode" if request.num_scheduled < 2 else "apart")
 
 

@@ -11,7 +11,7 @@ from strategies import traces, with_seldom
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet import prompt_keys
 from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
-from kvsim.rules.keys import LENGTH_WORD, mix, mix_piece
+from kvsim.rules.keys import LENGTH_WORD, mix, mix_span
 from kvsim.trace import Trace
 
 
@@ -59,9 +59,9 @@ def cut_all(contents, starts, size: int):
 
 @pytest.mark.parametrize("length", [1, 7, 16, 17])
 def test_length_and_start_of_a_piece_count(length: int) -> None:
-    keys = {mix_piece(5, 3, start, n) for start in range(64) for n in range(1, length + 1)}
+    keys = {mix_span(5, 3, start, n) for start in range(64) for n in range(1, length + 1)}
     assert len(keys) == 64 * length
-    assert mix_piece(5, 3, 0, 16) == mix(5, mix(3, 0) + 16 * LENGTH_WORD - 2**64 * 9)
+    assert mix_span(5, 3, 0, 16) == mix(5, mix(3, 0) + 16 * LENGTH_WORD - 2**64 * 9)
 
 
 def test_what_is_computed_ahead_is_bounded(monkeypatch) -> None:

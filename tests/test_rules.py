@@ -125,7 +125,7 @@ def test_admission_caps_count_what_is_in_flight():
     assert admission_cap(SLIDING, 64, 16, 128, 512) == 13  # ceil(191 / 16) + 1
 
 
-def holding(groups: list[AttentionSpec], one: Request, held: dict[int, tuple[int, ...]]):
+def own_blocks(groups: list[AttentionSpec], one: Request, held: dict[int, tuple[int, ...]]):
     """Make a manager whose pool holds some blocks of a request's content, by group."""
     kv = PagedManager(kv_config(20, *groups, max_model_len=128))
     base = kv.kv.hash_block_size
@@ -141,7 +141,7 @@ def holding(groups: list[AttentionSpec], one: Request, held: dict[int, tuple[int
 
 def test_full_attention_stops_at_the_first_miss():
     one = request(0, 13, 1)
-    kv, block_of = holding([FullAttention(4)], one, {0: (0, 2)})
+    kv, block_of = own_blocks([FullAttention(4)], one, {0: (0, 2)})
     assert kv.lookup(one) == (4, [[block_of[0, 0]]], 0)
 
 
@@ -155,7 +155,7 @@ def test_full_attention_stops_at_the_first_miss():
 def test_a_window_hit_ends_on_an_aligned_boundary(full_block, hit, expected):
     groups, one = [FullAttention(full_block), SlidingWindow(4, window=5)], request(0, 17, 1)
     full = tuple(range(16 // full_block))
-    kv, block_of = holding(groups, one, {0: full, 1: (0, 1, 2)})
+    kv, block_of = own_blocks(groups, one, {0: full, 1: (0, 1, 2)})
     found = kv.lookup(one)
     assert found.num_tokens == hit
     assert found.blocks[0] == [block_of[0, place] for place in range(hit // full_block)]
@@ -165,7 +165,7 @@ def test_a_window_hit_ends_on_an_aligned_boundary(full_block, hit, expected):
 
 def test_unequal_blocks_meet_at_their_common_multiple():
     groups, one = [FullAttention(16), SlidingWindow(24, 48)], request(0, 97, 1)
-    kv, block_of = holding(groups, one, {0: (0, 1, 2, 3, 4), 1: (0, 1, 2)})
+    kv, block_of = own_blocks(groups, one, {0: (0, 1, 2, 3, 4), 1: (0, 1, 2)})
     assert kv.kv.alignment == 48
     assert kv.kv.hash_block_size == 8
     assert [group.keys_per_block for group in kv.kv.groups] == [2, 3]
@@ -179,7 +179,7 @@ def test_a_hit_shrinks_until_every_window_can_resume_there():
     """Three kinds of layers: the third limits the second, which is then looked up again."""
     groups = [FullAttention(4), SlidingWindow(4, window=5), SlidingWindow(4, window=9)]
     one = request(0, 17, 1)
-    kv, block_of = holding(groups, one, {0: (0, 1, 2, 3), 1: (1, 3), 2: (0, 1)})
+    kv, block_of = own_blocks(groups, one, {0: (0, 1, 2, 3), 1: (1, 3), 2: (0, 1)})
     hit = kv.lookup(one)
     assert hit.num_tokens == 8
     assert hit.blocks[0] == [block_of[0, 0], block_of[0, 1]]

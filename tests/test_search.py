@@ -15,7 +15,7 @@ from kvsim.cli import main
 from kvsim.config import Config, RunConfig
 from kvsim.study.backlog import Backlog
 from kvsim.study.binding import what_binds
-from kvsim.study.foregone import lower_bounds
+from kvsim.study.early_stop import lower_bounds
 from kvsim.study.search import Bracket, fewest, highest_rate, interval
 from kvsim.study.slo import Slo, aggregates, read_predicate, read_slo
 from kvsim.study.trial import Trial, Trials

@@ -17,8 +17,8 @@ import kvsim
 import workloads
 from kvsim.engine.setup import resolve
 from kvsim.fleet.fabric import fabric_of
+from kvsim.fleet.lru_store import LruStore
 from kvsim.fleet.prefix_index import PrefixIndex
-from kvsim.fleet.shelf import Shelf
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.fleet.store import make_store
 from kvsim.results.tables import FinishReason
@@ -340,7 +340,7 @@ def test_a_store_without_room_changes_nothing() -> None:
 
 
 def test_eviction_takes_what_was_used_longest_ago() -> None:
-    shelf = Shelf(4)
+    shelf = LruStore(4)
     shelf.put("abcd")
     shelf.touch("a")
     shelf.put("c")  # is there, and used
@@ -349,7 +349,7 @@ def test_eviction_takes_what_was_used_longest_ago() -> None:
     assert (len(shelf), shelf.num_evicted) == (4, 1)
     shelf.put("f")
     assert [key in shelf for key in "acdef"] == [True, True, False, True, True]
-    marked = Shelf(20, mark=0.5, batch=0.25)
+    marked = LruStore(20, mark=0.5, batch=0.25)
     marked.put(range(11))  # more than ten: five leave
     assert [key in marked for key in (4, 5)] == [False, True]
     assert len(marked) == 6

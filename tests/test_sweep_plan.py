@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvsim.config import RunConfig
-from kvsim.study.asked import read_study, split_list, values_of, with_options
 from kvsim.study.plan import MOST_CELLS, Study, plan
+from kvsim.study.sweep_spec import read_study, split_list, values_of, with_options
 from kvsim.study.table import flat
 
 

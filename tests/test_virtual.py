@@ -126,10 +126,10 @@ def test_returned_pages_are_taken_first() -> None:
     compute(kv, request(0, 32, 4), 32)
     second, third = request(1, 50, 4), request(2, 50, 4)
     compute(kv, second, 50)
-    pages = kv._pages(second.holding)
+    pages = kv._pages(second.own_blocks)
     kv.free(second)
     compute(kv, third, 50)
-    assert kv._pages(third.holding) == pages
+    assert kv._pages(third.own_blocks) == pages
 
 
 def test_it_fits_to_the_page() -> None:

@@ -14,7 +14,7 @@ import kvsim
 import workloads
 from kvsim.cli import main
 from kvsim.engine.incoming import IncomingRequest
-from kvsim.fleet.drive import Drive
+from kvsim.fleet.clock import FleetClock
 from kvsim.fleet.router import Router
 from kvsim.fleet.view import ReplicaView
 from kvsim.fleet.world import Phase, World
@@ -49,15 +49,15 @@ def test_events_stand_at_exact_times_and_in_the_order_of_their_phase() -> None:
 def test_look_ahead_changes_nothing(trace: Trace, options: dict[str, Any]) -> None:
     """A world in which no replica ever runs past anybody's next event gives the same tables."""
 
-    def no_look_ahead(self: Drive, place: int, horizon: float) -> None:
+    def no_look_ahead(self: FleetClock, place: int, horizon: float) -> None:
         closest = math.nextafter(self.rack.times[place], math.inf)
         advance(self, place, min(horizon, closest))
 
-    advance = Drive._advance
+    advance = FleetClock._advance
 
     fast = kvsim.simulate(trace, record_steps=True, **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Drive, "_advance", no_look_ahead)
+        patch.setattr(FleetClock, "_advance", no_look_ahead)
         slow = kvsim.simulate(trace, record_steps=True, **options)
     assert same(fast, slow)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from kvsim.calibration.calibrate import mean_error
-from kvsim.calibration.knobs import constants
+from kvsim.calibration.parameters import constants
 from kvsim.catalog import get_gpu, get_model
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvsim.calibration.fit import STEPS, Fitted, fit, likest, slope_of, without
-from kvsim.calibration.knobs import KNOBS, Knob, default_of
+from kvsim.calibration.parameters import KNOBS, Parameter, default_of
 from kvsim.calibration.simulated import Simulator, Targets, targets_of
 
 if TYPE_CHECKING:
@@ -92,72 +92,78 @@ def calibrate(
     simulator, targets = Simulator(options), targets_of(runs)
     if not len(targets.values):
         raise ValueError("the benchmarks tell neither TTFT nor TPOT")
-    knobs = [knob for knob in KNOBS if knob.name not in simulator.config.model_fields_set]
-    starts = {knob.name: default_of(knob, simulator.card) for knob in knobs}
+    parameters = [
+        parameter for parameter in KNOBS if parameter.name not in simulator.config.model_fields_set
+    ]
+    starts = {parameter.name: default_of(parameter, simulator.card) for parameter in parameters}
     seen: dict[tuple[float, ...], Any] = {}
 
-    def residuals_of(knobs: Sequence[Knob]) -> Callable[[Floats], Floats]:
-        return _residuals(simulator, runs, targets, knobs, starts, seen, on_progress)
+    def residuals_of(parameters: Sequence[Parameter]) -> Callable[[Floats], Floats]:
+        return _residuals(simulator, runs, targets, parameters, starts, seen, on_progress)
 
-    everything = knobs
-    x = np.array([_begin(knob, starts) for knob in knobs])
-    first = residuals_of(knobs)
+    everything = parameters
+    x = np.array([_begin(parameter, starts) for parameter in parameters])
+    first = residuals_of(parameters)
     columns = dict(zip(starts, slope_of(first, x, first(x)).T, strict=True))
     reasons: dict[str, str] = {}
-    while len(knobs) >= len(targets.values):  # one figure more than numbers, at least
-        reasons[knobs[-1].name] = f"{len(targets.values)} figures decide fewer constants"
-        knobs, x = knobs[:-1], x[:-1]
+    while len(parameters) >= len(targets.values):  # one figure more than numbers, at least
+        reasons[parameters[-1].name] = f"{len(targets.values)} figures decide fewer constants"
+        parameters, x = parameters[:-1], x[:-1]
     found, steps = None, LOOK
-    while knobs:
-        found = fit(residuals_of(knobs), x, _bounds(knobs), targets.kinds, steps)
-        decided, found = _decided(knobs, found, targets.kinds, starts, reasons)
-        if len(decided) == len(knobs) and steps > LOOK:
+    while parameters:
+        found = fit(residuals_of(parameters), x, _bounds(parameters), targets.kinds, steps)
+        decided, found = _decided(parameters, found, targets.kinds, starts, reasons)
+        if len(decided) == len(parameters) and steps > LOOK:
             break
-        knobs, x, steps = decided, found.x, STEPS
-    stay = [knob for knob in everything if knob.name in reasons]
-    estimates = {knob.name: _undecided(knob, starts, reasons) for knob in stay}
+        parameters, x, steps = decided, found.x, STEPS
+    stay = [parameter for parameter in everything if parameter.name in reasons]
+    estimates = {parameter.name: _undecided(parameter, starts, reasons) for parameter in stay}
     values: dict[str, float] = {}
-    if found is not None and knobs:
-        values = _values(knobs, found.x, starts)
+    if found is not None and parameters:
+        values = _values(parameters, found.x, starts)
         widths = _widths(found, [(columns[k.name], k.likely) for k in stay])
-        estimates |= _estimates(knobs, found, widths, starts)
+        estimates |= _estimates(parameters, found, widths, starts)
     return Calibration(
-        [estimates[knob.name] for knob in everything],
+        [estimates[parameter.name] for parameter in everything],
         values,
         _errors(simulator, runs, values),
         _errors(simulator, held_out, values),
     )
 
 
-def _bounds(knobs: Sequence[Knob]) -> list[tuple[float, float]]:
-    return [(knob.least, knob.most) for knob in knobs]
+def _bounds(parameters: Sequence[Parameter]) -> list[tuple[float, float]]:
+    return [(parameter.least, parameter.most) for parameter in parameters]
 
 
 def _decided(
-    knobs: list[Knob],
+    parameters: list[Parameter],
     found: Fitted,
     kinds: Sequence[str],
     starts: Mapping[str, float],
     reasons: dict[str, str],
-) -> tuple[list[Knob], Fitted]:
+) -> tuple[list[Parameter], Fitted]:
     """Leave out what the data do not decide, the widest interval first, and note why."""
-    while knobs and (worst := _worst(knobs, found)) is not None:
-        reasons[knobs[worst].name] = _reason(knobs, found, worst)
-        found = without(found, worst, _begin(knobs[worst], starts), kinds)
-        knobs = knobs[:worst] + knobs[worst + 1 :]
-    return knobs, found
+    while parameters and (worst := _worst(parameters, found)) is not None:
+        reasons[parameters[worst].name] = _reason(parameters, found, worst)
+        found = without(found, worst, _begin(parameters[worst], starts), kinds)
+        parameters = parameters[:worst] + parameters[worst + 1 :]
+    return parameters, found
 
 
-def _begin(knob: Knob, starts: Mapping[str, float]) -> float:
+def _begin(parameter: Parameter, starts: Mapping[str, float]) -> float:
     """Return where the fit of a quantity begins: a factor of 1, or seconds in its unit."""
-    return 0.0 if knob.is_share else starts[knob.name] / knob.unit
+    return 0.0 if parameter.is_share else starts[parameter.name] / parameter.unit
 
 
-def _values(knobs: Sequence[Knob], x: Floats, starts: Mapping[str, float]) -> dict[str, float]:
+def _values(
+    parameters: Sequence[Parameter], x: Floats, starts: Mapping[str, float]
+) -> dict[str, float]:
     """Return factors and seconds."""
     return {
-        knob.name: starts[knob.name] * math.exp(value) if knob.is_share else value * knob.unit
-        for knob, value in zip(knobs, x.tolist(), strict=True)
+        parameter.name: starts[parameter.name] * math.exp(value)
+        if parameter.is_share
+        else value * parameter.unit
+        for parameter, value in zip(parameters, x.tolist(), strict=True)
     }
 
 
@@ -165,7 +171,7 @@ def _residuals(
     simulator: Simulator,
     runs: Sequence[Measured],
     targets: Targets,
-    knobs: Sequence[Knob],
+    parameters: Sequence[Parameter],
     starts: Mapping[str, float],
     seen: dict[tuple[float, ...], Any],
     on_progress: Callable[[int], object],
@@ -173,8 +179,8 @@ def _residuals(
     """Return the errors of numbers; what was simulated once is not simulated again."""
 
     def residuals(x: Floats) -> Floats:
-        values = _values(knobs, x, starts)
-        key = tuple(values.get(knob.name, -1.0) for knob in KNOBS)
+        values = _values(parameters, x, starts)
+        key = tuple(values.get(parameter.name, -1.0) for parameter in KNOBS)
         if key not in seen:
             seen[key] = targets.errors(simulator.figures(runs, values))
             on_progress(len(seen))
@@ -184,27 +190,29 @@ def _residuals(
     return residuals
 
 
-def _worst(knobs: Sequence[Knob], found: Fitted) -> int | None:
+def _worst(parameters: Sequence[Parameter], found: Fitted) -> int | None:
     """Return the quantity with the widest interval; None if all are decided."""
-    widths = [w / knob.precise for w, knob in zip(found.half_widths, knobs, strict=True)]
+    widths = [
+        w / parameter.precise for w, parameter in zip(found.half_widths, parameters, strict=True)
+    ]
     worst = int(np.argmax(widths))
     return worst if not widths[worst] <= 1.0 else None
 
 
-def _reason(knobs: Sequence[Knob], found: Fitted, place: int) -> str:
+def _reason(parameters: Sequence[Parameter], found: Fitted, place: int) -> str:
     """Say why the data do not decide a quantity."""
-    knob = knobs[place]
+    parameter = parameters[place]
     if np.abs(found.slope[:, place]).max() < UNSEEN:
         return "no figure of the benchmarks moves with it"
-    others = [other for other in range(len(knobs)) if other != place]
+    others = [other for other in range(len(parameters)) if other != place]
     like = likest(found.slope, place, others)
     if like is not None and like[1] >= ALIKE:
-        return f"the figures move with it as with {knobs[like[0]].name}"
+        return f"the figures move with it as with {parameters[like[0]].name}"
     width = float(found.half_widths[place])
-    if knob.is_share:
+    if parameter.is_share:
         wide = f"{100 * math.expm1(width):.0f} %" if width < 3 else "more than twenty times"
     else:
-        wide = f"{width * knob.unit:.2g} s"
+        wide = f"{width * parameter.unit:.2g} s"
     return f"only within {wide}: more runs, at other loads and lengths, would tell"
 
 
@@ -217,24 +225,26 @@ def _widths(found: Fitted, left_open: Sequence[tuple[Floats, float]]) -> Floats:
     return widths
 
 
-def _undecided(knob: Knob, starts: Mapping[str, float], reasons: Mapping[str, str]) -> Estimate:
-    name, start = knob.name, starts[knob.name]
-    return Estimate(name, knob.what, start, start, None, None, reasons[name])
+def _undecided(
+    parameter: Parameter, starts: Mapping[str, float], reasons: Mapping[str, str]
+) -> Estimate:
+    name, start = parameter.name, starts[parameter.name]
+    return Estimate(name, parameter.what, start, start, None, None, reasons[name])
 
 
 def _estimates(
-    knobs: Sequence[Knob], found: Fitted, widths: Floats, starts: Mapping[str, float]
+    parameters: Sequence[Parameter], found: Fitted, widths: Floats, starts: Mapping[str, float]
 ) -> dict[str, Estimate]:
-    rows = zip(knobs, found.x.tolist(), widths.tolist(), strict=True)
+    rows = zip(parameters, found.x.tolist(), widths.tolist(), strict=True)
     return {k.name: _estimate(k, x, width, starts[k.name]) for k, x, width in rows}
 
 
-def _estimate(knob: Knob, x: float, width: float, start: float) -> Estimate:
-    if knob.is_share:
+def _estimate(parameter: Parameter, x: float, width: float, start: float) -> Estimate:
+    if parameter.is_share:
         low, value, high = (start * math.exp(x + sign * width) for sign in (-1, 0, 1))
     else:
-        low, value, high = (max(x + sign * width, 0.0) * knob.unit for sign in (-1, 0, 1))
-    return Estimate(knob.name, knob.what, start, value, low, high)
+        low, value, high = (max(x + sign * width, 0.0) * parameter.unit for sign in (-1, 0, 1))
+    return Estimate(parameter.name, parameter.what, start, value, low, high)
 
 
 def _errors(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tomli_w
 
-from kvsim.calibration.knobs import constants
+from kvsim.calibration.parameters import constants
 from kvsim.catalog import get_gpu
 from kvsim.config import RunConfig
 from kvsim.fleet.simulate import run

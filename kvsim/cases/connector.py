@@ -31,7 +31,7 @@ Job = tuple[int, int]  # the first step with whose output it is reported, and th
 
 def held_names(state: engine.Replica, names: Mapping[int, str | int]) -> list[str | int]:
     """Return the requests that wait with their blocks, by name."""
-    held = linked(state.requests, state.connector.held.head)
+    held = linked(state.requests, state.connector.waiting_for_kv.head)
     return [names[request.request_id] for request in held]
 
 
@@ -135,13 +135,13 @@ class FakeWorker(Feature):
         self._reported = {}
         ended = [self._rows[name] for name in entry.get("fin", ())]
         self._unsent += [
-            row for row in ended if connector.is_kept[row] and connector.load[row] != STARTED
+            row for row in ended if connector.is_pinned[row] and connector.load[row] != STARTED
         ]
 
     def _table(self, row: int) -> list[int]:
         """Return the first block table of the request of a row; empty if it has none any more."""
         requests = self._replica.state.requests
-        tables = [self._tables(r)[0] for r in requests if r.request_id == row and r.holding >= 0]
+        tables = [self._tables(r)[0] for r in requests if r.request_id == row and r.own_blocks >= 0]
         return tables[0] if tables else []
 
     def _tables(self, request: Request) -> list[list[int]]:
@@ -152,12 +152,12 @@ class FakeWorker(Feature):
         rows: list[Any] = []
         first = 0
         for at in range(connector.num_fenced):
-            holding, stop = connector.fenced[at], first + 2 * connector.num_copies[at]
-            if holding == NONE:
+            own_blocks, stop = connector.fenced[at], first + 2 * connector.num_copies[at]
+            if own_blocks == NONE:
                 blocks = head(connector.copies.blocks, stop)[first:]
                 first = stop
             else:  # null blocks in front of a table are no part of the list; later ones are
-                tables = kv.holdings[holding].tables
+                tables = kv.request_blocks[own_blocks].tables
                 kept = [dropwhile(_is_null, head(t.blocks, t.length)) for t in tables]
                 blocks = [*chain.from_iterable(kept)]
             rows.append([connector.fences[at], blocks])

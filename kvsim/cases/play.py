@@ -72,7 +72,7 @@ class VllmPlayer(Player):
             number_tokens(contents)
         super().__init__(parts, contents, compiled=compiled)
         state, requests = self.state, self._requests
-        state.patient, state.limits.clock_ties = True, config.clock_ties
+        state.never_reject, state.limits.clock_ties = True, config.clock_ties
         state.limits.has_grammars = any(r.grammar_steps is not None for r in requests)
         self._names = {index: request.id for index, request in enumerate(requests)}
         self._log = StepLog(self.replica, self._names, summary=config.summary)

@@ -24,7 +24,7 @@ class SglangPlayer(Player):
     def __init__(self, case: SglangCase, *, compiled: bool) -> None:
         requests = case.workload.requests
         super().__init__(parts_of(case.config), contents_of(requests), compiled=compiled)
-        self.state.patient = True
+        self.state.never_reject = True
         order = sorted(range(len(requests)), key=lambda row: requests[row].arrival)
         self._log = PassLog(self.state, [r.id for r in requests], order)
         self._requests, self._arriving, self._num_empty = requests, order, 0

@@ -80,7 +80,7 @@ def number_tokens(contents: Contents) -> None:
 def show_numbers(state: Replica) -> None:
     """Show the numbers of tokens to the rules that name blocks."""
     state.limits.has_drops, trace = True, state.trace
-    for h in range(state.kv.num_holdings):
-        holding = state.kv.holdings[h]
-        holding.has_numbers = True
-        holding.numbers, holding.number_offsets = trace.numbers, trace.number_offsets
+    for h in range(state.kv.num_request_blocks):
+        own_blocks = state.kv.request_blocks[h]
+        own_blocks.has_numbers = True
+        own_blocks.numbers, own_blocks.number_offsets = trace.numbers, trace.number_offsets

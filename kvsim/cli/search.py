@@ -77,9 +77,9 @@ def search(
     """Find the highest request rate that meets targets, or the best configuration for it."""
     from kvsim.config import RunConfig
     from kvsim.report.search import sheet
-    from kvsim.study.answer import answer_of
     from kvsim.study.choose import choose
     from kvsim.study.objective import Wish, read_objective, read_prices
+    from kvsim.study.search_report import answer_of
     from kvsim.study.slo import read_slo
     from kvsim.study.space import COUNTED, read_over
 

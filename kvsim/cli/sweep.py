@@ -91,8 +91,8 @@ def _study(what: str | None, replications: int | None, options: dict[str, Any]) 
     """Put a file and the command line together."""
     from dataclasses import replace
 
-    from kvsim.study.asked import read_study, values_of, with_options
     from kvsim.study.plan import Study as Asked
+    from kvsim.study.sweep_spec import read_study, values_of, with_options
 
     given = {name: values_of(name, value) for name, value in options_given(options).items()}
     study = Asked()

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 #: cache directory.
 ENTRY = "kvsim.compiled.entry"
 TABLES = "kvsim.compiled.key_table"
-RACK = "kvsim.compiled.rack"
+RACK = "kvsim.compiled.replica_set"
 LIVE = "kvsim.compiled.live_blocks"
-DESK = "kvsim.compiled.desk"
+DESK = "kvsim.compiled.routing_loop"
 ROOMS = ("records", "rules", "compiled")
 CACHE_VARIABLE = "KVSIM_CACHE_DIR"
 
@@ -88,7 +88,7 @@ def load_tables() -> ModuleType:
     return sys.modules.get(TABLES) or _load(TABLES, cache_folder())
 
 
-def load_rack() -> ModuleType:
+def load_replica_set() -> ModuleType:
     """Import the compiled loops over replicas with their own cache."""
     return sys.modules.get(RACK) or _load(RACK, cache_folder())
 
@@ -99,9 +99,9 @@ def load_live() -> ModuleType:
     return sys.modules.get(LIVE) or _load(LIVE, cache_folder())
 
 
-def load_desk() -> ModuleType:
+def load_routing_loop() -> ModuleType:
     """Import the compiled decisions of a router with their own cache."""
-    load_rack()
+    load_replica_set()
     load_live()
     return sys.modules.get(DESK) or _load(DESK, cache_folder())
 

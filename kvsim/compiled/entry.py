@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 SMALL = frozenset(
     name
     for line in (
-        "append remove push_front cdiv num_skipped past_the_end num_missing num_slots set_quiet",
+        "append remove push_front cdiv",
+        "num_skipped past_the_end num_missing num_slots set_next_bookkeeping",
         "need_to_grow last_unnamed_end has_groups count_keys sees_windows",
         "find touch ask_for_key ask_for_victim ask_for_bucket ask_for_entry take_block",
-        "line_up step_out call_next append_blocks insert_victim remove_victim evict note_cached",
+        "array_append array_remove array_popleft append_blocks",
+        "insert_victim remove_victim evict note_cached",
         "note_hit forget cache allocate_slots allocate_paged plan batch_at gemm_time decode_time",
         "prefill_time price work_time weigh weigh_attention step_time kv_usage measure",
-        "measure_paged pass_time note_gap record_step is_refused is_trying find_all piece_of",
-        "piece_at sits_out next_tokens limit_tokens schedule_next note_planned settle_in_flight",
+        "measure_paged pass_time note_gap record_step is_refused is_trying find_all span_of",
+        "span_at sits_out next_tokens limit_tokens schedule_next note_planned settle_in_flight",
         "num_accepted gets_nothing deliver confirm decodes_regularly must_end_run",
         "extend_keys cache_blocks gap_bin",
         "foresees_growth note_growth begin_growing",
@@ -48,7 +50,7 @@ SMALL = frozenset(
         "has_pool has_blocks num_free append_slot allocate_forked",
         "allocate_contiguous rolled measure_contiguous",
         "num_queued next_in_line leave_queue put_back drop_references queue_unhashed",
-        "take_holding return_holding",
+        "allocate_own_blocks return_own_blocks",
         "take_page page_after link_page append_page extend_slots count_internal tick num_common",
         "goes_before rank_of may_go has_work_sglang num_available radix_usage measure_radix",
     )
@@ -72,7 +74,7 @@ INNER = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper":
 
 #: Rules with a second text below.
 OWN = (
-    *(keys.fold, keys.mix, keys.mix_piece, keys.draw_parent),
+    *(keys.fold, keys.mix, keys.mix_span, keys.draw_parent),
     *(fetching.ask, fetching.ask_whole),
 )
 
@@ -164,14 +166,14 @@ def _mix(key, value):
     return lambda key, value: np.int64(_fold(np.uint64(key), value) >> np.uint64(1))
 
 
-@overload(keys.mix_piece)
-def _mix_piece(key, content, start, length):
-    def mix_piece(key, content, start, length):
-        piece = _fold(np.uint64(content), start) >> np.uint64(1)
-        word = piece + np.uint64(length) * np.uint64(keys.LENGTH_WORD)
+@overload(keys.mix_span)
+def _mix_span(key, content, start, length):
+    def mix_span(key, content, start, length):
+        span = _fold(np.uint64(content), start) >> np.uint64(1)
+        word = span + np.uint64(length) * np.uint64(keys.LENGTH_WORD)
         return np.int64(_fold(np.uint64(key), word) >> np.uint64(1))
 
-    return mix_piece
+    return mix_span
 
 
 @overload(fetching.ask, inline="always")
@@ -207,22 +209,22 @@ def _draw_parent(request_id, end, beam, num_beams, beam_switch):
 
 
 register_rules()
-_plain, _general = record_at(Replica, "plain"), record_at(Replica, "")
-_telling = record_at(Replica, "telling")
+_plain, _general = record_at(Replica, "specialized"), record_at(Replica, "")
+_with_events = record_at(Replica, "with-events")
 _sglang, _pools = record_at(Replica, "sglang"), record_at(Replica, "sglang-pools")
 _serve = engine.serve
 
 
 @njit(cache=True, error_model="numpy")
-def serve_plain(address, command, max_steps):
+def serve_specialized(address, command, max_steps):
     """Do what the host asks of a replica of the plain kind."""
     return _serve(_plain(address), command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
-def serve_telling(address, command, max_steps):
+def serve_with_events(address, command, max_steps):
     """Do what the host asks of one of that kind that tells KV cache events."""
-    return _serve(_telling(address), command, max_steps)
+    return _serve(_with_events(address), command, max_steps)
 
 
 @njit(cache=True, error_model="numpy")
@@ -245,8 +247,8 @@ def serve_pools(address, command, max_steps):
 
 #: The entry of every variant.
 ENTRIES = {
-    "plain": serve_plain,
-    "telling": serve_telling,
+    "specialized": serve_specialized,
+    "with-events": serve_with_events,
     "sglang": serve_sglang,
     "sglang-pools": serve_pools,
     "": serve_general,

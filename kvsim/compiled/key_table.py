@@ -222,10 +222,10 @@ def mix_word(key, value):
 
 
 @njit(cache=True)
-def mix_piece(key, content, start, length):
-    """Mix a piece of content into a key, as :func:`kvsim.rules.keys.mix_piece` does."""
-    piece = mix_word(np.uint64(content), start)
-    return mix_word(key, piece + np.uint64(length) * np.uint64(LENGTH_WORD))
+def mix_span(key, content, start, length):
+    """Mix a piece of content into a key, as :func:`kvsim.rules.keys.mix_span` does."""
+    span = mix_word(np.uint64(content), start)
+    return mix_word(key, span + np.uint64(length) * np.uint64(LENGTH_WORD))
 
 
 @njit(cache=True)
@@ -238,7 +238,7 @@ def name_path(contents, starts, lengths, size, key, salt):
     for at in range(len(contents)):
         begin, left = starts[at], lengths[at]
         if length > 0 and (contents[at] != content or begin != start + length):
-            key = mix_piece(key, content, start, length)
+            key = mix_span(key, content, start, length)
             length = np.int64(0)
         while left > 0:
             if length == 0:
@@ -251,7 +251,7 @@ def name_path(contents, starts, lengths, size, key, salt):
                 left - taken,
             )
             if filled == size:
-                key = mix_piece(key, content, start, length)
+                key = mix_span(key, content, start, length)
                 found[number] = np.int64(key)
                 number, filled, length = number + 1, 0, np.int64(0)
     return found

@@ -30,7 +30,7 @@ from numba.extending import (
 )
 
 from kvsim.compiled.variants import CONSTANTS
-from kvsim.records.record import Record, format_of, is_record, item_of, plain
+from kvsim.records.record import Record, format_of, is_record, item_of, strip_width
 
 CHECKED = os.environ.get("KVSIM_BOUNDSCHECK", "0") == "1"
 BYTES = ir.IntType(8).as_pointer()
@@ -68,7 +68,7 @@ def numba_type(kind: Any, variant: str) -> Any:
         return Rows(numba_type(item, variant), format_of(item).itemsize)
     if is_record(kind):
         return Ref(kind, variant)
-    return {int: types.int64, float: types.float64, bool: types.boolean}[plain(kind)]
+    return {int: types.int64, float: types.float64, bool: types.boolean}[strip_width(kind)]
 
 
 # -- typing ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from kvsim.records.eviction import LRU
 from kvsim.records.kv import PAGED, RADIX
 
 #: Paged under vllm, in order of arrival, one group of full attention, LRU; by "Record.field".
-PLAIN = {
+SPECIALIZED = {
     "Limits.scheduler": VLLM,
     "Limits.by_priority": 0,
     "Limits.fairness": 0,
@@ -47,8 +47,8 @@ PLAIN = {
     "KVGroup.extra_retained": 0,
     "KVGroup.is_cached": 1,
     "KVGroup.num_spec_blocks": 0,
-    "Holding.has_items": 0,
-    "Holding.has_numbers": 0,
+    "RequestBlocks.has_items": 0,
+    "RequestBlocks.has_numbers": 0,
     "KVGroup.state_bytes": 0,
     "KVGroup.window": 0,
     "KVGroup.kind": 0,
@@ -62,8 +62,8 @@ PLAIN = {
     "LookupSpec.drops_last_block": 0,
     "BlockPool.policy": LRU,
     "BlockPool.has_host": 0,
-    "BlockPool.tracks_kept": 0,
-    "BlockPool.num_cards": 0,
+    "BlockPool.tracks_pins": 0,
+    "BlockPool.num_hash_aliases": 0,
     "BlockPool.has_events": 0,
     "Cost.num_layers": 1,
     "Cost.has_samples": 0,
@@ -74,7 +74,7 @@ PLAIN = {
     "Replica.num_swapped": 0,
     "Replica.swapped_bytes": 0,
     "Replica.num_bins": 0,
-    "Replica.patient": 0,
+    "Replica.never_reject": 0,
     "Replica.num_idle": 0,
     "Moved.fetched": 0,
     "Moved.stored": 0,
@@ -84,11 +84,15 @@ PLAIN = {
 }
 
 #: The same, telling what comes and goes in its cache, as routers and stores want to know.
-TELLING = {**PLAIN, "BlockPool.has_events": 1}
+WITH_EVENTS = {**SPECIALIZED, "BlockPool.has_events": 1}
 
 #: Radix cache under sglang, with pools and tiers of all kinds: what neither of them has.
 RADIX_KIND = {
-    **{name: PLAIN[name] for name in PLAIN if name.partition(".")[0] in ("Limits", "Moved")},
+    **{
+        name: SPECIALIZED[name]
+        for name in SPECIALIZED
+        if name.partition(".")[0] in ("Limits", "Moved")
+    },
     "Limits.scheduler": SGLANG,
     "Connector.kind": 0,
     "KV.manager": RADIX,
@@ -106,7 +110,7 @@ SGLANG_KIND = {
     "BlockPool.has_events": 0,
     "Radix.window": 0,
     "Radix.write_policy": 0,
-    "Radix.tells": 0,
+    "Radix.emits_events": 0,
     "Node.on_host_only": 0,
     "Storage.is_on": 0,
 }
@@ -116,11 +120,11 @@ OTHER_KINDS = frozenset(
     (
         *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
         *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
-        *("speculation", "grammar", "sleep", "lora", "cadence", "fairness", "dlpm"),
+        *("speculation", "grammar", "idle_time", "lora", "prefill_interval", "fairness", "dlpm"),
         *("virtual", "vllm_v0", "memory_map"),
         *("host_arc", "host_cache", "host_lru", "offload_jobs", "offload_lookup"),
         *("offload_request", "offload_store", "offload_window", "offloading"),
-        *("connector", "copy_fence", "kept", "loading", "prefills", "report", "sessions"),
+        *("connector", "copy_fence", "pinned", "loading", "prefills", "report", "sessions"),
         *("replay", "mamba", "partial_keys", "checkpoint"),
         *("encoder", "events", "reset"),
     )
@@ -129,9 +133,9 @@ OTHER_KINDS = frozenset(
 #: Modules beside its own that SGLang's kind calls; of all others it is told that nothing is done.
 OF_SGLANG = frozenset(
     (
-        *("abort", "arrival", "batch", "engine", "events", "held", "keys", "kv", "links"),
+        *("abort", "arrival", "batch", "engine", "events", "waiting_for_kv", "keys", "kv", "links"),
         "memory_map",
-        *("price", "queue", "recorder", "sleep", "told", "usage", "work"),
+        *("price", "queue", "recorder", "idle_time", "published_metrics", "usage", "work"),
     )
 )
 
@@ -143,8 +147,8 @@ OF_POOLS = frozenset(
 
 #: Values that a variant knows, by variant and "Record.field".
 CONSTANTS = {
-    "plain": PLAIN,
-    "telling": TELLING,
+    "specialized": SPECIALIZED,
+    "with-events": WITH_EVENTS,
     "sglang": SGLANG_KIND,
     "sglang-pools": RADIX_KIND,
     "": {},
@@ -158,9 +162,11 @@ def has_rule(variant: str | None, module: str) -> bool:
         return False
     if variant in ("sglang", "sglang-pools"):
         return is_sglang or module in OF_SGLANG
-    if variant == "telling" and module == "events":
+    if variant == "with-events" and module == "events":
         return True
-    return not is_sglang and (variant not in ("plain", "telling") or module not in OTHER_KINDS)
+    return not is_sglang and (
+        variant not in ("specialized", "with-events") or module not in OTHER_KINDS
+    )
 
 
 def variant_of(state: Any) -> str:
@@ -169,7 +175,7 @@ def variant_of(state: Any) -> str:
         has_pools = state.kv.radix.window or state.kv.radix.write_policy
         return "sglang-pools" if has_pools else "sglang"
     records = _records(state)
-    for variant in ("plain", "telling"):
+    for variant in ("specialized", "with-events"):
         if all(_known(records, *known) for known in CONSTANTS[variant].items()):
             return variant
     return ""
@@ -186,7 +192,7 @@ def _records(state: Any) -> dict[str, list[Any]]:
         "BlockPool": [state.kv.pool],
         "Moved": [state.kv.moved],
         "Cost": [state.cost],
-        "Holding": list(state.kv.holdings[:1]),  # all are alike
+        "RequestBlocks": list(state.kv.request_blocks[:1]),  # all are alike
         "KVGroup": list(state.kv.groups),
         "LookupSpec": list(state.kv.specs),
         "Layers": list(state.cost.layers),

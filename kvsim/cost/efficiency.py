@@ -184,7 +184,7 @@ def _parsed(text: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads(text)
 
 
-def card_of(gpu_name: str) -> str:
+def hash_alias_of(gpu_name: str) -> str:
     """Return the name under which a GPU's constants stand: h100 for h100-sxm."""
     known = [c for c in (*read_table(), *NEAREST) if f"{gpu_name}-".startswith(f"{c}-")]
     return max(known, key=len, default=gpu_name.partition("-")[0])
@@ -194,9 +194,11 @@ def basis_of(gpu_name: str) -> str:
     """Say what a card's constants rest on."""
     card = measured_card(gpu_name)
     errors = read_table()[card].get("errors")
-    if card != card_of(gpu_name):
+    if card != hash_alias_of(gpu_name):
         simple = (
-            "" if ratios_of(card_of(gpu_name)) is None else ", scaled as simple tests of it say"
+            ""
+            if ratios_of(hash_alias_of(gpu_name)) is None
+            else ", scaled as simple tests of it say"
         )
         return (
             f"no kernels of {gpu_name} were measured: the {card.upper()}'s fractions of its peaks"
@@ -205,12 +207,12 @@ def basis_of(gpu_name: str) -> str:
     if errors is None:
         return f"declared for the {card}, of no kernels"
     fits = "; ".join(f"{kind}: {error}" for kind, error in errors.items())
-    return f"fitted on kernels of the {card_of(gpu_name)} ({fits})"
+    return f"fitted on kernels of the {hash_alias_of(gpu_name)} ({fits})"
 
 
 def measured_narrow_kv(gpu_name: str, kv_dtype: str) -> bool:
     """Whether attention over such KV was measured on such a card: FP8 on H100, nothing else."""
-    errors = read_table().get(card_of(gpu_name), {}).get("errors", {})
+    errors = read_table().get(hash_alias_of(gpu_name), {}).get("errors", {})
     return any(f"{kv_dtype.upper()} KV" in kind for kind in errors)
 
 
@@ -235,13 +237,13 @@ def efficiency_of(gpu_name: str) -> Efficiency:
     for name, kind in NESTED.items():
         formats = default[name] | given.get(name, {})
         values[name] = {key: kind(**shares) for key, shares in formats.items()}
-    ratios = ratios_of(card_of(gpu_name))
+    ratios = ratios_of(hash_alias_of(gpu_name))
     return Efficiency(**values) if ratios is None else scaled(Efficiency(**values), ratios)
 
 
 def measured_card(gpu_name: str) -> str:
     """Return the card whose fractions a card takes: its own, its generation's, or the H100's."""
-    card = card_of(gpu_name)
+    card = hash_alias_of(gpu_name)
     card = NEAREST.get(card, card)
     return card if card in read_table() else DEFAULT
 
@@ -256,7 +258,7 @@ def with_constants_of(file: str, efficiency: Efficiency, gpu_name: str) -> Effic
     ValueError
         If the file has no table of the card, an unknown constant, or one that is no number above 0.
     """
-    table, card = read_table(Path(file)), card_of(gpu_name)
+    table, card = read_table(Path(file)), hash_alias_of(gpu_name)
     given = table.get(gpu_name, table.get(card))
     if not isinstance(given, dict):
         raise ValueError(f"constants {file}: has no table [{card}]")

@@ -30,18 +30,20 @@ class BlockTables:
     def rows(self) -> Ints:
         """Return the request of the trace that has each holding, NONE where nobody has."""
         state = self._state
-        places = column(state.kv.holdings, "request")
+        places = column(state.kv.request_blocks, "request")
         rows = [state.requests[k].request_id if k != NONE else NONE for k in places]
         return np.array(rows, np.int64)
 
     def lengths(self) -> Ints:
         """Return the length of each table: holdings by groups, or by sequences."""
-        holdings = self._state.kv.holdings
-        return np.array([[table.length for table in one.tables] for one in holdings], np.int64)
+        request_blocks = self._state.kv.request_blocks
+        return np.array(
+            [[table.length for table in one.tables] for one in request_blocks], np.int64
+        )
 
-    def blocks(self, holding: int, table: int, first: int, stop: int) -> list[int]:
+    def blocks(self, own_blocks: int, table: int, first: int, stop: int) -> list[int]:
         """Return some entries of a table."""
-        blocks = self._state.kv.holdings[holding].tables[table].blocks
+        blocks = self._state.kv.request_blocks[own_blocks].tables[table].blocks
         return [blocks[place] for place in range(first, stop)]
 
     def keys(self) -> Ints:
@@ -50,12 +52,12 @@ class BlockTables:
         blocks = (pool.blocks[k] for k in range(pool.num_usable + 1))
         return np.array([block.key if block.hashed else 0 for block in blocks], np.int64)
 
-    def num_tables(self, holding: int) -> int:
+    def num_tables(self, own_blocks: int) -> int:
         """Return how many tables of a holding are in use."""
         kv = self._state.kv
         if kv.manager != FORKED:
             return kv.num_groups
-        return self._state.requests[kv.holdings[holding].request].num_samples
+        return self._state.requests[kv.request_blocks[own_blocks].request].num_samples
 
 
 class FlatTables(BlockTables):
@@ -63,10 +65,10 @@ class FlatTables(BlockTables):
 
     def __init__(self, state: Replica) -> None:
         super().__init__(state)
-        holdings: Any = state.kv.holdings
-        tables: Any = holdings[0].tables
+        request_blocks: Any = state.kv.request_blocks
+        tables: Any = request_blocks[0].tables
         blocks = tables[0].blocks.array
-        shape = (len(holdings), len(tables))
+        shape = (len(request_blocks), len(tables))
         # All tables lie one behind the other, and so do their entries: see Flat.share_out.
         every = as_strided(tables.array, (shape[0] * shape[1],), tables.array.strides)
         self._lengths: Ints = every["length"].reshape(shape)
@@ -75,7 +77,7 @@ class FlatTables(BlockTables):
             (*shape, len(blocks)),
             (len(tables) * blocks.nbytes, blocks.nbytes, blocks.itemsize),
         )
-        self._places: Ints = holdings.array["request"]
+        self._places: Ints = request_blocks.array["request"]
         pool: Any = state.kv.pool
         self._keys = pool.blocks.array[: pool.num_usable + 1]
 
@@ -88,8 +90,8 @@ class FlatTables(BlockTables):
     def lengths(self) -> Ints:  # noqa: D102
         return self._lengths.copy()
 
-    def blocks(self, holding: int, table: int, first: int, stop: int) -> list[int]:  # noqa: D102
-        found: list[int] = self._blocks[holding, table, first:stop].tolist()
+    def blocks(self, own_blocks: int, table: int, first: int, stop: int) -> list[int]:  # noqa: D102
+        found: list[int] = self._blocks[own_blocks, table, first:stop].tolist()
         return found
 
     def keys(self) -> Ints:  # noqa: D102
@@ -99,7 +101,7 @@ class FlatTables(BlockTables):
 
 def tables_of(state: Replica) -> BlockTables:
     """Return what reads the block tables of a replica."""
-    return FlatTables(state) if isinstance(state.kv.holdings, Views) else BlockTables(state)
+    return FlatTables(state) if isinstance(state.kv.request_blocks, Views) else BlockTables(state)
 
 
 def live(record: Any, name: str) -> Callable[[], Any]:

@@ -81,7 +81,7 @@ class PoolWatch(Watch):
         lengths = self.tables.lengths()
         if not same:
             self._make_room(len(rows) - len(self.blocks), lengths)
-        drops, takes = self._see_holdings(rows, lengths, events, admitted, same=same)
+        drops, takes = self._read_request_blocks(rows, lengths, events, admitted, same=same)
         self.rows, self.lengths = rows, lengths
         hashed_before = self.hashed_before
         self.held_before, self.entries_before, self.hashed_before = counts
@@ -90,7 +90,7 @@ class PoolWatch(Watch):
         if self.moves:
             self._see_sent(rows.tolist(), events)
 
-    def _see_holdings(
+    def _read_request_blocks(
         self,
         rows: NDArray[np.int64],
         lengths: NDArray[np.int64],
@@ -111,7 +111,7 @@ class PoolWatch(Watch):
             if self.only_grows and not moved[h]:
                 self._see_growth(h, row, lengths[h].tolist(), takes)
                 continue
-            self._see_holding(h, row, lengths[h].tolist(), drops, takes, same=not moved[h])
+            self._read_own_blocks(h, row, lengths[h].tolist(), drops, takes, same=not moved[h])
             if self.moves and moved[h] and row != NONE and row not in admitted:
                 self._see_transfer(h, row, events)
         return drops, takes
@@ -159,7 +159,7 @@ class PoolWatch(Watch):
             blocks += new
             first += stop
 
-    def _see_holding(
+    def _read_own_blocks(
         self,
         h: int,
         row: int,
@@ -210,16 +210,16 @@ class PoolWatch(Watch):
         self.jobs = now
 
     def _see_transfer(self, h: int, row: int, events: list[Change]) -> None:
-        request = self.state.requests[self.state.kv.holdings[h].request]
+        request = self.state.requests[self.state.kv.request_blocks[h].request]
         if request.status == WAITING_FOR_REMOTE_KVS:
             events.append((RECV, row, -1, -1, 0))
 
     def _see_sent(self, rows: list[int], events: list[Change]) -> None:
         """Note who has ended and keeps its blocks for a reader."""
-        holdings, requests = self.state.kv.holdings, self.state.requests
+        request_blocks, requests = self.state.kv.request_blocks, self.state.requests
         for h, row in enumerate(rows):
             if row == NONE or row in self.sent:
                 continue
-            if requests[holdings[h].request].status == FINISHED:
+            if requests[request_blocks[h].request].status == FINISHED:
                 events.append((SEND, row, -1, -1, 0))
                 self.sent.add(row)

@@ -169,7 +169,7 @@ class RadixWatch(Watch):
         super().__init__(state)
         tree = state.kv.radix
         self.tree = TreeWatch(tree)
-        self.held: dict[int, Held] = {}  # by place of the request's record
+        self.waiting_for_kv: dict[int, Held] = {}  # by place of the request's record
         self.refs = [0] * (tree.pages.num_pages + 1)
         self._size = tree.pages.page_size
         self._jump = reader(tree.pages.links, "jump")
@@ -214,15 +214,15 @@ class RadixWatch(Watch):
         for k in np.flatnonzero(changed).tolist():
             request, row, num_shared, node, page, last, num_own, hit = now[:, k].tolist()
             holds = NONE not in (row, request)
-            held = self.held.get(k)
+            held = self.waiting_for_kv.get(k)
             if held is not None and not (holds and held.request == request):
                 drops += [(held.request, held.pages[p], p) for p in range(len(held.pages))[::-1]]
-                del self.held[k]
+                del self.waiting_for_kv[k]
                 held = None
             if not holds:
                 continue
             if held is None:
-                held = self.held[k] = Held(request)
+                held = self.waiting_for_kv[k] = Held(request)
                 admitted[request] = hit
             if held.num_shared == num_shared:
                 first = held.last + 1 + self._jump(held.last) if held.num_own else page

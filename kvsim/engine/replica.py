@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.cost.model import lay_out_cost
-from kvsim.engine.event_outlet import EventOutlet
+from kvsim.engine.event_log import ReplicaEventLog
 from kvsim.engine.submissions import Submissions
 from kvsim.engine.watchdog import Watchdog
 from kvsim.kv.radix_check import holders
@@ -103,7 +103,7 @@ class Replica:
         self._watchdog = Watchdog()
         self.passes: list[tuple[float, float]] = []  # of ranks in step: start, seconds
         #: Of KV cache events.
-        self.outlet = EventOutlet(state.kv.pool, self._memory)
+        self.event_log = ReplicaEventLog(state.kv.pool, self._memory)
         self._serve: Callable[[int, int], int] | None = None
         per_token = setup.front_end_latency_per_token
         self.submissions = Submissions(state.trace, self._memory, contents, per_token)
@@ -118,15 +118,15 @@ class Replica:
         if self.compiled:
             state: records.Replica = memory.one(records.Replica)
             kv: Any = setup.make_kv()
-            kv.lay_out(state.kv, memory, self._num_holdings(setup.kv))
+            kv.lay_out(state.kv, memory, self._num_request_blocks(setup.kv))
             kv.state = state
             lay_out_scheduler(state, memory, config, setup.scheduler_type.rules_of)
         else:
             scheduler = setup.make_scheduler()
             state, kv = scheduler.state, scheduler.kv
-            missing = self._num_holdings(setup.kv) - state.kv.num_holdings
+            missing = self._num_request_blocks(setup.kv) - state.kv.num_request_blocks
             if missing > 0 and isinstance(kv, RuleManager):
-                kv.add_holdings(state.kv, memory, missing)
+                kv.add_request_blocks(state.kv, memory, missing)
         #: The KV-cache manager, over this replica's state; not for changing.
         self.kv: KVCacheManager = kv
         kv.tell_time(lambda: float(state.clock))
@@ -165,7 +165,7 @@ class Replica:
             )
             state.trace.accept_rate = self._memory.list_of(rates)
 
-    def _num_holdings(self, kv: KVCacheManager) -> int:
+    def _num_request_blocks(self, kv: KVCacheManager) -> int:
         """Most requests that hold KV at once; with a connector also who does not run."""
         config = self.setup.scheduler_config
         if config.kv_transfer is None:
@@ -229,22 +229,22 @@ class Replica:
         self._wake(time)
         if not self.abort(request_id) and self.submissions.remove(request_id):
             self.state.num_outstanding -= 1
-        self.drop_kept(request_id, time)
+        self.drop_pinned(request_id, time)
 
-    def drop_kept(self, request_id: int, time: float) -> None:
+    def drop_pinned(self, request_id: int, time: float) -> None:
         """Free at once the blocks of an ended request that wait for a transfer, if any do."""
         self._wake(time)
-        self._call(rules.DROP_KEPT, request_id)
+        self._call(rules.DROP_PINNED, request_id)
 
     def _wake(self, time: float) -> None:
         """Come to a time, if nothing but something from outside could make it go on."""
         self.state.horizon = time
-        self._call(rules.WAKE, 0)
+        self._call(rules.RESUME, 0)
 
     @property
     def holds_for_others(self) -> bool:
         """Whether blocks of ended requests wait to be read."""
-        return self.state.connector.num_kept > 0
+        return self.state.connector.num_pinned > 0
 
     # -- a radix tree alone -----------------------------------------------------------------------
 
@@ -385,7 +385,7 @@ class Replica:
             elif outcome == records.NEEDS_STEPS:
                 self._drain_steps()
             elif outcome == records.NEEDS_EVENTS:
-                self.outlet.make_room()
+                self.event_log.make_room()
             elif outcome == records.NEEDS_STATES:
                 count = max(state.offloading.num_states, FIRST_REQUESTS)
                 add_states(state.offloading, self._memory, state.kv, count)
@@ -447,18 +447,18 @@ class Replica:
 
     def take_events(self) -> list[EventRows]:
         """Return the KV cache events since the last call."""
-        return self.outlet.take()
+        return self.event_log.take()
 
     def metrics(self) -> tuple[int, int, float, int, int]:
         """Return what metrics say since its last step ended, as :class:`.Scraped` has it."""
         state = self.state
-        load = state.told_waiting, state.told_running, state.told_usage
+        load = state.published_waiting, state.published_running, state.published_usage
         return *load, state.num_prompts_tokens, state.num_generated_tokens
 
     def load(self) -> tuple[int, int, float]:
         """Return who waits and runs now, and the share of blocks in use."""
         self._call(rules.LOAD_OF, 0)
-        return self.state.seen_waiting, self.state.num_running, self.state.seen_usage
+        return self.state.scraped_waiting, self.state.num_running, self.state.scraped_usage
 
     def first_tokens(self) -> dict[int, float]:
         """Return when each request that lives here got its first token, if it has one."""
@@ -478,7 +478,7 @@ class Replica:
 
     def holders(self) -> list[int]:
         """Return the requests that hold blocks here and do not run."""
-        held, status = self._living("holding"), self._living("status")
+        held, status = self._living("own_blocks"), self._living("status")
         return [row for row, at in held.items() if at != NONE and status[row] != RUNNING]
 
     def _living(self, name: str) -> dict[int, float]:

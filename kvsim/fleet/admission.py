@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.fleet.bands import Bands
 from kvsim.fleet.feature import Feature
 from kvsim.fleet.flow_control import Waiting
+from kvsim.fleet.priority_bands import PriorityBands
 from kvsim.results.tables import FinishReason
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Admission(Feature):
         self._scraper = pool.gateways.scraper(control.interval, world.now)
         self._rng = np.random.default_rng([seed, SHEDDING])
         self._end_time = end_time
-        self._line = Bands()
+        self._line = PriorityBands()
         self._since: dict[int, float] = {}
         self._waits: list[float] = []
         self._awaited = False

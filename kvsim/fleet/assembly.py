@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 from kvsim.engine.contents import Contents
 from kvsim.engine.replica import Replica
+from kvsim.fleet.admissibility import admissible_requests, new_requests
 from kvsim.fleet.admission import Admission
+from kvsim.fleet.empty_slot import EmptySlot
 from kvsim.fleet.fetches import Fetches
-from kvsim.fleet.gateways import Gateways, telling_routers
+from kvsim.fleet.gateways import Gateways, routers_with_events
 from kvsim.fleet.handoffs import Handoffs
-from kvsim.fleet.intake import admissible_requests, new_requests
+from kvsim.fleet.live_migration import LiveMigrations
 from kvsim.fleet.member import Member
-from kvsim.fleet.migrations import Migrations
-from kvsim.fleet.moves import Moves
+from kvsim.fleet.no_progress import Standstill
 from kvsim.fleet.pool import Pool
 from kvsim.fleet.reading import fetches_of
 from kvsim.fleet.replica_changes import ReplicaChanges
-from kvsim.fleet.standstill import Standstill
+from kvsim.fleet.resumption import ResumedRequests
 from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
-from kvsim.fleet.vacancy import Vacancy
 from kvsim.sched.fairness import tenant_prices, tenants_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Assembly:
         gate = plan.flow_control
         watches = gate is not None and gate.watches_prefills and asked.role != "decode"
         if planned.most > 1 or watches:
-            setup = telling_routers(setup, planned.routers)
+            setup = routers_with_events(setup, planned.routers)
         self.reason = self.reason or self._choose_backend(setup)
         contents = Contents.of(trace)
         if plan.resumes or plan.disaggregation.stays:
@@ -109,7 +109,7 @@ class Assembly:
             setup,
             trace,
             pool.table,
-            [Vacancy() if m is None else m.replica for m in pool.places],
+            [EmptySlot() if m is None else m.replica for m in pool.places],
             start,
             counts_sent=differs and asked.role != "prefill",
             role=asked.role,
@@ -182,7 +182,7 @@ def features_of(
     config, main, first = plan.config, host.pools[-1], host.pools[0]
     end_time = world.now + config.horizon
     features: list[Feature] = []
-    migrations = Migrations(main.table)
+    migrations = ResumedRequests(main.table)
     handoffs = None
     if plan.flow_control is not None:
         gated = first if plan.flow_control.watches_prefills else main
@@ -202,7 +202,9 @@ def features_of(
     if plan.changes:
         features.append(ReplicaChanges(world, host, plan, make, migrations))
     if plan.migration is not None:
-        features.append(Moves(world, host, main, plan.migration, plan.fabric, migrations, end_time))
+        features.append(
+            LiveMigrations(world, host, main, plan.migration, plan.fabric, migrations, end_time)
+        )
     if any(isinstance(one, Handoffs | Fetches) for one in features):
         features.append(Standstill(world, host, main.table, handoffs))
     return features

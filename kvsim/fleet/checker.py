@@ -40,7 +40,7 @@ def check_no_leak(replica: Replica) -> None:
     connector = state.connector
     if connector.kind != NO_CONNECTOR:  # loaded, and not admitted yet
         loaded = [
-            r for r in state.requests if r.status in (WAITING, PREEMPTED) and r.holding != NONE
+            r for r in state.requests if r.status in (WAITING, PREEMPTED) and r.own_blocks != NONE
         ]
         live = [*live, *loaded]
         num_tokens += sum(request.num_tokens for request in loaded)
@@ -54,7 +54,9 @@ def check_no_leak(replica: Replica) -> None:
     most += len(live) * (state.limits.depth - 1) * sum(group.state_bytes for group in groups)
     held = usage.token_states + usage.reservation + usage.internal
     # For transfers of KV, or for a step under way that writes what nobody needs any more.
-    waits = connector.held.length + connector.num_kept + connector.num_fenced + len(copies)
+    waits = (
+        connector.waiting_for_kv.length + connector.num_pinned + connector.num_fenced + len(copies)
+    )
     if held and not (live or state.num_swapped or state.num_retired or waits):
         raise RuntimeError(f"{held} bytes are held, and no request is alive")
     if usage.token_states > most:

@@ -9,7 +9,7 @@ from kvsim.fleet.parameters import Share, Weight, Whole  # noqa: TC001 - checked
 from kvsim.registry import Registry
 
 if TYPE_CHECKING:
-    from kvsim.fleet.prospect import Prospect
+    from kvsim.fleet.placement_context import PlacementContext
 
 
 #: Where a request is served, its prompt on a prefill replica and the rest on a decode replica, or
@@ -28,7 +28,7 @@ class Disaggregation(ABC):
     stays: bool = False
 
     @abstractmethod
-    def place(self, request: Prospect) -> Place:
+    def place(self, request: PlacementContext) -> Place:
         """Say where a request is served; ``prefill`` only for one that ``can_stay``."""
 
 
@@ -38,7 +38,7 @@ DISAGGREGATIONS: Registry[Disaggregation] = Registry(
 )
 
 
-def placed(rule: Disaggregation, request: Prospect) -> Place:
+def placed(rule: Disaggregation, request: PlacementContext) -> Place:
     """Ask a rule where a request is served.
 
     Raises
@@ -60,7 +60,7 @@ def placed(rule: Disaggregation, request: Prospect) -> Place:
 class Always(Disaggregation):
     """Every prompt is computed apart, as vLLM's and SGLang's plain proxies have it."""
 
-    def place(self, request: Prospect) -> Place:  # noqa: D102
+    def place(self, request: PlacementContext) -> Place:  # noqa: D102
         del request
         return "apart"
 
@@ -80,7 +80,7 @@ class Uncached(Disaggregation):
     def __init__(self, *, tokens: Whole = 16) -> None:
         self._tokens = tokens
 
-    def place(self, request: Prospect) -> Place:  # noqa: D102
+    def place(self, request: PlacementContext) -> Place:  # noqa: D102
         left = request.num_prompt_tokens - request.num_cached_tokens
         return "apart" if 0 < self._tokens <= left else "decode"
 
@@ -118,13 +118,13 @@ class Conditional(Disaggregation):
         self._prefill_busy = prefill_busy
         self._decode_busy = decode_busy
 
-    def place(self, request: Prospect) -> Place:  # noqa: D102
+    def place(self, request: PlacementContext) -> Place:  # noqa: D102
         most = self._decode_busy * request.num_kv_tokens
         if self._decode_busy and request.num_scheduled_tokens > most:
             return "apart"
         return "decode" if self._is_for_decode(request) else "apart"
 
-    def _is_for_decode(self, request: Prospect) -> bool:
+    def _is_for_decode(self, request: PlacementContext) -> bool:
         if self._prefill_busy:
             most = self._prefill_busy * request.max_num_batched_tokens
             return request.num_pending_tokens > most
@@ -156,7 +156,7 @@ class MixedPool(Disaggregation):
     def __init__(self, *, tokens: Whole = 8192) -> None:
         self._tokens = tokens
 
-    def place(self, request: Prospect) -> Place:  # noqa: D102
+    def place(self, request: PlacementContext) -> Place:  # noqa: D102
         prompt, pending = request.num_prompt_tokens, request.num_pending_tokens
         if pending and pending + prompt > self._tokens:
             return "decode"

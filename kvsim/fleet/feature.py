@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kvsim.fleet.clients import Clients
-    from kvsim.fleet.drive import Drive
+    from kvsim.fleet.clock import FleetClock
     from kvsim.fleet.member import Member
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.world import Process
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Host(Protocol):
     """The fleet, to its features; see :class:`kvsim.fleet.fleet.Fleet`."""
 
-    drive: Drive
+    drive: FleetClock
     clients: Clients
     pools: Sequence[Pool]
     features: list[Feature]

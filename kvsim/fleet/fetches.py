@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kvsim.engine.incoming import IncomingRequest
-    from kvsim.fleet.drive import Drive
+    from kvsim.fleet.clock import FleetClock
     from kvsim.fleet.fabric import Fabric
     from kvsim.fleet.member import Member
     from kvsim.fleet.pool import Pool
@@ -83,7 +83,7 @@ class Fetches(Feature):
     def __init__(
         self,
         world: World,
-        drive: Drive,
+        drive: FleetClock,
         pool: Pool,
         store: Store,
         fabric: Fabric,
@@ -91,16 +91,16 @@ class Fetches(Feature):
         self._world, self._drive, self._store = world, drive, store
         self.pool = pool
         self._gateways = pool.gateways
-        self._feed = pool.gateways.feed(store.event_delay, pool.setup)
-        self._tokens = self._feed.entry_tokens
+        self._reader = pool.gateways.reader(store.event_delay, pool.setup)
+        self._tokens = self._reader.entry_tokens
         self._fabric, self._transfer_time = fabric, np.zeros(len(pool.trace))
         self._transfers: dict[str, Transfers] = {}
         self._prefill_time = prefill_timer(pool.setup)
         self._open: dict[int, Fetch] = {}
         self._counts = dict.fromkeys(("num_found", "num_declined", "num_gone", "num_fetches"), 0)
         self._num_tokens = 0
-        store.start(self._feed, transfer_bytes(pool.setup, self._tokens))
-        self._feed.leavers.append(store.forget)
+        store.start(self._reader, transfer_bytes(pool.setup, self._tokens))
+        self._reader.leavers.append(store.forget)
         pool.gateways.own_tiers = self._own_tiers
 
     @property
@@ -118,7 +118,7 @@ class Fetches(Feature):
         """Let a replica know what it may fetch for a request that comes to it now. Mutates."""
         self._open.pop(row, None)  # it comes again, since its replica was lost
         request = self._gateways.request(row, now)
-        keys: list[int] = self._feed.entry_path(request).tolist()
+        keys: list[int] = self._reader.entry_path(request).tolist()
         portions = self._look_up(keys, target, now)
         num_tokens = self._tokens * sum(portion.num_entries for portion in portions)
         cached = target.replica.num_cached_tokens(request)
@@ -137,12 +137,12 @@ class Fetches(Feature):
 
     def _own_tiers(self, request: IncomingRequest) -> list[list[Portion]]:
         """Return what a store tells routers of every replica's own tiers."""
-        keys, now = self._feed.entry_path(request).tolist(), self._world.now
-        self._feed.update(now)
+        keys, now = self._reader.entry_path(request).tolist(), self._world.now
+        self._reader.update(now)
         return [self._store.own_tiers(keys, place, now) for place in range(len(self.pool.places))]
 
     def _look_up(self, keys: Sequence[int], target: Member, now: float) -> list[Portion]:
-        self._feed.update(now)
+        self._reader.update(now)
         return self._store.look_up(keys, target.place, now)
 
     def _time(self, portions: Sequence[Portion], cached: int, target: Member) -> float:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsim.fleet.desk import can_decide, decide
-from kvsim.fleet.drive import Drive
-from kvsim.fleet.intake import begin_anew
-from kvsim.fleet.lock_step import LockStepDrive
+from kvsim.fleet.admissibility import begin_anew
+from kvsim.fleet.clock import FleetClock
+from kvsim.fleet.lock_step import LockStepClock
 from kvsim.fleet.member import Life
 from kvsim.fleet.router import REJECT
+from kvsim.fleet.routing_loop import can_decide, decide
 from kvsim.sched.backlog import backlog_of
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class Fleet:
         self._admissible = admissible
         self.pools, self._main = pools, pools[-1]
         self._coupled, self._changes = plan.couples, plan.changes
-        self.drive: Drive
+        self.drive: FleetClock
         self.features: list[Feature] = []
         if plan.in_step:
-            self.drive = LockStepDrive(world, self, coupled=True)
+            self.drive = LockStepClock(world, self, coupled=True)
             self.features.append(self.drive.lock_step)
         else:
-            self.drive = Drive(world, self, coupled=self._coupled)
+            self.drive = FleetClock(world, self, coupled=self._coupled)
         self.clients: Clients
         self.unplaced: list[int] = []
         self.turned_away = np.zeros(len(trace), dtype=np.bool_)
@@ -190,7 +190,7 @@ class Fleet:
     # -- replicas tell ---------------------------------------------------------------------------
 
     def ended(self, member: Member, rows: list[int], time: float) -> None:
-        """Learn that requests have ended on a replica; see :class:`kvsim.fleet.drive.Watcher`."""
+        """Learn that requests have ended on a replica; see :class:`kvsim.fleet.clock.Watcher`."""
         if not any(feature.on_ended(member, rows, time) for feature in self.features):
             self.tell_ended(rows, time)
 
@@ -201,12 +201,12 @@ class Fleet:
 
     # -- looks -----------------------------------------------------------------------------------
 
-    def next_look(self, now: float, limit: float) -> float:
-        """Return when routers' metrics are next read; see :class:`kvsim.fleet.drive.Watcher`."""
+    def next_scrape(self, now: float, limit: float) -> float:
+        """Return when routers' metrics are next read; see :class:`kvsim.fleet.clock.Watcher`."""
         if self.clients.all_sent and not any(one.num_held_back for one in self.features):
             return math.inf
         every = self._coupled
-        return min(pool.gateways.next_look(now, limit, every=every) for pool in self.pools)
+        return min(pool.gateways.next_scrape(now, limit, every=every) for pool in self.pools)
 
     def look(self, time: float) -> None:
         """Read the metrics of replicas who have all come to a time. Mutates."""
@@ -214,7 +214,7 @@ class Fleet:
             pool.gateways.look(time)
 
     def unblock(self) -> bool:
-        """Let requests go on that wait for each other; see :class:`kvsim.fleet.drive.Watcher`."""
+        """Let requests go on that wait for each other; see :class:`kvsim.fleet.clock.Watcher`."""
         return any(feature.unblock() for feature in self.features)
 
 

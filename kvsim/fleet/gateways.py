@@ -10,16 +10,16 @@ import numpy as np
 from kvsim.engine.checks import called
 from kvsim.engine.setup import with_events
 from kvsim.fleet.bookkeeping import Decisions
-from kvsim.fleet.event_feed import EventFeed
+from kvsim.fleet.empty_slot import EmptySlot
+from kvsim.fleet.event_reader import EventReader
 from kvsim.fleet.facts import Facts, decode_timer, prefill_timer
-from kvsim.fleet.holdings import Holdings
-from kvsim.fleet.ledger import Ledger
-from kvsim.fleet.news import PlainNews
+from kvsim.fleet.in_flight_tracker import InFlightTracker
+from kvsim.fleet.lifecycle_events import PythonLifecycleEvents
+from kvsim.fleet.prefix_holders import PrefixHolders
 from kvsim.fleet.prefix_index import PrefixIndex
 from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
 from kvsim.fleet.router import REJECT
 from kvsim.fleet.scraper import Scraper
-from kvsim.fleet.vacancy import Vacancy
 from kvsim.fleet.view import ReplicaView
 from kvsim.records.paged import FULL
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
-    from kvsim.fleet.news import News
+    from kvsim.fleet.lifecycle_events import LifecycleEvents
     from kvsim.fleet.router import Router
     from kvsim.fleet.store import Portion
     from kvsim.kv.events import EventRows
@@ -73,7 +73,7 @@ class Gateways:
         setup: Setup,
         trace: Trace,
         table: NDArray[Any],
-        replicas: Sequence[Replica | Vacancy],
+        replicas: Sequence[Replica | EmptySlot],
         start_time: float,
         *,
         counts_sent: bool = False,
@@ -89,7 +89,7 @@ class Gateways:
         everyone: list[Any] = list(replicas)  # a vacancy answers what is asked of it
         self.prompt_keys = PromptKeys(trace, compiled=everyone[0].compiled)
         self._replicas = everyone
-        self._holdings = Holdings(everyone)
+        self._request_blocks = PrefixHolders(everyone)
         self._choosing = len(replicas) > 1 or watches_prefills
         self._shown = list(range(len(replicas)))
         self.looks = self._choosing and any(router.looks for router in routers)
@@ -100,11 +100,13 @@ class Gateways:
         self._views = [
             [ReplicaView(i, one, shares=shares) for i, one in enumerate(everyone)] for _ in routers
         ]
-        self._ledger: Ledger | None = None
+        self._ledger: InFlightTracker | None = None
         if watches_prefills or (self._choosing and self._watches_requests(shares=shares)):
-            self._ledger = Ledger(make_news(everyone, table), table, routers, self._views)
+            self._ledger = InFlightTracker(
+                make_lifecycle_events(everyone, table), table, routers, self._views
+            )
         self._scrapers: dict[float, Scraper] = {}
-        self._feeds: dict[float, EventFeed] = {}
+        self._readers: dict[float, EventReader] = {}
         self._looked = -math.inf
         #: What a store tells of each replica's own tiers, if there is one that does.
         self.own_tiers: Callable[[IncomingRequest], Sequence[Sequence[Portion]]] | None = None
@@ -128,9 +130,9 @@ class Gateways:
             interval, delay = router.scrape_interval, router.event_delay
             if interval is not None:
                 self.scraper(interval, start_time)
-            feed = None
+            reader = None
             if delay is not None and setup.kv_config.events:
-                feed = self._feed_of(delay, setup)
+                reader = self._reader_of(delay, setup)
             router.start(
                 Facts(
                     num_replicas=len(self._replicas),
@@ -139,9 +141,9 @@ class Gateways:
                     max_num_batched_tokens=setup.scheduler_config.max_num_batched_tokens,
                     start_time=start_time,
                     rng=np.random.default_rng([setup.config.seed, ROUTING, number]),
-                    index=feed.index if feed else PrefixIndex(len(self._replicas)),
-                    entry_tokens=feed.entry_tokens if feed else setup.kv.block_size,
-                    entry_path=feed.entry_path if feed else no_path,
+                    index=reader.index if reader else PrefixIndex(len(self._replicas)),
+                    entry_tokens=reader.entry_tokens if reader else setup.kv.block_size,
+                    entry_path=reader.entry_path if reader else no_path,
                     prefill_time=prefill_time,
                     step_time=step_time,
                     fetch_time=fetch_time,
@@ -154,15 +156,15 @@ class Gateways:
     def _own_tiers(self, request: IncomingRequest) -> Sequence[Sequence[Portion]]:
         return [] if self.own_tiers is None else self.own_tiers(request)
 
-    def _feed_of(self, delay: float, setup: Setup) -> EventFeed:
+    def _reader_of(self, delay: float, setup: Setup) -> EventReader:
         """Return what reads the replicas' events with a delay, one for all its gateways."""
-        if delay not in self._feeds:
-            self._feeds[delay] = make_feed(self._replicas, delay, setup)
-        return self._feeds[delay]
+        if delay not in self._readers:
+            self._readers[delay] = make_reader(self._replicas, delay, setup)
+        return self._readers[delay]
 
-    def feed(self, delay: float, setup: Setup) -> EventFeed:
+    def reader(self, delay: float, setup: Setup) -> EventReader:
         """Return what reads the replicas' events; a router's, if it has one, else a new one."""
-        return next(iter(self._feeds.values()), None) or self._feed_of(delay, setup)
+        return next(iter(self._readers.values()), None) or self._reader_of(delay, setup)
 
     def scraper(self, interval: float, start_time: float) -> Scraper:
         """Return what reads the replicas' metrics at an interval."""
@@ -187,10 +189,10 @@ class Gateways:
     def num_known_tokens(self, request_id: int, now: float) -> int:
         """Return the most tokens of a prompt that any replica's events say that it holds."""
         most, request = 0, self.request(request_id, now)
-        for feed in self._feeds.values():
-            feed.update(now)
-            held = feed.index.match(feed.entry_path(request), now)
-            most = max(most, feed.entry_tokens * int(max(held)))
+        for reader in self._readers.values():
+            reader.update(now)
+            held = reader.index.match(reader.entry_path(request), now)
+            most = max(most, reader.entry_tokens * int(max(held)))
         return most
 
     def __len__(self) -> int:
@@ -205,8 +207,8 @@ class Gateways:
     def alone(self) -> tuple[Any, Any, Any]:
         """Return the only router, what it reads events by, and its news; None for what is not."""
         router = self._routers[0] if self._choosing and len(self._routers) == 1 else None
-        feed = next(iter(self._feeds.values()), None)
-        return router, feed, None if self._ledger is None else self._ledger.news
+        reader = next(iter(self._readers.values()), None)
+        return router, reader, None if self._ledger is None else self._ledger.lifecycle_events
 
     def prompts(self) -> tuple[NDArray[Any], ...]:
         """Return what prompts consist of, as :class:`PromptKeys` says."""
@@ -226,7 +228,9 @@ class Gateways:
             self._refresh(number, now)
         request = self.request(request_id, now)
         if self.decisions.is_compared:
-            self.decisions.best[request_id] = self._holdings.most(request, self._deepest(request))
+            self.decisions.best[request_id] = self._request_blocks.most(
+                request, self._deepest(request)
+            )
         choice = router.choose(request, views)
         if not isinstance(choice, WHOLE) or not REJECT <= choice < len(views):
             raise ValueError(
@@ -251,8 +255,8 @@ class Gateways:
     def _deepest(self, request: IncomingRequest) -> int | None:
         """Return who holds most of a prompt, if that can be told without asking all of them."""
         everyone = len(self._shown) == len(self._replicas)
-        for feed in self._feeds.values() if everyone else ():
-            return feed.deepest(request)
+        for reader in self._readers.values() if everyone else ():
+            return reader.deepest(request)
         return None
 
     def _refresh(self, number: int, now: float) -> None:
@@ -260,8 +264,8 @@ class Gateways:
         router, views = self._routers[number], self._views[number]
         if self._ledger is not None:
             self._ledger.update()
-        for feed in self._feeds.values():
-            feed.update(now)
+        for reader in self._readers.values():
+            reader.update(now)
         for scraper in self._scrapers.values():
             scraper.ask_idle(now)
         if router.scrape_interval is not None:
@@ -275,7 +279,7 @@ class Gateways:
     def show(self, places: Sequence[int]) -> None:
         """Let routers choose among the replicas at some places only. Mutates."""
         self._shown = list(places)
-        self._holdings.show(self._shown)
+        self._request_blocks.show(self._shown)
 
     def withdraw(self, request_id: int, now: float) -> None:
         """Learn that a request is about to be taken from its replica. Mutates."""
@@ -299,16 +303,16 @@ class Gateways:
 
     def forget(self, place: int, now: float) -> None:
         """Learn that there is no replica at a place any more. Mutates."""
-        self.replace(place, Vacancy(), now)
+        self.replace(place, EmptySlot(), now)
 
     def replace(self, place: int, replica: Any, now: float) -> None:
         """Put another replica, on which nothing has happened, at a place. Mutates."""
         self._replicas[place] = replica
-        self._holdings.show(self._shown)
+        self._request_blocks.show(self._shown)
         for scraper in self._scrapers.values():
             scraper.replace(place, replica, now)
-        for feed in self._feeds.values():
-            feed.replace(place, replica)
+        for reader in self._readers.values():
+            reader.replace(place, replica)
         if self._ledger is not None:
             self._ledger.replace(place, replica)
         for views in self._views:
@@ -318,11 +322,11 @@ class Gateways:
 
     def events_read(self, place: int) -> list[EventRows]:
         """Return the events of a replica that were read for a router, and kept."""
-        return [chunk for feed in self._feeds.values() for chunk in feed.read[place]]
+        return [chunk for reader in self._readers.values() for chunk in reader.read[place]]
 
     # -- metrics that replicas must stop for -----------------------------------------------------
 
-    def next_look(self, now: float, limit: float, *, every: bool) -> float:
+    def next_scrape(self, now: float, limit: float, *, every: bool) -> float:
         """Return when metrics are asked for after now and up to a limit, ``inf`` for never.
 
         That is the last time that counts, or, if something may come before the limit, ``every``
@@ -347,7 +351,7 @@ class Gateways:
                 scraper.ask(place, time)
 
 
-def telling_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
+def routers_with_events(setup: Setup, routers: Sequence[Router]) -> Setup:
     """Let replicas tell events where a router asks for them and there is anything to tell.
 
     Raises
@@ -356,7 +360,7 @@ def telling_routers(setup: Setup, routers: Sequence[Router]) -> Setup:
         If they keep prefixes, and tell nobody.
     """
     asked = any(router.event_delay is not None for router in routers)
-    if asked and setup.kv_config.enable_prefix_caching and setup.kv.keeps_untold:
+    if asked and setup.kv_config.enable_prefix_caching and setup.kv.keeps_unpublished:
         raise ValueError(
             f"router {setup.config.router!r}: it follows the events of cached blocks, and "
             f"allocator {called(setup.config)} tells none"
@@ -371,16 +375,16 @@ def no_path(request: IncomingRequest) -> NDArray[np.int64]:
     return np.empty(0, np.int64)
 
 
-def make_news(replicas: Sequence[Replica], table: NDArray[Any]) -> News:
+def make_lifecycle_events(replicas: Sequence[Replica], table: NDArray[Any]) -> LifecycleEvents:
     """Follow requests on replicas; compiled ones are looked at in one call."""
     if not replicas[0].compiled:
-        return PlainNews(replicas, table)
-    from kvsim.fleet.compiled_news import CompiledNews
+        return PythonLifecycleEvents(replicas, table)
+    from kvsim.fleet.compiled_lifecycle_events import CompiledLifecycleEvents
 
-    return CompiledNews(replicas, table)
+    return CompiledLifecycleEvents(replicas, table)
 
 
-def make_feed(replicas: Sequence[Replica], delay: float, setup: Setup) -> EventFeed:
+def make_reader(replicas: Sequence[Replica], delay: float, setup: Setup) -> EventReader:
     """Follow the blocks of full attention, which look-ups begin with; else those of any kind."""
     groups = getattr(setup.kv, "groups", ())
     full = [g for g, spec in enumerate(groups) if spec.kind == FULL]
@@ -388,11 +392,11 @@ def make_feed(replicas: Sequence[Replica], delay: float, setup: Setup) -> EventF
     keeps = events is not None and events.writes
     group = full[0] if full else 0
     if not replicas[0].compiled:
-        return EventFeed(replicas, delay, group=group, keeps=keeps)
-    from kvsim.fleet.live_feed import LiveFeed, is_live
-    from kvsim.fleet.log_feed import LogFeed
+        return EventReader(replicas, delay, group=group, keeps=keeps)
+    from kvsim.fleet.live_reader import LiveReader, is_live
+    from kvsim.fleet.log_reader import LogReader
 
     if not keeps and is_live(replicas, delay):
-        return LiveFeed(replicas, delay, group=group)
+        return LiveReader(replicas, delay, group=group)
 
-    return LogFeed(replicas, delay, group=group, keeps=keeps)
+    return LogReader(replicas, delay, group=group, keeps=keeps)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.fleet.admissibility import begin_anew, whole_requests
 from kvsim.fleet.disaggregation import placed
 from kvsim.fleet.failures import Failures
 from kvsim.fleet.feature import Feature
 from kvsim.fleet.handoff import Handoff
-from kvsim.fleet.intake import begin_anew, whole_requests
-from kvsim.fleet.prospect import Prospect
+from kvsim.fleet.placement_context import PlacementContext
 from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
 from kvsim.fleet.transfers import Transfers
 from kvsim.results.tables import FinishReason
@@ -100,7 +100,7 @@ class Handoffs(Feature):
         self.forget(row)
         if target is None:
             return False
-        request = Prospect(
+        request = PlacementContext(
             *(self._main.trace, row, now, target, self._main, self._prefill),
             prompts_at=self.prompts_at,
             rows_for=self.rows_for,
@@ -330,7 +330,7 @@ class Handoffs(Feature):
         source, target = handoff.source, handoff.target
         if handoff.is_computed:
             source.last_end_time = max(source.last_end_time, now)
-            source.replica.drop_kept(row, now)
+            source.replica.drop_pinned(row, now)
         else:
             source.withdraw(row, now)
         target.withdraw(row, now)
@@ -353,10 +353,10 @@ class Handoffs(Feature):
             if member in (handoff.source, handoff.target):
                 self._transfers.cancel(handoff.transfer)
             if member is handoff.source:
-                member.replica.drop_kept(handoff.row, self._world.now)
+                member.replica.drop_pinned(handoff.row, self._world.now)
         for number, row in [one for one in self._leases if one[0] == member.number]:
             del self._leases[number, row]
-            member.replica.drop_kept(row, self._world.now)
+            member.replica.drop_pinned(row, self._world.now)
 
     def on_detected(self, member: Member) -> list[int]:
         """Forget the requests from and to a replica that is found to have failed. Mutates.
@@ -432,6 +432,6 @@ class Handoffs(Feature):
         source = handoff.source
         del self._leases[source.number, handoff.row]
         source.last_end_time = max(source.last_end_time, self._world.now)
-        source.replica.drop_kept(handoff.row, self._world.now)
+        source.replica.drop_pinned(handoff.row, self._world.now)
         if source.is_alive:
             self._drive.touch(source)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from kvsim.fleet.feature import Host
     from kvsim.fleet.member import Member
-    from kvsim.fleet.migrations import Migrations
     from kvsim.fleet.pool import Pool
+    from kvsim.fleet.resumption import ResumedRequests
     from kvsim.fleet.world import World
 
 
@@ -64,7 +64,7 @@ class Lifecycle:
         failures: Failures | None,
         grace: float,
         table: NDArray[Any],
-        migrations: Migrations,
+        migrations: ResumedRequests,
         end_time: float,
     ) -> None:
         self._world, self._host, self._drive, self._pool = world, host, host.drive, pool

@@ -15,7 +15,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.budget.settings import expert_replicas
-from kvsim.fleet.drive import Drive
+from kvsim.fleet.clock import FleetClock
 from kvsim.fleet.feature import Feature
 from kvsim.records.cost import CONSTANT, ROOFLINE
 from kvsim.records.engine import VLLM
@@ -121,7 +121,7 @@ class LockStep(Feature):
         for rank in self._ranks:
             self.hold(rank)
             if rank not in own:
-                rank.state.wake_time = max(rank.state.wake_time, self.end)
+                rank.state.resume_time = max(rank.state.resume_time, self.end)
 
     def _own(self, rank: Replica, time: float) -> tuple[int, float]:
         """Return tokens and seconds of a rank's own pass."""
@@ -188,7 +188,7 @@ def num_tokens_of(batch: Batch) -> int:
     return sum(entries[at].num_tokens for at in range(batch.size))
 
 
-class LockStepDrive(Drive):
+class LockStepClock(FleetClock):
     """Advances ranks pass by pass."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:

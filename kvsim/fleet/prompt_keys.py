@@ -159,7 +159,7 @@ def cut(trace: Trace, row: int, block_size: int) -> tuple[Words, NDArray[np.intp
 
     Returns
     -------
-    pieces : the number of each, as :func:`kvsim.rules.keys.mix_piece` has it
+    pieces : the number of each, as :func:`kvsim.rules.keys.mix_span` has it
     ends : which of them end a block
     """
     content, start, length = np.array(trace.segments_of(row), dtype=np.int64).T

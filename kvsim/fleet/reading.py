@@ -16,7 +16,7 @@ from kvsim.registry import parse_spec
 if TYPE_CHECKING:
     from kvsim.config import Config
     from kvsim.engine.setup import Setup
-    from kvsim.fleet.drive import Drive
+    from kvsim.fleet.clock import FleetClock
     from kvsim.fleet.fabric import Fabric
     from kvsim.fleet.pool import Pool
     from kvsim.fleet.store import Store
@@ -68,7 +68,7 @@ def with_storage(setup: Setup, config: Config, store: Store) -> Setup:
 
 
 def fetches_of(
-    world: World, drive: Drive, reader: Pool, store: Store, fabric: Fabric
+    world: World, drive: FleetClock, reader: Pool, store: Store, fabric: Fabric
 ) -> Fetches | StorageReads:
     """Let a pool's replicas read a store; vLLM's ask for each read, SGLang's read by themselves."""
     if reader.setup.scheduler_type.rules_of == SGLANG:

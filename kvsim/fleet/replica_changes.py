@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kvsim.fleet.failures import Planned
     from kvsim.fleet.feature import Host
     from kvsim.fleet.member import Member
-    from kvsim.fleet.migrations import Migrations
     from kvsim.fleet.plan import Plan
     from kvsim.fleet.pool import Pool
+    from kvsim.fleet.resumption import ResumedRequests
     from kvsim.fleet.world import Process, World
 
 
@@ -75,7 +75,7 @@ class ReplicaChanges(Feature):
         host: Host,
         plan: Plan,
         make: Callable[[Pool, int, float], Member],
-        migrations: Migrations,
+        migrations: ResumedRequests,
     ) -> None:
         self._world, self._host, self._plan, self._migrations = world, host, plan, migrations
         self._end_time = world.now + plan.config.horizon

@@ -12,9 +12,9 @@ from kvsim.engine.event_names import RunNames
 from kvsim.fleet.assembly import Assembly, admissible_to, features_of
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.fleet import Fleet
-from kvsim.fleet.outcome import close, collect
 from kvsim.fleet.parents import Parents
 from kvsim.fleet.plan import make_plan
+from kvsim.fleet.result_assembly import close, collect
 from kvsim.fleet.world import World
 from kvsim.results.kv_events import batches, write_events
 from kvsim.results.tables import FinishReason

@@ -14,9 +14,9 @@ from kvsim.engine.observers import together
 from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.sglang import of_engine
 from kvsim.errors import too_large
+from kvsim.fleet.admissibility import check_columns, check_trace
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.clients import Clients
-from kvsim.fleet.intake import check_columns, check_trace
 from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.router import make_router
 from kvsim.fleet.serve_fleet import serve_fleet

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.fleet.fabric import fabric_of
 from kvsim.fleet.feature import Feature
 from kvsim.fleet.member import Life
-from kvsim.fleet.storage_feed import StorageFeed
+from kvsim.fleet.storage_reader import StorageReader
 from kvsim.fleet.transfer_size import transfer_bytes
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class StorageReads(Feature):
         self._least = pool.setup.scheduler_config.sglang.storage.least
         self._num_found = 0
         replicas = [member.replica for member in pool.members]
-        self._feed = StorageFeed(replicas, keys, self._tokens)
+        self._reader = StorageReader(replicas, keys, self._tokens)
         self._page_bytes = transfer_bytes(pool.setup, self._tokens)
-        store.start(self._feed, self._page_bytes)  # type: ignore[arg-type] # it only listens
+        store.start(self._reader, self._page_bytes)  # type: ignore[arg-type] # it only listens
 
     def on_submit(self, member: Member, row: int, now: float) -> None:  # noqa: D102
         if member.role == self.pool.role and member.life is not Life.FAILED:
@@ -55,11 +55,11 @@ class StorageReads(Feature):
     def _offer(self, row: int, target: Member, now: float) -> None:
         """Let a replica know what it may read for a request that comes to it now. Mutates."""
         request = self._gateways.request(row, now)
-        self._feed.update(now)
+        self._reader.update(now)
         target.replica.num_cached_tokens(request)
         state = target.replica.state
         held = state.kv.radix.num_walked  # on its GPU and its host
-        keys: list[int] = self._feed.entry_path(request).tolist()
+        keys: list[int] = self._reader.entry_path(request).tolist()
         portions = self._store.look_up(keys[held // self._tokens :], target.place, now)
         number = sum(portion.num_entries for portion in portions)
         storage = state.storage

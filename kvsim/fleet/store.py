@@ -10,7 +10,7 @@ from kvsim.registry import Registry, parse_spec
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from kvsim.fleet.event_feed import EventFeed
+    from kvsim.fleet.event_reader import EventReader
 
 #: Whether KV is fetched whenever it is found, or where that is faster than to compute it.
 PULLS = ("cheaper", "always")
@@ -52,7 +52,7 @@ class Store(ABC):
     num_evicted: int = 0
 
     @abstractmethod
-    def start(self, feed: EventFeed, entry_bytes: float) -> None:
+    def start(self, reader: EventReader, entry_bytes: float) -> None:
         """Begin a run. Mutates.
 
         Parameters

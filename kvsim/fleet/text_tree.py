@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.belief import CHARS_PER_TOKEN, Belief
+from kvsim.fleet.prefix_affinity import CHARS_PER_TOKEN, PrefixAffinity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ class TextTree:
     def __init__(
         self, facts: Facts, *, entry_tokens: int, interval: float, most: float, target: float
     ) -> None:
-        self._belief = Belief(facts, entry_tokens=entry_tokens)
+        self._prefix_affinity = PrefixAffinity(facts, entry_tokens=entry_tokens)
         self._interval = interval
         per_entry = CHARS_PER_TOKEN * entry_tokens
         self._most, self._target = most // per_entry, target // per_entry
@@ -41,14 +41,14 @@ class TextTree:
         if now >= self._next:
             self._next += self._interval * (1 + (now - self._next) // self._interval)
             for replica in range(self._num_replicas):
-                if self._belief.index.size(replica) > self._most:
-                    self._belief.shrink(replica, self._target)
-        return self._belief.cached_tokens(request)
+                if self._prefix_affinity.index.size(replica) > self._most:
+                    self._prefix_affinity.shrink(replica, self._target)
+        return self._prefix_affinity.cached_tokens(request)
 
     def sizes(self) -> Sequence[int]:
         """Return the size of each replica's tree."""
-        return [self._belief.index.size(replica) for replica in range(self._num_replicas)]
+        return [self._prefix_affinity.index.size(replica) for replica in range(self._num_replicas)]
 
     def sent(self, request: IncomingRequest, replica: int) -> None:
         """Insert a prompt. Mutates."""
-        self._belief.sent(request, replica)
+        self._prefix_affinity.sent(request, replica)

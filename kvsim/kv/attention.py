@@ -120,7 +120,7 @@ def sees_all(spec: AttentionSpec) -> bool:
     return spec.kind in (FULL, RSWA)
 
 
-def num_kept(spec: AttentionSpec) -> int:
+def num_pinned(spec: AttentionSpec) -> int:
     """Tokens of its window, retained ones included."""
     return spec.window + (spec.extra_retained if isinstance(spec, SlidingWindow) else 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.memory import Zeros
-from kvsim.records.paged import Holding
+from kvsim.records.paged import RequestBlocks
 from kvsim.rules.keys import extend_keys
 
 if TYPE_CHECKING:
@@ -20,5 +20,5 @@ def block_keys(request: Request, num_blocks: int, block_size: int, lookahead: in
     Each also covers ``lookahead`` tokens after its block. See :mod:`kvsim.rules.keys`.
     """
     keys: Any = Zeros()
-    extend_keys(Holding(keys=keys), request, num_blocks, block_size, lookahead)
+    extend_keys(RequestBlocks(keys=keys), request, num_blocks, block_size, lookahead)
     return [keys[place] for place in range(num_blocks)]

@@ -39,26 +39,26 @@ def lay_out_pool(
     num_gpu_blocks: int,
     num_groups: int,
     eviction: EvictionPolicy,
-    num_cards: int = 0,
+    num_hash_aliases: int = 0,
 ) -> None:
     """Fill an empty record with free blocks, the null block beside them.
 
-    Behind the blocks come ``num_cards`` records for further keys of a block.
+    Behind the blocks come ``num_hash_aliases`` records for further keys of a block.
     """
     if num_groups > MOST_GROUPS:
         raise ValueError(f"model: {num_groups} groups of layers: at most {MOST_GROUPS}")
     blocks = max(num_gpu_blocks, 1)
     buckets = 1 << (8 * blocks * num_groups - 1).bit_length()
     pool.num_usable = pool.num_unhashed = blocks - 1
-    pool.blocks = memory.records(Block, blocks + num_cards)
-    if num_cards > 0 or eviction.rules_of == SIEVE:
-        pool.places = memory.records(Neighbours, blocks + num_cards)
-    if num_cards > 0:
-        pool.num_cards, pool.free_card = num_cards, blocks
-        for card in range(blocks, blocks + num_cards - 1):
+    pool.blocks = memory.records(Block, blocks + num_hash_aliases)
+    if num_hash_aliases > 0 or eviction.rules_of == SIEVE:
+        pool.places = memory.records(Neighbours, blocks + num_hash_aliases)
+    if num_hash_aliases > 0:
+        pool.num_hash_aliases, pool.free_hash_alias = num_hash_aliases, blocks
+        for card in range(blocks, blocks + num_hash_aliases - 1):
             pool.places[card].next = card + 1
-        pool.first_cards = memory.ints(blocks, NONE)
-        pool.card_owners = memory.ints(num_cards)
+        pool.first_hash_aliases = memory.ints(blocks, NONE)
+        pool.hash_alias_owners = memory.ints(num_hash_aliases)
     pool.unhashed = memory.list_of(range(blocks - 1, 0, -1) if blocks > 1 else [0])
     pool.buckets, pool.bucket_mask = memory.shorts(buckets, NONE), buckets - 1
     pool.num_seen, pool.fewest_dead = memory.ints(blocks), memory.ints(blocks)
@@ -222,24 +222,24 @@ class BlockPool:
                 f"invariant 2: {used} in use ({sum(self.num_used)} counted) + {len(free)} free "
                 f"is not {self.num_usable}"
             )
-        if pool.num_cards > 0:
-            self._check_cards(hashed)
+        if pool.num_hash_aliases > 0:
+            self._check_hash_aliases(hashed)
         if not hashed[cached].all() or int(hashed[free].sum()) != len(cached):
             raise RuntimeError("a free block is in the wrong part of the free queue")
 
-    def _check_cards(self, hashed: NDArray[Any]) -> None:
+    def _check_hash_aliases(self, hashed: NDArray[Any]) -> None:
         """Check that every card is free or belongs to a block with a key."""
         pool, found = self.kv.pool, 0
         for owner in range(pool.num_usable + 1):
-            k = pool.first_cards[owner]
+            k = pool.first_hash_aliases[owner]
             while k != NONE:
                 found += 1
-                if not hashed[owner] or pool.card_owners[k - pool.num_usable - 1] != owner:
+                if not hashed[owner] or pool.hash_alias_owners[k - pool.num_usable - 1] != owner:
                     raise RuntimeError(f"block {owner} has keys beside none, or another one's")
                 k = pool.places[k].next
-        k = pool.free_card
+        k = pool.free_hash_alias
         while k != NONE:
             found += 1
             k = pool.places[k].next
-        if found != pool.num_cards:
-            raise RuntimeError(f"{pool.num_cards} records for further keys, {found} found")
+        if found != pool.num_hash_aliases:
+            raise RuntimeError(f"{pool.num_hash_aliases} records for further keys, {found} found")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kvsim.kv.address_space import AddressSpace, Fit, holes, largest, lay_out_space
 from kvsim.kv.manager import ALLOCATORS, KEEPS_NO_PREFIXES, KVCacheConfig
 from kvsim.kv.rule_manager import ANSWERS, RuleManager
-from kvsim.records.contiguous import Pieces, Reserve
+from kvsim.records.contiguous import Allocations, Reserve
 from kvsim.records.kv import CONTIGUOUS, KV
 from kvsim.records.memory import Objects
 from kvsim.rules.contiguous import allocate_pieces, num_asked_slots, num_reserved_slots
@@ -94,14 +94,14 @@ class ContiguousManager(RuleManager):
         memory.slot_bytes, memory.window = self.slot_bytes, self.window or 0
         memory.has_samples = self.config.max_num_samples > 1
 
-    def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
         self._set_up(kv)
-        self.add_holdings(kv, memory, num_holdings)
-        most = num_holdings * self.config.max_num_samples if memory.compiled else 2**20
+        self.add_request_blocks(kv, memory, num_request_blocks)
+        most = num_request_blocks * self.config.max_num_samples if memory.compiled else 2**20
         lay_out_space(kv.contiguous.space, memory, self.num_slots, self.fit, most)
 
-    def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
-        new = memory.records(Pieces, stop - first)
+    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
+        new = memory.records(Allocations, stop - first)
         memory.share_out(new, "starts", int, self.config.max_num_samples)
         kv.contiguous.pieces = [*kv.contiguous.pieces, *new] if first else new
 
@@ -112,11 +112,11 @@ class ContiguousManager(RuleManager):
         if request.num_samples == 1:
             return asked <= largest(self.num_slots, self.fit)
         empty = AddressSpace(self.num_slots, self.fit)
-        pieces = Pieces(starts=Objects().ints(request.num_samples))
+        pieces = Allocations(starts=Objects().ints(request.num_samples))
         return allocate_pieces(empty.space, pieces, request.num_samples, asked)
 
     def address(self, request: Request) -> tuple[int, int] | None:  # noqa: D102
-        pieces = self.kv.contiguous.pieces[request.holding]
+        pieces = self.kv.contiguous.pieces[request.own_blocks]
         return pieces.starts[0], pieces.size
 
     def check_integrity(self) -> None:  # noqa: D102
@@ -130,7 +130,7 @@ class ContiguousManager(RuleManager):
             expected = start + size
         if expected != self.num_slots:
             raise RuntimeError(f"invariant 2: {expected} slots found of {self.num_slots}")
-        live = [r for r, h in held if not self.kv.holdings[h].retired]
+        live = [r for r, h in held if not self.kv.request_blocks[h].retired]
         if sum(r.num_filled * r.num_samples for r in live) != self.kv.num_filled:
             raise RuntimeError("filled slots are miscounted")
         self.usage.check(self.total_bytes)

@@ -36,8 +36,8 @@ class ForkedManager(PagedManager):
         if len(self.groups) != 1 or self.groups[0].kind != FULL:
             raise ValueError("num_samples: sequences that share blocks need full attention")
 
-    def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
-        super().lay_out(kv, memory, num_holdings)
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
+        super().lay_out(kv, memory, num_request_blocks)
         kv.enable_prefix_caching = False
         kv.beam_switch = self.config.beam_switch if self.config.use_beam_search else 0.0
         most = self.config.max_num_samples
@@ -57,7 +57,7 @@ class ForkedManager(PagedManager):
 
     def block_ids(self, request: Request) -> list[list[int]]:
         """Return the block table of each sequence; not for changing."""
-        tables = self.kv.holdings[request.holding].tables
+        tables = self.kv.request_blocks[request.own_blocks].tables
         return [head(tables[s].blocks, tables[s].length) for s in range(request.num_samples)]
 
     @property

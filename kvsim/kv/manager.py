@@ -203,7 +203,7 @@ class KVCacheManager(ABC):
     can_swap = False
     speculates = False
     tells_events = False
-    keeps_untold = False
+    keeps_unpublished = False
     foresees = False
     ignores: Mapping[str, str] = MappingProxyType({})
     piece_bytes: int | None = None

@@ -19,7 +19,7 @@ from kvsim.kv.attention import (
     attention_spec,
     is_cached,
     most_states,
-    num_kept,
+    num_pinned,
     replay_window,
     sees_all,
 )
@@ -99,13 +99,13 @@ class PagedManager(RuleManager):
         self.eviction = eviction_policy(eviction)
         self.foresees = self.eviction.foresees
         if not self.runs_by_rules:  # what becomes of its content is not where rules tell it
-            self.tells_events, self.keeps_untold = False, True
+            self.tells_events, self.keeps_unpublished = False, True
         if not self.eviction.runs_by_rules:
             self.python_parts = f"eviction policy {eviction}"
         self.admission_caps = [
             admission_cap(
                 spec.kind,
-                num_kept(spec),
+                num_pinned(spec),
                 spec.block_size,
                 config.max_in_flight_tokens,
                 config.max_model_len,
@@ -115,7 +115,7 @@ class PagedManager(RuleManager):
 
     # -- laying out ----------------------------------------------------------------------------
 
-    def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
         config = self.config
         assign(kv, config)
         kv.manager = self.rules_of
@@ -141,11 +141,11 @@ class PagedManager(RuleManager):
             self.num_gpu_blocks,
             len(self.groups),
             self.eviction,
-            self._num_cards(kv),
+            self._num_hash_aliases(kv),
         )
         if self._tells_events:
             lay_out_events(kv, memory, config.max_in_flight_tokens)
-        self.add_holdings(kv, memory, num_holdings)
+        self.add_request_blocks(kv, memory, num_request_blocks)
 
     def _set_units(self, kv: KV) -> None:
         """Set the tokens that hits, and what names of blocks cover, are multiples of."""
@@ -172,8 +172,8 @@ class PagedManager(RuleManager):
         members: dict[AttentionSpec, list[int]] = {}
         for g, spec in enumerate(self.groups):
             group = kv.groups[g]
-            group.index, group.kind, group.window = g, spec.kind, num_kept(spec)
-            group.extra_retained = num_kept(spec) - spec.window
+            group.index, group.kind, group.window = g, spec.kind, num_pinned(spec)
+            group.extra_retained = num_pinned(spec) - spec.window
             if isinstance(spec, ReferenceWindow):
                 group.window, group.reference_window = 0, spec.window
             group.is_cached = is_cached(spec)
@@ -192,8 +192,8 @@ class PagedManager(RuleManager):
         for place, (spec, groups) in enumerate(full_first):
             found = kv.specs[place]
             found.kind = FULL if sees_all(spec) else spec.kind
-            found.window, found.block_size = num_kept(spec), spec.block_size
-            found.extra_retained = num_kept(spec) - spec.window
+            found.window, found.block_size = num_pinned(spec), spec.block_size
+            found.extra_retained = num_pinned(spec) - spec.window
             found.num_groups, found.groups = len(groups), memory.list_of(groups)
             drafted = any(kv.groups[g].has_drafter for g in groups)
             found.drops_last_block = drafted and not isinstance(spec, Mamba)
@@ -235,7 +235,7 @@ class PagedManager(RuleManager):
     def _tells_events(self) -> bool:
         return self.config.events and self.config.enable_prefix_caching
 
-    def _num_cards(self, kv: KV) -> int:
+    def _num_hash_aliases(self, kv: KV) -> int:
         """Return how many keys blocks may have beside their first."""
         several = len(self.groups) > 1
         if not kv.matches_partially and not (self._tells_events and several):
@@ -249,19 +249,19 @@ class PagedManager(RuleManager):
         """Block tables of one request."""
         return len(self.groups)
 
-    def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
+    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
         smallest = min(kv.hash_block_size, *(spec.block_size for spec in self.groups))
         width = cdiv(self.config.max_model_len, smallest) + 2
         width += max((kv.groups[g].num_spec_blocks for g in range(kv.num_groups)), default=0)
-        holdings = kv.holdings[first:stop]
+        request_blocks = kv.request_blocks[first:stop]
         if kv.has_states:
             most = stop * kv.num_groups  # copies of one step
             old = [*kv.states.pending[: first * kv.num_groups]]
             kv.states.pending = memory.list_of([*old, *[NONE] * (most - len(old))])
             kv.states.copies.blocks = memory.shorts(2 * most)
             kv.states.copy_groups = memory.ints(most)
-        memory.share_out(holdings, "keys", int, width)
-        tables = memory.share_out(holdings, "tables", BlockTable, self.num_tables())
+        memory.share_out(request_blocks, "keys", int, width)
+        tables = memory.share_out(request_blocks, "tables", BlockTable, self.num_tables())
         memory.share_out(tables, "blocks", Short, width)
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
@@ -272,17 +272,21 @@ class PagedManager(RuleManager):
     # -- the protocol ----------------------------------------------------------------------------
 
     def hit_blocks(self, num_tokens: int) -> list[list[int]]:  # noqa: D102
-        holding = self.kv.holdings[self.kv.free_holdings[self.kv.num_free_holdings - 1]]
+        own_blocks = self.kv.request_blocks[
+            self.kv.free_request_blocks[self.kv.num_free_request_blocks - 1]
+        ]
         return [
             [table.blocks[place] for place in range(cdiv(num_tokens, spec.block_size))]
             if is_cached(spec)
             else []
-            for spec, table in zip(self.groups, holding.tables, strict=True)
+            for spec, table in zip(self.groups, own_blocks.tables, strict=True)
         ]
 
     def take_hit(self, hit: Hit) -> None:  # noqa: D102
-        holding = self.kv.holdings[self.kv.free_holdings[self.kv.num_free_holdings - 1]]
-        for table, blocks in zip(holding.tables, hit.blocks, strict=False):
+        own_blocks = self.kv.request_blocks[
+            self.kv.free_request_blocks[self.kv.num_free_request_blocks - 1]
+        ]
+        for table, blocks in zip(own_blocks.tables, hit.blocks, strict=False):
             for place, block in enumerate(blocks):
                 table.blocks[place] = block
 
@@ -324,8 +328,8 @@ class PagedManager(RuleManager):
         return BlockPool.over(self.kv)
 
     def block_ids(self, request: Request) -> list[list[int]]:  # noqa: D102
-        holding = self.kv.holdings[request.holding]
-        return [head(table.blocks, table.length) for table in holding.tables]
+        own_blocks = self.kv.request_blocks[request.own_blocks]
+        return [head(table.blocks, table.length) for table in own_blocks.tables]
 
     def check_integrity(self) -> None:  # noqa: D102
         held = self.held_requests()
@@ -333,21 +337,23 @@ class PagedManager(RuleManager):
         copies = self._fenced_copies()
         tables += self._fenced_tables() + copies
         self.pool.check_integrity(tables, copies=copies)
-        live = [(r, h) for r, h in held if not self.kv.holdings[h].retired]
+        live = [(r, h) for r, h in held if not self.kv.request_blocks[h].retired]
         self._check_sums(live)
-        self._check_kept(tables, live)
+        self._check_pinned(tables, live)
         self.usage.check(self.total_bytes)
 
     def _fenced_tables(self) -> list[tuple[int, list[int]]]:
         """Return the tables, with their groups, of requests that have ended behind a fence."""
         connector = self.state.connector
         fenced = [
-            self.kv.holdings[h] for h in head(connector.fenced, connector.num_fenced) if h != NONE
+            self.kv.request_blocks[h]
+            for h in head(connector.fenced, connector.num_fenced)
+            if h != NONE
         ]
         return [
             (g, head(table.blocks, table.length))
-            for holding in fenced
-            for g, table in enumerate(holding.tables)
+            for own_blocks in fenced
+            for g, table in enumerate(own_blocks.tables)
         ]
 
     def _fenced_copies(self) -> list[tuple[int, list[int]]]:
@@ -356,18 +362,18 @@ class PagedManager(RuleManager):
         blocks = head(connector.copies.blocks, connector.copies.length)
         return [(connector.copy_groups[n // 2], [block]) for n, block in enumerate(blocks)]
 
-    def _check_kept(
+    def _check_pinned(
         self, tables: Sequence[tuple[int, list[int]]], live: Sequence[tuple[Request, int]]
     ) -> None:
         """Recount the blocks that only requests hold that do not run."""
-        if not self.kv.pool.tracks_kept:
+        if not self.kv.pool.tracks_pins:
             return
         running = {block for r, _ in live for table in self.block_ids(r) for block in table}
         for g, group in enumerate(self.kv.groups):
             kept = {block for of, table in tables if of == g for block in table}
             found = len(kept - running - {NULL_BLOCK})
-            if found != group.num_kept:
-                raise RuntimeError(f"{group.num_kept} blocks kept counted, {found} found")
+            if found != group.num_pinned:
+                raise RuntimeError(f"{group.num_pinned} blocks kept counted, {found} found")
 
     def _check_sums(self, live: Sequence[tuple[Request, int]]) -> None:
         """Recount what the accounting is made of."""
@@ -375,7 +381,7 @@ class PagedManager(RuleManager):
         if filled != self.kv.num_filled:
             raise RuntimeError(f"{self.kv.num_filled} filled slots counted, {filled} found")
         dead = sum(
-            num_dead(group, self.kv.holdings[h]) * group.slot_bytes
+            num_dead(group, self.kv.request_blocks[h]) * group.slot_bytes
             for group in self.kv.groups
             if group.window > 0
             for _, h in live
@@ -383,7 +389,7 @@ class PagedManager(RuleManager):
         if dead != self.kv.dead_bytes:
             raise RuntimeError(f"{self.kv.dead_bytes} bytes out of windows counted, {dead} found")
         for g, spec in enumerate(self.groups):
-            lengths = [self.kv.holdings[h].tables[g].length for _, h in live]
+            lengths = [self.kv.request_blocks[h].tables[g].length for _, h in live]
             counted = self.kv.groups[g].num_table_blocks
             if sum(lengths) != counted:
                 raise RuntimeError(f"{counted} table entries, {sum(lengths)} found")

@@ -47,7 +47,7 @@ class RadixManager(RuleManager):
     rules_of = RADIX
     evidence = "slots of recorded runs of SGLang 0.5.23 come out identical"
     default_scheduler = needs_scheduler = "sglang"
-    keeps_untold = True
+    keeps_unpublished = True
     ignores = MappingProxyType(
         {
             "watermark": "its scheduler counts on a share of what requests may generate",
@@ -96,11 +96,11 @@ class RadixManager(RuleManager):
         """Slots, SGLang's max_total_num_tokens."""
         return self.num_gpu_blocks * self.block_size
 
-    def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
         kv.manager = self.rules_of
         kv.max_model_len = self.config.max_model_len
         kv.enable_prefix_caching = self.config.enable_prefix_caching
-        kv.num_holdings = num_holdings
+        kv.num_request_blocks = num_request_blocks
         tree = kv.radix
         tree.enabled = self.config.enable_prefix_caching
         tree.token_bytes = self.token_bytes
@@ -117,10 +117,10 @@ class RadixManager(RuleManager):
                 kv.hash_block_size = self.block_size
                 lay_out_told(kv, memory)
 
-    def add_holdings(self, kv: KV, memory: Memory, count: int) -> None:  # noqa: D102
-        kv.num_holdings += count  # what requests hold is written down beside them
+    def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:  # noqa: D102
+        kv.num_request_blocks += count  # what requests hold is written down beside them
 
-    def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
+    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         """Lay out nothing: pages are linked to each other."""
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
@@ -187,7 +187,7 @@ def lay_out_host(tree: Radix, memory: Memory, policy: int, num_pages: int) -> No
 def lay_out_told(kv: KV, memory: Memory) -> None:
     """Make room for what is told of copies on the host, behind a tree that has them."""
     tree = kv.radix
-    tree.tells, tree.told = True, memory.room(Told, len(tree.nodes) + 1)
+    tree.emits_events, tree.told = True, memory.room(Told, len(tree.nodes) + 1)
     lay_out_log(kv.pool, memory, len(tree.nodes) + 1)
 
 

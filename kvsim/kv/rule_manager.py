@@ -13,7 +13,7 @@ from kvsim.kv.usage import KVUsage
 from kvsim.records.engine import Replica
 from kvsim.records.growth import adopt
 from kvsim.records.memory import Objects, column, head
-from kvsim.records.paged import Holding
+from kvsim.records.paged import RequestBlocks
 from kvsim.records.record import NONE
 from kvsim.records.request import Request
 from kvsim.registry import overridden
@@ -52,23 +52,26 @@ class RuleManager(KVCacheManager):
         self.config = config
 
     @abstractmethod
-    def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
         """Fill an empty record with the settings and the memory for so many requests at once."""
 
-    def add_holdings(self, kv: KV, memory: Memory, count: int) -> None:
+    def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:
         """Make room for ``count`` requests more; only of Python objects once any is in use."""
-        n = kv.num_holdings
-        new = memory.records(Holding, count)
-        kv.holdings = [*kv.holdings, *new] if n else new
-        self.fill_holdings(kv, memory, n, n + count)
+        n = kv.num_request_blocks
+        new = memory.records(RequestBlocks, count)
+        kv.request_blocks = [*kv.request_blocks, *new] if n else new
+        self.fill_request_blocks(kv, memory, n, n + count)
         # Under the old ones: as if all had been laid out at once.
-        free = [*range(n + count - 1, n - 1, -1), *head(kv.free_holdings, kv.num_free_holdings)]
-        kv.free_holdings = memory.list_of([*free, *[0] * (n + count - len(free))])
-        kv.num_holdings = n + count
-        kv.num_free_holdings += count
+        free = [
+            *range(n + count - 1, n - 1, -1),
+            *head(kv.free_request_blocks, kv.num_free_request_blocks),
+        ]
+        kv.free_request_blocks = memory.list_of([*free, *[0] * (n + count - len(free))])
+        kv.num_request_blocks = n + count
+        kv.num_free_request_blocks += count
 
     @abstractmethod
-    def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
+    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:
         """Lay out what the requests of some holdings can hold."""
 
     @cached_property
@@ -111,8 +114,8 @@ class RuleManager(KVCacheManager):
         if self.holds(request):
             return rules.allocate_slots(self.kv, request, num_new_tokens)
         self.meet(request)
-        if self.kv.num_free_holdings < 2:
-            self.add_holdings(self.kv, Objects(), self.kv.num_holdings)
+        if self.kv.num_free_request_blocks < 2:
+            self.add_request_blocks(self.kv, Objects(), self.kv.num_request_blocks)
         self.take_hit(hit)
         return rules.admit_slots(self.kv, request, num_new_tokens, hit.num_tokens)
 
@@ -132,7 +135,7 @@ class RuleManager(KVCacheManager):
 
     def holds(self, request: Request) -> bool:
         """Whether a request holds memory."""
-        return request.holding != NONE
+        return request.own_blocks != NONE
 
     def free(self, request: Request) -> None:  # noqa: D102
         rules.free_slots(self.kv, request)
@@ -193,5 +196,5 @@ class RuleManager(KVCacheManager):
 
     def held_requests(self) -> list[tuple[Request, int]]:
         """Return who holds memory, and the place of what it holds."""
-        requests, places = self.state.requests, column(self.kv.holdings, "request")
+        requests, places = self.state.requests, column(self.kv.request_blocks, "request")
         return [(requests[k], h) for h, k in enumerate(places) if k != NONE]

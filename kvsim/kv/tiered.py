@@ -48,8 +48,8 @@ class TieredManager(PagedManager):
         self.num_host_blocks = int(host_gib * 2**30) // self.bytes_per_block
         check_plain("tiered", self)
 
-    def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
-        super().lay_out(kv, memory, num_holdings)
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
+        super().lay_out(kv, memory, num_request_blocks)
         kv.pool.has_host = True
         kv.pool.host.num_blocks = self.num_host_blocks
         lay_out_contents(memory, kv.pool.host.contents, self.num_host_blocks)

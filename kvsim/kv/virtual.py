@@ -21,7 +21,7 @@ from kvsim.kv.manager import ALLOCATORS, KEEPS_NO_PREFIXES, KVCacheConfig
 from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, VIRTUAL
 from kvsim.records.memory import Objects, assign, head
-from kvsim.records.virtual import MappedRows, Stretch, TensorKind
+from kvsim.records.virtual import MappedRows, TensorKind, VirtualRange
 from kvsim.rules.virtual import num_needed_pages, num_rows, num_slots_to_map
 
 if TYPE_CHECKING:
@@ -94,22 +94,22 @@ class VirtualManager(RuleManager):
         self._set_up(kv, Objects())
         return kv
 
-    def lay_out(self, kv: KV, memory: Memory, num_holdings: int) -> None:  # noqa: D102
+    def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:  # noqa: D102
         self._set_up(kv, memory)
         virtual = kv.virtual
         virtual.num_free_pages = self.num_pages
         virtual.free_pages = memory.list_of(range(self.num_pages - 1, -1, -1))
         virtual.num_free_host_pages = self.config.swap_space_bytes // self.page_bytes
         virtual.num_spared = self.config.spared(self.num_pages)
-        self.add_holdings(kv, memory, num_holdings)
+        self.add_request_blocks(kv, memory, num_request_blocks)
 
-    def fill_holdings(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
-        new = memory.records(Stretch, stop - first)
+    def fill_request_blocks(self, kv: KV, memory: Memory, first: int, stop: int) -> None:  # noqa: D102
+        new = memory.records(VirtualRange, stop - first)
         rows = memory.share_out(new, "rows", MappedRows, len(self.kinds))
         for k, kind in enumerate(kv.virtual.tensors):
             longest = num_rows(kv.virtual, kind, self.config.max_model_len)
             memory.share_out(rows[k :: len(self.kinds)], "pages", int, longest * kind.num_tensors)
-        kv.virtual.stretches = [*kv.virtual.stretches, *new] if first else new
+        kv.virtual.virtual_ranges = [*kv.virtual.virtual_ranges, *new] if first else new
 
     def room_for_map(self, kv: KV, memory: Memory) -> None:  # noqa: D102
         pages = max(self.num_pages, 1)
@@ -122,10 +122,12 @@ class VirtualManager(RuleManager):
         tokens = num_slots_to_map(self.sizes, request, request.end)
         return num_needed_pages(self.sizes, tokens) <= self.num_pages
 
-    def _pages(self, holding: int) -> list[list[int]]:
+    def _pages(self, own_blocks: int) -> list[list[int]]:
         """Pages behind a request's tensors of each kind, row by row."""
         found = []
-        for rows, kind in zip(self.kv.virtual.stretches[holding].rows, self.kinds, strict=True):
+        for rows, kind in zip(
+            self.kv.virtual.virtual_ranges[own_blocks].rows, self.kinds, strict=True
+        ):
             mapped = head(rows.pages, rows.end * kind.num_tensors)
             found.append(mapped[rows.first * kind.num_tensors :])
         return found
@@ -140,10 +142,10 @@ class VirtualManager(RuleManager):
                 f"of {self.num_pages}"
             )
         for request, h in held:
-            for kind, rows in zip(self.kinds, virtual.stretches[h].rows, strict=True):
+            for kind, rows in zip(self.kinds, virtual.virtual_ranges[h].rows, strict=True):
                 if request.num_filled * kind.token_bytes > rows.end * self.page_bytes:
                     raise RuntimeError("a request has more tokens than slots")
-        live = [r for r, h in held if not self.kv.holdings[h].retired]
+        live = [r for r, h in held if not self.kv.request_blocks[h].retired]
         if sum(r.num_filled for r in live) != self.kv.num_filled:
             raise RuntimeError("filled slots are miscounted")
         self.usage.check(self.total_bytes)

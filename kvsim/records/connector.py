@@ -69,12 +69,14 @@ class Connector(Record):
     bad_requests: list[int] = field(default_factory=list)  # rows of which nothing could
     num_bad_requests: int = 0
 
-    held: Queue = field(default_factory=Queue)  # drained first: who has blocks, or waits for them
-    is_held: list[int] = field(default_factory=list)  # by row
+    waiting_for_kv: Queue = field(
+        default_factory=Queue
+    )  # drained first: who has blocks, or waits for them
+    is_waiting_for_kv: list[int] = field(default_factory=list)  # by row
     place: list[int] = field(default_factory=list)  # of its request, by row
     load: list[int] = field(default_factory=list)  # by row, a `Load`
-    is_kept: list[int] = field(default_factory=list)  # by row: ended, and holds blocks
-    num_kept: int = 0
+    is_pinned: list[int] = field(default_factory=list)  # by row: ended, and holds blocks
+    num_pinned: int = 0
     prefills: list[int] = field(default_factory=list)  # places of prompts that load or are computed
     num_prefills: int = 0
 

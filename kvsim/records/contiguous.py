@@ -57,7 +57,7 @@ class AddressSpace(Record):
 
 
 @dataclass(slots=True)
-class Pieces(Record):
+class Allocations(Record):
     """What a request holds: a piece per sequence, all alike.
 
     Of ``size`` slots it asked for ``asked``, and will have used ``last`` by its end.
@@ -79,7 +79,7 @@ class Contiguous(Record):
     slot_bytes: int = 0
     has_samples: bool = False  # some request has several sequences
     window: int = 0  # of a rolling buffer, 0 for none
-    pieces: list[Pieces] = field(default_factory=list)  # by holding
+    pieces: list[Allocations] = field(default_factory=list)  # by holding
     num_size: int = 0
     num_asked: int = 0
     num_last: int = 0  # slots that live requests will have used by their end

@@ -352,17 +352,17 @@ class Replica(Record):
     num_free_requests: int = 0
     num_requests: int = 0  # records
     next_event_time: float = math.inf  # as last asked for
-    patient: bool = False  # neither rejects nor gives up when it stands still
+    never_reject: bool = False  # neither rejects nor gives up when it stands still
     probe: Request = field(default_factory=Request)  # a prompt to look up, not a request here
     found_tokens: int = 0  # of the prompt looked up last
-    seen_waiting: int = 0  # requests, when the host last asked for the load
-    seen_usage: float = 0.0  # share of blocks in use, likewise
+    scraped_waiting: int = 0  # requests, when the host last asked for the load
+    scraped_usage: float = 0.0  # share of blocks in use, likewise
     num_started: int = 0  # first tokens so far
     num_prompts_tokens: int = 0  # of the prompts of those
     num_generated_tokens: int = 0  # output tokens so far
-    told_waiting: int = 0  # requests, when a step's output was last taken in
-    told_running: int = 0
-    told_usage: float = 0.0
+    published_waiting: int = 0  # requests, when a step's output was last taken in
+    published_running: int = 0
+    published_usage: float = 0.0
     num_outstanding: int = 0  # submitted and not ended
     num_ended: int = 0  # since the host last looked
     running: list[int] = field(default_factory=list)
@@ -370,7 +370,7 @@ class Replica(Record):
     waiting: Queue = field(default_factory=Queue)
     heap: list[int] = field(default_factory=list)  # the waiting queue by priority
     shares: Shares = field(default_factory=Shares)  # of tenants in a fair queue
-    aside: list[int] = field(default_factory=list)  # scratch, a place per request
+    skipped: list[int] = field(default_factory=list)  # scratch, a place per request
     growing: list[int] = field(default_factory=list)  # who takes a block in the next step
     num_growing: int = 0
     swapped: list[int] = field(default_factory=list)  # requests in host memory
@@ -391,8 +391,8 @@ class Replica(Record):
     num_preempted: int = 0
     swapped_bytes: int = 0
     refused: bool = False  # the last admission attempt failed for lack of KV room
-    tried: bool = False
-    steady: bool = False  # nothing but decodes went on in the last step
+    head_lookup_failed: bool = False
+    decode_only: bool = False  # nothing but decodes went on in the last step
     num_empty_steps: int = 0  # in a row
     pause: int = NO_PAUSE
     num_calls: int = 0  # of schedule
@@ -413,7 +413,7 @@ class Replica(Record):
     draft_rows: list[int] = field(default_factory=list)  # first, last, drafts by requests of a step
     ready_clock: float = 0.0  # grammars are compiled up to this time
     offloading: Offloading = field(default_factory=Offloading)
-    wake_time: float = -math.inf  # nothing can be scheduled before
+    resume_time: float = -math.inf  # nothing can be scheduled before
     surplus_since: float = (
         math.inf
     )  # all requests have ended by then, only surplus steps came after

@@ -45,7 +45,7 @@ def more_requests(state: Replica, memory: Memory, count: int) -> None:
         heap[:num_queued] = head(state.heap, num_queued)
     lists = (memory.list_of(array if memory.compiled else array.tolist()) for array in (free, heap))
     memory.replace(state, free_requests=next(lists), heap=next(lists))
-    memory.replace(state, aside=memory.ints(n + count), growing=memory.ints(n + count))
+    memory.replace(state, skipped=memory.ints(n + count), growing=memory.ints(n + count))
     state.num_growing = 0
     if state.limits.fairness == DLPM:  # looked up anew in every step
         memory.replace(state.shares, matched=memory.ints(n + count))
@@ -93,7 +93,7 @@ def adopt(state: Replica, request: Request) -> int:
     state.num_requests += 1
     if state.limits.scheduler == SGLANG:
         more_progress(state, Objects(), state.num_requests - 1, 1)
-    scratch = state.aside, state.growing, state.shares.matched
+    scratch = state.skipped, state.growing, state.shares.matched
     for places in (state.heap, state.free_requests, *scratch):
         if isinstance(places, list):
             places.append(0)

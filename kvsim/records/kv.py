@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kvsim.records.contiguous import Contiguous
-from kvsim.records.paged import BlockPool, Holding, KVGroup, LookupSpec
+from kvsim.records.paged import BlockPool, KVGroup, LookupSpec, RequestBlocks
 from kvsim.records.radix import Radix
 from kvsim.records.record import Record
 from kvsim.records.states import States
@@ -60,10 +60,10 @@ class KV(Record):
     num_groups: int = 0
     specs: list[LookupSpec] = field(default_factory=list)
     num_specs: int = 0
-    holdings: list[Holding] = field(default_factory=list)
-    free_holdings: list[int] = field(default_factory=list)
-    num_free_holdings: int = 0
-    num_holdings: int = 0
+    request_blocks: list[RequestBlocks] = field(default_factory=list)
+    free_request_blocks: list[int] = field(default_factory=list)
+    num_free_request_blocks: int = 0
+    num_request_blocks: int = 0
     num_held: int = 0  # requests that hold memory
     num_filled: int = 0  # tokens of live requests
     dead_bytes: int = 0  # of windows of live requests, as if none were shared

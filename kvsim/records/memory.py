@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from kvsim.records.record import Record, Short, format_of, is_record, item_of, plain
+from kvsim.records.record import Record, Short, format_of, is_record, item_of, strip_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -322,7 +322,7 @@ class View:
         if form == LIST:
             return self._memory.list_at(int(self._array[name]["address"][0]))
         if form == RECORD:
-            return View(self._array[name], plain(self._record.kinds()[name]), self._memory)
+            return View(self._array[name], strip_width(self._record.kinds()[name]), self._memory)
         if form == FLAG:
             return bool(self._array[name][0])
         if name in self._record.__slots__:  # a field that exists in Python only
@@ -351,7 +351,7 @@ def _form_of(record: type[Record], name: str) -> int:
     kind = record.kinds().get(name)
     if kind is None:
         return ABSENT
-    kind = plain(kind)
+    kind = strip_width(kind)
     if item_of(kind) is not None:
         return LIST
     return RECORD if is_record(kind) else FLAG if kind is bool else NUMBER
@@ -379,7 +379,7 @@ def assign(record: Any, settings: object) -> None:
     """Give the numbers of a record the values of the same names in settings, where one is set."""
     for name, kind in getattr(record, "_record", record).kinds().items():
         value = getattr(settings, name, None)
-        if value is not None and plain(kind) in (int, float, bool):
+        if value is not None and strip_width(kind) in (int, float, bool):
             setattr(record, name, value)
 
 

@@ -136,12 +136,14 @@ class Offloading(Record):
     num_stored_blocks: int = 0
     states: list[OffloadState] = field(default_factory=list)
     state_of: list[int] = field(default_factory=list)  # by row of the trace, plus 1; 0 for none
-    quiet_until: list[int] = field(default_factory=list)  # by request: tokens, as of its last store
+    next_bookkeeping_at: list[int] = field(
+        default_factory=list
+    )  # by request: tokens, as of its last store
     free_states: list[int] = field(default_factory=list)
     num_free_states: int = 0
     finished: list[int] = field(default_factory=list)  # states, since the last step
     num_finished: int = 0
-    has_untold: bool = False  # a request has ended since the last schedule
+    has_unpublished: bool = False  # a request has ended since the last schedule
     offers: list[Offer] = field(default_factory=list)  # scratch
     jobs: list[Job] = field(default_factory=list)
     free_job: int = NONE

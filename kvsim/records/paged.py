@@ -10,7 +10,7 @@ from kvsim.records.contents import Contents, HostTier
 from kvsim.records.encoder import Item
 from kvsim.records.events import EventLog
 from kvsim.records.eviction import LRU, Note, Ranking
-from kvsim.records.queue import Line, Neighbours, Queue
+from kvsim.records.queue import ArrayQueue, Neighbours, Queue
 from kvsim.records.record import NONE, Record, Short, Tiny
 
 NULL_BLOCK = 0  # a placeholder that is never handed out
@@ -50,7 +50,9 @@ class BlockPool(Record):
 
     blocks: list[Block] = field(default_factory=list)
     places: list[Neighbours] = field(default_factory=list)  # in ``cached``, by block; of cards
-    line: Line = field(default_factory=Line)  # LRU: free ones whose content can still be hit
+    line: ArrayQueue = field(
+        default_factory=ArrayQueue
+    )  # LRU: free ones whose content can still be hit
     num_usable: int = 0
     unhashed: list[int] = field(default_factory=list)  # a stack: the next one out is last
     num_unhashed: int = 0
@@ -70,12 +72,12 @@ class BlockPool(Record):
     num_hashed: int = 0  # blocks that carry a key, in use or free
     buckets: list[Short] = field(default_factory=list)
     bucket_mask: int = 0
-    tracks_kept: bool = False  # requests that do not run may hold blocks for a transfer
-    keepers: list[int] = field(default_factory=list)  # how many of them, by block
-    num_cards: int = 0  # records behind those of the blocks, for further keys of a block
-    free_card: int = NONE
-    first_cards: list[int] = field(default_factory=list)  # by block
-    card_owners: list[int] = field(default_factory=list)  # by card
+    tracks_pins: bool = False  # requests that do not run may hold blocks for a transfer
+    pin_counts: list[int] = field(default_factory=list)  # how many of them, by block
+    num_hash_aliases: int = 0  # records behind those of the blocks, for further keys of a block
+    free_hash_alias: int = NONE
+    first_hash_aliases: list[int] = field(default_factory=list)  # by block
+    hash_alias_owners: list[int] = field(default_factory=list)  # by card
     num_shared: int = 0  # blocks of windows with several references
     num_seen: list[int] = field(default_factory=list)  # scratch, by block; 0 between steps
     fewest_dead: list[int] = field(default_factory=list)
@@ -109,7 +111,7 @@ class KVGroup(Record):
     num_table_blocks: int = 0  # entries of the tables of live requests
     num_internal: int = 0  # slots past a request's last token
     num_retired: int = 0  # slots of ended requests
-    num_kept: int = 0  # blocks that only requests hold that do not run
+    num_pinned: int = 0  # blocks that only requests hold that do not run
 
 
 @dataclass(slots=True)
@@ -138,7 +140,7 @@ class BlockTable(Record):
 
 
 @dataclass(slots=True)
-class Holding(Record):
+class RequestBlocks(Record):
     """What a request holds of a paged cache: its block tables, and the keys of its content."""
 
     tables: list[BlockTable] = field(default_factory=list)  # one per group, or per sequence

@@ -25,7 +25,7 @@ class Neighbours(Record):
 
 
 @dataclass(slots=True)
-class Line(Record):
+class ArrayQueue(Record):
     """A queue in an array: places of records, and NONE where somebody has left."""
 
     entries: list[Short] = field(default_factory=list)

@@ -218,7 +218,7 @@ class Radix(Record):
     copy_time: float = 0.0  # s per copy
     token_time: float = 0.0  # s per token of it
     num_sent: int = 0  # tokens to the host so far
-    tells: bool = False  # which nodes the host has got
+    emits_events: bool = False  # which nodes the host has got
     told: list[Told] = field(default_factory=list)  # since the last pass
     num_told: int = 0
     out_free: float = 0.0  # when the link to the host is free, and the one back

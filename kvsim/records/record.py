@@ -119,6 +119,6 @@ def format_of(kind: Any) -> np.dtype[Any]:
 
 
 @cache
-def plain(kind: Any) -> Any:
+def strip_width(kind: Any) -> Any:
     """Return an annotation without its width."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind

@@ -66,13 +66,13 @@ class Request(Record):
     num_tokens: Short = NONE  # prompt and generated so far
     num_computed_tokens: Short = 0  # scheduled so far, in flight or done
     num_placeholders: Short = 0  # sampled in a step still in flight: counted, not yet known
-    quiet_until: Short = 0  # up to this many tokens nothing but num_filled changes
+    next_bookkeeping_at: Short = 0  # up to this many tokens nothing but num_filled changes
     num_filled: Short = 0  # tokens whose slots are written once the scheduled steps are done
     max_computed_tokens: Short = 0  # high-water mark: computing below it again is waste
     num_in_flight_tokens: Short = 0  # scheduled, output not processed yet
     num_stale_tokens: Short = 0  # in flight when preempted
     status: Short = WAITING
-    holding: Short = NONE  # what it holds of the KV cache
+    own_blocks: Short = NONE  # what it holds of the KV cache
     next: Rare = NONE  # in the waiting queue
     previous: Rare = NONE
     end: Short = NONE  # tokens at which it stops

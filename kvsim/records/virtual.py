@@ -31,7 +31,7 @@ class MappedRows(Record):
 
 
 @dataclass(slots=True)
-class Stretch(Record):
+class VirtualRange(Record):
     """A request's virtual memory: rows by kind."""
 
     rows: list[MappedRows] = field(default_factory=list)
@@ -52,6 +52,6 @@ class Virtual(Record):
     num_free_host_pages: int = 0
     num_spared: int = 0  # pages that admissions leave free while others run
     max_in_flight_tokens: int = 0
-    stretches: list[Stretch] = field(default_factory=list)  # by holding
+    virtual_ranges: list[VirtualRange] = field(default_factory=list)  # by holding
     dead_bytes: int = 0  # out of their windows
     last_bytes: int = 0  # of mapped memory, up to where requests will have written by their end

@@ -28,7 +28,7 @@ def deployment(result: Result) -> str:
 def deployments(runs: Sequence[tuple[Config, Mapping[str, Any]]]) -> str:
     """Name models, GPUs and KV memory of several runs in a line, by configuration and summary."""
     models = _each(_model(config) for config, _ in runs)
-    cards = _each(_cards(config, summary) for config, summary in runs)
+    cards = _each(_hash_aliases(config, summary) for config, summary in runs)
     sizes = [summary["kv_cache"]["bytes"] for _, summary in runs]
     memory = gib(min(sizes))
     if max(sizes) > ALIKE * min(sizes):  # a block more or less is none
@@ -45,7 +45,7 @@ def _model(config: Config) -> str:
     return config.model if isinstance(config.model, str) else config.model.name
 
 
-def _cards(config: Config, summary: Mapping[str, Any]) -> str:
+def _hash_aliases(config: Config, summary: Mapping[str, Any]) -> str:
     """Name the GPUs of a run, and how many replicas it has of them."""
     gpus = config.tensor_parallel_size * config.pipeline_parallel_size
     several = f"{gpus} x " if gpus > 1 else ""

@@ -111,7 +111,7 @@ class Result:
         import pandas as pd
 
         array = self._table(table)
-        if not _is_kept(table, self.config):
+        if not _is_pinned(table, self.config):
             raise ValueError(f"{table}: not recorded; run with {ON_REQUEST[table]}=True")
         columns: dict[str, Any] = {name: array[name] for name in array.dtype.names or ()}
         if "finish_reason" in columns:
@@ -143,7 +143,7 @@ class Result:
         with writing(directory), whole_folder(folder, OWNED) as new:
             for name in TABLES:
                 array = self._table(name)
-                if not _is_kept(name, self.config) or (name == "samples" and not len(array)):
+                if not _is_pinned(name, self.config) or (name == "samples" and not len(array)):
                     continue  # not recorded is not the same as none
                 table = pa.table({c: array[c].copy() for c in array.dtype.names or ()})
                 table = table.replace_schema_metadata(LEGENDS.get(name))
@@ -182,7 +182,7 @@ def load(directory: str | Path) -> Result:
     config = RunConfig.from_toml(run.find("config.toml"))
     config = config.model_copy(update={"trace_digest": None})  # the provenance keeps it
     tables = {name: np.zeros(0, dtype) for name, dtype in TABLES.items()}
-    written = [name for name in TABLES if _is_kept(name, config)]
+    written = [name for name in TABLES if _is_pinned(name, config)]
     for name in ("token_gaps", "samples"):  # saved before there were any, or without
         if not run.has(f"{name}.parquet"):
             written.remove(name)
@@ -196,7 +196,7 @@ def load(directory: str | Path) -> Result:
     return Result(summary, **tables, memory_map=memory_map, config=config, provenance=provenance)
 
 
-def _is_kept(table: str, config: Config) -> bool:
+def _is_pinned(table: str, config: Config) -> bool:
     """Whether a run keeps a table."""
     return table not in ON_REQUEST or bool(getattr(config, ON_REQUEST[table]))
 

@@ -149,7 +149,7 @@ def roofline(
         ridge_point=steps.gemm_peak / cost_config.gpu.memory_bandwidth_bytes_per_s,
         rows=rows,
         compute_bound_batch_size={p: first_compute_bound(p) for p in ("GEMMs", "attention")},
-        decode_memory_bytes=weights + round(steps.kept_bytes(batch_size, context_len)),
+        decode_memory_bytes=weights + round(steps.pinned_bytes(batch_size, context_len)),
         gpu_memory_bytes=cost_config.gpu.memory_bytes,
         levels=hierarchy(cost_config.gpu),
         assumptions=_assumptions(cost_config, batch_size, context_len, rows),

@@ -54,7 +54,7 @@ class UniformSteps:
         work = uniform_work(self._work, batch_size, context_len - 1, 1)
         return self._rows("decode", work, self._seconds(work))
 
-    def kept_bytes(self, batch_size: int, context_len: int) -> float:
+    def pinned_bytes(self, batch_size: int, context_len: int) -> float:
         """KV of a batch on one GPU: what a decode of it reads."""
         return uniform_work(self._work, batch_size, context_len - 1, 1).decode_bytes
 

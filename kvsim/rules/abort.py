@@ -10,10 +10,10 @@ from kvsim.records.request import FINISHED, RUNNING, WAITING_FOR_INPUT
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector import release
 from kvsim.rules.encoder import release_all
-from kvsim.rules.held import leave_queue
 from kvsim.rules.kv import free_slots
 from kvsim.rules.offloading import note_end
 from kvsim.rules.recorder import write_row
+from kvsim.rules.waiting_for_kv import leave_queue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -43,7 +43,7 @@ def end_early(state: Replica, k: int, reason: int) -> None:
         state.num_deferred -= request.is_deferred
         if request.status == WAITING_FOR_INPUT:
             state.num_idle -= 1
-    if request.holding != NONE:
+    if request.own_blocks != NONE:
         free_early(state, request)
     request.finish_time = state.clock
     end_request(state, k, reason)
@@ -53,10 +53,10 @@ def end_early(state: Replica, k: int, reason: int) -> None:
 
 def look_anew(state: Replica) -> None:
     """Let the next step look at the queue and at every request, whatever was found before."""
-    state.tried = False
+    state.head_lookup_failed = False
     state.is_full = False
     state.refused = False
-    state.steady = False
+    state.decode_only = False
     state.connector.is_idle = False
 
 

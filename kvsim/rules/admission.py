@@ -20,13 +20,13 @@ from kvsim.rules.features import (
     note_admitted,
     note_refused,
 )
-from kvsim.rules.held import leave_queue, next_in_line, put_back
 from kvsim.rules.kv import admit_slots
 from kvsim.rules.pausing import num_admissible
 from kvsim.rules.queue import defer
 from kvsim.rules.reading import read_cache
 from kvsim.rules.replay import num_replayed, worth_replaying
 from kvsim.rules.speculation import is_padded
+from kvsim.rules.waiting_for_kv import leave_queue, next_in_line, put_back
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -60,10 +60,10 @@ def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -
         if verdict == SKIP:
             leave_queue(state, k)
             defer(state, state.requests[k])
-            state.aside[num_skipped] = k
+            state.skipped[num_skipped] = k
             num_skipped += 1
     for place in range(num_skipped - 1, -1, -1):
-        put_back(state, state.aside[place])
+        put_back(state, state.skipped[place])
 
 
 def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -> int:
@@ -75,7 +75,7 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
     if hit == UNKNOWN:
         return SKIP
     num_replays = 0
-    if state.kv.replay_window > 0 and request.holding == NONE:
+    if state.kv.replay_window > 0 and request.own_blocks == NONE:
         hit = worth_replaying(state, hit)
         num_replays = num_replayed(state.kv, hit)
     computed = hit - num_replays
@@ -88,7 +88,7 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
     if num_tokens == 0 and (state.limits.has_encoder or state.limits.num_drafts > 0):
         return SKIP
     if not take_slots(state, request, max(num_tokens - num_replays, 0), hit):
-        state.tried = True
+        state.head_lookup_failed = True
         state.totals.num_allocation_failures += 1
         note_refused(state, k)
         return STOP

@@ -26,12 +26,12 @@ def make_request(state: Replica, request: Request, place: int) -> None:
     request.next_call = 0
     request.arrival_time = trace.arrival_time[trace.next]
     request.status = WAITING
-    request.holding = NONE
+    request.own_blocks = NONE
     request.next = NONE
     request.previous = NONE
     request.num_computed_tokens = 0
     request.num_placeholders = 0
-    request.quiet_until = 0
+    request.next_bookkeeping_at = 0
     request.num_filled = 0
     request.max_computed_tokens = 0
     request.num_in_flight_tokens = 0

@@ -11,10 +11,10 @@ from kvsim.records.request import PREEMPTED, RUNNING
 from kvsim.rules.dropping import see_stale
 from kvsim.rules.encoder import give_back_items
 from kvsim.rules.fairness import charge_admission
-from kvsim.rules.held import leave_queue
 from kvsim.rules.kv import allocate_slots, free_slots
 from kvsim.rules.prefills import end_prefill
 from kvsim.rules.queue import is_before, is_more_urgent, requeue
+from kvsim.rules.waiting_for_kv import leave_queue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -92,8 +92,8 @@ def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> No
     """Move the head of the queue, whose slots are taken, into the running list."""
     request, admission = state.requests[k], state.admissions[state.num_admitted]
     leave_queue(state, k)
-    state.tried = False
-    state.steady = False
+    state.head_lookup_failed = False
+    state.decode_only = False
     state.num_deferred -= request.is_deferred
     request.is_deferred = 0
     admission.request = k
@@ -169,12 +169,12 @@ def note_preemption(state: Replica, k: int) -> None:
     state.num_preempted += 1
     state.totals.num_preemptions += 1
     state.refused = False  # the new head has not been tried
-    state.steady = False
+    state.decode_only = False
 
 
 def recycle(state: Replica, k: int) -> None:
     """Use a request's record again, unless a step under way still names it."""
-    if state.connector.kind != NO_CONNECTOR and state.requests[k].holding != NONE:
+    if state.connector.kind != NO_CONNECTOR and state.requests[k].own_blocks != NONE:
         return  # its blocks are kept
     if state.requests[k].num_in_flight_tokens == 0:
         state.free_requests[state.num_free_requests] = k

@@ -19,8 +19,7 @@ from kvsim.records.connector import (
 )
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
-from kvsim.rules.kept import give_back, rejoin, set_apart
-from kvsim.rules.kv import admit_slots, free_slots, next_holding, take_holding
+from kvsim.rules.kv import admit_slots, allocate_own_blocks, free_slots, next_own_blocks
 from kvsim.rules.loading import (
     admit_loaded,
     name_loaded,
@@ -28,6 +27,7 @@ from kvsim.rules.loading import (
     take_external,
 )
 from kvsim.rules.offloading import ask_offloading, begin_load, has_copies, schedule_stores
+from kvsim.rules.pinned import give_back, rejoin, set_apart
 from kvsim.rules.prefills import begin_prefill, end_prefill, end_prefills
 from kvsim.rules.reading import read_cache, skips_reading
 from kvsim.rules.replay import num_replayed
@@ -71,7 +71,7 @@ def ask_connector(state: Replica, request: Request, hit: int) -> int:
         return ask_host(state, request, hit)
     if state.connector.kind == SESSIONS:
         return 0
-    return ask_offloading(state, request, next_holding(state.kv), hit)
+    return ask_offloading(state, request, next_own_blocks(state.kv), hit)
 
 
 def ask_host(state: Replica, request: Request, hit: int) -> int:
@@ -117,7 +117,7 @@ def find_computed(state: Replica, request: Request) -> int:
     connector.external = 0
     connector.num_queried = 0
     connector.is_async = False
-    if request.num_computed_tokens > 0 or request.holding != NONE:  # they have been loaded
+    if request.num_computed_tokens > 0 or request.own_blocks != NONE:  # they have been loaded
         return request.num_computed_tokens
     hit = read_cache(state, request)
     tail = hit % connector.block_size
@@ -144,12 +144,12 @@ def find_computed(state: Replica, request: Request) -> int:
 def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
     """Make room for the first tokens that a request computes; False if there is none."""
     kv, connector = state.kv, state.connector
-    if request.holding != NONE:
+    if request.own_blocks != NONE:
         admitted = admit_loaded(state, request, num_tokens)
     elif connector.external > 0:
-        admitted = take_external(state, request, next_holding(kv), num_tokens, 0)
+        admitted = take_external(state, request, next_own_blocks(kv), num_tokens, 0)
         if admitted:
-            take_holding(kv, request)
+            allocate_own_blocks(kv, request)
             note_load(state, request)
     else:
         admitted = admit_slots(kv, request, num_tokens, connector.hit)
@@ -161,9 +161,9 @@ def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
 def start_load(state: Replica, k: int) -> bool:
     """Take the blocks of an asynchronous load and begin it; False if there is no room."""
     connector, kv, request = state.connector, state.kv, state.requests[k]
-    if not take_external(state, request, next_holding(kv), 0, reserved_blocks(state)):
+    if not take_external(state, request, next_own_blocks(kv), 0, reserved_blocks(state)):
         return False
-    take_holding(kv, request)
+    allocate_own_blocks(kv, request)
     set_apart(kv, request)
     request.num_computed_tokens = connector.hit + connector.external
     request.status = WAITING_FOR_REMOTE_KVS
@@ -215,32 +215,32 @@ def release(state: Replica, request: Request, complete: bool) -> None:
     """
     connector, kv, row = state.connector, state.kv, request.request_id
     if connector.kind == SESSIONS:
-        if kv.holdings[request.holding].retired:
+        if kv.request_blocks[request.own_blocks].retired:
             rejoin(kv, request, request.num_computed_tokens)
         free_slots(kv, request)
         return
     loads = connector.load[row] == STARTED
     end_prefill(state, request.place)
-    if kv.holdings[request.holding].retired:
+    if kv.request_blocks[request.own_blocks].retired:
         if not loads:
             connector.load[row] = NO_LOAD
         rejoin(kv, request, request.num_computed_tokens)
     if kv.has_windows:
-        drop_out_of_window(kv, request, kv.holdings[request.holding])
+        drop_out_of_window(kv, request, kv.request_blocks[request.own_blocks])
     if loads or (complete and connector.keeps[row]):
         set_apart(kv, request)
-        connector.is_kept[row] = 1
+        connector.is_pinned[row] = 1
         connector.place[row] = request.place
-        connector.num_kept += 1
+        connector.num_pinned += 1
     else:
         give_back(state, request)
 
 
 def let_go(state: Replica, request: Request) -> None:
     """Free the blocks that an ended request has kept until now."""
-    state.connector.is_kept[request.request_id] = 0
+    state.connector.is_pinned[request.request_id] = 0
     state.connector.load[request.request_id] = NO_LOAD
-    state.connector.num_kept -= 1
+    state.connector.num_pinned -= 1
     rejoin(state.kv, request, request.num_computed_tokens)
     give_back(state, request)
 
@@ -259,7 +259,7 @@ def has_transfers(state: Replica) -> bool:
         return True
     if connector.kind == SESSIONS:
         return False
-    return connector.num_kept > 0 or connector.held.length > 0
+    return connector.num_pinned > 0 or connector.waiting_for_kv.length > 0
 
 
 def has_reports(state: Replica) -> bool:

@@ -16,7 +16,7 @@ from kvsim.rules.address_space import allocate_piece, free_piece, order_of, piec
 from kvsim.rules.python import python_reserve
 
 if TYPE_CHECKING:
-    from kvsim.records.contiguous import AddressSpace, Pieces
+    from kvsim.records.contiguous import AddressSpace, Allocations
     from kvsim.records.kv import KV
     from kvsim.records.request import Request
 
@@ -44,7 +44,7 @@ def num_reserved_slots(kv: KV, request: Request, reserve: int) -> int:
     return min(request.num_prompt_tokens + output, kv.max_model_len)
 
 
-def allocate_pieces(space: AddressSpace, pieces: Pieces, count: int, asked: int) -> bool:
+def allocate_pieces(space: AddressSpace, pieces: Allocations, count: int, asked: int) -> bool:
     """Place as many pieces as there are sequences, or none if one of them finds no room."""
     for k in range(count):
         pieces.starts[k] = allocate_piece(space, asked)
@@ -54,13 +54,13 @@ def allocate_pieces(space: AddressSpace, pieces: Pieces, count: int, asked: int)
     return True
 
 
-def free_pieces(space: AddressSpace, pieces: Pieces, count: int) -> None:
+def free_pieces(space: AddressSpace, pieces: Allocations, count: int) -> None:
     """Take the first ``count`` pieces back."""
     for k in range(count):
         free_piece(space, pieces.starts[k], pieces.size)
 
 
-def admit_contiguous(kv: KV, request: Request, pieces: Pieces, num_tokens: int) -> bool:
+def admit_contiguous(kv: KV, request: Request, pieces: Allocations, num_tokens: int) -> bool:
     """Reserve all that a waiting request may need; False, with nothing changed, if it cannot."""
     memory, count, asked = kv.contiguous, request.num_samples, num_asked_slots(kv, request)
     pieces.size = piece_size(memory.space, asked)
@@ -85,7 +85,7 @@ def allocate_contiguous(kv: KV, request: Request, num_tokens: int) -> bool:
     return True
 
 
-def retire_contiguous(kv: KV, request: Request, pieces: Pieces) -> None:
+def retire_contiguous(kv: KV, request: Request, pieces: Allocations) -> None:
     """Note that a request has ended while its batch keeps its slots."""
     kv.num_filled -= request.num_samples * request.num_filled
     kv.contiguous.num_last -= request.num_samples * pieces.last
@@ -94,8 +94,8 @@ def retire_contiguous(kv: KV, request: Request, pieces: Pieces) -> None:
 def free_contiguous(kv: KV, request: Request) -> None:
     """Give back the pieces of a request."""
     memory, count = kv.contiguous, request.num_samples
-    pieces = memory.pieces[request.holding]
-    if not kv.holdings[request.holding].retired:
+    pieces = memory.pieces[request.own_blocks]
+    if not kv.request_blocks[request.own_blocks].retired:
         retire_contiguous(kv, request, pieces)
     memory.num_size -= count * pieces.size
     memory.num_asked -= count * pieces.asked

@@ -35,7 +35,7 @@ def fence_copies(connector: Connector, kv: KV, batch: Batch) -> None:
                 for place in range(2 * k, 2 * k + 2):  # the copy, then its source
                     table.blocks[table.length] = states.copies.blocks[place]
                     table.length += 1
-                    mark_copy_kept(connector, kv, table.length - 1, 1)
+                    pin_copy(connector, kv, table.length - 1, 1)
     connector.fenced[connector.num_fenced] = NONE
     connector.fences[connector.num_fenced] = connector.num_steps + (batch.size == 0)
     connector.num_copies[connector.num_fenced] = states.num_held
@@ -43,22 +43,22 @@ def fence_copies(connector: Connector, kv: KV, batch: Batch) -> None:
     states.num_held = 0
 
 
-def mark_copy_kept(connector: Connector, kv: KV, place: int, sign: int) -> None:
+def pin_copy(connector: Connector, kv: KV, place: int, sign: int) -> None:
     """Mark a source or copy as a block that nobody who runs holds, or take the mark away."""
     pool, k = kv.pool, connector.copies.blocks[place]
     group = kv.groups[connector.copy_groups[place // 2]]
-    if sign < 0 and pool.keepers[k] == pool.blocks[k].ref_cnt:
-        group.num_kept -= 1
-    pool.keepers[k] += sign
-    if sign > 0 and pool.keepers[k] == pool.blocks[k].ref_cnt:
-        group.num_kept += 1
+    if sign < 0 and pool.pin_counts[k] == pool.blocks[k].ref_cnt:
+        group.num_pinned -= 1
+    pool.pin_counts[k] += sign
+    if sign > 0 and pool.pin_counts[k] == pool.blocks[k].ref_cnt:
+        group.num_pinned += 1
 
 
 def free_copies(connector: Connector, kv: KV, num_pairs: int) -> None:
     """Free the pairs of the oldest step in the list, as one list, its first source first."""
     table = connector.copies
     for place in range(2 * num_pairs):
-        mark_copy_kept(connector, kv, place, -1)
+        pin_copy(connector, kv, place, -1)
     for k in range(num_pairs - 1, -1, -1):
         group = kv.groups[connector.copy_groups[k]]
         drop_references(kv.pool, group, table, 2 * k, 2 * k + 2)

@@ -57,7 +57,7 @@ def may_admit(state: Replica) -> bool:
 
     Passes follow each other until somebody is eligible: nothing else changes between them.
     """
-    if state.connector.kind != NO_CONNECTOR and state.connector.held.length > 0:
+    if state.connector.kind != NO_CONNECTOR and state.connector.waiting_for_kv.length > 0:
         return True
     if has_eligible(state):
         return True

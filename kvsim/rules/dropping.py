@@ -93,12 +93,12 @@ def turn_end(state: Replica, request: Request) -> int:
 def move_end(state: Replica, request: Request, end: int) -> None:
     """Let a request end at another length, which what it holds is counted by."""
     kv = state.kv
-    counts = request.holding != NONE and not kv.holdings[request.holding].retired
+    counts = request.own_blocks != NONE and not kv.request_blocks[request.own_blocks].retired
     if counts:
-        uncount(kv, request, kv.holdings[request.holding], 1)
+        uncount(kv, request, kv.request_blocks[request.own_blocks], 1)
     request.end = end
     request.known_end = known_end(state.trace, request)
-    request.quiet_until = 0
+    request.next_bookkeeping_at = 0
     if counts:
         request.num_filled = min(request.num_computed_tokens, request.max_slots)
-        uncount(kv, request, kv.holdings[request.holding], -1)
+        uncount(kv, request, kv.request_blocks[request.own_blocks], -1)

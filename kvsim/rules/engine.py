@@ -38,7 +38,7 @@ from kvsim.rules.connector import has_reports, has_transfers, preempts_in_vain
 from kvsim.rules.copy_fence import let_copies_go
 from kvsim.rules.events import is_short_of_room, note_update
 from kvsim.rules.grammar import await_grammar, first_ready
-from kvsim.rules.held import leave_queue, next_in_line, num_queued
+from kvsim.rules.idle_time import pass_idle_time, time_to_resume
 from kvsim.rules.kv import look_up, take_transfers
 from kvsim.rules.mamba import begin_states
 from kvsim.rules.offload_jobs import first_due
@@ -48,20 +48,20 @@ from kvsim.rules.output import note_surplus, take_in
 from kvsim.rules.pausing import rests
 from kvsim.rules.pipeline import pass_stages, start_of
 from kvsim.rules.price import price
+from kvsim.rules.published_metrics import publish_metrics, record_load
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import pass_time, record_step, write_row, write_step
-from kvsim.rules.report import drop_kept, see_copies, wake
+from kvsim.rules.report import drop_pinned, resume, see_copies
 from kvsim.rules.reset import reset_prefix_cache
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
 from kvsim.rules.sglang.direct import operate
 from kvsim.rules.sglang.loop import has_work_sglang, pass_sglang, take_in_sglang
-from kvsim.rules.sleep import sleep, time_to_wake
 from kvsim.rules.static import schedule_static
-from kvsim.rules.told import tell_load, tell_metrics
 from kvsim.rules.vllm import schedule_vllm
 from kvsim.rules.vllm_v0 import schedule_v0
+from kvsim.rules.waiting_for_kv import leave_queue, next_in_line, num_queued
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -108,7 +108,7 @@ def add_request(state: Replica, k: int) -> None:
 
 def look_again(state: Replica) -> None:
     """Let the next step look at the queue again."""
-    state.tried = False
+    state.head_lookup_failed = False
     state.connector.is_idle = False
 
 
@@ -117,8 +117,8 @@ def begin_step(state: Replica, batch: Batch) -> None:
     batch.size = 0
     state.num_admitted = state.num_preempted = 0
     state.swapped_bytes = 0
-    state.steady = True
-    state.tried = False
+    state.decode_only = True
+    state.head_lookup_failed = False
     if state.kv.has_states:
         begin_states(state.kv)
 
@@ -143,7 +143,7 @@ def decide(state: Replica, batch: Batch) -> None:
         python_schedule(state, batch)
         return
     begin_step(state, batch)
-    if state.limits.has_grammars and not state.patient:
+    if state.limits.has_grammars and not state.never_reject:
         state.ready_clock = state.clock
     decide_by_rules(state, batch)
     take_transfers(state, batch)
@@ -182,7 +182,7 @@ def schedule(state: Replica) -> bool:
         for k in range(state.num_batches):
             num_real += batch_at(state, k).size
         if num_real == 0 and not takes_empty_steps(state):
-            return stand_still(state)
+            return handle_no_progress(state)
         batch.end = last_end
     state.num_batches += 1
     state.must_complete = state.num_batches >= state.limits.depth or batch.size == 0
@@ -198,17 +198,17 @@ def takes_empty_steps(state: Replica) -> bool:
     """Whether an empty step counts as one, since something may come with its output."""
     if state.connector.kind == NO_CONNECTOR or state.connector.kind == SESSIONS:  # noqa: PLR1714
         return False
-    return state.patient or has_reports(state)
+    return state.never_reject or has_reports(state)
 
 
-def stand_still(state: Replica) -> bool:
+def handle_no_progress(state: Replica) -> bool:
     """Deal with an empty step behind which nothing is under way; False if that is for ever.
 
     A request that had to preempt itself comes back in the next step. A head that not even an idle
     replica admits never will be, so it is rejected. Anything else is a scheduler's bug.
     """
     state.num_empty_steps += 1
-    if state.patient:
+    if state.never_reject:
         return True
     ready = math.inf
     if state.limits.has_grammars:
@@ -216,7 +216,7 @@ def stand_still(state: Replica) -> bool:
     if has_timed_copies(state):
         ready = min(ready, first_due(state.offloading))
     if ready < math.inf:
-        state.wake_time = ready
+        state.resume_time = ready
         state.must_complete = state.num_batches > 0  # an empty step that was queued
         return True
     # Copies that take time have their own due times: without one, nothing is being transferred.
@@ -251,7 +251,7 @@ def complete(state: Replica) -> None:
         take_in(state, batch)
     if state.kv.pool.has_events:
         note_update(state.kv.pool.log, state.clock)
-    tell_metrics(state)
+    publish_metrics(state)
 
 
 def has_work(state: Replica) -> bool:
@@ -274,7 +274,7 @@ def next_event_time(state: Replica) -> float:
     if state.must_complete:
         return batch_at(state, 0).end
     if state.num_batches > 0 or (has_work(state) and state.clock < state.end_time):
-        return time_to_wake(state) if state.wake_time > state.clock else state.clock
+        return time_to_resume(state) if state.resume_time > state.clock else state.clock
     if state.trace.next == state.trace.num_arrivals or state.clock >= state.end_time:
         return math.inf
     return max(state.trace.entry_time[state.trace.next], state.clock)
@@ -298,8 +298,8 @@ def advance(state: Replica, max_steps: int) -> int:
                 break
         elif state.clock >= state.horizon:
             break
-        elif state.wake_time > state.clock:
-            if not sleep(state):
+        elif state.resume_time > state.clock:
+            if not pass_idle_time(state):
                 break
         elif state.clock < state.end_time:
             need = missing_room(state, max_steps - steps)
@@ -350,7 +350,7 @@ def missing_room(state: Replica, num_steps: int) -> int:
 
 def step_on(state: Replica, most: int) -> tuple[int, int]:
     """Schedule a step, or a run of at most so many; returns their number and DONE, or why not."""
-    if state.steady and not state.watched:
+    if state.decode_only and not state.watched:
         run = run_of_steps(state, most)
         if run > 0:
             return run, DONE
@@ -380,7 +380,7 @@ def peek(state: Replica, row: int) -> None:
 
 
 #: What a host may ask of a replica.
-ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, WAKE, DROP_KEPT, LOAD_OF, RESET = range(9)
+ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, RESUME, DROP_PINNED, LOAD_OF, RESET = range(9)
 
 
 def serve(state: Replica, command: int, argument: int) -> int:
@@ -398,14 +398,14 @@ def serve(state: Replica, command: int, argument: int) -> int:
         return int(abort(state, argument))
     if command == RESET:
         return reset_prefix_cache(state, argument > 0)
-    if command == DROP_KEPT:
-        return int(drop_kept(state, argument))
+    if command == DROP_PINNED:
+        return int(drop_pinned(state, argument))
     if command == CLOSE:
         close(state, state.horizon)
-    elif command == WAKE:
-        wake(state)
+    elif command == RESUME:
+        resume(state)
     elif command == LOAD_OF:
-        tell_load(state)
+        record_load(state)
     elif command == LOOK_UP:
         peek(state, argument)
     else:

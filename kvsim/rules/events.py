@@ -15,7 +15,7 @@ from kvsim.records.record import NONE
 if TYPE_CHECKING:
     from kvsim.records.events import Event, EventLog
     from kvsim.records.kv import KV
-    from kvsim.records.paged import BlockPool, Holding, KVGroup
+    from kvsim.records.paged import BlockPool, KVGroup, RequestBlocks
     from kvsim.records.request import Request
 
 
@@ -50,7 +50,7 @@ def note_key(log: EventLog, key: int, place: int) -> None:
 def note_stored(
     kv: KV,
     request: Request,
-    holding: Holding,
+    own_blocks: RequestBlocks,
     group: KVGroup,
     first: int,
     stop: int,
@@ -60,23 +60,25 @@ def note_stored(
     if stop > first:
         units = first * group.keys_per_block
         tell_stored(
-            kv, request, holding, group.index, group.block_size, units, first, stop, first_key
+            kv, request, own_blocks, group.index, group.block_size, units, first, stop, first_key
         )
 
 
-def note_partial(kv: KV, request: Request, holding: Holding, group: int, units: int) -> None:
+def note_partial(
+    kv: KV, request: Request, own_blocks: RequestBlocks, group: int, units: int
+) -> None:
     """Tell that a block has the key of its first tokens, up to so many hash units of a request."""
     log = kv.pool.log
     first_key = log.num_keys
-    note_key(log, holding.keys[units - 1], units - 1)
+    note_key(log, own_blocks.keys[units - 1], units - 1)
     size = kv.hash_block_size
-    tell_stored(kv, request, holding, group, size, units - 1, units - 1, units, first_key)
+    tell_stored(kv, request, own_blocks, group, size, units - 1, units - 1, units, first_key)
 
 
 def tell_stored(
     kv: KV,
     request: Request,
-    holding: Holding,
+    own_blocks: RequestBlocks,
     group: int,
     size: int,
     units: int,
@@ -91,7 +93,7 @@ def tell_stored(
     event.first = first * size
     event.stop = stop * size
     event.has_parent = int(units > 0)
-    event.key = holding.keys[units - 1] if units > 0 else 0
+    event.key = own_blocks.keys[units - 1] if units > 0 else 0
     event.first_key = first_key
     event.key_count = kv.pool.log.num_keys - first_key
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.eviction import FIFO, LFU, LRU, PYTHON_POLICY, S3FIFO, SIEVE
+from kvsim.rules.array_queue import array_append, array_popleft, array_remove
 from kvsim.rules.eviction_lfu import cached_lfu, hit_lfu, insert_lfu
 from kvsim.rules.eviction_s3fifo import cached_s3fifo, evict_s3fifo, hit_s3fifo
 from kvsim.rules.eviction_sieve import cached_sieve, evict_sieve, hit_sieve, insert_sieve
-from kvsim.rules.line import call_next, line_up, step_out
 from kvsim.rules.python import (
     python_arrived,
     python_cached,
@@ -24,21 +24,23 @@ from kvsim.rules.python import (
 from kvsim.rules.ranking import give_rank, insert_ranked, take_first
 
 if TYPE_CHECKING:
-    from kvsim.records.paged import BlockPool, Holding
+    from kvsim.records.paged import BlockPool, RequestBlocks
     from kvsim.records.request import Request
 
 
-def note_arrival(pool: BlockPool, request: Request, holding: Holding, block_size: int) -> None:
+def note_arrival(
+    pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
+) -> None:
     """Tell a policy that knows the future that a prompt has been admitted."""
     if pool.policy == PYTHON_POLICY:
-        python_arrived(pool, request, holding, block_size)
+        python_arrived(pool, request, own_blocks, block_size)
 
 
 def insert_victim(pool: BlockPool, k: int) -> None:
     """Take in a block whose last reference has gone."""
     pool.num_cached += 1
     if pool.policy == LRU:
-        line_up(pool.line, pool.blocks, k)
+        array_append(pool.line, pool.blocks, k)
     elif pool.policy == LFU:
         insert_lfu(pool, k)
     elif pool.policy == SIEVE:
@@ -53,7 +55,7 @@ def remove_victim(pool: BlockPool, k: int) -> None:
     """Let go of a block that a prefix hit references again."""
     pool.num_cached -= 1
     if pool.policy == LRU:
-        step_out(pool.line, pool.blocks, k)
+        array_remove(pool.line, pool.blocks, k)
     elif pool.policy == PYTHON_POLICY:
         python_remove(pool, k)
 
@@ -62,7 +64,7 @@ def evict(pool: BlockPool) -> int:
     """Remove and return the cached block to give away."""
     pool.num_cached -= 1
     if pool.policy == LRU:
-        return call_next(pool.line)
+        return array_popleft(pool.line)
     return evict_ranked(pool)
 
 

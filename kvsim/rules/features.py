@@ -12,7 +12,6 @@ from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.fairness import DLPM
 from kvsim.records.record import NONE
 from kvsim.records.request import WAITING_FOR_INPUT, WAITING_FOR_REMOTE_KVS
-from kvsim.rules.cadence import note_cadence
 from kvsim.rules.checkpoint import num_to_state
 from kvsim.rules.connector import begin_connected, note_connected, promote
 from kvsim.rules.dlpm import match_prefixes
@@ -26,6 +25,7 @@ from kvsim.rules.encoder import (
 )
 from kvsim.rules.grammar import lacks_grammar
 from kvsim.rules.lora import add_lora, has_room_for_lora, note_switch
+from kvsim.rules.prefill_interval import count_prefill_interval
 from kvsim.rules.prefills import note_prefill
 from kvsim.rules.speculation import add_drafts, expect_drafts, without_lookahead
 
@@ -127,7 +127,7 @@ def end_features(state: Replica, batch: Batch, held: bool) -> None:
     if state.limits.has_encoder:
         count_encoded(state)
     if state.limits.prefill_schedule_interval > 1:
-        note_cadence(state, batch, held)
+        count_prefill_interval(state, batch, held)
     if state.limits.num_drafts > 0:
         expect_drafts(state, batch)
     if state.connector.kind != NO_CONNECTOR:

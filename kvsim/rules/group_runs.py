@@ -43,8 +43,8 @@ def begin_groups(state: Replica) -> None:
     kv.dead_rate = 0
     for place in range(state.num_running):
         request = state.requests[state.running[place]]
-        state.due[place] = request.quiet_until - request.num_computed_tokens
-        kv.dead_rate += kv.holdings[request.holding].dead_rate
+        state.due[place] = request.next_bookkeeping_at - request.num_computed_tokens
+        kv.dead_rate += kv.request_blocks[request.own_blocks].dead_rate
 
 
 def catch_up(state: Replica, place: int, step: int) -> None:
@@ -66,10 +66,10 @@ def has_room(state: Replica, step: int, tries: bool) -> bool:
             continue
         catch_up(state, place, step)
         request = state.requests[state.running[place]]
-        holding = kv.holdings[request.holding]
-        if tries and leaves_block(kv, request, holding):
+        own_blocks = kv.request_blocks[request.own_blocks]
+        if tries and leaves_block(kv, request, own_blocks):
             return False
-        need += max(need_to_grow(kv, request, holding, request.num_computed_tokens + 1), 0)
+        need += max(need_to_grow(kv, request, own_blocks, request.num_computed_tokens + 1), 0)
     return need <= kv.pool.num_free
 
 
@@ -86,16 +86,16 @@ def tend_groups(state: Replica, step: int, tries: bool) -> bool:
         if state.due[place] > step > 0:
             continue
         request = state.requests[state.running[place]]
-        holding = kv.holdings[request.holding]
-        kv.dead_rate -= holding.dead_rate
+        own_blocks = kv.request_blocks[request.own_blocks]
+        kv.dead_rate -= own_blocks.dead_rate
         if step > 0:
-            move_own_windows(kv, request, holding)
+            move_own_windows(kv, request, own_blocks)
         elif kv.has_windows:  # by more than a token, perhaps
-            move_windows(kv, request, holding)
+            move_windows(kv, request, own_blocks)
         if state.due[place] <= step:
             grow(kv, request, request.num_computed_tokens + 1)
-            state.due[place] = step + request.quiet_until - request.num_computed_tokens
-        kv.dead_rate += holding.dead_rate
+            state.due[place] = step + request.next_bookkeeping_at - request.num_computed_tokens
+        kv.dead_rate += own_blocks.dead_rate
     if kv.has_states:
         release_copies(kv)
     return True
@@ -106,7 +106,7 @@ def leave_run(state: Replica, place: int, steps: int) -> None:
     request = state.requests[state.running[place]]
     catch_up(state, place, steps - 1)
     if state.kv.has_windows:
-        move_own_windows(state.kv, request, state.kv.holdings[request.holding])
+        move_own_windows(state.kv, request, state.kv.request_blocks[request.own_blocks])
     catch_up(state, place, steps)
     state.reached[place] = 0
 

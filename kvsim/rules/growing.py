@@ -44,10 +44,10 @@ def begin_growing(state: Replica, gap: float) -> None:
 def note_growth(state: Replica, k: int) -> None:
     """Note who takes a block in the next step, and ask for what says where it goes."""
     request = state.requests[k]
-    if foresees_growth(state.kv) and request.num_tokens > request.quiet_until:
+    if foresees_growth(state.kv) and request.num_tokens > request.next_bookkeeping_at:
         state.growing[state.num_growing] = k
         state.num_growing += 1
-        ask(state.kv.holdings, request.holding)
+        ask(state.kv.request_blocks, request.own_blocks)
         ask_whole(state.requests, k)
 
 
@@ -57,7 +57,7 @@ def leave_out_ended(state: Replica) -> None:
     for at in range(state.num_growing):
         k = state.growing[at]
         request = state.requests[k]
-        if request.status == RUNNING and request.num_tokens > request.quiet_until:
+        if request.status == RUNNING and request.num_tokens > request.next_bookkeeping_at:
             state.growing[kept] = k
             kept += 1
     state.num_growing = kept
@@ -72,22 +72,22 @@ def ask_for_growth(state: Replica) -> None:
     kv, pool, number = state.kv, state.kv.pool, state.num_growing
     ask_for_victims(pool, number)
     for at in range(number):
-        holding = kv.holdings[state.requests[state.growing[at]].holding]
-        ask(holding.tables, 0)
-        ask(holding.keys, holding.num_keys - 1)
+        own_blocks = kv.request_blocks[state.requests[state.growing[at]].own_blocks]
+        ask(own_blocks.tables, 0)
+        ask(own_blocks.keys, own_blocks.num_keys - 1)
     ask_for_buckets(pool, number)
     for at in range(number):
         request = state.requests[state.growing[at]]
-        holding, unit = kv.holdings[request.holding], kv.hash_block_size
+        own_blocks, unit = kv.request_blocks[request.own_blocks], kv.hash_block_size
         known = request.num_tokens - kv.num_unnamed_tokens
         units = (known - known % kv.alignment) // unit
         if units > 0:
-            extend_keys(holding, request, units, unit, 0)
-            ask(pool.buckets, holding.keys[units - 1] & pool.bucket_mask)
+            extend_keys(own_blocks, request, units, unit, 0)
+            ask(pool.buckets, own_blocks.keys[units - 1] & pool.bucket_mask)
     for at in range(number):
-        table = kv.holdings[state.requests[state.growing[at]].holding].tables[0]
+        table = kv.request_blocks[state.requests[state.growing[at]].own_blocks].tables[0]
         ask(table.blocks, table.length - 1)
     for at in range(number):
-        table = kv.holdings[state.requests[state.growing[at]].holding].tables[0]
+        table = kv.request_blocks[state.requests[state.growing[at]].own_blocks].tables[0]
         ask_for_entry(pool, table, table.length - 1)
     state.num_growing = 0

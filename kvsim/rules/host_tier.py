@@ -13,7 +13,7 @@ from kvsim.rules.contents import add_content, drop_content, find_content, renew_
 
 if TYPE_CHECKING:
     from kvsim.records.contents import HostTier
-    from kvsim.records.paged import Holding
+    from kvsim.records.paged import RequestBlocks
 
 
 def store(host: HostTier, key: int) -> None:
@@ -38,8 +38,8 @@ def store(host: HostTier, key: int) -> None:
     host.num_stored += 1
 
 
-def pin(host: HostTier, holding: Holding, first: int, stop: int, pinned: int) -> None:
+def pin(host: HostTier, own_blocks: RequestBlocks, first: int, stop: int, pinned: int) -> None:
     """Pin the contents of some blocks of a request (1), or let them go (0)."""
     for place in range(first, stop):
-        k = find_content(host.contents, holding.keys[place])
+        k = find_content(host.contents, own_blocks.keys[place])
         host.contents.rows[k].pinned = pinned

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvsim.records.paged import Holding
+    from kvsim.records.paged import RequestBlocks
     from kvsim.records.request import Request
 
 START = 0x9E3779B97F4A7C15
@@ -39,7 +39,7 @@ def mix(key: int, value: int) -> int:
     return fold(key, value) >> 1
 
 
-def mix_piece(key: int, content: int, start: int, length: int) -> int:
+def mix_span(key: int, content: int, start: int, length: int) -> int:
     """Fold a piece of content into a 63-bit key; has a second text, as :func:`fold` has.
 
     The piece becomes a number first, which waits for no key: one fold only follows the key before.
@@ -56,7 +56,7 @@ def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switc
     return other + (1 if other >= beam else 0)
 
 
-def piece_of(request: Request, segment: int) -> tuple[int, int, int]:
+def span_of(request: Request, segment: int) -> tuple[int, int, int]:
     """Return content, start and length of a piece of a request: its segments, then its output."""
     if segment >= max(request.num_segments, 1):
         return request.output_content_id, 0, ENDLESS
@@ -66,20 +66,20 @@ def piece_of(request: Request, segment: int) -> tuple[int, int, int]:
     return given.content_id, given.start, given.num_tokens
 
 
-def piece_at(holding: Holding, request: Request, segment: int) -> tuple[int, int, int]:
-    """Do as :func:`piece_of`, token by token of an output whose tokens are numbered."""
+def span_at(own_blocks: RequestBlocks, request: Request, segment: int) -> tuple[int, int, int]:
+    """Do as :func:`span_of`, token by token of an output whose tokens are numbered."""
     place = segment - max(request.num_segments, 1)
-    if not holding.has_numbers or place < 0:
-        return piece_of(request, segment)
-    first = holding.number_offsets[request.request_id]
-    return request.output_content_id, holding.numbers[first + place], 1
+    if not own_blocks.has_numbers or place < 0:
+        return span_of(request, segment)
+    first = own_blocks.number_offsets[request.request_id]
+    return request.output_content_id, own_blocks.numbers[first + place], 1
 
 
-def look_ahead(key: int, holding: Holding, request: Request, num_tokens: int) -> int:
+def look_ahead(key: int, own_blocks: RequestBlocks, request: Request, num_tokens: int) -> int:
     """Fold the tokens after a block into its key, one by one."""
-    segment, offset = holding.segment, holding.offset
+    segment, offset = own_blocks.segment, own_blocks.offset
     for _ in range(num_tokens):
-        content, start, length = piece_at(holding, request, segment)
+        content, start, length = span_at(own_blocks, request, segment)
         key = mix(mix(key, content), start + offset)
         offset += 1
         if offset == length:
@@ -88,50 +88,50 @@ def look_ahead(key: int, holding: Holding, request: Request, num_tokens: int) ->
     return key
 
 
-def add_items(key: int, holding: Holding, row: int, start: int, stop: int) -> int:
+def add_items(key: int, own_blocks: RequestBlocks, row: int, start: int, stop: int) -> int:
     """Fold the encoder's items that overlap a block into its key, and where they begin in it."""
-    for place in range(holding.item_offsets[row], holding.item_offsets[row + 1]):
-        item = holding.items[place]
+    for place in range(own_blocks.item_offsets[row], own_blocks.item_offsets[row + 1]):
+        item = own_blocks.items[place]
         if item.offset < stop and item.offset + item.num_tokens > start:
             key = mix(mix(mix(key, ITEM), item.content), item.offset - start)
     return key
 
 
 def extend_keys(
-    holding: Holding, request: Request, num_keys: int, block_size: int, lookahead: int
+    own_blocks: RequestBlocks, request: Request, num_keys: int, block_size: int, lookahead: int
 ) -> None:
     """Compute a request's first keys; each also covers ``lookahead`` tokens after its block.
 
     Adjacent pieces of one content are merged, so that the same tokens have the same key however
     the trace cut them into segments.
     """
-    if holding.owner != request.request_id:
-        holding.owner = request.request_id
-        holding.num_keys = holding.segment = holding.offset = 0
-    for k in range(holding.num_keys, num_keys):
-        key = holding.keys[k - 1] if k > 0 else mix(FIRST_KEY, request.cache_salt)
+    if own_blocks.owner != request.request_id:
+        own_blocks.owner = request.request_id
+        own_blocks.num_keys = own_blocks.segment = own_blocks.offset = 0
+    for k in range(own_blocks.num_keys, num_keys):
+        key = own_blocks.keys[k - 1] if k > 0 else mix(FIRST_KEY, request.cache_salt)
         missing = block_size
-        piece, piece_start, piece_length = 0, 0, 0
+        span, span_start, span_length = 0, 0, 0
         while missing > 0:
-            content, start, length = piece_at(holding, request, holding.segment)
-            taken = min(length - holding.offset, missing)
-            begin = start + holding.offset
-            if piece_length > 0 and content == piece and begin == piece_start + piece_length:
-                piece_length += taken
+            content, start, length = span_at(own_blocks, request, own_blocks.segment)
+            taken = min(length - own_blocks.offset, missing)
+            begin = start + own_blocks.offset
+            if span_length > 0 and content == span and begin == span_start + span_length:
+                span_length += taken
             else:
-                if piece_length > 0:
-                    key = mix_piece(key, piece, piece_start, piece_length)
-                piece, piece_start, piece_length = content, begin, taken
+                if span_length > 0:
+                    key = mix_span(key, span, span_start, span_length)
+                span, span_start, span_length = content, begin, taken
             missing -= taken
-            holding.offset += taken
-            if holding.offset == length:
-                holding.segment += 1
-                holding.offset = 0
-        key = mix_piece(key, piece, piece_start, piece_length)
+            own_blocks.offset += taken
+            if own_blocks.offset == length:
+                own_blocks.segment += 1
+                own_blocks.offset = 0
+        key = mix_span(key, span, span_start, span_length)
         if lookahead > 0:
-            key = look_ahead(key, holding, request, lookahead)
-        if holding.has_items:
+            key = look_ahead(key, own_blocks, request, lookahead)
+        if own_blocks.has_items:
             stop = (k + 1) * block_size + lookahead
-            key = add_items(key, holding, request.request_id, k * block_size, stop)
-        holding.keys[k] = key
-    holding.num_keys = max(holding.num_keys, num_keys)
+            key = add_items(key, own_blocks, request.request_id, k * block_size, stop)
+        own_blocks.keys[k] = key
+    own_blocks.num_keys = max(own_blocks.num_keys, num_keys)

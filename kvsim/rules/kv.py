@@ -44,7 +44,7 @@ from kvsim.rules.virtual import (
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.kv import KV
-    from kvsim.records.paged import Holding
+    from kvsim.records.paged import RequestBlocks
     from kvsim.records.request import Request
 
 
@@ -53,17 +53,17 @@ def has_pool(kv: KV) -> bool:
     return kv.manager == PAGED or kv.manager == FORKED  # noqa: PLR1714 - folded when compiled
 
 
-def next_holding(kv: KV) -> Holding:
+def next_own_blocks(kv: KV) -> RequestBlocks:
     """Return what the next admitted request will hold; until then it is room to look things up."""
-    return kv.holdings[kv.free_holdings[kv.num_free_holdings - 1]]
+    return kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
 
 
 def look_up(kv: KV, request: Request) -> int:
     """Find a reusable prefix of a waiting request, in tokens; valid until the pool changes."""
     if kv.manager == PAGED:
         if kv.pool.has_host:
-            return find_tiered(kv, request, next_holding(kv))
-        return find_hit(kv, request, next_holding(kv))
+            return find_tiered(kv, request, next_own_blocks(kv))
+        return find_hit(kv, request, next_own_blocks(kv))
     if kv.manager == RADIX:
         return count_match(kv.radix, request)
     if kv.manager == PYTHON:
@@ -78,30 +78,32 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
     """
     if kv.manager == PAGED:
         if kv.pool.has_host:
-            admitted = admit_tiered(kv, request, next_holding(kv), num_tokens, hit)
+            admitted = admit_tiered(kv, request, next_own_blocks(kv), num_tokens, hit)
         else:
-            admitted = admit_paged(kv, request, next_holding(kv), num_tokens, hit, 0)
+            admitted = admit_paged(kv, request, next_own_blocks(kv), num_tokens, hit, 0)
     elif kv.manager == FORKED:
-        admitted = admit_forked(kv, request, next_holding(kv), num_tokens)
+        admitted = admit_forked(kv, request, next_own_blocks(kv), num_tokens)
     elif kv.manager == CONTIGUOUS:
-        pieces = kv.contiguous.pieces[kv.free_holdings[kv.num_free_holdings - 1]]
+        pieces = kv.contiguous.pieces[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
         admitted = admit_contiguous(kv, request, pieces, num_tokens)
     elif kv.manager == VIRTUAL:
-        stretch = kv.virtual.stretches[kv.free_holdings[kv.num_free_holdings - 1]]
-        admitted = admit_virtual(kv, request, stretch, num_tokens)
+        virtual_range = kv.virtual.virtual_ranges[
+            kv.free_request_blocks[kv.num_free_request_blocks - 1]
+        ]
+        admitted = admit_virtual(kv, request, virtual_range, num_tokens)
     else:
         return python_admit(kv, request, num_tokens, hit)
     if admitted:
-        take_holding(kv, request)
+        allocate_own_blocks(kv, request)
     return admitted
 
 
-def take_holding(kv: KV, request: Request) -> None:
+def allocate_own_blocks(kv: KV, request: Request) -> None:
     """Give a request what its admission was prepared in."""
     kv.num_held += 1
-    kv.num_free_holdings -= 1
-    request.holding = kv.free_holdings[kv.num_free_holdings]
-    kv.holdings[request.holding].request = request.place
+    kv.num_free_request_blocks -= 1
+    request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks]
+    kv.request_blocks[request.own_blocks].request = request.place
 
 
 def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
@@ -120,9 +122,9 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
 def free_slots(kv: KV, request: Request) -> None:
     """Take back all a request holds."""
     if kv.manager == PAGED:
-        free_paged(kv, request, kv.holdings[request.holding])
+        free_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == FORKED:
-        free_forked(kv, request, kv.holdings[request.holding])
+        free_forked(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == CONTIGUOUS:
         free_contiguous(kv, request)
     elif kv.manager == VIRTUAL:
@@ -130,32 +132,32 @@ def free_slots(kv: KV, request: Request) -> None:
     else:
         python_free(kv, request)
         return
-    return_holding(kv, request)
+    return_own_blocks(kv, request)
 
 
-def return_holding(kv: KV, request: Request) -> None:
+def return_own_blocks(kv: KV, request: Request) -> None:
     """Take back an empty holding."""
-    kv.free_holdings[kv.num_free_holdings] = request.holding
-    kv.num_free_holdings += 1
+    kv.free_request_blocks[kv.num_free_request_blocks] = request.own_blocks
+    kv.num_free_request_blocks += 1
     kv.num_held -= 1
-    kv.holdings[request.holding].request = NONE
-    kv.holdings[request.holding].retired = False
-    request.holding = NONE
-    request.quiet_until = 0
+    kv.request_blocks[request.own_blocks].request = NONE
+    kv.request_blocks[request.own_blocks].retired = False
+    request.own_blocks = NONE
+    request.next_bookkeeping_at = 0
 
 
 def retire(kv: KV, request: Request) -> None:
     """Note that a request has ended while its batch keeps its slots."""
     if kv.manager == PAGED:
-        retire_paged(kv, request, kv.holdings[request.holding])
+        retire_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == CONTIGUOUS:
-        retire_contiguous(kv, request, kv.contiguous.pieces[request.holding])
+        retire_contiguous(kv, request, kv.contiguous.pieces[request.own_blocks])
     elif kv.manager == VIRTUAL:
         retire_virtual(kv, request)
     else:
         python_retire(kv, request)
         return
-    kv.holdings[request.holding].retired = True
+    kv.request_blocks[request.own_blocks].retired = True
 
 
 def swap_out(kv: KV, request: Request) -> int:
@@ -164,9 +166,9 @@ def swap_out(kv: KV, request: Request) -> int:
     It keeps its holding, which counts for nothing until it is back.
     """
     if kv.manager == PAGED:
-        num_bytes = swap_out_paged(kv, request, kv.holdings[request.holding])
+        num_bytes = swap_out_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == FORKED:
-        num_bytes = swap_out_forked(kv, request, kv.holdings[request.holding])
+        num_bytes = swap_out_forked(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == VIRTUAL:
         num_bytes = swap_out_virtual(kv, request)
     elif kv.manager == PYTHON:
@@ -175,16 +177,16 @@ def swap_out(kv: KV, request: Request) -> int:
         return 0
     if num_bytes > 0:
         kv.num_held -= 1
-        kv.holdings[request.holding].request = NONE
+        kv.request_blocks[request.own_blocks].request = NONE
     return num_bytes
 
 
 def swap_in(kv: KV, request: Request) -> int:
     """Bring back what a request held; returns bytes moved, 0 if there is no room."""
     if kv.manager == PAGED:
-        num_bytes = swap_in_paged(kv, request, kv.holdings[request.holding])
+        num_bytes = swap_in_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == FORKED:
-        num_bytes = swap_in_forked(kv, request, kv.holdings[request.holding])
+        num_bytes = swap_in_forked(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == VIRTUAL:
         num_bytes = swap_in_virtual(kv, request)
     elif kv.manager == PYTHON:
@@ -193,15 +195,15 @@ def swap_in(kv: KV, request: Request) -> int:
         return 0
     if num_bytes > 0:
         kv.num_held += 1
-        kv.holdings[request.holding].request = request.place
+        kv.request_blocks[request.own_blocks].request = request.place
     return num_bytes
 
 
 def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
     """Note that the first tokens of a running request are computed and known."""
     if kv.manager == PAGED:
-        if kv.enable_prefix_caching and num_tokens > request.quiet_until:
-            cache_blocks(kv, request, kv.holdings[request.holding], num_tokens)
+        if kv.enable_prefix_caching and num_tokens > request.next_bookkeeping_at:
+            cache_blocks(kv, request, kv.request_blocks[request.own_blocks], num_tokens)
     elif kv.manager == PYTHON:
         python_cache_computed(kv, request, num_tokens)
 

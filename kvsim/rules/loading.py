@@ -12,7 +12,6 @@ from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv
 from kvsim.rules.checkpoint import takes_checkpoint
 from kvsim.rules.eviction import note_arrival
-from kvsim.rules.kept import rejoin, set_apart
 from kvsim.rules.mamba import append_states, grow_states, states_to_grow
 from kvsim.rules.paged import (
     cache_blocks,
@@ -21,16 +20,17 @@ from kvsim.rules.paged import (
     num_missing,
     num_slots,
     past_the_end,
-    set_quiet,
+    set_next_bookkeeping,
     share_hit,
 )
+from kvsim.rules.pinned import rejoin, set_apart
 from kvsim.rules.pool import append_blocks
 from kvsim.rules.window import drop_out_of_window
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.kv import KV
-    from kvsim.records.paged import BlockTable, Holding, KVGroup
+    from kvsim.records.paged import BlockTable, KVGroup, RequestBlocks
     from kvsim.records.request import Request
 
 
@@ -41,7 +41,7 @@ def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped:
     """
     need = 0
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], kv.holdings[request.holding].tables[g]
+        group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
         if group.kind == MAMBA_ALIGN:
             need += states_to_grow(kv, request, group, table, end)
             continue
@@ -51,10 +51,10 @@ def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped:
 
 def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
     """Take blocks for what comes from elsewhere; of states only the last one comes."""
-    group, table = kv.groups[g], kv.holdings[request.holding].tables[g]
+    group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
     missing = num_missing(group, table, start)
     if group.kind == MAMBA_ALIGN:
-        kv.states.pending[request.holding * kv.num_groups + g] = NONE
+        kv.states.pending[request.own_blocks * kv.num_groups + g] = NONE
         missing = cdiv(start, group.block_size) - table.length
     append_blocks(kv.pool, group, table, max(missing, 0))
 
@@ -72,7 +72,7 @@ def watermark(state: Replica) -> int:
 
 
 def take_external(
-    state: Replica, request: Request, holding: Holding, num_tokens: int, reserved: int
+    state: Replica, request: Request, own_blocks: RequestBlocks, num_tokens: int, reserved: int
 ) -> bool:
     """Take the slots of a waiting request, those of the connector's tokens behind its hit included.
 
@@ -84,35 +84,35 @@ def take_external(
     free = kv.pool.num_free - watermark(state)
     if kv.reserve_full_isl:
         length = min(request.num_tokens, kv.max_model_len)
-        if need_to_admit(kv, holding, length, length, hit, start, True) > free:
+        if need_to_admit(kv, own_blocks, length, length, hit, start, True) > free:
             return False
     end = start + num_tokens
     slots = num_slots(kv, request, end) if computes else start
-    if need_to_admit(kv, holding, slots, end, hit, start, False) > free - reserved:
+    if need_to_admit(kv, own_blocks, slots, end, hit, start, False) > free - reserved:
         return False
-    note_arrival(kv.pool, request, holding, kv.hash_block_size)
+    note_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
     for g in range(kv.num_groups):
-        share_hit(kv, kv.groups[g], holding.tables[g], hit, start)
-    request.holding = kv.free_holdings[kv.num_free_holdings - 1]
+        share_hit(kv, kv.groups[g], own_blocks.tables[g], hit, start)
+    request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks - 1]
     for g in range(kv.num_groups):
-        holding.tables[g].num_offered = holding.tables[g].length
+        own_blocks.tables[g].num_offered = own_blocks.tables[g].length
         take_loaded(kv, request, g, start)
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         if group.kind == MAMBA_ALIGN:
             take_states(kv, group, table, start, end)
         else:
             append_blocks(kv.pool, group, table, num_missing(group, table, slots))
         group.num_internal += past_the_end(request, group, table)
-    holding.num_cached_tokens = hit
-    holding.num_processed_tokens = start
-    holding.dead_bytes = 0
+    own_blocks.num_cached_tokens = hit
+    own_blocks.num_processed_tokens = start
+    own_blocks.dead_bytes = 0
     request.num_filled = min(start + num_tokens, request.max_slots)
     kv.num_filled += request.num_filled
     if computes:
         if kv.enable_prefix_caching:
-            cache_blocks(kv, request, holding, min(start + num_tokens, request.num_tokens))
-        set_quiet(kv, request, holding)
+            cache_blocks(kv, request, own_blocks, min(start + num_tokens, request.num_tokens))
+        set_next_bookkeeping(kv, request, own_blocks)
     return True
 
 
@@ -120,7 +120,7 @@ def name_loaded(kv: KV, request: Request, num_tokens: int) -> None:
     """Name the blocks of a request whose load has ended."""
     if kv.enable_prefix_caching:
         rejoin(kv, request, num_tokens)
-        cache_blocks(kv, request, kv.holdings[request.holding], num_tokens)
+        cache_blocks(kv, request, kv.request_blocks[request.own_blocks], num_tokens)
         set_apart(kv, request)
 
 
@@ -129,7 +129,7 @@ def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
 
     Out-of-window blocks are dropped even then, as in vLLM.
     """
-    kv, holding = state.kv, state.kv.holdings[request.holding]
+    kv, own_blocks = state.kv, state.kv.request_blocks[request.own_blocks]
     if kv.reserve_full_isl:
         length = min(request.num_tokens, kv.max_model_len)
         if need_with_table(kv, request, length, length, True) > kv.pool.num_free - watermark(state):
@@ -137,13 +137,13 @@ def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
     end = request.num_computed_tokens + num_tokens
     rejoin(kv, request, request.num_computed_tokens)
     if kv.has_windows:
-        drop_out_of_window(kv, request, holding)
+        drop_out_of_window(kv, request, own_blocks)
     slots = num_slots(kv, request, end)
     if need_with_table(kv, request, slots, end, False) > kv.pool.num_free - watermark(state):
         set_apart(kv, request)
         return False
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         group.num_internal -= past_the_end(request, group, table)
         if group.kind == MAMBA_ALIGN:
             grow_states(kv, request, group, table, end)
@@ -154,8 +154,8 @@ def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
     kv.num_filled += filled - request.num_filled
     request.num_filled = filled
     if kv.enable_prefix_caching:
-        cache_blocks(kv, request, holding, min(end, request.num_tokens))
-    set_quiet(kv, request, holding)
+        cache_blocks(kv, request, own_blocks, min(end, request.num_tokens))
+    set_next_bookkeeping(kv, request, own_blocks)
     return True
 
 

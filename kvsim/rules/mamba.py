@@ -21,7 +21,7 @@ from kvsim.rules.pool import append_blocks, cache, forget, free_blocks
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
-    from kvsim.records.paged import BlockTable, Holding, KVGroup
+    from kvsim.records.paged import BlockTable, KVGroup, RequestBlocks
     from kvsim.records.request import Request
 
 
@@ -65,9 +65,9 @@ def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: i
     return need + takes_checkpoint(kv, group, start, end)
 
 
-def states_to_admit(kv: KV, holding: Holding, g: int, end: int, hit: int) -> int:
+def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: int) -> int:
     """Free blocks that an admission takes of states; more than there are if it must wait."""
-    group, table = kv.groups[g], holding.tables[g]
+    group, table = kv.groups[g], own_blocks.tables[g]
     found, spare = cdiv(hit, group.block_size), group.num_spec_blocks
     need = cdiv(end, group.block_size) + spare - found
     if hit % group.block_size > 0:
@@ -86,7 +86,7 @@ def states_to_grow(kv: KV, request: Request, group: KVGroup, table: BlockTable, 
     """Free blocks that the next tokens of a running request take of states; may be negative."""
     need = cdiv(end, group.block_size) + group.num_spec_blocks - table.length
     spare = 0
-    if kv.states.pending[request.holding * kv.num_groups + group.index] != NONE:
+    if kv.states.pending[request.own_blocks * kv.num_groups + group.index] != NONE:
         need = max(need, 0) + 1
         spare = 1
     return num_needed(kv, group, need, request.num_computed_tokens, end, spare)
@@ -103,7 +103,7 @@ def admit_states(
     kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int, hit: int
 ) -> None:
     """Take the states of an admission, the hit's being in the table."""
-    kv.states.pending[request.holding * kv.num_groups + group.index] = NONE
+    kv.states.pending[request.own_blocks * kv.num_groups + group.index] = NONE
     partial = hit % group.block_size > 0
     if partial:
         copy_hit(kv, group, table)
@@ -114,7 +114,7 @@ def admit_states(
 
 def grow_states(kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int) -> None:
     """Take the states of the next tokens of a running request."""
-    at = request.holding * kv.num_groups + group.index
+    at = request.own_blocks * kv.num_groups + group.index
     if kv.states.pending[at] != NONE:
         copy_own(kv, group, table.blocks[kv.states.pending[at]])
         kv.states.pending[at] = NONE
@@ -131,7 +131,7 @@ def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable
     """
     if group.kind < MAMBA:
         return 0
-    at = request.holding * kv.num_groups + group.index
+    at = request.own_blocks * kv.num_groups + group.index
     if group.kind == MAMBA_ALIGN and kv.states.pending[at] != NONE:
         return 0
     last -= group.num_spec_blocks * group.block_size
@@ -159,7 +159,9 @@ def append_states(
     append_blocks(kv.pool, group, table, slots - table.length)
 
 
-def name_states(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
+def name_states(
+    kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int
+) -> None:
     """Give keys to the state inside a block, and to the one that the chunk has left."""
     states, prompt = kv.states, request.num_prompt_tokens
     if kv.matches_partially and num_tokens > 0:
@@ -167,42 +169,44 @@ def name_states(kv: KV, request: Request, holding: Holding, g: int, num_tokens: 
         if num_tokens == last_state(kv, prompt, kv.hash_block_size) or (
             states.keeps_shared and num_tokens == shared <= prompt
         ):
-            name_state(kv, request, holding, g, num_tokens)
+            name_state(kv, request, own_blocks, g, num_tokens)
     if states.checkpoints[g] != NONE:
-        name_checkpoint(kv, request, holding, g)
+        name_checkpoint(kv, request, own_blocks, g)
         states.checkpoints[g] = NONE
 
 
-def name_state(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
+def name_state(
+    kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int
+) -> None:
     """Give the running state its key; inside a block, it is copied before it changes."""
     group = kv.groups[g]
     place = cdiv(num_tokens, group.block_size) - 1
-    block = holding.tables[g].blocks[place]
-    key = holding.keys[num_tokens // kv.hash_block_size - 1]
+    block = own_blocks.tables[g].blocks[place]
+    key = own_blocks.keys[num_tokens // kv.hash_block_size - 1]
     if block == NULL_BLOCK or has_key(kv, block, key):
         return
     give_key(kv, block, key)
     if kv.pool.has_events:
-        note_partial(kv, request, holding, g, num_tokens // kv.hash_block_size)
+        note_partial(kv, request, own_blocks, g, num_tokens // kv.hash_block_size)
     if num_tokens % group.block_size > 0:
-        kv.states.pending[request.holding * kv.num_groups + g] = place
+        kv.states.pending[request.own_blocks * kv.num_groups + g] = place
 
 
-def name_checkpoint(kv: KV, request: Request, holding: Holding, g: int) -> None:
+def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int) -> None:
     """Give the state that a chunk has left inside it its key, if a later hit could need it."""
     states, group = kv.states, kv.groups[g]
-    end, block = states.checkpoint_end, holding.tables[g].blocks[states.checkpoints[g]]
-    key = holding.keys[end // kv.hash_block_size - 1]
-    if is_kept(kv, group, request, end):
+    end, block = states.checkpoint_end, own_blocks.tables[g].blocks[states.checkpoints[g]]
+    key = own_blocks.keys[end // kv.hash_block_size - 1]
+    if is_pinned(kv, group, request, end):
         if not has_key(kv, block, key):
             give_key(kv, block, key)
             if kv.pool.has_events:
-                note_partial(kv, request, holding, g, end // kv.hash_block_size)
+                note_partial(kv, request, own_blocks, g, end // kv.hash_block_size)
     elif kv.pool.blocks[block].hashed:
         forget(kv.pool, block)
 
 
-def is_kept(kv: KV, group: KVGroup, request: Request, end: int) -> bool:
+def is_pinned(kv: KV, group: KVGroup, request: Request, end: int) -> bool:
     """Whether a later hit could end with a state."""
     if end == last_state(kv, request.num_prompt_tokens, kv.alignment):
         return True

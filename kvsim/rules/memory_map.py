@@ -16,7 +16,7 @@ from kvsim.rules.usage import is_refused
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.kv import KV
-    from kvsim.records.paged import Holding
+    from kvsim.records.paged import RequestBlocks
 
 #: The causes; see :class:`kvsim.kv.usage.Cause`.
 FREE, TOKEN_STATES, RESERVATION, INTERNAL, EXTERNAL, CACHED_FREE = 0, 1, 2, 3, 4, 5
@@ -54,12 +54,12 @@ def paint_paged(state: Replica, first: int) -> None:
     for block in range(pool.num_usable + 1):
         kv.dead_ends[block] = kv.live_ends[block] = kv.last_ends[block] = 0.0
         kv.unused[block] = CACHED_FREE if pool.blocks[block].hashed else FREE
-        if pool.tracks_kept and 0 < pool.keepers[block] == pool.blocks[block].ref_cnt:
+        if pool.tracks_pins and 0 < pool.pin_counts[block] == pool.blocks[block].ref_cnt:
             kv.unused[block] = RESERVATION
-    for h in range(kv.num_holdings):
-        holding = kv.holdings[h]
-        if holding.request != NONE and not (pool.tracks_kept and holding.retired):
-            mark_blocks(state, kv, holding)
+    for h in range(kv.num_request_blocks):
+        own_blocks = kv.request_blocks[h]
+        if own_blocks.request != NONE and not (pool.tracks_pins and own_blocks.retired):
+            mark_blocks(state, kv, own_blocks)
     paint_units(state, first, state.num_bins, kv.pool.num_usable, 1)  # null has no address
 
 
@@ -83,18 +83,18 @@ def paint_units(state: Replica, first: int, num_bins: int, num_units: int, first
         state.maps[first + b] = cause
 
 
-def mark_blocks(state: Replica, kv: KV, holding: Holding) -> None:
+def mark_blocks(state: Replica, kv: KV, own_blocks: RequestBlocks) -> None:
     """Note where dead, live and reserved slots end in a request's blocks, as shares of a block.
 
     Of a block that several share, that is dead which is so for all.
     """
-    request = state.requests[holding.request]
-    filled = 0 if holding.retired else request.num_filled
-    last = 0 if holding.retired else request.max_slots
+    request = state.requests[own_blocks.request]
+    filled = 0 if own_blocks.retired else request.num_filled
+    last = 0 if own_blocks.retired else request.max_slots
     forked = kv.manager == FORKED
     for t in range(request.num_samples if forked else kv.num_groups):
-        group, table = kv.groups[0 if forked else t], holding.tables[t]
-        dead = num_skipped(group.kind, group.window, holding.num_processed_tokens)
+        group, table = kv.groups[0 if forked else t], own_blocks.tables[t]
+        dead = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
         for place in range(table.length):
             block, start = table.blocks[place], place * group.block_size
             if block == NULL_BLOCK:
@@ -102,7 +102,7 @@ def mark_blocks(state: Replica, kv: KV, holding: Holding) -> None:
             end = (dead - start) / group.block_size
             if kv.unused[block] == INTERNAL:  # noted for somebody else
                 end = min(end, kv.dead_ends[block])
-            if kv.pool.tracks_kept and kv.pool.keepers[block] > 0:
+            if kv.pool.tracks_pins and kv.pool.pin_counts[block] > 0:
                 end = 0.0
             kv.dead_ends[block] = end
             kv.live_ends[block] = (filled - start) / group.block_size
@@ -117,13 +117,13 @@ def paint_contiguous(state: Replica, first: int) -> None:
     kv, memory = state.kv, state.kv.contiguous
     for b in range(state.num_bins):
         state.maps[first + b] = FREE
-    for h in range(kv.num_holdings):
-        holding, pieces = kv.holdings[h], memory.pieces[h]
-        if holding.request == NONE:
+    for h in range(kv.num_request_blocks):
+        own_blocks, pieces = kv.request_blocks[h], memory.pieces[h]
+        if own_blocks.request == NONE:
             continue
-        request = state.requests[holding.request]
-        filled = 0 if holding.retired else request.num_filled
-        last = 0 if holding.retired else pieces.last
+        request = state.requests[own_blocks.request]
+        filled = 0 if own_blocks.retired else request.num_filled
+        last = 0 if own_blocks.retired else pieces.last
         for k in range(request.num_samples):
             start = pieces.starts[k]
             paint_slots(state, first, start, start + filled, TOKEN_STATES)
@@ -151,18 +151,18 @@ def paint_virtual(state: Replica, first: int) -> None:
     for page in range(kv.virtual.num_pages):
         kv.dead_ends[page] = kv.live_ends[page] = kv.last_ends[page] = 0.0
         kv.unused[page] = FREE
-    for h in range(kv.num_holdings):
-        if kv.holdings[h].request != NONE:
+    for h in range(kv.num_request_blocks):
+        if kv.request_blocks[h].request != NONE:
             mark_pages(state, kv, h)
     paint_units(state, first, state.num_bins, kv.virtual.num_pages, 0)
 
 
 def mark_pages(state: Replica, kv: KV, h: int) -> None:
     """Note where dead, live and reserved bytes end in a request's pages, as shares of a page."""
-    request, live = state.requests[kv.holdings[h].request], not kv.holdings[h].retired
+    request, live = state.requests[kv.request_blocks[h].request], not kv.request_blocks[h].retired
     size = kv.virtual.page_bytes
     for k in range(kv.virtual.num_kinds):
-        kind, rows = kv.virtual.tensors[k], kv.virtual.stretches[h].rows[k]
+        kind, rows = kv.virtual.tensors[k], kv.virtual.virtual_ranges[h].rows[k]
         token = kind.token_bytes if live else 0
         for place in range(rows.first * kind.num_tensors, rows.end * kind.num_tensors):
             page, start = rows.pages[place], place // kind.num_tensors * size

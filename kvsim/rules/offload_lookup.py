@@ -18,7 +18,7 @@ from kvsim.rules.offload_request import key_of, num_chunk_keys
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.offloading import OffloadGroup, Offloading
-    from kvsim.records.paged import Holding
+    from kvsim.records.paged import RequestBlocks
     from kvsim.records.request import Request
 
 #: The host cache cannot tell yet.
@@ -26,19 +26,21 @@ UNKNOWN = -1
 
 
 def find_offloaded(
-    kv: KV, offloading: Offloading, request: Request, holding: Holding, local: int
+    kv: KV, offloading: Offloading, request: Request, own_blocks: RequestBlocks, local: int
 ) -> int:
     """Return how many tokens behind the first ``local`` ones can be loaded, or UNKNOWN."""
     if has_own_copies(offloading, request):
         return UNKNOWN
-    extend_keys(holding, request, request.num_tokens // kv.hash_block_size, kv.hash_block_size, 0)
+    extend_keys(
+        own_blocks, request, request.num_tokens // kv.hash_block_size, kv.hash_block_size, 0
+    )
     if offloading.num_groups == 1 and offloading.groups[0].window == 0:
-        end, unknown = find_in_one(kv, offloading, request, holding, local)
+        end, unknown = find_in_one(kv, offloading, request, own_blocks, local)
     else:
-        end, unknown = find_in_all(kv, offloading, request, holding, local)
+        end, unknown = find_in_all(kv, offloading, request, own_blocks, local)
     if end <= local:
         return 0
-    if unknown > 0 or (kv.enable_prefix_caching and is_loading(offloading, holding, local, end)):
+    if unknown > 0 or (kv.enable_prefix_caching and is_loading(offloading, own_blocks, local, end)):
         return UNKNOWN
     return end - local
 
@@ -55,19 +57,19 @@ def has_own_copies(offloading: Offloading, request: Request) -> bool:
 
 
 def find_in_one(
-    kv: KV, offloading: Offloading, request: Request, holding: Holding, local: int
+    kv: KV, offloading: Offloading, request: Request, own_blocks: RequestBlocks, local: int
 ) -> tuple[int, int]:
     """Return where a hit ends (0 without one), and whether some of it is still being written."""
     group = offloading.groups[0]
     known = num_chunk_keys(kv, group, request.num_tokens) * group.chunk_tokens
-    end, unknown = find_run(offloading, holding, 0, local, known)
+    end, unknown = find_run(offloading, own_blocks, 0, local, known)
     if end - local < group.chunk_tokens:
         return 0, 0
     return end, unknown
 
 
 def find_in_all(
-    kv: KV, offloading: Offloading, request: Request, holding: Holding, local: int
+    kv: KV, offloading: Offloading, request: Request, own_blocks: RequestBlocks, local: int
 ) -> tuple[int, int]:
     """Do as :func:`find_in_one` for several groups."""
     end, unknown = request.num_tokens - 1, 0
@@ -83,9 +85,9 @@ def find_in_all(
             if end - local < group.chunk_tokens:
                 return 0, 0
             if group.window > 0:
-                found, writing = find_end_of_run(offloading, holding, g, local, end)
+                found, writing = find_end_of_run(offloading, own_blocks, g, local, end)
             else:
-                found, writing = find_run(offloading, holding, g, local, end)
+                found, writing = find_run(offloading, own_blocks, g, local, end)
                 if found - local < group.chunk_tokens:
                     return 0, 0
             if found == 0:
@@ -101,20 +103,20 @@ def find_in_all(
     return end, unknown
 
 
-def chunk_at(offloading: Offloading, holding: Holding, g: int, place: int) -> int:
+def chunk_at(offloading: Offloading, own_blocks: RequestBlocks, g: int, place: int) -> int:
     """Return a chunk of a prompt that is in host memory, or NO_CHUNK."""
-    return find_chunk(offloading.host, key_of(holding, offloading.groups[g], g, place))
+    return find_chunk(offloading.host, key_of(own_blocks, offloading.groups[g], g, place))
 
 
 def find_run(
-    offloading: Offloading, holding: Holding, g: int, local: int, end: int
+    offloading: Offloading, own_blocks: RequestBlocks, g: int, local: int, end: int
 ) -> tuple[int, int]:
     """Return where the chunks behind ``local`` end that are there, 0 if the first is missing."""
     size, unknown = offloading.groups[g].chunk_tokens, 0
     first = local // size
     place = first
     while place * size < end:
-        k = chunk_at(offloading, holding, g, place)
+        k = chunk_at(offloading, own_blocks, g, place)
         if k == NO_CHUNK:
             break
         unknown |= int(not is_ready(offloading.host, k))
@@ -129,7 +131,7 @@ def run_to(group: OffloadGroup, end: int) -> int:
 
 
 def find_end_of_run(
-    offloading: Offloading, holding: Holding, g: int, local: int, end: int
+    offloading: Offloading, own_blocks: RequestBlocks, g: int, local: int, end: int
 ) -> tuple[int, int]:
     """Do as :func:`find_run` for a window: the last chunks in a row that fill it."""
     group = offloading.groups[g]
@@ -138,7 +140,7 @@ def find_end_of_run(
     run, needed, unknown = 0, run_to(group, end), 0
     place = cdiv(end, size) - 1
     while place >= first and run < needed:
-        k = chunk_at(offloading, holding, g, place)
+        k = chunk_at(offloading, own_blocks, g, place)
         if k == NO_CHUNK:
             run, needed, unknown = 0, group.run, 0
         else:
@@ -150,7 +152,7 @@ def find_end_of_run(
     return min(end, (place + 1 + run) * size), unknown
 
 
-def is_loading(offloading: Offloading, holding: Holding, local: int, end: int) -> bool:
+def is_loading(offloading: Offloading, own_blocks: RequestBlocks, local: int, end: int) -> bool:
     """Whether a chunk of a hit is being loaded for somebody else."""
     for g in range(offloading.num_groups):
         group = offloading.groups[g]
@@ -158,7 +160,7 @@ def is_loading(offloading: Offloading, holding: Holding, local: int, end: int) -
         if group.window > 0:
             first = max(first, last - run_to(group, end))
         for place in range(first, last):
-            k = chunk_at(offloading, holding, g, place)
+            k = chunk_at(offloading, own_blocks, g, place)
             if k != NO_CHUNK and offloading.host.chunks[k].pins > 0:
                 return True
     return False

@@ -16,7 +16,7 @@ from kvsim.rules.offload_jobs import forget_jobs
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.offloading import OffloadGroup, Offloading, OffloadState
-    from kvsim.records.paged import Holding
+    from kvsim.records.paged import RequestBlocks
     from kvsim.records.request import Request
 
 
@@ -45,9 +45,9 @@ def num_chunk_keys(kv: KV, group: OffloadGroup, num_tokens: int) -> int:
     return num_tokens // kv.hash_block_size // group.keys_per_chunk
 
 
-def key_of(holding: Holding, group: OffloadGroup, g: int, place: int) -> int:
+def key_of(own_blocks: RequestBlocks, group: OffloadGroup, g: int, place: int) -> int:
     """Return the key of a chunk: that of its last block, in its group."""
-    key = holding.keys[(place + 1) * group.keys_per_chunk - 1]
+    key = own_blocks.keys[(place + 1) * group.keys_per_chunk - 1]
     return key if g == 0 else mix(key, g)
 
 
@@ -58,7 +58,7 @@ def chunk_order(offloading: Offloading, group: OffloadGroup, g: int, place: int)
 
 
 def learn_keys(
-    kv: KV, offloading: Offloading, state: OffloadState, holding: Holding, request: Request
+    kv: KV, offloading: Offloading, state: OffloadState, own_blocks: RequestBlocks, request: Request
 ) -> None:
     """Name all whole chunks of a request's known tokens."""
     unit = kv.hash_block_size
@@ -68,9 +68,9 @@ def learn_keys(
         group = offloading.groups[g]
         count = num_chunk_keys(kv, group, request.num_tokens)
         if state.num_keys[g] < count:
-            extend_keys(holding, request, request.num_tokens // unit, unit, 0)
+            extend_keys(own_blocks, request, request.num_tokens // unit, unit, 0)
             for place in range(state.num_keys[g], count):
-                state.keys[group.first_chunk + place] = key_of(holding, group, g, place)
+                state.keys[group.first_chunk + place] = key_of(own_blocks, group, g, place)
                 state.marks[group.first_chunk + place] = 0
             state.num_keys[g] = count
 

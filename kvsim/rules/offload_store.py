@@ -99,11 +99,11 @@ def prepare_store(offloading: Offloading, state: OffloadState, count: int) -> in
     """
     host = offloading.host
     count = often_enough(offloading, count)
-    num_missing, num_kept = touch_offered(offloading, state, count)
+    num_missing, num_pinned = touch_offered(offloading, state, count)
     note_missing(offloading, state, count)
     num_to_evict = num_missing - (host.capacity - host.num_chunks)
     if num_to_evict > 0:
-        if num_to_evict > host.num_ready - num_kept:
+        if num_to_evict > host.num_ready - num_pinned:
             return NONE
         evict_chunks(host, num_to_evict)
     kept = 0
@@ -147,7 +147,7 @@ def touch_offered(offloading: Offloading, state: OffloadState, count: int) -> tu
 
     Returns how many chunks are missing, and how many of those without pins must stay.
     """
-    host, num_missing, num_kept = offloading.host, 0, 0
+    host, num_missing, num_pinned = offloading.host, 0, 0
     host.last_offer += 1
     for at in range(count):
         offer = offloading.offers[at]
@@ -158,10 +158,10 @@ def touch_offered(offloading: Offloading, state: OffloadState, count: int) -> tu
             continue
         host.chunks[k].offer = host.last_offer
         if is_ready(host, k):
-            num_kept += host.chunks[k].pins == 0
+            num_pinned += host.chunks[k].pins == 0
             mark = offloading.groups[offer.group].first_chunk + offer.place
             reuse(offloading, state, mark, k)
-    return num_missing, num_kept
+    return num_missing, num_pinned
 
 
 def note_missing(offloading: Offloading, state: OffloadState, count: int) -> None:

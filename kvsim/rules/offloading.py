@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from kvsim.records.paged import NULL_BLOCK
 from kvsim.records.record import NONE
 from kvsim.rules.attention import cdiv
-from kvsim.rules.held import num_queued
 from kvsim.rules.host_cache import find_chunk, pin_chunk
 from kvsim.rules.offload_jobs import (
     add_block,
@@ -27,12 +26,13 @@ from kvsim.rules.offload_jobs import (
 from kvsim.rules.offload_lookup import find_offloaded
 from kvsim.rules.offload_request import learn_keys, leave_cache, meet, reuse
 from kvsim.rules.offload_store import store_up_to
+from kvsim.rules.waiting_for_kv import num_queued
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.kv import KV
     from kvsim.records.offloading import Offloading, OffloadState
-    from kvsim.records.paged import Holding
+    from kvsim.records.paged import RequestBlocks
     from kvsim.records.request import Request
 
 
@@ -49,13 +49,13 @@ def lacks_states(state: Replica) -> bool:
 # -- admission ------------------------------------------------------------------------------------
 
 
-def ask_offloading(state: Replica, request: Request, holding: Holding, local: int) -> int:
+def ask_offloading(state: Replica, request: Request, own_blocks: RequestBlocks, local: int) -> int:
     """Return how many tokens the host cache has behind a hit on the GPU, or UNKNOWN.
 
     ``connector.is_async`` then says whether they come later.
     """
     offloading = state.offloading
-    external = find_offloaded(state.kv, offloading, request, holding, local)
+    external = find_offloaded(state.kv, offloading, request, own_blocks, local)
     if external > 0:
         is_small = loads_with_step(offloading, request, local, external)
         state.connector.is_async = not is_small
@@ -76,14 +76,14 @@ def begin_load(state: Replica, request: Request) -> None:
     offloading, kv, local = state.offloading, state.kv, state.connector.hit
     end, is_sync = local + state.connector.external, not state.connector.is_async
     s, step = meet(offloading, request), state.num_calls
-    side, holding = offloading.states[s], kv.holdings[request.holding]
-    learn_keys(kv, offloading, side, holding, request)
+    side, own_blocks = offloading.states[s], kv.request_blocks[request.own_blocks]
+    learn_keys(kv, offloading, side, own_blocks, request)
     j = new_job(offloading, s, step)
     offloading.jobs[j].is_sync = is_sync
     for g in range(offloading.num_groups):
-        load_group(state, side, holding, g, j, local, end)
-        for place in range(holding.tables[g].length):
-            note_got(offloading, holding.tables[g].blocks[place], step)
+        load_group(state, side, own_blocks, g, j, local, end)
+        for place in range(own_blocks.tables[g].length):
+            note_got(offloading, own_blocks.tables[g].blocks[place], step)
         side.num_known[g] = 0
         side.cursors[g] = cdiv(end, offloading.groups[g].chunk_tokens)
     due = float(step if is_sync else step + offloading.load_steps)
@@ -91,10 +91,16 @@ def begin_load(state: Replica, request: Request) -> None:
 
 
 def load_group(
-    state: Replica, side: OffloadState, holding: Holding, g: int, j: int, local: int, end: int
+    state: Replica,
+    side: OffloadState,
+    own_blocks: RequestBlocks,
+    g: int,
+    j: int,
+    local: int,
+    end: int,
 ) -> None:
     """Add what a load copies into the blocks of one group."""
-    offloading, group, table = state.offloading, state.offloading.groups[g], holding.tables[g]
+    offloading, group, table = state.offloading, state.offloading.groups[g], own_blocks.tables[g]
     block_size, size = state.kv.groups[g].block_size, offloading.blocks_per_chunk
     first, stop = cdiv(local, block_size), cdiv(end, block_size)
     while first < stop and not is_target(state.kv, table.blocks[first], offloading.jobs[j].is_sync):
@@ -139,31 +145,31 @@ def schedule_stores(state: Replica, batch: Batch) -> None:
     for at in range(state.num_admitted):
         k = state.admissions[at].request
         s = meet(offloading, state.requests[k])
-        offloading.quiet_until[k] = 0
+        offloading.next_bookkeeping_at[k] = 0
         for g in range(offloading.num_groups):
             offloading.states[s].num_known[g] = 0
     for at in range(batch.size):
         k = batch.entries[at].request
-        if batch.entries[at].end > offloading.quiet_until[k]:
+        if batch.entries[at].end > offloading.next_bookkeeping_at[k]:
             see_blocks(state, state.requests[k])
     for at in range(batch.size):
         k = batch.entries[at].request
-        if batch.entries[at].end > offloading.quiet_until[k]:
+        if batch.entries[at].end > offloading.next_bookkeeping_at[k]:
             store_computed(state, state.requests[k], batch.entries[at].end)
             set_quiet_until(state, state.requests[k])
     for at in range(offloading.num_finished):
         store_finished(state, offloading.finished[at])
     offloading.num_finished = 0
-    offloading.has_untold = False
+    offloading.has_unpublished = False
 
 
 def see_blocks(state: Replica, request: Request) -> None:
     """Learn of the blocks that a request got in this step; who still copies from them hurries."""
     offloading, step = state.offloading, state.num_calls
     side = offloading.states[offloading.state_of[request.request_id] - 1]
-    holding = state.kv.holdings[request.holding]
+    own_blocks = state.kv.request_blocks[request.own_blocks]
     for g in range(offloading.num_groups):
-        group, table = offloading.groups[g], holding.tables[g]
+        group, table = offloading.groups[g], own_blocks.tables[g]
         for place in range(side.num_known[g], table.length):
             side.blocks[group.first_block + place] = table.blocks[place]
             side.since[group.first_block + place] = step
@@ -187,7 +193,7 @@ def store_computed(state: Replica, request: Request, end: int) -> None:
         end = min(end, request.num_prompt_tokens)
     if not is_behind(offloading, side, end):
         return
-    learn_keys(kv, offloading, side, kv.holdings[request.holding], request)
+    learn_keys(kv, offloading, side, kv.request_blocks[request.own_blocks], request)
     due = offloading.ready_time if offloading.timed else float(step + offloading.store_steps)
     store_up_to(offloading, s, end, step, due, False)
 
@@ -202,7 +208,7 @@ def set_quiet_until(state: Replica, request: Request) -> None:
         end = (side.cursors[g] + 1) * offloading.groups[g].chunk_tokens
         if end <= request.num_prompt_tokens or not offloading.prompt_only:
             quiet = min(quiet, end - 1)
-    offloading.quiet_until[request.place] = quiet
+    offloading.next_bookkeeping_at[request.place] = quiet
 
 
 def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
@@ -229,14 +235,14 @@ def store_finished(state: Replica, s: int) -> None:
 def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
     """Remember what is to be stored of a request that ends."""
     offloading, kv = state.offloading, state.kv
-    offloading.has_untold = True
+    offloading.has_unpublished = True
     s = offloading.state_of[request.request_id] - 1
     if s == NONE:
         return
-    side, h = offloading.states[s], request.holding
+    side, h = offloading.states[s], request.own_blocks
     if h == NONE:
-        h = kv.free_holdings[kv.num_free_holdings - 1]
-    learn_keys(kv, offloading, side, kv.holdings[h], request)
+        h = kv.free_request_blocks[kv.num_free_request_blocks - 1]
+    learn_keys(kv, offloading, side, kv.request_blocks[h], request)
     most = request.num_prompt_tokens if offloading.prompt_only else request.num_tokens
     computed = max(request.num_prompt_tokens, request.num_tokens - 1)
     side.num_stored_tokens = min(request.num_computed_tokens if is_aborted else computed, most)
@@ -290,4 +296,4 @@ def report_copies(state: Replica, now: float) -> None:
 
 def has_copies(offloading: Offloading) -> bool:
     """Whether copies are under way, or yet to begin, or an end has not been told of yet."""
-    return offloading.has_untold or offloading.loads.length + offloading.stores.length > 0
+    return offloading.has_unpublished or offloading.loads.length + offloading.stores.length > 0

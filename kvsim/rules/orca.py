@@ -35,7 +35,7 @@ def schedule_orca(state: Replica, batch: Batch) -> None:
         num_tokens = request.num_tokens - hit
         state.refused = not admit_slots(state.kv, request, num_tokens, hit)
         if state.refused:
-            state.tried = True
+            state.head_lookup_failed = True
             state.totals.num_allocation_failures += 1
             break
         admit(state, batch, k, num_tokens, hit)

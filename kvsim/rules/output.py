@@ -21,13 +21,13 @@ from kvsim.rules.encoder import release_computed
 from kvsim.rules.fairness import charge_output
 from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.growing import begin_growing, note_growth
-from kvsim.rules.held import leave_queue
 from kvsim.rules.kv import cache_computed, free_slots
 from kvsim.rules.recorder import note_gap, note_token
 from kvsim.rules.report import begin_update, end_update
 from kvsim.rules.sessions import end_turn, goes_on, queue_turns
 from kvsim.rules.speculation import hand_back_drafts, take_back, verify
 from kvsim.rules.static import end_batch, retire_request
+from kvsim.rules.waiting_for_kv import leave_queue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Entry, Replica
@@ -65,7 +65,7 @@ def take_in(state: Replica, batch: Batch) -> None:
         if request.num_tokens >= request.end:
             if state.limits.has_sessions and goes_on(state, request):
                 end_turn(state, k)
-                state.aside[num_turns] = k
+                state.skipped[num_turns] = k
                 num_turns += 1
             else:
                 finish(state, k, now)
@@ -183,7 +183,7 @@ def forget_finished(state: Replica) -> None:
             state.running[kept] = k
             kept += 1
     state.num_running = kept
-    state.tried = False
+    state.head_lookup_failed = False
     state.is_full = False
 
 

@@ -22,13 +22,13 @@ from kvsim.rules.mamba import (
     states_to_grow,
 )
 from kvsim.rules.partial_keys import copy_hit, name_part
-from kvsim.rules.pool import append_blocks, cache, drop_cards, forget, free_blocks, touch
+from kvsim.rules.pool import append_blocks, cache, drop_hash_aliases, forget, free_blocks, touch
 from kvsim.rules.replay import filled_by_hit
 from kvsim.rules.window import count_dead, drop_out_of_window, last_quiet_end, move_windows
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
-    from kvsim.records.paged import BlockTable, Holding, KVGroup
+    from kvsim.records.paged import BlockTable, KVGroup, RequestBlocks
     from kvsim.records.request import Request
 
 # The tokens of an admission, as blocks of one group's table:
@@ -81,7 +81,7 @@ def most_blocks(group: KVGroup, num_tokens: int, capped: bool) -> int:
 
 
 def need_to_admit(
-    kv: KV, holding: Holding, num_tokens: int, end: int, hit: int, start: int, capped: bool
+    kv: KV, own_blocks: RequestBlocks, num_tokens: int, end: int, hit: int, start: int, capped: bool
 ) -> int:
     """Free blocks an admission takes: new ones, and hit ones that nobody holds now.
 
@@ -90,9 +90,9 @@ def need_to_admit(
     """
     need = 0
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         if group.kind == MAMBA_ALIGN:
-            need += states_to_admit(kv, holding, g, end, hit)
+            need += states_to_admit(kv, own_blocks, g, end, hit)
             continue
         blocks = most_blocks(group, num_tokens, capped)
         found = num_found(kv, group, hit)
@@ -107,7 +107,7 @@ def need_to_admit(
 
 
 def admit_paged(
-    kv: KV, request: Request, holding: Holding, num_tokens: int, hit: int, num_fetched: int
+    kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int, hit: int, num_fetched: int
 ) -> bool:
     """Take the slots of a waiting request whose hit stands in the holding's tables.
 
@@ -117,19 +117,19 @@ def admit_paged(
     free = kv.pool.num_free - (kv.watermark_blocks if kv.num_held > 0 else 0)
     if kv.reserve_full_isl:
         length = min(request.num_tokens, kv.max_model_len)
-        if need_to_admit(kv, holding, length, length, hit, hit, True) > free:
+        if need_to_admit(kv, own_blocks, length, length, hit, hit, True) > free:
             return False
     end = hit + num_fetched + num_tokens
     slots = num_slots(kv, request, end)
-    if need_to_admit(kv, holding, slots, end, hit, hit, False) > free:
+    if need_to_admit(kv, own_blocks, slots, end, hit, hit, False) > free:
         return False
-    note_arrival(kv.pool, request, holding, kv.hash_block_size)
+    note_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
     for g in range(kv.num_groups):
-        share_hit(kv, kv.groups[g], holding.tables[g], hit, hit)
+        share_hit(kv, kv.groups[g], own_blocks.tables[g], hit, hit)
     if kv.has_states:
-        request.holding = kv.free_holdings[kv.num_free_holdings - 1]
+        request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks - 1]
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         if group.kind == MAMBA_ALIGN:
             admit_states(kv, request, group, table, end, hit)
         else:
@@ -138,14 +138,14 @@ def admit_paged(
             append_blocks(kv.pool, group, table, num_missing(group, table, slots))
         group.num_internal += past_the_end(request, group, table)
         table.num_offered = (hit + num_fetched) // group.block_size
-    holding.num_cached_tokens = hit + num_fetched
-    holding.num_processed_tokens = hit + num_fetched
-    holding.dead_bytes = 0
+    own_blocks.num_cached_tokens = hit + num_fetched
+    own_blocks.num_processed_tokens = hit + num_fetched
+    own_blocks.dead_bytes = 0
     request.num_filled = min(end, request.max_slots)
     kv.num_filled += request.num_filled
     if kv.enable_prefix_caching:
-        cache_blocks(kv, request, holding, min(end, request.num_tokens))
-    set_quiet(kv, request, holding)
+        cache_blocks(kv, request, own_blocks, min(end, request.num_tokens))
+    set_next_bookkeeping(kv, request, own_blocks)
     return True
 
 
@@ -173,14 +173,14 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
     Out-of-window blocks are dropped even then, as in vLLM.
     """
     end = request.num_computed_tokens + num_tokens
-    if end > request.quiet_until and not only_fills(kv, request, end):
+    if end > request.next_bookkeeping_at and not only_fills(kv, request, end):
         if not grow(kv, request, end):
             return False
     elif kv.has_windows:
-        move_windows(kv, request, kv.holdings[request.holding])
+        move_windows(kv, request, kv.request_blocks[request.own_blocks])
     filled = min(end, request.max_slots)  # drafts may reach beyond the end
     if kv.replay_window > 0:
-        filled = filled_by_hit(request, kv.holdings[request.holding], filled)
+        filled = filled_by_hit(request, kv.request_blocks[request.own_blocks], filled)
     kv.num_filled += filled - request.num_filled
     request.num_filled = filled
     return True
@@ -193,14 +193,14 @@ def only_fills(kv: KV, request: Request, end: int) -> bool:
     """
     if kv.has_windows or kv.has_states or kv.num_lookahead_tokens > 0:
         return False
-    return end == request.quiet_until + 1 and request.num_tokens < end
+    return end == request.next_bookkeeping_at + 1 and request.num_tokens < end
 
 
-def need_to_grow(kv: KV, request: Request, holding: Holding, end: int) -> int:
+def need_to_grow(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) -> int:
     """Free blocks that the next tokens of a running request take; may be negative."""
     slots, need = num_slots(kv, request, end), 0
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         if group.kind == MAMBA_ALIGN:
             need += states_to_grow(kv, request, group, table, end)
         else:
@@ -210,17 +210,17 @@ def need_to_grow(kv: KV, request: Request, holding: Holding, end: int) -> int:
 
 def grow(kv: KV, request: Request, end: int) -> bool:
     """Own the slots of the tokens up to ``end``, and name the blocks they fill."""
-    holding = kv.holdings[request.holding]
+    own_blocks = kv.request_blocks[request.own_blocks]
     if kv.has_windows:
-        drop_out_of_window(kv, request, holding)
-    slots, need = num_slots(kv, request, end), need_to_grow(kv, request, holding, end)
+        drop_out_of_window(kv, request, own_blocks)
+    slots, need = num_slots(kv, request, end), need_to_grow(kv, request, own_blocks, end)
     if need > kv.pool.num_free:
         if kv.has_windows:
-            count_dead(kv, holding)
+            count_dead(kv, own_blocks)
         return False
     if need > 0 or kv.has_states:
         for g in range(kv.num_groups):
-            group, table = kv.groups[g], holding.tables[g]
+            group, table = kv.groups[g], own_blocks.tables[g]
             if group.kind == MAMBA_ALIGN:
                 grow_states(kv, request, group, table, end)
                 continue
@@ -228,62 +228,64 @@ def grow(kv: KV, request: Request, end: int) -> bool:
             append_blocks(kv.pool, group, table, num_missing(group, table, slots))
             group.num_internal += past_the_end(request, group, table)
     if kv.enable_prefix_caching:
-        cache_blocks(kv, request, holding, min(end, request.num_tokens))
-    set_quiet(kv, request, holding)
+        cache_blocks(kv, request, own_blocks, min(end, request.num_tokens))
+    set_next_bookkeeping(kv, request, own_blocks)
     return True
 
 
-def set_quiet(kv: KV, request: Request, holding: Holding) -> None:
+def set_next_bookkeeping(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
     """Note until when growing fills last blocks, and moves windows within a block, and no more."""
-    quiet = last_unnamed_end(kv, holding) if kv.enable_prefix_caching else kv.max_model_len
+    quiet = last_unnamed_end(kv, own_blocks) if kv.enable_prefix_caching else kv.max_model_len
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         # One token short: the token that fills the last block also names it.
         last = table.length * group.block_size - 1 - kv.num_lookahead_tokens
         if group.kind > CHUNKED:
             last = last_quiet_state(kv, request, group, table, last)
         quiet = min(quiet, last)
         if group.window > 0:
-            quiet = min(quiet, last_quiet_end(group, table, holding))
-    request.quiet_until = 0 if kv.replay_window > 0 else quiet
+            quiet = min(quiet, last_quiet_end(group, table, own_blocks))
+    request.next_bookkeeping_at = 0 if kv.replay_window > 0 else quiet
     if kv.has_windows:
-        count_dead(kv, holding)
+        count_dead(kv, own_blocks)
 
 
-def last_unnamed_end(kv: KV, holding: Holding) -> int:
+def last_unnamed_end(kv: KV, own_blocks: RequestBlocks) -> int:
     """Return up to how many tokens no group names a block."""
     if kv.names_by_group:
         if kv.drops_last_block or kv.num_hash_lookahead_tokens > 0 or kv.states.keeps_shared:
             return 0  # they name between multiples of the alignment, too
-        return (holding.num_cached_tokens // kv.alignment + 1) * kv.alignment - 1
-    return holding.num_cached_tokens + kv.alignment - 1
+        return (own_blocks.num_cached_tokens // kv.alignment + 1) * kv.alignment - 1
+    return own_blocks.num_cached_tokens + kv.alignment - 1
 
 
-def cache_blocks(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+def cache_blocks(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> None:
     """Give keys to the blocks that are full once ``num_tokens`` tokens are computed."""
     if kv.names_by_group:
-        cache_by_group(kv, request, holding, num_tokens)
+        cache_by_group(kv, request, own_blocks, num_tokens)
         return
     ahead = kv.num_hash_lookahead_tokens
     num_tokens -= kv.num_unnamed_tokens
     if ahead > 0:  # a limit of its own: the keys that exist lack these tokens already
         num_tokens = min(num_tokens, request.num_tokens - ahead)
-    if num_tokens < holding.num_cached_tokens + kv.alignment:
+    if num_tokens < own_blocks.num_cached_tokens + kv.alignment:
         return
     num_tokens -= num_tokens % kv.alignment
     unit = kv.hash_block_size
-    extend_keys(holding, request, num_tokens // unit, unit, kv.num_hash_lookahead_tokens)
+    extend_keys(own_blocks, request, num_tokens // unit, unit, kv.num_hash_lookahead_tokens)
     for g in range(kv.num_groups):
         size = kv.groups[g].block_size
-        first = max(holding.num_cached_tokens // size, holding.tables[g].num_offered)
-        name_blocks(kv, request, holding, g, first, num_tokens // size)
-    holding.num_cached_tokens = num_tokens
-    set_quiet(kv, request, holding)
+        first = max(own_blocks.num_cached_tokens // size, own_blocks.tables[g].num_offered)
+        name_blocks(kv, request, own_blocks, g, first, num_tokens // size)
+    own_blocks.num_cached_tokens = num_tokens
+    set_next_bookkeeping(kv, request, own_blocks)
 
 
-def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, stop: int) -> None:
+def name_blocks(
+    kv: KV, request: Request, own_blocks: RequestBlocks, g: int, first: int, stop: int
+) -> None:
     """Give keys to blocks of one group that a later hit could need."""
-    group, table = kv.groups[g], holding.tables[g]
+    group, table = kv.groups[g], own_blocks.tables[g]
     if not group.is_cached:
         return
     all_places, log = keeps_all(kv, group), kv.pool.log
@@ -291,7 +293,7 @@ def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, 
         drop_names(kv, request, group, table, first, stop)
     if stop - first > 1:
         each = group.keys_per_block
-        ask_for_keys(kv.pool, holding.keys, first * each, stop * each, g)
+        ask_for_keys(kv.pool, own_blocks.keys, first * each, stop * each, g)
     first_key = log.num_keys
     for place in range(max(first, table.num_null), stop):
         if group.kind > CHUNKED and table.blocks[place] == NULL_BLOCK:
@@ -299,15 +301,15 @@ def name_blocks(kv: KV, request: Request, holding: Holding, g: int, first: int, 
         if all_places or worth_caching(kv, group, request, place):
             at = (place + 1) * group.keys_per_block - 1
             if stop - first > 1:
-                ask_for_key(kv.pool, holding.keys, at, stop * group.keys_per_block - 1, g)
-            key = holding.keys[at]
+                ask_for_key(kv.pool, own_blocks.keys, at, stop * group.keys_per_block - 1, g)
+            key = own_blocks.keys[at]
             cache(kv.pool, table.blocks[place], key)
             if group.kind == MAMBA_ALIGN:
                 kv.states.named_in[table.blocks[place]] = kv.states.step
             if kv.pool.has_events:
                 note_key(log, key, place)
     if kv.pool.has_events:
-        note_stored(kv, request, holding, group, first, stop, first_key)
+        note_stored(kv, request, own_blocks, group, first, stop, first_key)
 
 
 def drop_names(
@@ -323,17 +325,17 @@ def drop_names(
             all_places or worth_caching(kv, group, request, place)
         ):
             forget(kv.pool, block)
-            if kv.pool.num_cards > 0:
-                drop_cards(kv.pool, block)
+            if kv.pool.num_hash_aliases > 0:
+                drop_hash_aliases(kv.pool, block)
 
 
-def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: int) -> None:
+def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int) -> None:
     """Name the block in which a prompt ends, by the last whole hash unit of the prompt.
 
     Look-ups that match whole blocks do not find it, but the block counts as one with content; one
     that is named already has both names.
     """
-    group, table, unit = kv.groups[g], holding.tables[g], kv.hash_block_size
+    group, table, unit = kv.groups[g], own_blocks.tables[g], kv.hash_block_size
     if group.kind != FULL or group.keys_per_block == 1:
         return
     units = (request.num_prompt_tokens - 1 + group.drops_last_block) // unit
@@ -341,17 +343,17 @@ def name_tail(kv: KV, request: Request, holding: Holding, g: int, num_tokens: in
     if units % group.keys_per_block == 0 or units * unit > num_tokens:
         return
     place = units // group.keys_per_block
-    block, key = table.blocks[place], holding.keys[units - 1]
+    block, key = table.blocks[place], own_blocks.keys[units - 1]
     is_new = not kv.pool.blocks[block].hashed
-    if kv.pool.num_cards > 0:
-        is_new = name_part(kv, holding, block, units, place * group.keys_per_block)
+    if kv.pool.num_hash_aliases > 0:
+        is_new = name_part(kv, own_blocks, block, units, place * group.keys_per_block)
     elif is_new:
         cache(kv.pool, block, key)
     if is_new and kv.pool.has_events:
-        note_partial(kv, request, holding, g, units)
+        note_partial(kv, request, own_blocks, g, units)
 
 
-def cache_by_group(kv: KV, request: Request, holding: Holding, num_tokens: int) -> None:
+def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> None:
     """Name the blocks of several groups, of each as many as suits it.
 
     Those with a drafter's layers keep one more, of what their drafters have seen. Counts are
@@ -361,9 +363,9 @@ def cache_by_group(kv: KV, request: Request, holding: Holding, num_tokens: int) 
     ahead, unit, size = kv.num_hash_lookahead_tokens, kv.alignment, kv.hash_block_size
     known = max(min(num_tokens, request.num_tokens - ahead), 0)
     whole, named = num_tokens // unit * unit, max(num_tokens - kv.num_unnamed_tokens, 0)
-    extend_keys(holding, request, known // size, size, ahead)
+    extend_keys(own_blocks, request, known // size, size, ahead)
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         end, finalized = whole, num_tokens
         if group.has_drafter:
             finalized = named
@@ -371,47 +373,47 @@ def cache_by_group(kv: KV, request: Request, holding: Holding, num_tokens: int) 
                 end = min(named, named // unit * unit + group.block_size)
         stop = min(end, known) // group.block_size
         if stop > table.num_offered:
-            name_blocks(kv, request, holding, g, table.num_offered, stop)
+            name_blocks(kv, request, own_blocks, g, table.num_offered, stop)
             table.num_offered = stop
         if group.keys_per_block > 1 and (group.kind == FULL or group.kind == RSWA):  # noqa: PLR1714
-            name_tail(kv, request, holding, g, end)
+            name_tail(kv, request, own_blocks, g, end)
         if group.kind == MAMBA_ALIGN:
-            name_states(kv, request, holding, g, finalized)
-    holding.num_cached_tokens = max(whole, holding.num_cached_tokens)
-    set_quiet(kv, request, holding)
+            name_states(kv, request, own_blocks, g, finalized)
+    own_blocks.num_cached_tokens = max(whole, own_blocks.num_cached_tokens)
+    set_next_bookkeeping(kv, request, own_blocks)
 
 
-def uncount(kv: KV, request: Request, holding: Holding, sign: int) -> None:
+def uncount(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int) -> None:
     """Take a live request's tables out of the sums, or add them (sign -1)."""
     kv.num_filled -= sign * request.num_filled
-    kv.dead_bytes -= sign * holding.dead_bytes
+    kv.dead_bytes -= sign * own_blocks.dead_bytes
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         group.num_internal -= sign * past_the_end(request, group, table)
         group.num_table_blocks -= sign * table.length
 
 
-def free_paged(kv: KV, request: Request, holding: Holding) -> None:
+def free_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
     """Give back all blocks of a request, last to first, so that shared prefixes outlive ends."""
-    if holding.retired:
-        count_retired(kv, holding, -1)
+    if own_blocks.retired:
+        count_retired(kv, own_blocks, -1)
     else:
-        uncount(kv, request, holding, 1)
+        uncount(kv, request, own_blocks, 1)
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         free_blocks(kv.pool, group, table, table.num_null, table.length)
         table.length = 0
         table.num_null = 0
 
 
-def count_retired(kv: KV, holding: Holding, sign: int) -> None:
+def count_retired(kv: KV, own_blocks: RequestBlocks, sign: int) -> None:
     """Add the slots of an ended request whose batch keeps them, or take them out (sign -1)."""
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         group.num_retired += sign * (table.length - table.num_null) * group.block_size
 
 
-def retire_paged(kv: KV, request: Request, holding: Holding) -> None:
+def retire_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
     """Note that a request has ended while its batch keeps its slots."""
-    uncount(kv, request, holding, 1)
-    count_retired(kv, holding, 1)
+    uncount(kv, request, own_blocks, 1)
+    count_retired(kv, own_blocks, 1)

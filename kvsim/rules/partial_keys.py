@@ -11,59 +11,59 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
-from kvsim.rules.pool import cache, drop_cards, forget, link, move_key, take_block
+from kvsim.rules.pool import cache, drop_hash_aliases, forget, link, move_key, take_block
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
-    from kvsim.records.paged import BlockPool, BlockTable, Holding, KVGroup
+    from kvsim.records.paged import BlockPool, BlockTable, KVGroup, RequestBlocks
 
 
 def owner_of(pool: BlockPool, k: int) -> int:
     """Return the block behind what the hash map has found: itself, or a card's owner."""
-    return pool.card_owners[k - pool.num_usable - 1] if k > pool.num_usable else k
+    return pool.hash_alias_owners[k - pool.num_usable - 1] if k > pool.num_usable else k
 
 
-def add_card(pool: BlockPool, owner: int, key: int) -> bool:
+def add_hash_alias(pool: BlockPool, owner: int, key: int) -> bool:
     """Give a block one more key; False if it has it."""
-    k = pool.first_cards[owner]
+    k = pool.first_hash_aliases[owner]
     while k != NONE:
         if pool.blocks[k].key == key:
             return False
         k = pool.places[k].next
-    k = pool.free_card
+    k = pool.free_hash_alias
     card = pool.blocks[k]
-    pool.free_card = pool.places[k].next
-    pool.places[k].next = pool.first_cards[owner]
-    pool.first_cards[owner] = k
-    pool.card_owners[k - pool.num_usable - 1] = owner
+    pool.free_hash_alias = pool.places[k].next
+    pool.places[k].next = pool.first_hash_aliases[owner]
+    pool.first_hash_aliases[owner] = k
+    pool.hash_alias_owners[k - pool.num_usable - 1] = owner
     card.key = key
     card.group = pool.blocks[owner].group
     link(pool, k)
     return True
 
 
-def num_units(kv: KV, holding: Holding, block: int, first: int, stop: int) -> int:
+def num_units(kv: KV, own_blocks: RequestBlocks, block: int, first: int, stop: int) -> int:
     """Hash units that a block's key covers, found among a request's keys; 0 if it is none."""
     for unit in range(first, stop):
-        if holding.keys[unit] == kv.pool.blocks[block].key:
+        if own_blocks.keys[unit] == kv.pool.blocks[block].key:
             return unit + 1
     return 0
 
 
-def name_part(kv: KV, holding: Holding, block: int, units: int, first: int) -> bool:
+def name_part(kv: KV, own_blocks: RequestBlocks, block: int, units: int, first: int) -> bool:
     """Name a part of a block, which begins at the ``first`` hash unit, up to a later one.
 
     A longer key replaces a shorter one, and stays beside it. False if the block has the key.
     """
-    pool, key = kv.pool, holding.keys[units - 1]
+    pool, key = kv.pool, own_blocks.keys[units - 1]
     if not pool.blocks[block].hashed:
         cache(pool, block, key)
-    elif num_units(kv, holding, block, first, units - 1) > 0:
-        drop_cards(pool, block)
+    elif num_units(kv, own_blocks, block, first, units - 1) > 0:
+        drop_hash_aliases(pool, block)
         forget(pool, block)
         cache(pool, block, key)
     else:
-        return pool.blocks[block].key != key and add_card(pool, block, key)
+        return pool.blocks[block].key != key and add_hash_alias(pool, block, key)
     return True
 
 

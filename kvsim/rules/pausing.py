@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.engine import NO_PAUSE, PAUSED_ALL
-from kvsim.rules.held import num_queued
+from kvsim.rules.waiting_for_kv import num_queued
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
@@ -30,7 +30,7 @@ def step_budget(state: Replica) -> int:
 def num_admissible(state: Replica) -> int:
     """Return how many waiting requests a step may look at: under a pause those that are held."""
     if is_paused(state):
-        return state.connector.held.length
+        return state.connector.waiting_for_kv.length
     return num_queued(state)
 
 

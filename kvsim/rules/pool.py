@@ -107,18 +107,18 @@ def unlink(pool: BlockPool, k: int) -> bool:
     return block.copy == NONE
 
 
-def drop_cards(pool: BlockPool, owner: int) -> None:
+def drop_hash_aliases(pool: BlockPool, owner: int) -> None:
     """Take all further keys of a block away; :mod:`kvsim.rules.partial_keys` gives them."""
-    k = pool.first_cards[owner]
+    k = pool.first_hash_aliases[owner]
     while k != NONE:
         if pool.has_events:
             note_removed(pool, k)
         unlink(pool, k)
         following = pool.places[k].next
-        pool.places[k].next = pool.free_card
-        pool.free_card = k
+        pool.places[k].next = pool.free_hash_alias
+        pool.free_hash_alias = k
         k = following
-    pool.first_cards[owner] = NONE
+    pool.first_hash_aliases[owner] = NONE
 
 
 def take_block(pool: BlockPool, group: KVGroup) -> int:
@@ -129,8 +129,8 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
     else:
         k = evict(pool)
         gone = forget(pool, k)
-        if pool.num_cards > 0:
-            drop_cards(pool, k)
+        if pool.num_hash_aliases > 0:
+            drop_hash_aliases(pool, k)
         if gone and pool.has_host:
             store(pool.host, pool.blocks[k].key)
     pool.blocks[k].ref_cnt = 1
@@ -159,8 +159,8 @@ def touch(pool: BlockPool, group: KVGroup, k: int) -> None:
     if block.ref_cnt == 0:
         remove_victim(pool, k)
         group.num_used += 1
-    elif pool.tracks_kept and pool.keepers[k] == block.ref_cnt:
-        group.num_kept -= 1
+    elif pool.tracks_pins and pool.pin_counts[k] == block.ref_cnt:
+        group.num_pinned -= 1
     block.ref_cnt += 1
     if group.window > 0 and block.ref_cnt == 2:
         pool.num_shared += 1
@@ -195,8 +195,8 @@ def drop_references(
             group.num_used -= 1
             if block.hashed:
                 insert_victim(pool, k)
-        elif pool.tracks_kept and pool.keepers[k] == block.ref_cnt:
-            group.num_kept += 1
+        elif pool.tracks_pins and pool.pin_counts[k] == block.ref_cnt:
+            group.num_pinned += 1
 
 
 def queue_unhashed(pool: BlockPool, table: BlockTable, first: int, stop: int) -> None:

@@ -12,7 +12,7 @@ from kvsim.rules.keys import extend_keys
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.kv import KV
-    from kvsim.records.paged import BlockPool, Holding
+    from kvsim.records.paged import BlockPool, RequestBlocks
     from kvsim.records.request import Request
 
 # -- a KV-cache manager ---------------------------------------------------------------------------
@@ -135,13 +135,15 @@ def python_paint(state: Replica, first: int) -> None:
 # -- an eviction policy ---------------------------------------------------------------------------
 
 
-def python_arrived(pool: BlockPool, request: Request, holding: Holding, block_size: int) -> None:
+def python_arrived(
+    pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
+) -> None:
     """Tell a policy that a prompt with these keys has been admitted."""
     policy: Any = pool.python
     if policy.foresees:
         num_keys = (request.num_prompt_tokens - 1) // block_size
-        extend_keys(holding, request, num_keys, block_size, 0)
-        policy.arrived([holding.keys[place] for place in range(num_keys)])
+        extend_keys(own_blocks, request, num_keys, block_size, 0)
+        policy.arrived([own_blocks.keys[place] for place in range(num_keys)])
 
 
 def python_insert(pool: BlockPool, k: int) -> None:

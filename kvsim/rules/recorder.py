@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.kv import FORKED
 from kvsim.rules.gaps import gap_bin
-from kvsim.rules.held import num_queued
 from kvsim.rules.memory_map import paint
 from kvsim.rules.python import python_heap
 from kvsim.rules.usage import is_refused, kv_usage, measure
+from kvsim.rules.waiting_for_kv import num_queued
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
@@ -44,7 +44,7 @@ def pass_time(state: Replica, to: float) -> None:
         totals.busy_seconds += seconds
     totals.waiting_seconds += num_waiting(state) * seconds
     if state.connector.kind != NO_CONNECTOR:
-        totals.loading_seconds += state.connector.held.length * seconds
+        totals.loading_seconds += state.connector.waiting_for_kv.length * seconds
     external = usage.external
     if is_refused(state):
         external += usage.unallocated

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.kv import KV
-    from kvsim.records.paged import Holding
+    from kvsim.records.paged import RequestBlocks
     from kvsim.records.request import Request
 
 
@@ -30,6 +30,6 @@ def num_replayed(kv: KV, hit: int) -> int:
     return min(kv.replay_window, hit)
 
 
-def filled_by_hit(request: Request, holding: Holding, filled: int) -> int:
+def filled_by_hit(request: Request, own_blocks: RequestBlocks, filled: int) -> int:
     """Return how many slots are written: those of a hit are, also where it is computed again."""
-    return max(filled, min(holding.num_cached_tokens, request.max_slots))
+    return max(filled, min(own_blocks.num_cached_tokens, request.max_slots))

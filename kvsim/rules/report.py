@@ -11,8 +11,8 @@ from kvsim.rules.abort import FAILED, end_early
 from kvsim.rules.attention import cdiv
 from kvsim.rules.batch import recycle
 from kvsim.rules.connector import let_go
-from kvsim.rules.kept import lift_fences
 from kvsim.rules.offloading import report_copies
+from kvsim.rules.pinned import lift_fences
 from kvsim.rules.recorder import pass_time
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def begin_update(state: Replica, batch: Batch) -> None:
     connector.num_bad_blocks = 0
 
 
-def wake(state: Replica) -> None:
+def resume(state: Replica) -> None:
     """Go on from the horizon where nothing could before the host's report."""
     if state.connector.is_idle and state.num_batches == 0:
         pass_time(state, state.horizon)
@@ -71,7 +71,7 @@ def first_bad(state: Replica, k: int, num_blocks: int) -> int:
     Its bad blocks then count as good for those after it, which share what it computes again.
     """
     connector, found = state.connector, NONE
-    table = state.kv.holdings[state.requests[k].holding].tables[0]
+    table = state.kv.request_blocks[state.requests[k].own_blocks].tables[0]
     for place in range(min(num_blocks, table.length)):
         if connector.is_marked[table.blocks[place]]:
             connector.is_marked[table.blocks[place]] = 0
@@ -84,7 +84,7 @@ def cut_loading(state: Replica) -> None:
     """Cut the requests under load at their first bad block, in the order of their queue."""
     connector, size = state.connector, state.kv.groups[0].block_size
     mark_bad(state, 1)
-    k = connector.held.head
+    k = connector.waiting_for_kv.head
     while k != NONE:
         row, behind = state.requests[k].request_id, state.requests[k].next
         if connector.load[row] == STARTED:
@@ -124,8 +124,8 @@ def end_update(state: Replica) -> None:
     note_received(state)
     for at in range(connector.num_sent):
         row = connector.sent[at]
-        if connector.is_kept[row]:
-            free_kept(state, connector.place[row])
+        if connector.is_pinned[row]:
+            free_pinned(state, connector.place[row])
     connector.num_sent = 0
 
 
@@ -134,8 +134,8 @@ def note_received(state: Replica) -> None:
     connector = state.connector
     for at in range(connector.num_received):
         row = connector.received[at]
-        if connector.is_kept[row]:  # it was given up meanwhile
-            free_kept(state, connector.place[row])
+        if connector.is_pinned[row]:  # it was given up meanwhile
+            free_pinned(state, connector.place[row])
         elif connector.load[row] == STARTED:
             connector.load[row] = RECEIVED
     connector.num_received = 0
@@ -147,20 +147,20 @@ def see_copies(state: Replica) -> None:
     note_received(state)
 
 
-def drop_kept(state: Replica, row: int) -> bool:
+def drop_pinned(state: Replica, row: int) -> bool:
     """Free at once what is kept for a request that has ended; False if nothing is."""
     connector = state.connector
-    if connector.kind == NO_CONNECTOR or not connector.is_kept[row]:
+    if connector.kind == NO_CONNECTOR or not connector.is_pinned[row]:
         return False
-    free_kept(state, connector.place[row])
+    free_pinned(state, connector.place[row])
     connector.is_idle = False
-    state.steady = False
+    state.decode_only = False
     return True
 
 
-def free_kept(state: Replica, k: int) -> None:
+def free_pinned(state: Replica, k: int) -> None:
     """Free the blocks of an ended request; its record is free too."""
     let_go(state, state.requests[k])
     recycle(state, k)
-    state.tried = False
+    state.head_lookup_failed = False
     state.is_full = False

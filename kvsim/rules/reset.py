@@ -15,9 +15,9 @@ from kvsim.rules.dropping import drop_what_is_under_way
 from kvsim.rules.encoder import release_all
 from kvsim.rules.events import note_cleared
 from kvsim.rules.eviction import evict
-from kvsim.rules.kept import give_back
 from kvsim.rules.kv import free_slots
 from kvsim.rules.offloading import flush_preempted
+from kvsim.rules.pinned import give_back
 from kvsim.rules.pool import unlink
 from kvsim.rules.prefills import end_prefill
 
@@ -86,13 +86,13 @@ def forget_names(pool: BlockPool, k: int) -> None:
     pool.blocks[k].hashed = False
     pool.num_hashed -= 1
     unlink(pool, k)
-    if pool.num_cards == 0:
+    if pool.num_hash_aliases == 0:
         return
-    card = pool.first_cards[k]
-    pool.first_cards[k] = NONE
+    card = pool.first_hash_aliases[k]
+    pool.first_hash_aliases[k] = NONE
     while card != NONE:
         unlink(pool, card)
         following = pool.places[card].next
-        pool.places[card].next = pool.free_card
-        pool.free_card = card
+        pool.places[card].next = pool.free_hash_alias
+        pool.free_hash_alias = card
         card = following

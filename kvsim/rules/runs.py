@@ -31,9 +31,9 @@ from kvsim.rules.lora import note_loras
 from kvsim.rules.paged import cache_blocks, past_the_end
 from kvsim.rules.pool import append_blocks
 from kvsim.rules.price import with_transfers, work_time
+from kvsim.rules.published_metrics import publish_metrics
 from kvsim.rules.recorder import note_gap, pass_time, record_step
 from kvsim.rules.tiered import count_transfers
-from kvsim.rules.told import tell_metrics
 from kvsim.rules.work import weigh
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def price_allows_runs(state: Replica) -> bool:
 
 def stays_refused(state: Replica) -> bool:
     """Return whether the head of the queue finds no memory until somebody ends."""
-    if state.kv.enable_prefix_caching or not state.tried:
+    if state.kv.enable_prefix_caching or not state.head_lookup_failed:
         return False
     return state.limits.fairness == 0 or can_stay_refused(state)
 
@@ -147,7 +147,7 @@ def longest_run(state: Replica) -> int:
                 return 0
         longest = min(longest, request.end - request.num_tokens - 1)
         if state.kv.manager == VIRTUAL:  # nobody needs a page
-            longest = min(longest, request.quiet_until - request.num_computed_tokens)
+            longest = min(longest, request.next_bookkeeping_at - request.num_computed_tokens)
         if longest < 2:
             return 0
     if state.limits.fairness > 0 and is_trying(state):
@@ -199,9 +199,12 @@ def sort_by_phase(state: Replica) -> int:
         state.phases[k].count = 0
     for place in range(state.num_running):
         request = state.requests[state.running[place]]
-        holding, computed = state.kv.holdings[request.holding], request.num_computed_tokens
-        taking = holding.tables[0].length * size - computed - state.kv.num_lookahead_tokens
-        filling = holding.num_cached_tokens - computed - 1 + ahead
+        own_blocks, computed = (
+            state.kv.request_blocks[request.own_blocks],
+            request.num_computed_tokens,
+        )
+        taking = own_blocks.tables[0].length * size - computed - state.kv.num_lookahead_tokens
+        filling = own_blocks.num_cached_tokens - computed - 1 + ahead
         join_phase(state, taking, 2 * place)
         if state.kv.enable_prefix_caching and (taking - filling) % size != 0:
             join_phase(state, filling, 2 * place + 1)
@@ -222,8 +225,8 @@ def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
     k = phase.first
     while k != NONE:
         request = state.requests[state.running[k // 2]]
-        holding = kv.holdings[request.holding]
-        table = holding.tables[0]
+        own_blocks = kv.request_blocks[request.own_blocks]
+        table = own_blocks.tables[0]
         end = request.num_computed_tokens + step + 1
         slots = min(end + kv.num_lookahead_tokens, kv.max_model_len)
         if slots > table.length * group.block_size:
@@ -231,7 +234,7 @@ def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
             append_blocks(kv.pool, group, table, 1)
             group.num_internal += past_the_end(request, group, table)
         if kv.enable_prefix_caching:
-            cache_blocks(kv, request, holding, end - int(state.limits.asynchronous))
+            cache_blocks(kv, request, own_blocks, end - int(state.limits.asynchronous))
         k = state.phase_next[k]
     return True
 
@@ -334,7 +337,7 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
     state.num_empty_steps = 0
     end_run(state, step, state.last_token_time)
     fill(state, -flushed)
-    tell_metrics(state)
+    publish_metrics(state)
     batch.end = under_way
     return step
 

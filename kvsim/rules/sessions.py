@@ -15,9 +15,9 @@ from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING, WAITING, WAITING_FOR_INPUT
 from kvsim.rules.abort import leave_running, look_anew
 from kvsim.rules.dropping import drop_what_is_under_way, move_end, see_stale, turn_end
-from kvsim.rules.held import hold_last, leave_queue
-from kvsim.rules.kept import set_apart
+from kvsim.rules.pinned import set_apart
 from kvsim.rules.queue import enqueue
+from kvsim.rules.waiting_for_kv import hold_last, leave_queue
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica, Trace
@@ -59,7 +59,7 @@ def end_turn(state: Replica, k: int) -> None:
 def queue_turns(state: Replica, num_turns: int) -> None:
     """Queue the requests whose turns have ended with a step, in its order."""
     for at in range(num_turns):
-        k = state.aside[at]
+        k = state.skipped[at]
         if state.requests[k].num_computed_tokens > 0:
             hold_last(state, k)
         else:
@@ -75,8 +75,10 @@ def take_input(state: Replica, request: Request) -> None:
     trace.next_input[row] += 1
     kept = max(request.num_output_tokens - 1, 0)
     extend_prompt(trace, request, kept, place)
-    if request.holding != NONE:
-        state.kv.holdings[request.holding].owner = NONE  # keys are made anew, in front the same
+    if request.own_blocks != NONE:
+        state.kv.request_blocks[
+            request.own_blocks
+        ].owner = NONE  # keys are made anew, in front the same
     request.num_prompt_tokens += kept + trace.input_tokens[place]
     request.num_tokens = request.num_prompt_tokens
     request.arrival_time = trace.input_time[place]

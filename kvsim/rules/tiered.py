@@ -16,32 +16,34 @@ from kvsim.rules.prefix import find_hit
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
-    from kvsim.records.paged import Holding
+    from kvsim.records.paged import RequestBlocks
     from kvsim.records.request import Request
 
 
-def find_tiered(kv: KV, request: Request, holding: Holding) -> int:
+def find_tiered(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
     """Find the longest prefix on the GPU, then what follows it in host memory; returns tokens."""
     host, size = kv.pool.host, kv.groups[0].block_size
-    place = find_hit(kv, request, holding) // size
+    place = find_hit(kv, request, own_blocks) // size
     host.num_found = place
     if kv.enable_prefix_caching and host.contents.queue.length > 0:
         last = (request.num_tokens - 1) // size
-        while place < last and find_content(host.contents, holding.keys[place]) != NO_CONTENT:
+        while place < last and find_content(host.contents, own_blocks.keys[place]) != NO_CONTENT:
             place += 1
     return place * size
 
 
-def admit_tiered(kv: KV, request: Request, holding: Holding, num_tokens: int, hit: int) -> bool:
+def admit_tiered(
+    kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int, hit: int
+) -> bool:
     """Do as :func:`admit_paged`; what was found in host memory gets new blocks, and is named."""
     host, size = kv.pool.host, kv.groups[0].block_size
     first, last = host.num_found, hit // size
-    pin(host, holding, first, last, 1)  # room for the request may push others out to the host
+    pin(host, own_blocks, first, last, 1)  # room for the request may push others out to the host
     fetched = (last - first) * size
-    admitted = admit_paged(kv, request, holding, num_tokens, hit - fetched, fetched)
-    pin(host, holding, first, last, 0)
+    admitted = admit_paged(kv, request, own_blocks, num_tokens, hit - fetched, fetched)
+    pin(host, own_blocks, first, last, 0)
     if admitted:
-        name_blocks(kv, request, holding, 0, first, last)
+        name_blocks(kv, request, own_blocks, 0, first, last)
         host.num_fetched += last - first
     return admitted
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from kvsim.records.kv import CONTIGUOUS, RADIX, VIRTUAL
 from kvsim.records.paged import RING
 from kvsim.rules.contiguous import measure_contiguous
-from kvsim.rules.held import num_queued
 from kvsim.rules.kv import has_pool
 from kvsim.rules.python import python_kv_usage, python_measure
 from kvsim.rules.sglang.causes import measure_radix, radix_usage
 from kvsim.rules.virtual import measure_virtual
+from kvsim.rules.waiting_for_kv import num_queued
 from kvsim.rules.window import bytes_out_of_window
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def measure_paged(kv: KV) -> None:
         internal += (group.num_internal + dead) * slot
         tokens += (group.num_used * size - unfilled - dead) * slot
         external += group.num_used * (kv.bytes_per_block - size * slot)
-        if kv.pool.tracks_kept:  # for a transfer
-            reserved += group.num_kept * size * slot
-            tokens -= group.num_kept * size * slot
+        if kv.pool.tracks_pins:  # for a transfer
+            reserved += group.num_pinned * size * slot
+            tokens -= group.num_pinned * size * slot
     outside = bytes_out_of_window(kv) if kv.has_windows else 0
     usage = kv.usage
     usage.token_states = tokens - outside

@@ -19,7 +19,7 @@ from kvsim.rules.attention import cdiv
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.request import Request
-    from kvsim.records.virtual import MappedRows, Stretch, TensorKind, Virtual
+    from kvsim.records.virtual import MappedRows, TensorKind, Virtual, VirtualRange
 
 
 def num_rows(memory: Virtual, kind: TensorKind, num_tokens: int) -> int:
@@ -44,11 +44,11 @@ def num_needed_pages(kv: KV, num_tokens: int) -> int:
     return total
 
 
-def num_held_pages(memory: Virtual, stretch: Stretch) -> int:
+def num_held_pages(memory: Virtual, virtual_range: VirtualRange) -> int:
     """Pages behind a stretch."""
     total = 0
     for k in range(memory.num_kinds):
-        rows = stretch.rows[k]
+        rows = virtual_range.rows[k]
         total += (rows.end - rows.first) * memory.tensors[k].num_tensors
     return total
 
@@ -73,30 +73,32 @@ def put_page(memory: Virtual, page: int) -> None:
     memory.num_free_pages += 1
 
 
-def map_pages(memory: Virtual, stretch: Stretch, slots: int, spared: int) -> bool:
+def map_pages(memory: Virtual, virtual_range: VirtualRange, slots: int, spared: int) -> bool:
     """Map the pages of the first ``slots`` slots that are not yet mapped, all or none."""
     wanted = 0
     for k in range(memory.num_kinds):
         kind = memory.tensors[k]
-        wanted += max(num_rows(memory, kind, slots) - stretch.rows[k].end, 0) * kind.num_tensors
+        wanted += (
+            max(num_rows(memory, kind, slots) - virtual_range.rows[k].end, 0) * kind.num_tensors
+        )
     if wanted == 0:
         return True
     if wanted > memory.num_free_pages - spared:
         return False
     for k in range(memory.num_kinds):
-        kind, rows = memory.tensors[k], stretch.rows[k]
+        kind, rows = memory.tensors[k], virtual_range.rows[k]
         end = max(num_rows(memory, kind, slots), rows.end)
         take_pages(memory, rows, rows.end * kind.num_tensors, end * kind.num_tensors)
         rows.end = end
     return True
 
 
-def unmap_out_of_window(kv: KV, request: Request, stretch: Stretch) -> None:
+def unmap_out_of_window(kv: KV, request: Request, virtual_range: VirtualRange) -> None:
     """Give back the pages that no later token sees."""
     memory = kv.virtual
     processed = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
     for k in range(memory.num_kinds):
-        kind, rows = memory.tensors[k], stretch.rows[k]
+        kind, rows = memory.tensors[k], virtual_range.rows[k]
         if kind.window == 0:
             continue
         seen_from = max(0, processed - kind.window + 1)
@@ -108,27 +110,29 @@ def unmap_out_of_window(kv: KV, request: Request, stretch: Stretch) -> None:
         rows.seen_from = seen_from
 
 
-def count_stretch(memory: Virtual, request: Request, stretch: Stretch, sign: int) -> None:
+def count_virtual_range(
+    memory: Virtual, request: Request, virtual_range: VirtualRange, sign: int
+) -> None:
     """Add a live request to the sums, or take it out (sign -1)."""
     for k in range(memory.num_kinds):
-        kind, rows = memory.tensors[k], stretch.rows[k]
+        kind, rows = memory.tensors[k], virtual_range.rows[k]
         last = min(rows.end * memory.page_bytes, request.max_slots * kind.token_bytes)
         memory.dead_bytes += sign * rows.seen_from * kind.token_bytes * kind.num_tensors
         memory.last_bytes += sign * last * kind.num_tensors
 
 
-def set_quiet_virtual(kv: KV, request: Request, stretch: Stretch) -> None:
+def set_quiet_virtual(kv: KV, request: Request, virtual_range: VirtualRange) -> None:
     """Note until when growing means nothing but filling mapped pages."""
     if kv.has_windows:
         return  # windows may move at every step
     memory, quiet = kv.virtual, kv.max_model_len
     for k in range(memory.num_kinds):
-        mapped = stretch.rows[k].end * memory.page_bytes // memory.tensors[k].token_bytes
+        mapped = virtual_range.rows[k].end * memory.page_bytes // memory.tensors[k].token_bytes
         quiet = min(quiet, mapped - kv.num_lookahead_tokens)
-    request.quiet_until = quiet
+    request.next_bookkeeping_at = quiet
 
 
-def admit_virtual(kv: KV, request: Request, stretch: Stretch, num_tokens: int) -> bool:
+def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tokens: int) -> bool:
     """Map what a waiting request's first tokens need, or nothing."""
     memory = kv.virtual
     spared = memory.num_spared if kv.num_held > 0 else 0
@@ -137,15 +141,15 @@ def admit_virtual(kv: KV, request: Request, stretch: Stretch, num_tokens: int) -
     if needed > memory.num_free_pages - spared:
         return False
     for k in range(memory.num_kinds):
-        stretch.rows[k].first = 0
-        stretch.rows[k].end = 0
-        stretch.rows[k].seen_from = 0
-    if not map_pages(memory, stretch, num_slots_to_map(kv, request, num_tokens), spared):
+        virtual_range.rows[k].first = 0
+        virtual_range.rows[k].end = 0
+        virtual_range.rows[k].seen_from = 0
+    if not map_pages(memory, virtual_range, num_slots_to_map(kv, request, num_tokens), spared):
         return False
     request.num_filled = num_tokens
     kv.num_filled += num_tokens
-    count_stretch(memory, request, stretch, 1)
-    set_quiet_virtual(kv, request, stretch)
+    count_virtual_range(memory, request, virtual_range, 1)
+    set_quiet_virtual(kv, request, virtual_range)
     return True
 
 
@@ -155,7 +159,7 @@ def allocate_virtual(kv: KV, request: Request, num_tokens: int) -> bool:
     Out-of-window pages are unmapped even when the call is then refused, as blocks are in vLLM.
     """
     end = request.num_computed_tokens + num_tokens
-    if end > request.quiet_until and not grow_virtual(kv, request, end):
+    if end > request.next_bookkeeping_at and not grow_virtual(kv, request, end):
         return False
     end = min(end, request.max_slots)  # a step that ends up surplus reaches beyond
     kv.num_filled += end - request.num_filled
@@ -166,30 +170,30 @@ def allocate_virtual(kv: KV, request: Request, num_tokens: int) -> bool:
 def grow_virtual(kv: KV, request: Request, end: int) -> bool:
     """Own the slots of the tokens up to ``end``."""
     memory = kv.virtual
-    stretch = memory.stretches[request.holding]
+    virtual_range = memory.virtual_ranges[request.own_blocks]
     if kv.has_windows:
-        unmap_out_of_window(kv, request, stretch)
-    count_stretch(memory, request, stretch, -1)
-    mapped = map_pages(memory, stretch, num_slots_to_map(kv, request, end), 0)
-    count_stretch(memory, request, stretch, 1)
-    set_quiet_virtual(kv, request, stretch)
+        unmap_out_of_window(kv, request, virtual_range)
+    count_virtual_range(memory, request, virtual_range, -1)
+    mapped = map_pages(memory, virtual_range, num_slots_to_map(kv, request, end), 0)
+    count_virtual_range(memory, request, virtual_range, 1)
+    set_quiet_virtual(kv, request, virtual_range)
     return mapped
 
 
 def retire_virtual(kv: KV, request: Request) -> None:
     """Note that a request has ended while its batch keeps its slots."""
     kv.num_filled -= request.num_filled
-    count_stretch(kv.virtual, request, kv.virtual.stretches[request.holding], -1)
+    count_virtual_range(kv.virtual, request, kv.virtual.virtual_ranges[request.own_blocks], -1)
 
 
 def free_virtual(kv: KV, request: Request) -> None:
     """Unmap a request's memory, last pages first."""
     memory = kv.virtual
-    stretch = memory.stretches[request.holding]
-    if not kv.holdings[request.holding].retired:
+    virtual_range = memory.virtual_ranges[request.own_blocks]
+    if not kv.request_blocks[request.own_blocks].retired:
         retire_virtual(kv, request)
     for k in range(memory.num_kinds):
-        rows, count = stretch.rows[k], memory.tensors[k].num_tensors
+        rows, count = virtual_range.rows[k], memory.tensors[k].num_tensors
         for place in range(rows.end * count - 1, rows.first * count - 1, -1):
             put_page(memory, rows.pages[place])
 
@@ -213,12 +217,12 @@ def measure_virtual(kv: KV) -> None:
 def swap_out_virtual(kv: KV, request: Request) -> int:
     """Move a request's pages to the host; returns bytes, 0 if they do not fit there."""
     memory = kv.virtual
-    num_pages = num_held_pages(memory, memory.stretches[request.holding])
+    num_pages = num_held_pages(memory, memory.virtual_ranges[request.own_blocks])
     if num_pages > memory.num_free_host_pages:
         return 0
     free_virtual(kv, request)
     memory.num_free_host_pages -= num_pages
-    request.quiet_until = 0
+    request.next_bookkeeping_at = 0
     return num_pages * memory.page_bytes
 
 
@@ -228,16 +232,16 @@ def swap_in_virtual(kv: KV, request: Request) -> int:
     A page of every tensor more must be free for its next token; a lone request takes what there is.
     """
     memory = kv.virtual
-    stretch = memory.stretches[request.holding]
-    num_pages = num_held_pages(memory, stretch)
+    virtual_range = memory.virtual_ranges[request.own_blocks]
+    num_pages = num_held_pages(memory, virtual_range)
     more = memory.num_tensors + memory.num_spared if kv.num_held > 0 else 0
     if num_pages + more > memory.num_free_pages:
         return 0
     memory.num_free_host_pages += num_pages
     for k in range(memory.num_kinds):
-        rows, count = stretch.rows[k], memory.tensors[k].num_tensors
+        rows, count = virtual_range.rows[k], memory.tensors[k].num_tensors
         take_pages(memory, rows, rows.first * count, rows.end * count)
     kv.num_filled += request.num_filled
-    count_stretch(memory, request, stretch, 1)
-    set_quiet_virtual(kv, request, stretch)
+    count_virtual_range(memory, request, virtual_range, 1)
+    set_quiet_virtual(kv, request, virtual_range)
     return num_pages * memory.page_bytes

@@ -11,15 +11,15 @@ from kvsim.records.record import NONE
 from kvsim.records.request import RUNNING
 from kvsim.rules.admission import schedule_waiting
 from kvsim.rules.batch import plan, preempt_at, victim_place
-from kvsim.rules.cadence import is_prefill_held
 from kvsim.rules.features import begin_features, end_features, limit_tokens, note_planned
 from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.growing import ask_for_growth
-from kvsim.rules.held import num_queued
-from kvsim.rules.kept import is_in_use
 from kvsim.rules.kv import allocate_slots
 from kvsim.rules.lora import note_loras
 from kvsim.rules.pausing import step_budget
+from kvsim.rules.pinned import is_in_use
+from kvsim.rules.prefill_interval import is_prefill_held
+from kvsim.rules.waiting_for_kv import num_queued
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica

@@ -56,7 +56,7 @@ def schedule_prompts(state: Replica, batch: Batch) -> None:
             break
         state.refused = not admit_slots(state.kv, request, num_tokens, 0)
         if state.refused:
-            state.tried = True
+            state.head_lookup_failed = True
             state.totals.num_allocation_failures += 1
             break
         admit(state, batch, k, num_tokens, 0)
@@ -135,7 +135,7 @@ def swap_in_waiting(state: Replica, batch: Batch) -> None:
         if swapped_bytes == 0:
             break
         num_back += 1
-        state.steady = False
+        state.decode_only = False
         state.swapped_bytes += swapped_bytes
         request.status = RUNNING
         insert(state, state.running, state.num_running, k)

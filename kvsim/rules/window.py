@@ -16,7 +16,7 @@ from kvsim.rules.pool import free_blocks
 
 if TYPE_CHECKING:
     from kvsim.records.kv import KV
-    from kvsim.records.paged import BlockTable, Holding, KVGroup
+    from kvsim.records.paged import BlockTable, KVGroup, RequestBlocks
     from kvsim.records.request import Request
 
 
@@ -25,15 +25,15 @@ def num_processed(kv: KV, request: Request) -> int:
     return max(0, min(request.num_computed_tokens, kv.max_model_len) - request.num_in_flight_tokens)
 
 
-def drop_out_of_window(kv: KV, request: Request, holding: Holding) -> None:
+def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
     """Give back the blocks that no later token sees."""
-    holding.num_processed_tokens = num_processed(kv, request)
+    own_blocks.num_processed_tokens = num_processed(kv, request)
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         if group.kind == RSWA:
-            drop_gap(kv, request, group, table, holding.num_processed_tokens)
+            drop_gap(kv, request, group, table, own_blocks.num_processed_tokens)
             continue
-        skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
+        skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
         stop = skipped // group.block_size
         if stop > table.num_null:
             free_blocks(kv.pool, group, table, table.num_null, stop)
@@ -64,54 +64,54 @@ def first_to_leave(group: KVGroup, table: BlockTable) -> int:
     return table.num_null * group.block_size + group.window - 1
 
 
-def last_quiet_end(group: KVGroup, table: BlockTable, holding: Holding) -> int:
+def last_quiet_end(group: KVGroup, table: BlockTable, own_blocks: RequestBlocks) -> int:
     """Return up to how many tokens a window stays in the block, or before it.
 
     A token is scheduled when at most those before it are processed.
     """
-    processed = holding.num_processed_tokens
+    processed = own_blocks.num_processed_tokens
     if group.kind == CHUNKED:
         return (processed // group.window + 1) * group.window
     first = first_to_leave(group, table)
     return first + 1 if processed < first else first + group.block_size
 
 
-def count_dead(kv: KV, holding: Holding) -> None:
+def count_dead(kv: KV, own_blocks: RequestBlocks) -> None:
     """Count the bytes that windows have left of the blocks they are in, and those per token."""
     dead, rate = 0, 0
     for g in range(kv.num_groups):
         group = kv.groups[g]
         if group.window > 0:
-            dead += num_dead(group, holding) * group.slot_bytes
-            table = holding.tables[g]
-            if group.kind == SLIDING and holding.num_processed_tokens >= first_to_leave(
+            dead += num_dead(group, own_blocks) * group.slot_bytes
+            table = own_blocks.tables[g]
+            if group.kind == SLIDING and own_blocks.num_processed_tokens >= first_to_leave(
                 group, table
             ):
                 rate += group.slot_bytes
-    kv.dead_bytes += dead - holding.dead_bytes
-    holding.dead_bytes = dead
-    holding.dead_rate = rate
+    kv.dead_bytes += dead - own_blocks.dead_bytes
+    own_blocks.dead_bytes = dead
+    own_blocks.dead_rate = rate
 
 
-def move_windows(kv: KV, request: Request, holding: Holding) -> None:
+def move_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
     """Move the windows of a request that drop no block."""
-    kv.dead_bytes += move_own_windows(kv, request, holding)
+    kv.dead_bytes += move_own_windows(kv, request, own_blocks)
 
 
-def move_own_windows(kv: KV, request: Request, holding: Holding) -> int:
+def move_own_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
     """Move the windows of a request alone; returns the bytes that they leave."""
     processed = num_processed(kv, request)
-    dead = (processed - holding.num_processed_tokens) * holding.dead_rate
-    holding.num_processed_tokens = processed
-    holding.dead_bytes += dead
+    dead = (processed - own_blocks.num_processed_tokens) * own_blocks.dead_rate
+    own_blocks.num_processed_tokens = processed
+    own_blocks.dead_bytes += dead
     return dead
 
 
-def leaves_block(kv: KV, request: Request, holding: Holding) -> bool:
+def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
     """Whether a window leaves a block for good when its request grows."""
     processed = num_processed(kv, request)
     for g in range(kv.num_groups):
-        group, table = kv.groups[g], holding.tables[g]
+        group, table = kv.groups[g], own_blocks.tables[g]
         if group.kind == RSWA:
             return True
         if num_skipped(group.kind, group.window, processed) // group.block_size > table.num_null:
@@ -119,19 +119,19 @@ def leaves_block(kv: KV, request: Request, holding: Holding) -> bool:
     return False
 
 
-def num_dead(group: KVGroup, holding: Holding) -> int:
+def num_dead(group: KVGroup, own_blocks: RequestBlocks) -> int:
     """Slots before the window in the block that it is leaving."""
-    if dead_block(group, holding) in (NONE, NULL_BLOCK):
+    if dead_block(group, own_blocks) in (NONE, NULL_BLOCK):
         return 0
-    skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
+    skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
     return skipped % group.block_size
 
 
-def dead_block(group: KVGroup, holding: Holding) -> int:
+def dead_block(group: KVGroup, own_blocks: RequestBlocks) -> int:
     """Return the block that a window has partly left, or NONE."""
-    skipped = num_skipped(group.kind, group.window, holding.num_processed_tokens)
-    place, table = skipped // group.block_size, holding.tables[group.index]
-    if skipped % group.block_size == 0 or place >= table.length or holding.retired:
+    skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
+    place, table = skipped // group.block_size, own_blocks.tables[group.index]
+    if skipped % group.block_size == 0 or place >= table.length or own_blocks.retired:
         return NONE
     return table.blocks[place]
 
@@ -153,10 +153,10 @@ def out_of_window(kv: KV, group: KVGroup) -> int:
     A block that several requests share is out of the window where it is so for all of them.
     """
     total, num_shared, pool = 0, 0, kv.pool
-    for h in range(kv.num_holdings):
-        if kv.holdings[h].request == NONE:
+    for h in range(kv.num_request_blocks):
+        if kv.request_blocks[h].request == NONE:
             continue
-        dead, block = num_dead(group, kv.holdings[h]), dead_block(group, kv.holdings[h])
+        dead, block = num_dead(group, kv.request_blocks[h]), dead_block(group, kv.request_blocks[h])
         if dead == 0:
             continue
         if pool.blocks[block].ref_cnt == 1:
@@ -176,8 +176,8 @@ def out_of_window(kv: KV, group: KVGroup) -> int:
 
 def forget_seen(kv: KV, group: KVGroup) -> None:
     """Clear the marks of blocks that requests share."""
-    for h in range(kv.num_holdings):
-        if kv.holdings[h].request != NONE:
-            block = dead_block(group, kv.holdings[h])
+    for h in range(kv.num_request_blocks):
+        if kv.request_blocks[h].request != NONE:
+            block = dead_block(group, kv.request_blocks[h])
             if block != NONE:
                 kv.pool.num_seen[block] = 0

@@ -22,7 +22,7 @@ FailurePolicy = Literal["recompute", "fail"]
 #: Lists of a connector with a number per request of the trace.
 BY_ROW = (
     *("offered", "is_sync", "num_unknown", "keeps", "received", "sent", "bad_requests"),
-    *("is_held", "place", "load", "is_kept", "skips", "loads", "failed"),
+    *("is_waiting_for_kv", "place", "load", "is_pinned", "skips", "loads", "failed"),
     "prefills",
     *("begun", "begun_tokens"),
 )
@@ -69,7 +69,7 @@ def lay_out_connector(
     for name in BY_ROW:
         setattr(connector, name, memory.ints(num_rows))
     for name in ("fenced", "fences", "num_copies"):  # of steps under way, each once, copies
-        setattr(connector, name, memory.ints(kv.num_holdings + depth + 1))
+        setattr(connector, name, memory.ints(kv.num_request_blocks + depth + 1))
     num_blocks = kv.pool.num_usable + 1
     if connector.has_fence and kv.has_states:  # every copy is a block of its own
         connector.copies.blocks = memory.shorts(2 * num_blocks)
@@ -77,4 +77,4 @@ def lay_out_connector(
     connector.bad_blocks, connector.is_marked = memory.ints(num_blocks), memory.ints(num_blocks)
     if config.offloading is not None:
         lay_out_offloading(state.offloading, memory, config.offloading, kv, num_rows)
-    kv.pool.tracks_kept, kv.pool.keepers = True, memory.ints(num_blocks)
+    kv.pool.tracks_pins, kv.pool.pin_counts = True, memory.ints(num_blocks)

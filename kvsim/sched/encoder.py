@@ -67,10 +67,10 @@ def lay_out_encoder(state: Replica, memory: Memory, config: EncoderConfig | None
     trace = state.trace
     num_items = len(trace.items)
     names_blocks = num_items > 0 and (config is None or config.names_blocks)
-    for h in range(state.kv.num_holdings if names_blocks else 0):
-        holding = state.kv.holdings[h]
-        holding.has_items = True
-        holding.items, holding.item_offsets = trace.items, trace.item_offsets
+    for h in range(state.kv.num_request_blocks if names_blocks else 0):
+        own_blocks = state.kv.request_blocks[h]
+        own_blocks.has_items = True
+        own_blocks.items, own_blocks.item_offsets = trace.items, trace.item_offsets
     if config is None:
         return
     state.limits.has_encoder = True

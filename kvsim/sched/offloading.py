@@ -90,7 +90,9 @@ def lay_out_offloading(
     offloading.watchers, offloading.got = memory.ints(num_blocks), memory.ints(num_blocks)
     offloading.reported = memory.ints(most)
     offloading.state_of = memory.ints(num_rows)
-    offloading.quiet_until = memory.ints(2 * num_rows + 64)  # records of requests double from 64 on
+    offloading.next_bookkeeping_at = memory.ints(
+        2 * num_rows + 64
+    )  # records of requests double from 64 on
 
 
 def _lay_out_groups(offloading: Offloading, memory: Memory, kv: KV) -> int:

@@ -264,9 +264,9 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
             self.state.kv.manager, self.state.kv.python = 0, kv
         lay_out_scheduler(self.state, Objects(), config, self.rules_of)
         if isinstance(kv, RuleManager) and kv.runs_by_rules:
-            missing = config.max_running + 1 - kv.kv.num_holdings
+            missing = config.max_running + 1 - kv.kv.num_request_blocks
             if missing > 0:
-                kv.add_holdings(kv.kv, Objects(), missing)
+                kv.add_request_blocks(kv.kv, Objects(), missing)
         self.state.limits.in_python, self.state.scheduler = not self.runs_by_rules, self
         self.state.cost.has_samples = True  # until a cost model says otherwise
         self.state.rows = Scrap(records.RequestRow)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvsim.fleet.outcome import is_hopeless
+from kvsim.fleet.result_assembly import is_hopeless
 from kvsim.fleet.simulate import requests_asked, run
 from kvsim.results.notes import notes_of
 from kvsim.study.backlog import backlog_of, spread_of
-from kvsim.study.foregone import can_only_fail
+from kvsim.study.early_stop import is_infeasible
 from kvsim.study.slo import LONG, REACHED, SERVED, STABLE
 from kvsim.study.trim import counted, trimmed
 from kvsim.trace.family import num_answer_tokens
@@ -133,7 +133,7 @@ class Trials:
         now = float(trace.arrival_time[0]) + half
         latency = self.config.front_end_latency
         most = num_answer_tokens(requests_asked(self.config, trace))
-        return can_only_fail(self.slo, table, most, now, latency)
+        return is_infeasible(self.slo, table, most, now, latency)
 
 
 def num_hopeless(summary: Mapping[str, Any]) -> int:

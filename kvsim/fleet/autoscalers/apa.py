@@ -6,8 +6,8 @@ import math
 from collections import deque
 
 from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
-from kvsim.fleet.pace import Pace
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
+from kvsim.fleet.stabilizer import Stabilizer
 
 
 @AUTOSCALERS.register("apa")
@@ -41,7 +41,7 @@ class AibrixAutoscaler(Autoscaler):
         cooldown: Delay = 300.0,
     ) -> None:
         self._metric, self._target = metric, target
-        self._window, self._pace = window, Pace(cooldown)
+        self._window, self._pace = window, Stabilizer(cooldown)
         self._up, self._down = up_tolerance, down_tolerance
         self._past: deque[tuple[float, float]] = deque()
 

@@ -6,8 +6,8 @@ import math
 from collections import deque
 
 from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
-from kvsim.fleet.pace import Pace
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
+from kvsim.fleet.stabilizer import Stabilizer
 
 
 @AUTOSCALERS.register("kpa")
@@ -46,7 +46,7 @@ class PodAutoscaler(Autoscaler):
         self._metric, self._target = metric, target
         self._stable, self._panic = stable_window, panic_window
         self._threshold, self._tolerance = panic_threshold, tolerance
-        self._pace = Pace(cooldown)
+        self._pace = Stabilizer(cooldown)
         self._past: deque[tuple[float, float]] = deque()
 
     def desired(self, pool: PoolLoad) -> int:  # noqa: D102

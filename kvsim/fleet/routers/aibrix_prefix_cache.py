@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.belief import CHARS_PER_TOKEN, Belief
 from kvsim.fleet.choice import queues
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
     Limit,
     Weight,
 )
+from kvsim.fleet.prefix_affinity import CHARS_PER_TOKEN, PrefixAffinity
 from kvsim.fleet.router import ROUTERS, Router
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class AibrixPrefixCache(Router):
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
-        self._belief = Belief(facts, **self._entries)  # type: ignore[arg-type]
+        self._prefix_affinity = PrefixAffinity(facts, **self._entries)  # type: ignore[arg-type]
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        loads, cached = queues(replicas), self._belief.cached_tokens(request)
+        loads, cached = queues(replicas), self._prefix_affinity.cached_tokens(request)
         among = list(range(len(loads)))
         self.branch = "matched" if any(cached) else "no match"
         if max(loads) - min(loads) > self._imbalance:
@@ -72,6 +72,6 @@ class AibrixPrefixCache(Router):
         sigma = (sum((load - mean) ** 2 for load in loads) / len(loads)) ** 0.5
         order = sorted(among, key=lambda i: (-cached[i], loads[i], i))
         choice = next(i for i in order if loads[i] <= mean + self._k * sigma)
-        self._belief.sent(request, choice)
+        self._prefix_affinity.sent(request, choice)
         self.predicted_tokens = cached[choice]
         return choice

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.belief import Belief
 from kvsim.fleet.choice import argmin
 from kvsim.fleet.parameters import Delay, Limit, refuse_unread
+from kvsim.fleet.prefix_affinity import PrefixAffinity
 from kvsim.fleet.router import REJECT, ROUTERS, Router
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class Conductor(Router):
         super().start(facts)
         if facts.fetch_time is None and not facts.decodes_only:
             refuse_unread("without --kv-store peer", threshold=self._asked_threshold)
-        self._belief = Belief(facts, "precise")
+        self._prefix_affinity = PrefixAffinity(facts, "precise")
         self._queues: list[dict[int, float]] = [{} for _ in range(facts.num_replicas)]
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        cached, steps = self._belief.cached_tokens(request), self._steps(request, replicas)
+        cached, steps = self._prefix_affinity.cached_tokens(request), self._steps(request, replicas)
         times = [0.0] * len(replicas)
         if self.facts.decodes_only:
             choice = argmin(steps)

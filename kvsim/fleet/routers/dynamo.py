@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kvsim.fleet.belief import Belief, Kind
 from kvsim.fleet.choice import queues, uniform_argmin
 from kvsim.fleet.parameters import (
     Delay,
@@ -16,6 +15,7 @@ from kvsim.fleet.parameters import (
     refuse_unread,
 )
 from kvsim.fleet.path_set import PathSet
+from kvsim.fleet.prefix_affinity import Kind, PrefixAffinity
 from kvsim.fleet.router import ROUTERS, Router
 from kvsim.rules.routing import dynamo_cost, dynamo_decode_cost
 
@@ -126,7 +126,7 @@ class Dynamo(Router):
         super().start(facts)
         kind: Kind = "precise" if self._events else "approximate"
         size = facts.entry_tokens
-        self._belief = Belief(facts, kind, entry_tokens=size, ttl=self._ttl)
+        self._prefix_affinity = PrefixAffinity(facts, kind, entry_tokens=size, ttl=self._ttl)
         self._blocks = [PathSet() for _ in range(facts.num_replicas)]
         self._sent: dict[int, Sent] = {}
         # Of every replica: prompt tokens ahead of their first token, and blocks that decode.
@@ -135,9 +135,9 @@ class Dynamo(Router):
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         # At dozens of replicas a loop over them would be most of a decision.
-        cached = self._belief.cached_array(request)
+        cached = self._prefix_affinity.cached_array(request)
         prefilling, decode = self._num_prefilling, self._num_blocks
-        size, prompt = self._belief.entry_tokens, request.num_prompt_tokens
+        size, prompt = self._prefix_affinity.entry_tokens, request.num_prompt_tokens
         if len(replicas) < len(cached):
             places = [replica.index for replica in replicas]
             cached, prefilling, decode = cached[places], prefilling[places], decode[places]
@@ -162,7 +162,7 @@ class Dynamo(Router):
         tiers = self.facts.own_tiers(request) if self.facts.own_tiers else ()
         if not any(tiers):
             return 0.0
-        size, worth = self._belief.entry_tokens, np.zeros(len(places))
+        size, worth = self._prefix_affinity.entry_tokens, np.zeros(len(places))
         for k, place in enumerate(places):
             begin = 0
             for portion in tiers[place]:
@@ -182,18 +182,18 @@ class Dynamo(Router):
 
     def _note(self, request: IncomingRequest, choice: int, cached: int) -> None:
         """Remember the blocks of a request until it ends, and its prefill until it is done."""
-        prompt, size = request.num_prompt_tokens, self._belief.entry_tokens
+        prompt, size = request.num_prompt_tokens, self._prefix_affinity.entry_tokens
         path = request.prefix_path(size).tobytes()
         # The block in which a prompt ends is nobody else's.
         sent = Sent(path, prompt % size > 0, prompt - min(cached, prompt))
         self._sent[request.request_id] = sent
         self._num_prefilling[choice] += sent.num_uncached_tokens
         self._num_blocks[choice] += self._blocks[choice].add(path) + sent.has_rest
-        self._belief.sent(request, choice)
+        self._prefix_affinity.sent(request, choice)
         self.predicted_tokens = cached
 
     def on_leave(self, replica: int) -> None:  # noqa: D102
-        self._belief.forget(replica)
+        self._prefix_affinity.forget(replica)
         self._blocks[replica].clear()
         self._num_blocks[replica] = self._num_prefilling[replica] = 0
 

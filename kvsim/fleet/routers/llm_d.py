@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kvsim.fleet import scorers
 from kvsim.fleet.affinity import lead, sticky
-from kvsim.fleet.belief import Belief, Kind, delay_of, entries_of
 from kvsim.fleet.choice import queues, uniform_argmax
 from kvsim.fleet.headroom import Headroom, can_be_shed, latency_scores, meeting
 from kvsim.fleet.latency_forecast import forecast
@@ -20,6 +19,7 @@ from kvsim.fleet.parameters import (
     Weight,
     refuse_unread,
 )
+from kvsim.fleet.prefix_affinity import Kind, PrefixAffinity, delay_of, entries_of
 from kvsim.fleet.router import REJECT, ROUTERS, Router
 
 if TYPE_CHECKING:
@@ -157,12 +157,12 @@ class LlmD(Router):
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
-        self._belief = Belief(facts, self._kind, **self._entries)
+        self._prefix_affinity = PrefixAffinity(facts, self._kind, **self._entries)
         self._cold = scorers.NoHitLru()
         self._homes: dict[int, int] = {}  # of sessions
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        cached = self._belief.cached_tokens(request)
+        cached = self._prefix_affinity.cached_tokens(request)
         kept = self._filter(request, replicas, cached)
         if self._has_targets:
             kept = self._tier(request, replicas, cached, kept)
@@ -171,7 +171,7 @@ class LlmD(Router):
         totals = self._scores(request, [replicas[i] for i in kept], cached)
         choice = kept[self._pick(totals)]
         chosen = replicas[choice].index
-        self._belief.sent(request, chosen)
+        self._prefix_affinity.sent(request, chosen)
         self._cold.sent(chosen, cached)
         if request.session_id >= 0:
             self._homes.setdefault(request.session_id, chosen)
@@ -179,7 +179,7 @@ class LlmD(Router):
         return choice
 
     def on_leave(self, replica: int) -> None:  # noqa: D102
-        self._belief.forget(replica)
+        self._prefix_affinity.forget(replica)
         self._cold.forget(replica)
         self._homes = {k: home for k, home in self._homes.items() if home != replica}
 
@@ -191,7 +191,7 @@ class LlmD(Router):
         self.branch = "scores"
         if not self._affinity:
             return everyone
-        rates = self._belief.block_rates(request, cached)
+        rates = self._prefix_affinity.block_rates(request, cached)
         warm = sticky([rates[replica.index] for replica in replicas], self._affinity)
         if len(warm) == len(everyone):
             return everyone
@@ -257,7 +257,7 @@ class LlmD(Router):
         """Return the weighted sum of the scores of each replica that was kept."""
         waiting = [replica.scraped.num_waiting for replica in replicas]
         home = self._homes.get(request.session_id, -1)
-        held = self._belief.block_rates(request, cached)
+        held = self._prefix_affinity.block_rates(request, cached)
         if self._is_relative:
             held = scorers.among_holders(cached)
         weighted: list[tuple[float, list[float]]] = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsim.fleet.affinity import lead, sticky
-from kvsim.fleet.belief import Belief, Kind, delay_of, entries_of
 from kvsim.fleet.choice import uniform_argmin
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
@@ -14,6 +13,7 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Seconds,
     Share,
 )
+from kvsim.fleet.prefix_affinity import Kind, PrefixAffinity, delay_of, entries_of
 from kvsim.fleet.router import ROUTERS, Router
 
 if TYPE_CHECKING:
@@ -72,19 +72,19 @@ class LlmDTokenAware(Router):
 
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
-        self._belief = Belief(facts, self._kind, **self._entries)
+        self._prefix_affinity = PrefixAffinity(facts, self._kind, **self._entries)
         #: Tokens in flight that a cached prefix may be worth.
         self.tau = (self._rate or facts.prefill_rate) * self._max_wait
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        cached = self._belief.cached_tokens(request)
+        cached = self._prefix_affinity.cached_tokens(request)
         in_flight = [replica.local.num_uncached_tokens for replica in replicas]
-        kept = sticky(self._belief.block_rates(request, cached), self._affinity)
+        kept = sticky(self._prefix_affinity.block_rates(request, cached), self._affinity)
         self.branch = "sticky" if len(kept) < len(replicas) else "all"
         if lead(in_flight, kept) >= self.tau:
             kept, self.branch = list(range(len(replicas))), "spilled"
         costs = [in_flight[i] + request.num_prompt_tokens - cached[i] for i in kept]
         choice = kept[uniform_argmin(costs, self.facts.rng)]
-        self._belief.sent(request, choice)
+        self._prefix_affinity.sent(request, choice)
         self.predicted_tokens = cached[choice]
         return choice

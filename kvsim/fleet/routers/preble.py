@@ -6,7 +6,6 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.belief import Belief
 from kvsim.fleet.choice import argmin, queues
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
@@ -14,6 +13,7 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Weight,
     Whole,
 )
+from kvsim.fleet.prefix_affinity import PrefixAffinity
 from kvsim.fleet.prefix_load import PrefixLoad
 from kvsim.fleet.router import ROUTERS, Router
 
@@ -76,9 +76,11 @@ class Preble(Router):
         super().start(facts)
         size, number = self._entry_tokens, facts.num_replicas
         self._capacity = max(facts.num_kv_tokens // size, 1)
-        self._belief = Belief(facts, entry_tokens=size, max_entries=self._capacity)
+        self._prefix_affinity = PrefixAffinity(facts, entry_tokens=size, max_entries=self._capacity)
         self._piece_time = size / facts.prefill_rate
-        self._prefixes = PrefixLoad(self._belief.index, number, self._piece_time, self._window)
+        self._prefixes = PrefixLoad(
+            self._prefix_affinity.index, number, self._piece_time, self._window
+        )
         self._num_seen = 0
         self._first_tokens: dict[int, float] = {}
         empty = [deque[float](maxlen=MOST_REMEMBERED) for _ in range(2 * number)]
@@ -87,7 +89,10 @@ class Preble(Router):
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
         now, prompt = request.arrival_time, request.num_prompt_tokens
-        cached, keys = self._belief.cached_tokens(request), self._belief.keys(request)
+        cached, keys = (
+            self._prefix_affinity.cached_tokens(request),
+            self._prefix_affinity.keys(request),
+        )
         self._prefixes.forget(now)
         loads = self._loads(queues(replicas))
         best = max(cached)
@@ -102,7 +107,7 @@ class Preble(Router):
             costs = [cost + time(prompt, cached[i]) for i, cost in enumerate(costs)]
         choice = self._balanced(argmin(costs, among), loads)
         self._num_seen += 1
-        self._belief.sent(request, choice)
+        self._prefix_affinity.sent(request, choice)
         self._prefixes.note(now, keys, cached[choice] // self._entry_tokens)
         self.predicted_tokens = cached[choice]
         return choice
@@ -117,7 +122,7 @@ class Preble(Router):
     def _dropped(self, replica: int, num_entries: int, cached_tokens: int) -> float:
         """Return M of a replica."""
         new = num_entries - cached_tokens // self._entry_tokens
-        too_many = self._belief.index.size(replica) + new - self._capacity
+        too_many = self._prefix_affinity.index.size(replica) + new - self._capacity
         return max(too_many, 0) * self._piece_time
 
     def _balanced(self, choice: int, loads: Sequence[float]) -> int:

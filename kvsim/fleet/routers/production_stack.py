@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from kvsim.fleet.belief import CHARS_PER_TOKEN, EVENT_DELAY, Belief, hit_rates
 from kvsim.fleet.choice import argmin, queues
 from kvsim.fleet.hash_ring import HashRing
 from kvsim.fleet.parameters import (
@@ -14,6 +13,7 @@ from kvsim.fleet.parameters import (
     Whole,
     refuse_unread,
 )
+from kvsim.fleet.prefix_affinity import CHARS_PER_TOKEN, EVENT_DELAY, PrefixAffinity, hit_rates
 from kvsim.fleet.request_rate import RequestRate
 from kvsim.fleet.router import ROUTERS, Router
 
@@ -90,12 +90,12 @@ class ProductionStack(Router):
     def start(self, facts: Facts) -> None:  # noqa: D102
         super().start(facts)
         kind = "approximate" if self._policy == "prefixaware" else "precise"
-        self._belief = Belief(facts, kind, entry_tokens=self._chunk_tokens)  # type: ignore[arg-type]
+        self._prefix_affinity = PrefixAffinity(facts, kind, entry_tokens=self._chunk_tokens)  # type: ignore[arg-type]
         self._ring = HashRing(facts.num_replicas, POINTS)
         self._rate = RequestRate(facts.num_replicas, WINDOW)
 
     def choose(self, request: IncomingRequest, replicas: Sequence[ReplicaView]) -> int:  # noqa: D102
-        cached = self._belief.cached_tokens(request)
+        cached = self._prefix_affinity.cached_tokens(request)
         choice: int | None
         if self._policy == "loadaware":
             choice = self._weigh(request, queues(replicas), cached)
@@ -105,7 +105,7 @@ class ProductionStack(Router):
                 choice = self._look_up(request, cached)
         else:
             choice = self._draw(cached)
-        self._belief.sent(request, choice)
+        self._prefix_affinity.sent(request, choice)
         self._rate.count(choice, request.arrival_time)
         self.predicted_tokens = cached[choice]
         return choice

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.belief import hit_rates
 from kvsim.fleet.choice import argmin, power_of_two, queues
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
@@ -13,6 +12,7 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Seconds,
     Share,
 )
+from kvsim.fleet.prefix_affinity import hit_rates
 from kvsim.fleet.router import ROUTERS, Router
 from kvsim.fleet.text_tree import TextTree
 

@@ -6,14 +6,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.deliveries import GONE, Deliveries
+from kvsim.fleet.lru_store import LruStore
 from kvsim.fleet.parameters import Delay, Seconds, Weight  # noqa: TC001 - read when made
-from kvsim.fleet.shelf import Shelf
 from kvsim.fleet.store import STORES, Portion, Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.fleet.event_feed import EventFeed
+    from kvsim.fleet.event_reader import EventReader
 
 GIB = 1 << 30
 #: Uses from which a block is worth the disks.
@@ -53,13 +53,13 @@ class BlockManager(Store):
         self._bytes = gib * GIB, disk_gib * GIB
         self._decay = decay
         self._coming = Deliveries(delay)
-        self._tiers: dict[int, tuple[Shelf, Shelf]] = {}
+        self._tiers: dict[int, tuple[LruStore, LruStore]] = {}
         self._uses: dict[tuple[int, int], tuple[int, float]] = {}  # frequency, and when
         self._num_gone = 0  # evictions of replicas that are gone
 
-    def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
+    def start(self, reader: EventReader, entry_bytes: float) -> None:  # noqa: D102
         self._room = tuple(size // entry_bytes for size in self._bytes)
-        feed.listeners.append(self._coming.take)
+        reader.listeners.append(self._coming.take)
 
     def look_up(  # noqa: D102
         self, keys: Sequence[int], replica: int, now: float
@@ -104,8 +104,8 @@ class BlockManager(Store):
         if frequency >= FREQUENT or key in disk:
             disk.put([key])
 
-    def _of(self, replica: int) -> tuple[Shelf, Shelf]:
+    def _of(self, replica: int) -> tuple[LruStore, LruStore]:
         if replica not in self._tiers:
-            host, disk = (Shelf(room) for room in self._room)
+            host, disk = (LruStore(room) for room in self._room)
             self._tiers[replica] = host, disk
         return self._tiers[replica]

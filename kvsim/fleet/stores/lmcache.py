@@ -7,14 +7,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.deliveries import GONE, Deliveries
+from kvsim.fleet.lru_store import LruStore
 from kvsim.fleet.parameters import Count, Delay, Weight  # noqa: TC001 - read when made
-from kvsim.fleet.shelf import Shelf
 from kvsim.fleet.store import STORES, Portion, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kvsim.fleet.event_feed import EventFeed
+    from kvsim.fleet.event_reader import EventReader
 
 GIB = 1 << 30
 
@@ -53,14 +53,14 @@ class LMCache(Store):
         self._bytes = {"host": gib * GIB, "disk": disk_gib * GIB, "server": server_gib * GIB}
         self._chunk_tokens = chunk
         self._coming = Deliveries(delay)
-        self._shelves: dict[tuple[str, int], Shelf] = {}
+        self._lru_stores: dict[tuple[str, int], LruStore] = {}
         self._ends: dict[int, float] = {}  # last blocks of prompts' chunks, and since when
         self._num_gone = 0  # evictions of replicas that are gone
 
-    def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
-        self._per_chunk = max(1, self._chunk_tokens // feed.entry_tokens)
+    def start(self, reader: EventReader, entry_bytes: float) -> None:  # noqa: D102
+        self._per_chunk = max(1, self._chunk_tokens // reader.entry_tokens)
         self._chunk_bytes = entry_bytes * self._per_chunk
-        feed.listeners.append(self._coming.take)
+        reader.listeners.append(self._coming.take)
 
     def look_up(  # noqa: D102
         self, keys: Sequence[int], replica: int, now: float
@@ -73,11 +73,11 @@ class LMCache(Store):
             told = time - self.event_delay
             chunks = [key for key in stored if self._ends.get(key, math.inf) <= told]
             for tier in self._bytes if place != GONE else ("server",):
-                self._shelf(tier, place).put(chunks)
+                self._lru_store(tier, place).put(chunks)
         found = list(self._tiers(ends, replica))
         for tier in self._bytes:
-            shelf = self._shelf(tier, replica)
-            shelf.touch(key for key, _ in zip(ends, found, strict=False) if key in shelf)
+            lru_store = self._lru_store(tier, replica)
+            lru_store.touch(key for key, _ in zip(ends, found, strict=False) if key in lru_store)
         self.num_evicted = self._num_gone + self._num_evicted()
         return [
             Portion(
@@ -92,27 +92,27 @@ class LMCache(Store):
         self._coming.forget(replica)
         self._num_gone += self._num_evicted(replica)
         for tier in ("host", "disk"):
-            self._shelves.pop((tier, replica), None)
+            self._lru_stores.pop((tier, replica), None)
 
     def _num_evicted(self, replica: int | None = None) -> int:
         """Return how many blocks have left the memory of a replica, or of all."""
         chunks = sum(
             one.num_evicted
-            for (tier, place), one in self._shelves.items()
+            for (tier, place), one in self._lru_stores.items()
             if tier == "host" and replica in (place, None)
         )
         return chunks * self._per_chunk
 
-    def _shelf(self, tier: str, replica: int) -> Shelf:
+    def _lru_store(self, tier: str, replica: int) -> LruStore:
         place = -1 if tier == "server" else replica
-        if (tier, place) not in self._shelves:
-            self._shelves[tier, place] = Shelf(self._bytes[tier] // self._chunk_bytes)
-        return self._shelves[tier, place]
+        if (tier, place) not in self._lru_stores:
+            self._lru_stores[tier, place] = LruStore(self._bytes[tier] // self._chunk_bytes)
+        return self._lru_stores[tier, place]
 
     def _tiers(self, ends: Sequence[int], replica: int) -> Iterator[str]:
         """Say where each chunk lies, from the front without a gap."""
         for key in ends:
-            tier = next((t for t in self._bytes if key in self._shelf(t, replica)), None)
+            tier = next((t for t in self._bytes if key in self._lru_store(t, replica)), None)
             if tier is None:
                 return
             yield tier

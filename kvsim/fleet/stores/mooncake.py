@@ -7,14 +7,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from kvsim.fleet.deliveries import Deliveries
+from kvsim.fleet.lru_store import LruStore
 from kvsim.fleet.parameters import Delay, Limit, Share, Weight  # noqa: TC001 - read when made
-from kvsim.fleet.shelf import Shelf
 from kvsim.fleet.store import STORES, Portion, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kvsim.fleet.event_feed import EventFeed
+    from kvsim.fleet.event_reader import EventReader
 
 GIB = 1 << 30
 
@@ -59,12 +59,12 @@ class Mooncake(Store):
         self._share = {"mark": mark, "batch": batch}
         self._coming = Deliveries(delay)
 
-    def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
+    def start(self, reader: EventReader, entry_bytes: float) -> None:  # noqa: D102
         memory, disk = (
             math.inf if size == math.inf else size // entry_bytes for size in self._bytes
         )
-        self._memory, self._disk = Shelf(memory, **self._share), Shelf(disk)
-        feed.listeners.append(self._coming.take)
+        self._memory, self._disk = LruStore(memory, **self._share), LruStore(disk)
+        reader.listeners.append(self._coming.take)
 
     def look_up(  # noqa: D102
         self, keys: Sequence[int], replica: int, now: float

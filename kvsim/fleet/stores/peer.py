@@ -10,7 +10,7 @@ from kvsim.fleet.store import STORES, Portion, Store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.fleet.event_feed import EventFeed
+    from kvsim.fleet.event_reader import EventReader
 
 
 @STORES.register("peer")
@@ -32,14 +32,14 @@ class Peer(Store):
     def __init__(self, *, delay: Delay = 0.0) -> None:
         self.event_delay = delay
 
-    def start(self, feed: EventFeed, entry_bytes: float) -> None:  # noqa: D102
+    def start(self, reader: EventReader, entry_bytes: float) -> None:  # noqa: D102
         del entry_bytes
-        self._feed = feed
+        self._reader = reader
 
     def look_up(  # noqa: D102
         self, keys: Sequence[int], replica: int, now: float
     ) -> list[Portion]:
-        held = self._feed.index.match(keys, now)
+        held = self._reader.index.match(keys, now)
         held[replica] = 0
         best = max(range(len(held)), key=held.__getitem__)
         return [Portion("peer", best, held[best])] if held[best] else []

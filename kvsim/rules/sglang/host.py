@@ -31,7 +31,7 @@ def take_copy(tree: Radix, k: int) -> None:
 
 def tell_copy(tree: Radix, k: int) -> None:
     """Note that the host has got a node, where somebody wants to know."""
-    if not tree.tells:
+    if not tree.emits_events:
         return
     told, node = tree.told[tree.num_told], tree.nodes[k]
     told.row = node.row

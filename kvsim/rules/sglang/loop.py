@@ -31,7 +31,7 @@ def pass_sglang(state: Replica) -> bool:
     batch, sent = batch_at(state, state.num_batches), state.kv.radix.num_sent
     schedule_sglang(state, batch)
     count_sent(state, sent)
-    if state.kv.radix.tells:
+    if state.kv.radix.emits_events:
         tell_copies(state)
     if batch.size > 0:
         time = price(state, batch)
@@ -64,7 +64,7 @@ def schedule_sglang(state: Replica, batch: Batch) -> None:
         build_prefill(state, batch)
     elif scheduler.num_running > 0:
         build_decode(state, batch)
-    state.steady = False
+    state.decode_only = False
 
 
 def count_sent(state: Replica, before: int) -> None:
@@ -140,10 +140,10 @@ def rest(state: Replica) -> None:
     if tree.backups.count + tree.loads.count > 0:  # they hold what the head may need
         tree.held_until = max(tree.held_until, tree.out_free, tree.in_free)
         see_copies_done(tree, tree.held_until)
-        if tree.tells:
+        if tree.emits_events:
             tell_copies(state)
     elif state.storage.is_on and waits_for_read(state):
-        state.wake_time = next_read(state)  # or an arrival, before
+        state.resume_time = next_read(state)  # or an arrival, before
     elif scheduler.num_running == 0 and scheduler.chunked == NONE and state.waiting.length > 0:
         k = state.waiting.head
         leave_waiting(state, k)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.rules.keys import FIRST_KEY, mix, piece_of
+from kvsim.rules.keys import FIRST_KEY, mix, span_of
 from kvsim.rules.sglang.pages import floor_page, page_behind
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 def stand_before(tree: Radix, request: Request, segment: int, offset: int) -> None:
     """Stand before the token of a request so many behind the beginning of a piece of it."""
-    _, _, length = piece_of(request, segment)
+    _, _, length = span_of(request, segment)
     while offset >= length:
         offset -= length
         segment += 1
-        _, _, length = piece_of(request, segment)
+        _, _, length = span_of(request, segment)
     tree.segment = segment
     tree.offset = offset
 
@@ -33,7 +33,7 @@ def num_common(tree: Radix, pieces: list[Piece], request: Request, page: int, mo
     The walk passes them.
     """
     segment, offset, same, passed = tree.segment, tree.offset, 0, 0
-    content, start, length = piece_of(request, segment)
+    content, start, length = span_of(request, segment)
     held = pieces[page * tree.pages.page_size]
     while same < most:
         if held.content != content or held.index + passed != start + offset:
@@ -48,7 +48,7 @@ def num_common(tree: Radix, pieces: list[Piece], request: Request, page: int, mo
         while offset >= length:
             offset -= length
             segment += 1
-            content, start, length = piece_of(request, segment)
+            content, start, length = span_of(request, segment)
     whole = floor_page(same, tree.pages.page_size)
     if whole == same:
         tree.segment = segment
@@ -85,7 +85,7 @@ def name_tokens(
     size, segment, offset, place = tree.pages.page_size, tree.segment, tree.offset, 0
     held = pieces[page * size]
     while num_tokens > 0:
-        content, start, length = piece_of(request, segment)
+        content, start, length = span_of(request, segment)
         count = min(length - offset, num_tokens)
         if count > 0:
             held.content = content

@@ -160,7 +160,7 @@ def try_prefill(state: Replica, k: int) -> int:
         unlock_path(tree, mine.node, mine.edge)
         if verdict == NO_TOKEN:
             state.refused = True
-            state.tried = True
+            state.head_lookup_failed = True
             state.totals.num_allocation_failures += 1
         return verdict
     scheduler.admitted[scheduler.num_admitted] = k

@@ -15,7 +15,7 @@ from kvsim.records.sglang import (
     RANDOM,
     SHORTEST_PREFILL_FIRST,
 )
-from kvsim.rules.keys import mix, mix_piece, piece_of
+from kvsim.rules.keys import mix, mix_span, span_of
 from kvsim.rules.links import append, remove
 from kvsim.rules.sglang.mersenne import draw_below
 from kvsim.rules.sglang.walk import match_prefix, num_host_found
@@ -112,17 +112,17 @@ def beginning_of(request: Request) -> int:
     key, missing, segment = mix(1, request.cache_salt), EQUAL_TOKENS, 0
     piece, piece_start, piece_length = 0, 0, 0
     while missing > 0:
-        content, start, length = piece_of(request, segment)
+        content, start, length = span_of(request, segment)
         taken = min(length, missing)
         if piece_length > 0 and content == piece and start == piece_start + piece_length:
             piece_length += taken
         elif taken > 0:
             if piece_length > 0:
-                key = mix_piece(key, piece, piece_start, piece_length)
+                key = mix_span(key, piece, piece_start, piece_length)
             piece, piece_start, piece_length = content, start, taken
         missing -= taken
         segment += 1
-    return mix_piece(key, piece, piece_start, piece_length)
+    return mix_span(key, piece, piece_start, piece_length)
 
 
 def defer_equals(state: Replica) -> None:

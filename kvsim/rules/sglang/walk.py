@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.radix import NO_HOST, WRITE_BACK
-from kvsim.rules.keys import FIRST_KEY, mix, piece_of
+from kvsim.rules.keys import FIRST_KEY, mix, span_of
 from kvsim.rules.sglang.backup import write_through
 from kvsim.rules.sglang.host import enter_device, join_copies
 from kvsim.rules.sglang.leaves import settle_leaf
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
     """Name the child that begins with the request's next page, as ``node_key`` does."""
-    content, start, length = piece_of(request, tree.segment)
+    content, start, length = span_of(request, tree.segment)
     key = mix(mix(FIRST_KEY, parent), salt)
     key = mix(mix(key, content), start + tree.offset)
     segment, last = tree.segment, tree.offset + tree.pages.page_size - 1
     while last >= length:
         last -= length
         segment += 1
-        content, start, length = piece_of(request, segment)
+        content, start, length = span_of(request, segment)
     return mix(mix(key, content), start + last)
 
 

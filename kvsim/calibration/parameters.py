@@ -1,0 +1,111 @@
+"""The few constants that benchmarks of a server can decide, and how each changes its card's."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.cost.efficiency import efficiency_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvsim.cost.efficiency import Efficiency
+
+
+class Parameter(NamedTuple):
+    """A quantity that is fitted.
+
+    Attributes
+    ----------
+    name, what : in tables
+    default : where the fit begins; a share is a factor of the card's constants, 1
+    is_share : whether it is such a factor, fitted in its logarithm; else seconds
+    unit : one unit of the fit: natural logarithm, or seconds
+    least, most : what it may be, in units: no share is far above 1, no host waits for ever
+    precise : half the width of a 95 % interval above which the data do not decide it, in units
+    likely : standard deviation, from server to server, that one which is not decided leaves in the
+        intervals of the others, in units; a judgement
+    """
+
+    name: str
+    what: str
+    default: float
+    is_share: bool
+    unit: float
+    least: float
+    most: float
+    precise: float
+    likely: float
+
+
+KNOBS = (
+    Parameter("bandwidth", "shares of memory bandwidth", 1.0, True, 1.0, -1.5, 0.3, 0.25, 0.15),
+    Parameter("arithmetic", "shares of peak FLOP/s", 1.0, True, 1.0, -1.5, 0.3, 0.25, 0.15),
+    Parameter("step", "host seconds per step", 1e-4, False, 1e-3, 0.0, 50.0, 1.0, 0.5),
+    Parameter(
+        "front_end_latency",
+        "seconds of HTTP and tokenisation",
+        0.0,
+        False,
+        1e-2,
+        0.0,
+        50.0,
+        1.0,
+        1.0,
+    ),
+    Parameter(
+        "request", "host seconds per request and step", 5e-6, False, 1e-5, 0.0, 50.0, 1.0, 1.0
+    ),
+)
+#: Constants that a factor multiplies: of bandwidth, and of arithmetic; in tables by format, too.
+FACTORS = {
+    "bandwidth": (
+        *("weights", "decode_attention", "decode_attention_8bit", "latent_attention"),
+        *("state_traffic", "elementwise", "prefill_io", "prefill_io_8bit"),
+    ),
+    "arithmetic": ("gemm", "prefill_attention", "prefill_attention_8bit", "latent_prefill", "scan"),
+}
+#: The least that a time of the host's may be: constants of a file must be above 0.
+LEAST = 1e-7
+
+
+def constants(card: str, values: Mapping[str, float]) -> dict[str, Any]:
+    """Return a card's constants under given values of knobs, those that differ from its own."""
+    rate = efficiency_of(card)
+    found: dict[str, Any] = {}
+    for parameter, names in FACTORS.items():
+        factor = values.get(parameter, 1.0)
+        if factor != 1.0:
+            found |= {name: getattr(rate, name) * factor for name in names}
+    for parameter in ("step", "request"):
+        if parameter in values:
+            found[parameter] = max(values[parameter], LEAST)
+    for table in ("gemms", "experts"):
+        nested = _nested(rate, table, values)
+        if nested:
+            found[table] = nested
+    return found
+
+
+def _nested(rate: Efficiency, table: str, values: Mapping[str, float]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, shares in getattr(rate, table).items():
+        assert is_dataclass(shares)
+        own: dict[str, float] = {}
+        for parameter, names in FACTORS.items():
+            factor = values.get(parameter, 1.0)
+            if factor != 1.0:
+                own |= {
+                    f.name: getattr(shares, f.name) * factor
+                    for f in fields(shares)
+                    if f.name in names
+                }
+        if own:
+            found[key] = own
+    return found
+
+
+def default_of(parameter: Parameter, card: str) -> float:
+    """Return where a knob stands without calibration."""
+    return float(getattr(efficiency_of(card), parameter.name, parameter.default))

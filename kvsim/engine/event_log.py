@@ -1,0 +1,58 @@
+"""Where a replica's KV cache events come out: its log, and what the log had no room for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.kv.events import EventRows, take_events, widen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.records.events import EventLog
+    from kvsim.records.memory import Memory
+    from kvsim.records.paged import BlockPool
+
+
+class ReplicaEventLog:
+    """Hands out what the rules have logged.
+
+    Parameters
+    ----------
+    pool : whose log it is
+    memory : in which it lies
+
+    Attributes
+    ----------
+    spilled : events that were taken out of a full log before anybody read it
+    on_full : makes room in a full log, for a reader that keeps what it needs where it is
+    """
+
+    def __init__(self, pool: BlockPool, memory: Memory) -> None:
+        self._pool = pool
+        self._memory = memory
+        self._log: EventLog = pool.log  # a record stays where it is, though its lists do not
+        self.spilled: list[EventRows] = []
+        self.on_full: Callable[[], None] | None = None
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there are events that nobody has taken."""
+        return bool(self.spilled) or self._log.num_events > 0
+
+    def take(self) -> list[EventRows]:
+        """Return the events since the last call. Mutates."""
+        taken = [*self.spilled, take_events(self._pool)]
+        self.spilled.clear()
+        return taken
+
+    def make_room(self) -> None:
+        """Make room in the log. Mutates."""
+        if self.on_full is None:
+            self.spilled.append(take_events(self._pool))
+        else:
+            self.on_full()
+
+    def widen(self) -> None:
+        """Make the log longer; it keeps what it tells. Mutates."""
+        widen(self._pool, self._memory)

@@ -1,0 +1,106 @@
+"""Replicas in a row, and when each of them does something next."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.engine.replica import STEPS_PER_CALL
+from kvsim.rules.engine import ADVANCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.replica import Replica
+
+
+class ReplicaSet:
+    """Replicas that do not wait for each other; compiled ones are brought on in one call.
+
+    Attributes
+    ----------
+    times : when each does something next if nothing reaches it, seconds
+    """
+
+    def __init__(self) -> None:
+        self._replicas: list[Replica] = []
+        self.times = np.zeros(0)
+        self._entries = self._addresses = np.zeros(0, np.int64)
+        self._ended = self._told = np.zeros(0, np.int64)
+        self._is_looked_up = False  # what is never called need not be compiled
+
+    def add(self, replica: Replica) -> None:
+        """Take a replica in. Mutates."""
+        self._replicas.append(replica)
+        self.times = np.append(self.times, replica.next_event_time())
+        self._change()
+
+    def remove(self, place: int) -> None:
+        """Let the replica at a place go. Mutates."""
+        del self._replicas[place]
+        self.times = np.delete(self.times, place)
+        self._change()
+
+    def touch(self, place: int) -> None:
+        """Learn that something has reached a replica. Mutates."""
+        self.times[place] = self._replicas[place].next_event_time()
+
+    def bring(self, target: float) -> list[int]:
+        """Bring all to a time; returns the places where requests have ended. Mutates."""
+        self._ended[:] = self._told[:] = 0
+        for place in self._left_to_host(target):
+            self._told[place] += self.bring_one(place, target)
+        found: list[int] = (self._ended + self._told).nonzero()[0].tolist()
+        for place in found:
+            self._replicas[place].tell_ends(int(self._ended[place]))
+        return found
+
+    def bring_one(self, place: int, target: float) -> int:
+        """Bring a replica to a time; returns how many requests have ended, of whom it has told."""
+        before, replica, number = -math.inf, self._replicas[place], 0
+        while before < self.times[place] <= target and self.times[place] < math.inf:
+            before = self.times[place]
+            number += replica.advance(target)
+            self.times[place] = replica.next_after_advance
+        return number
+
+    def tell_ended(self) -> None:
+        """Tell who counts them of the requests that have ended in compiled code. Mutates."""
+        for place in self._ended.nonzero()[0].tolist():
+            self._replicas[place].tell_ends(int(self._ended[place]))
+        self._ended[:] = 0
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """Return of all entries, 0 where the host must run them, addresses, times, ended requests.
+
+        Who changes the last two does what :meth:`bring` does.
+        """
+        if not self._is_looked_up:
+            self._entries = np.array([one.entry_address for one in self._replicas], np.int64)
+            self._addresses = np.array([one.address for one in self._replicas], np.int64)
+            self._is_looked_up = True
+        return self._entries, self._addresses, self.times, self._ended
+
+    def _left_to_host(self, target: float) -> Iterator[int]:
+        """Bring those on that need no host, and say each time who does."""
+        columns = self.columns()
+        if not self._entries.any():
+            yield from range(len(self._replicas))
+            return
+        from kvsim.compiled.cache import load_replica_set
+
+        advance_due, place = load_replica_set().advance_due, 0
+        while place >= 0:
+            place = advance_due(*columns, place, target, ADVANCE, STEPS_PER_CALL)
+            if place >= 0:
+                yield place
+
+    def _change(self) -> None:
+        count = len(self._replicas)
+        self._ended, self._told = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._is_looked_up = False

@@ -1,0 +1,150 @@
+"""One order of time for the replicas of a fleet and all that happens around them.
+
+A replica runs by itself up to the earliest time at which anything can reach it: an event of the
+SimPy world, or, if replicas wait for each other's requests or KV, the next event of another one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+from kvsim.engine.replica_set import ReplicaSet
+from kvsim.fleet.world import Phase
+
+if TYPE_CHECKING:
+    from kvsim.fleet.member import Member
+    from kvsim.fleet.world import Process, World
+
+
+class Watcher(Protocol):
+    """Who reacts to what replicas do."""
+
+    def ended(self, member: Member, rows: list[int], time: float) -> None:
+        """Learn that requests have ended on a replica at a time, which the world has not reached.
+
+        What follows from it is to be scheduled in the world, at that time or later.
+        """
+
+    def begun(self, member: Member, row: int, num_tokens: int, time: float) -> None:
+        """Learn that a request asks for KV that is elsewhere."""
+
+    def next_scrape(self, now: float, limit: float) -> float:
+        """Return the next time up to a limit at which all replicas must be looked at."""
+
+    def look(self, time: float) -> None:
+        """Look at the replicas, who have all come to a time."""
+
+    def unblock(self) -> bool:
+        """Learn that no replica goes on by itself; whether something is scheduled about it."""
+
+
+class FleetClock:
+    """Advances replicas in the order of time, and the world in between.
+
+    Parameters
+    ----------
+    world : SimPy's
+    watcher : is told what replicas do
+    coupled : what one replica does may reach another one
+
+    Attributes
+    ----------
+    rack : in which the replicas stand
+    """
+
+    def __init__(self, world: World, watcher: Watcher, *, coupled: bool) -> None:
+        self._world = world
+        self._watcher = watcher
+        self._coupled = coupled
+        self._members: list[Member] = []
+        self.rack = ReplicaSet()
+
+    def add(self, member: Member) -> None:
+        """Take a replica in. Mutates."""
+        self._members.append(member)
+        self.rack.add(member.replica)
+
+    def remove(self, member: Member) -> None:
+        """Let a replica go. Mutates."""
+        place = self._members.index(member)
+        del self._members[place]
+        self.rack.remove(place)
+
+    def touch(self, member: Member) -> None:
+        """Learn that something has reached a replica. Mutates."""
+        self.rack.touch(self._members.index(member))
+
+    def process(self) -> Process:
+        """Run until nothing happens any more."""
+        while True:
+            time = self._bring()
+            if time == math.inf:
+                return
+            yield self._world.at(time, Phase.STEP_IS_SCHEDULED)
+
+    def _bring(self) -> float:
+        """Bring all replicas to the world's next event; returns its time."""
+        while True:
+            limit = self._world.peek()
+            if self._is_idle:
+                if self._watcher.unblock():
+                    continue
+                if limit == math.inf:
+                    return math.inf
+            look = self._watcher.next_scrape(self._world.now, limit)
+            target = min(limit, look)
+            if not self._reach(target):
+                continue
+            if look <= limit and look < math.inf:
+                self._watcher.look(look)
+                continue
+            if limit < math.inf or not self._is_idle:
+                return limit
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no replica goes on by itself."""
+        return bool(self.rack.times.min(initial=math.inf) == math.inf)
+
+    def _reach(self, target: float) -> bool:
+        """Bring all replicas to a time; False if something new in the world comes before."""
+        if not self._coupled:
+            for place in self.rack.bring(target):
+                if self._members[place].is_followed:
+                    self._tell_ended(self._members[place])
+            return self._world.peek() >= target
+        waits: set[int] = set()  # who can only start a step at the target itself
+        while True:
+            place, first, second = self._earliest(waits)
+            if first > target or first == math.inf:
+                return True
+            horizon = min(target, max(second, math.nextafter(first, math.inf)))
+            self._advance(place, horizon)
+            if self.rack.times[place] == first and first >= horizon:
+                waits.add(place)
+            if self._world.peek() < target:
+                return False
+
+    def _earliest(self, waits: set[int]) -> tuple[int, float, float]:
+        """Return who is next, when, and when the one after him is."""
+        place, first, second = -1, math.inf, math.inf
+        for k, time in enumerate(self.rack.times.tolist()):
+            if time < first and k not in waits:
+                place, first, second = k, time, first
+            elif time < second:
+                second = time
+        return place, first, second
+
+    def _advance(self, place: int, horizon: float) -> None:
+        member = self._members[place]
+        replica = member.replica
+        num_ended = replica.advance(horizon, until_finish=True)
+        self.rack.times[place] = replica.next_after_advance
+        if num_ended:
+            self._tell_ended(member)
+        for row, num_tokens, time in replica.take_begun():
+            self._watcher.begun(member, row, num_tokens, time)
+
+    def _tell_ended(self, member: Member) -> None:
+        self._watcher.ended(member, member.take_ended(), member.replica.clock)

@@ -1,0 +1,102 @@
+"""What has become of requests on compiled replicas, looked up in one call."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.compiled.cache import load_replica_set
+from kvsim.fleet.lifecycle_events import EventRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.replica import Replica
+
+
+class CompiledLifecycleEvents:
+    """Reads the replicas' memory.
+
+    It answers as :class:`kvsim.fleet.lifecycle_events.PythonLifecycleEvents` does.
+
+    Parameters
+    ----------
+    replicas : who serves
+    table : the run's requests table, where ended requests have their row
+    """
+
+    def __init__(self, replicas: Sequence[Replica], table: NDArray[Any]) -> None:
+        self._collect, self._send = (
+            load_replica_set().collect_lifecycle_events,
+            load_replica_set().send,
+        )
+        names = ("finish_reason", "first_token_time", "finish_time")
+        self._table = tuple(table[name] for name in names)
+        number, places = len(table), len(replicas)
+        self._addresses = np.array([one.address for one in replicas], np.int64)
+        self._seen = np.full((places, 2), -math.inf)  # clock and first tokens at the last look
+        self._waits = np.full(number, -1, np.int32)  # for a first token, at a place
+        self._tokens = np.full(number, math.nan)
+        # Who lives at a place, in the order in which they were sent.
+        self._firsts, self._lasts = np.full(places, -1), np.full(places, -1)
+        self._afters = np.full(number, -1)
+        self._counts = np.zeros((places, 2), np.int64)
+
+    def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+        self.lose(place)
+        self._waits[self._waits == place] = -1
+        self._addresses[place] = replica.address
+        self._seen[place] = -math.inf
+
+    def lose(self, place: int) -> None:  # noqa: D102
+        self._addresses[place] = 0
+        self._firsts[place] = self._lasts[place] = -1
+        self._counts[place] = 0
+
+    def send(self, request_id: int, place: int) -> None:  # noqa: D102
+        if not self._addresses[place]:  # a request is on one list only, and this one is never read
+            self._waits[request_id] = place
+            return
+        lines = self._firsts, self._lasts, self._afters
+        self._send(request_id, place, self._waits, lines, self._counts)
+
+    def withdraw(self, request_id: int, place: int) -> bool:  # noqa: D102
+        waited = bool(self._waits[request_id] == place)
+        self._waits[request_id] = -1
+        if not self._addresses[place]:
+            return waited
+        before, at = -1, self._firsts[place]
+        while at != request_id:
+            before, at = at, self._afters[at]
+        after = self._afters[request_id]
+        if before < 0:
+            self._firsts[place] = after
+        else:
+            self._afters[before] = after
+        if after < 0:
+            self._lasts[place] = before
+        self._counts[place] -= (1, waited)
+        return waited
+
+    def move(self, request_id: int, place: int, target: int) -> None:  # noqa: D102
+        self.withdraw(request_id, place)
+        self.send(request_id, target)
+        self._waits[request_id] = -1
+        self._counts[target, 1] -= 1
+
+    def columns(self) -> tuple[Any, ...]:
+        """Return what :func:`kvsim.compiled.replica_set.look_at` reads and writes."""
+        lines = self._firsts, self._lasts, self._afters
+        return self._seen, self._table, self._waits, self._tokens, lines, self._counts
+
+    def collect(self) -> list[EventRow]:  # noqa: D102
+        lines = self._firsts, self._lasts, self._afters
+        times, facts = self._collect(
+            *(self._addresses, self._seen, self._table),
+            *(self._waits, self._tokens, lines, self._counts),
+        )
+        return [EventRow(t, *row) for t, row in zip(times.tolist(), facts.tolist(), strict=True)]

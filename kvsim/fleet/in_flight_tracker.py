@@ -1,0 +1,122 @@
+"""What gateways sent and what became of it: exact, without delay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.engine.replica import Replica
+    from kvsim.fleet.lifecycle_events import LifecycleEvents
+    from kvsim.fleet.router import Router
+    from kvsim.fleet.view import ReplicaView
+
+
+class Sent(NamedTuple):
+    """A request on a replica, by which gateway, and what its router took for not cached."""
+
+    gateway: int
+    place: int
+    num_prompt_tokens: int
+    num_uncached_tokens: int
+
+
+class InFlightTracker:
+    """Follows every request from its dispatch to its first token and its end.
+
+    Parameters
+    ----------
+    news : of the replicas who serve
+    table : the run's requests table, where ended requests have their row
+    routers : of the gateways, who are told
+    views : of each gateway, whose counters are kept
+    """
+
+    def __init__(
+        self,
+        lifecycle_events: LifecycleEvents,
+        table: NDArray[Any],
+        routers: Sequence[Router],
+        views: Sequence[Sequence[ReplicaView]],
+    ) -> None:
+        self._lifecycle_events = lifecycle_events
+        self._table = table
+        self._routers = routers
+        self._views = views
+        self._sent: dict[int, Sent] = {}
+        self._moved: dict[int, int] = {}  # to which place, unknown to routers
+
+    @property
+    def lifecycle_events(self) -> LifecycleEvents:
+        """What tells of first tokens and ends."""
+        return self._lifecycle_events
+
+    def replace(self, place: int, replica: Replica) -> None:
+        """Follow another replica; what the one before had in hand is nobody's now. Mutates."""
+        for row in [row for row, sent in self._sent.items() if sent.place == place]:
+            del self._sent[row]
+            if row in self._moved:
+                self._lifecycle_events.withdraw(row, self._moved.pop(row))
+        self._lifecycle_events.replace(place, replica)
+
+    def lose(self, place: int) -> None:
+        """Hear nothing of a replica any more. Mutates."""
+        self._lifecycle_events.lose(place)
+
+    def send(
+        self, gateway: int, place: int, request: IncomingRequest, num_uncached_tokens: int
+    ) -> None:
+        """Note that a gateway sends a request. Mutates."""
+        sent = Sent(gateway, place, request.num_prompt_tokens, num_uncached_tokens)
+        self._sent[request.request_id] = sent
+        self._lifecycle_events.send(request.request_id, place)
+        local = self._views[gateway][place].local
+        local.num_requests += 1
+        local.num_prefilling += 1
+        local.num_prompt_tokens += sent.num_prompt_tokens
+        local.num_uncached_tokens += num_uncached_tokens
+
+    def withdraw(self, request_id: int, time: float) -> None:
+        """Learn that a request is taken from its replica, which lives on. Mutates."""
+        self.update()
+        if self._lifecycle_events.withdraw(request_id, self._sent[request_id].place):
+            self._start(request_id, time)
+        self._end(request_id, time)
+
+    def follow(self, request_id: int, place: int) -> None:
+        """Learn that a request goes on at another place, which its router is not told. Mutates."""
+        self.update()
+        if request_id in self._sent:
+            before = self._moved.get(request_id, self._sent[request_id].place)
+            self._lifecycle_events.move(request_id, before, place)
+            self._moved[request_id] = place
+
+    def update(self) -> None:
+        """Take in what has happened, and tell the routers, in order of time. Mutates."""
+        for time, is_end, request_id, _ in sorted(self._lifecycle_events.collect()):
+            if is_end:
+                self._end(request_id, time)
+            else:
+                self._start(request_id, time)
+
+    def _start(self, request_id: int, time: float) -> None:
+        """Take in a first token."""
+        sent = self._sent[request_id]
+        local = self._views[sent.gateway][sent.place].local
+        local.num_prefilling -= 1
+        local.num_uncached_tokens -= sent.num_uncached_tokens
+        self._routers[sent.gateway].on_first_token(request_id, sent.place, time)
+
+    def _end(self, request_id: int, time: float) -> None:
+        """Take in an end."""
+        sent = self._sent.pop(request_id)
+        self._moved.pop(request_id, None)
+        local = self._views[sent.gateway][sent.place].local
+        local.num_requests -= 1
+        local.num_prompt_tokens -= sent.num_prompt_tokens
+        num_tokens = int(self._table["num_output_tokens"][request_id])
+        self._routers[sent.gateway].on_finish(request_id, sent.place, time, num_tokens)

@@ -1,0 +1,148 @@
+"""Requests of a fleet that wait for each other for ever, and who of them goes on.
+
+A request that does not run may hold blocks: for KV that comes, that has come, or that somebody is
+to read. Where several do, each may need what another one holds. A real server aborts such requests
+after minutes. Here the oldest one keeps what it holds, and DECISIONS.md, D144, has the proof that
+all requests end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kvsim.errors import UnfinishedError, shown_numbers
+from kvsim.fleet.admissibility import begin_anew
+from kvsim.fleet.feature import Feature
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.fleet.feature import Host
+    from kvsim.fleet.handoffs import Handoffs
+    from kvsim.fleet.member import Member
+    from kvsim.fleet.world import World
+
+#: Events of the world, one after another, in which no replica goes on and nothing is on its way.
+MOST_IDLE_EVENTS = 100_000
+
+
+class Standstill(Feature):
+    """Notices that no replica goes on by itself, and takes blocks from all but the oldest request.
+
+    Parameters
+    ----------
+    world : SimPy's
+    host : the fleet whose replicas they are
+    table : the requests table of the run
+    handoffs : of requests between two replicas, if prefill is disaggregated
+
+    Attributes
+    ----------
+    held_back : requests that are placed again when another one has ended
+    """
+
+    def __init__(
+        self, world: World, host: Host, table: NDArray[Any], handoffs: Handoffs | None
+    ) -> None:
+        self._world, self._host, self._table, self._handoffs = world, host, table, handoffs
+        self.held_back: list[int] = []
+        self._is_planned = False
+        self._num_solved = 0  # since a request has ended
+        self._num_idle = 0
+
+    @property
+    def num_held_back(self) -> int:  # type: ignore[override]
+        """Requests that are placed again when another one has ended."""
+        return len(self.held_back)
+
+    def unblock(self) -> bool:
+        """Plan what lets requests go on, when no replica does; False if there is nothing to plan.
+
+        Raises
+        ------
+        UnfinishedError
+            If nothing goes on for ever.
+        """
+        pools, features = self._host.pools, self._host.features
+        everybody = [one for pool in pools for one in pool.places if one is not None]
+        if self._is_planned or any(one.awaits_something for one in features):
+            return False
+        has_work = any(one.num_open for one in features) or any(one.rows for one in everybody)
+        if not has_work:
+            return self._let_in()
+        if len(self._holders()) < 2:
+            self._count_idle(everybody)
+            return False
+        time = max(self._world.now, *(one.replica.clock for one in everybody))
+        if time >= everybody[0].replica.state.end_time:
+            return False
+        self._is_planned = True
+        self._world.call_at(time, self._take_back)
+        return True
+
+    def on_answered(self, time: float) -> None:  # noqa: D102
+        self._num_solved = self._num_idle = 0
+        if self.held_back:
+            self._let_in(time)
+
+    def _let_in(self, time: float = -math.inf) -> bool:
+        """Place those held back, at a time or now; False if there are none. Mutates."""
+        rows, self.held_back = self.held_back, []
+        if rows:
+            self._world.call_at(max(time, self._world.now), lambda: self._place(rows))
+        return bool(rows)
+
+    def _place(self, rows: list[int]) -> None:
+        for row in rows:
+            self._host.place(row, self._world.now)
+
+    def _holders(self) -> dict[int, Member | None]:
+        """Return who holds blocks without running, the oldest first; where, if at one replica."""
+        handoffs = self._handoffs
+        found: dict[int, Member | None] = {}
+        for pool in self._host.pools:
+            for member in pool.places:
+                if member is not None and member.is_alive and member.rows:
+                    found |= dict.fromkeys(member.replica.holders(), member)
+        if handoffs is not None:
+            found = {row: None if handoffs.is_open(row) else at for row, at in found.items()}
+            found |= dict.fromkeys(handoffs.holders())
+        return dict(sorted(found.items()))
+
+    def _take_back(self) -> None:
+        """Take what they hold from all but the oldest request, and place them again. Mutates.
+
+        At once, if a request has ended since that was done last, else when the next one has.
+        """
+        self._is_planned = False
+        now, handoffs = self._world.now, self._handoffs
+        rows = list(self._holders().items())[1:]
+        for row, member in rows:
+            if member is None:
+                assert handoffs is not None
+                handoffs.take_back(row, now)
+            else:
+                member.withdraw(row, now)
+                self._host.drive.touch(member)
+                begin_anew(self._table, [row])
+                if handoffs is not None and handoffs.has_stayed(row):
+                    handoffs.leave(row)
+        if handoffs is not None:
+            handoffs.num_taken_back += len(rows)
+        taken = [row for row, _ in rows]
+        self._num_solved += 1
+        if self._num_solved > len(self._table) + 1:  # the proof says: never
+            raise UnfinishedError(f"requests {shown_numbers(taken)} begin anew again and again")
+        if self._num_solved == 1:
+            self._place(taken)
+        else:
+            self.held_back += taken
+
+    def _count_idle(self, everybody: list[Member]) -> None:
+        """Give up when nothing has gone on for long."""
+        self._num_idle += 1
+        if self._num_idle > MOST_IDLE_EVENTS:
+            rows = sorted({row for one in everybody for row in one.rows})
+            numbers, now = shown_numbers(rows), self._world.now
+            raise UnfinishedError(f"no replica goes on at {now:g} s, and requests {numbers} wait")

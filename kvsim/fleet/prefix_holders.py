@@ -1,0 +1,53 @@
+"""How much of a prompt the caches of a fleet hold: what no router knows, and a run tells of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.rules.engine import LOOK_UP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.incoming import IncomingRequest
+
+
+class PrefixHolders:
+    """Asks the replicas at some places; compiled ones in one call.
+
+    Parameters
+    ----------
+    replicas : by place; who stands there may change
+    """
+
+    def __init__(self, replicas: Sequence[Any]) -> None:
+        self._replicas = replicas
+        self._places: Sequence[int] = range(len(replicas))
+        self._is_looked_up = False  # what is never called need not be compiled
+
+    def show(self, places: Sequence[int]) -> None:
+        """Ask those at some places only. Mutates."""
+        self._places = places
+        self._is_looked_up = False
+
+    def most(self, request: IncomingRequest, place: int | None = None) -> int:
+        """Return the most tokens of a prompt that any of them holds. Mutates nothing else.
+
+        Only who stands at a place is asked, where it is known who that is.
+        """
+        if place is not None:
+            return int(self._replicas[place].num_cached_tokens(request))
+        if not self._is_looked_up:
+            asked = [self._replicas[place] for place in self._places]
+            self._entries = np.array([getattr(r, "entry_address", 0) for r in asked], np.int64)
+            self._addresses = np.array([r.address for r in asked], np.int64)
+            self._is_looked_up = True
+        if not self._entries.all():
+            found = [self._replicas[place].num_cached_tokens(request) for place in self._places]
+            return max(map(int, found))
+        from kvsim.compiled.cache import load_replica_set
+
+        look_up = load_replica_set().look_up
+        return int(look_up(self._entries, self._addresses, LOOK_UP, request.request_id))
