@@ -27,7 +27,7 @@ import numpy as np
 from kvsim.config import Config
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.pool_setups import resolve_fleet
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.router import ROUTERS, Router
 from kvsim.fleet.simulate import serve
 from kvsim.fleet.world import Phase
 from kvsim.trace import Trace
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
     from kvsim.fleet.world import Process
     from kvsim.results.result import Result
 

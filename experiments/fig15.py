@@ -25,7 +25,7 @@ from kvsim.config import BEAM_SWITCH
 from kvsim.kv.forked import ForkedManager
 from kvsim.kv.manager import KVCacheConfig
 from kvsim.records.request import Request
-from kvsim.rules.attention import cdiv
+from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
     from kvsim.trace import Trace

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from kvsim.cost.model import COST_MODELS, CostConfig, CostModel, StepCost
     from kvsim.engine.backend import Backend
     from kvsim.engine.incoming import IncomingRequest
-    from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
-    from kvsim.fleet.disaggregation import DISAGGREGATIONS, Disaggregation
+    from kvsim.fleet.admission.flow_control import FLOW_CONTROLS, FlowControl, Waiting
+    from kvsim.fleet.disaggregation.placement_context import PlacementContext
+    from kvsim.fleet.disaggregation.policy import DISAGGREGATIONS, Disaggregation
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.flow_control import FLOW_CONTROLS, FlowControl, Waiting
-    from kvsim.fleet.migration import MIGRATIONS, Candidate, Fullness, Migration
-    from kvsim.fleet.placement_context import PlacementContext
-    from kvsim.fleet.prefix_index import PrefixIndex
-    from kvsim.fleet.router import REJECT, ROUTERS, Router
-    from kvsim.fleet.store import STORES, Portion, Store
-    from kvsim.fleet.view import Local, ReplicaView, Scraped
+    from kvsim.fleet.kv_store.store import STORES, Portion, Store
+    from kvsim.fleet.migration.policy import MIGRATIONS, Candidate, Fullness, Migration
+    from kvsim.fleet.prefix_index.index import PrefixIndex
+    from kvsim.fleet.routing.router import REJECT, ROUTERS, Router
+    from kvsim.fleet.routing.view import Local, ReplicaView, Scraped
+    from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
     from kvsim.kv.contiguous import ContiguousManager
     from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
     from kvsim.kv.manager import (
@@ -114,55 +114,55 @@ __all__ = [
 #: Where each name comes from today.
 _HOME = {
     "ALLOCATORS": "kvsim.kv.manager",
-    "AUTOSCALERS": "kvsim.fleet.autoscaler",
+    "AUTOSCALERS": "kvsim.fleet.scaling.autoscaler",
     "COST_MODELS": "kvsim.cost.model",
-    "DISAGGREGATIONS": "kvsim.fleet.disaggregation",
+    "DISAGGREGATIONS": "kvsim.fleet.disaggregation.policy",
     "EVICTION_POLICIES": "kvsim.kv.eviction",
-    "FLOW_CONTROLS": "kvsim.fleet.flow_control",
-    "MIGRATIONS": "kvsim.fleet.migration",
+    "FLOW_CONTROLS": "kvsim.fleet.admission.flow_control",
+    "MIGRATIONS": "kvsim.fleet.migration.policy",
     "NO_HIT": "kvsim.kv.manager",
     "NO_TRANSFERS": "kvsim.kv.manager",
-    "REJECT": "kvsim.fleet.router",
-    "ROUTERS": "kvsim.fleet.router",
+    "REJECT": "kvsim.fleet.routing.router",
+    "ROUTERS": "kvsim.fleet.routing.router",
     "SCHEDULERS": "kvsim.sched.scheduler",
-    "STORES": "kvsim.fleet.store",
-    "Autoscaler": "kvsim.fleet.autoscaler",
+    "STORES": "kvsim.fleet.kv_store.store",
+    "Autoscaler": "kvsim.fleet.scaling.autoscaler",
     "Backend": "kvsim.engine.backend",
-    "Candidate": "kvsim.fleet.migration",
+    "Candidate": "kvsim.fleet.migration.policy",
     "Cause": "kvsim.kv.usage",
     "ContiguousManager": "kvsim.kv.contiguous",
     "CostConfig": "kvsim.cost.model",
     "CostModel": "kvsim.cost.model",
-    "Disaggregation": "kvsim.fleet.disaggregation",
+    "Disaggregation": "kvsim.fleet.disaggregation.policy",
     "EvictionPolicy": "kvsim.kv.eviction",
     "Facts": "kvsim.fleet.facts",
-    "FlowControl": "kvsim.fleet.flow_control",
-    "Fullness": "kvsim.fleet.migration",
+    "FlowControl": "kvsim.fleet.admission.flow_control",
+    "Fullness": "kvsim.fleet.migration.policy",
     "Hit": "kvsim.kv.manager",
     "IncomingRequest": "kvsim.engine.incoming",
     "KVCacheConfig": "kvsim.kv.manager",
     "KVCacheManager": "kvsim.kv.manager",
     "KVUsage": "kvsim.kv.usage",
-    "Load": "kvsim.fleet.autoscaler",
-    "Local": "kvsim.fleet.view",
-    "Migration": "kvsim.fleet.migration",
+    "Load": "kvsim.fleet.scaling.autoscaler",
+    "Local": "kvsim.fleet.routing.view",
+    "Migration": "kvsim.fleet.migration.policy",
     "PagedManager": "kvsim.kv.paged",
-    "PoolLoad": "kvsim.fleet.autoscaler",
-    "Portion": "kvsim.fleet.store",
-    "PrefixIndex": "kvsim.fleet.prefix_index",
-    "PlacementContext": "kvsim.fleet.placement_context",
-    "ReplicaView": "kvsim.fleet.view",
+    "PoolLoad": "kvsim.fleet.scaling.autoscaler",
+    "Portion": "kvsim.fleet.kv_store.store",
+    "PrefixIndex": "kvsim.fleet.prefix_index.index",
+    "PlacementContext": "kvsim.fleet.disaggregation.placement_context",
+    "ReplicaView": "kvsim.fleet.routing.view",
     "Request": "kvsim.records.request",
-    "Router": "kvsim.fleet.router",
+    "Router": "kvsim.fleet.routing.router",
     "Scheduler": "kvsim.sched.scheduler",
     "SchedulerConfig": "kvsim.sched.scheduler",
-    "Scraped": "kvsim.fleet.view",
+    "Scraped": "kvsim.fleet.routing.view",
     "StepCost": "kvsim.cost.model",
     "StepOutput": "kvsim.sched.scheduler",
     "StepPlan": "kvsim.sched.scheduler",
-    "Store": "kvsim.fleet.store",
+    "Store": "kvsim.fleet.kv_store.store",
     "Transfers": "kvsim.kv.manager",
-    "Waiting": "kvsim.fleet.flow_control",
+    "Waiting": "kvsim.fleet.admission.flow_control",
     "check_allocator": "kvsim.testing.allocator",
     "check_eviction": "kvsim.testing.eviction",
     "check_router": "kvsim.testing.router",

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from random_runs import KINDS, WINDOWED, drawn, like, tiny, trace_of
 
 import kvsim
-from kvsim.fleet.autoscaler import AUTOSCALERS
-from kvsim.fleet.disaggregation import DISAGGREGATIONS
-from kvsim.fleet.router import ROUTERS
-from kvsim.fleet.store import STORES
+from kvsim.fleet.disaggregation.policy import DISAGGREGATIONS
+from kvsim.fleet.kv_store.store import STORES
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS
 from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.results.result import Result

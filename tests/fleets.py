@@ -10,9 +10,9 @@ import numpy as np
 
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.facts import Facts
-from kvsim.fleet.prefix_index import PrefixIndex
-from kvsim.fleet.router import Router, make_router
-from kvsim.fleet.view import Local, Scraped
+from kvsim.fleet.prefix_index.index import PrefixIndex
+from kvsim.fleet.routing.router import Router, make_router
+from kvsim.fleet.routing.view import Local, Scraped
 from kvsim.trace import Trace
 
 #: Prompt tokens per second of every replica.

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import kvsim
-from kvsim.fleet.router import ROUTERS
+from kvsim.fleet.routing.router import ROUTERS
 from kvsim.kv.manager import ALLOCATORS as ALLOCATOR_REGISTRY
 from kvsim.sched.scheduler import SCHEDULERS as SCHEDULER_REGISTRY
 from kvsim.trace import Trace

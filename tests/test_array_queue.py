@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kvsim.records.paged import Block
 from kvsim.records.queue import ArrayQueue
-from kvsim.rules.array_queue import array_append, array_compact, array_popleft, array_remove
+from kvsim.rules.blocks.array_queue import array_append, array_compact, array_popleft, array_remove
 
 NUM_BLOCKS = 5
 

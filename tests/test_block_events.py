@@ -10,7 +10,7 @@ import pytest
 import kvsim
 import workloads
 from kvsim.config import Config
-from kvsim.engine.block_recorder import BlockRecorder
+from kvsim.engine.history.block_recorder import BlockRecorder
 from kvsim.fleet.pool_setups import resolve_fleet
 from kvsim.fleet.simulate import serve
 from kvsim.report.page.prefix_tree import prefix_tree

@@ -14,7 +14,7 @@ from kvsim.kv.address_space import AddressSpace
 from kvsim.kv.block_pool import NULL_BLOCK, BlockPool
 from kvsim.records.paged import BlockTable
 from kvsim.records.record import NONE
-from kvsim.rules.pool import free_blocks
+from kvsim.rules.blocks.pool import free_blocks
 
 
 def test_the_free_queue_is_last_in_first_out_without_content_and_lru_with_it() -> None:

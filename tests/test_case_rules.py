@@ -12,9 +12,9 @@ from kvsim.cases.recorded import read_case
 from kvsim.engine.replica import Replica
 from kvsim.records.connector import RECEIVED
 from kvsim.results.tables import REQUESTS
-from kvsim.rules.connector import find_computed, promote, start_load
+from kvsim.rules.connector.loading import reserved_blocks
+from kvsim.rules.connector.scheduler import find_computed, promote, start_load
 from kvsim.rules.engine import see_arrivals
-from kvsim.rules.loading import reserved_blocks
 
 DATA = Path(__file__).parent / "data"
 

@@ -248,7 +248,7 @@ def test_a_long_run_is_recorded_by_checksums():
 def test_a_changed_allocator_is_caught(tmp_path, monkeypatch):
     path = tmp_path / "case.json"
     kvsim.record(small_trace(), path, **SMALL)
-    from kvsim.rules import paged
+    from kvsim.rules.blocks import paged
 
     free_blocks = paged.free_blocks
 

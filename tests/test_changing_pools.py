@@ -13,7 +13,7 @@ from strategies import examples, traces
 import kvsim
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
-from kvsim.fleet.replica_changes import merge
+from kvsim.fleet.scaling.replica_changes import merge
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.results.tables import FinishReason
 from kvsim.testing import equal_tables

@@ -30,8 +30,8 @@ from kvsim.engine.contents import Contents
 from kvsim.engine.refusal import refusal
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import Setup, resolve
-from kvsim.fleet.admissibility import admissible_requests, new_requests
-from kvsim.fleet.router import ROUTERS
+from kvsim.fleet.admission.admissibility import admissible_requests, new_requests
+from kvsim.fleet.routing.router import ROUTERS
 from kvsim.kv.eviction import EVICTION_POLICIES
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.records.engine import VLLM

@@ -14,9 +14,9 @@ from kvsim.engine.replica import Replica
 from kvsim.records.connector import NO_LOAD, RECEIVED
 from kvsim.records.request import PREEMPTED
 from kvsim.results.tables import REQUESTS, FinishReason
-from kvsim.rules.connector import find_computed, promote, start_load
+from kvsim.rules.connector.loading import reserved_blocks
+from kvsim.rules.connector.scheduler import find_computed, promote, start_load
 from kvsim.rules.engine import see_arrivals
-from kvsim.rules.loading import reserved_blocks
 
 SMALL = {
     "num_gpu_blocks": 30,
@@ -236,7 +236,7 @@ def test_only_the_tail_of_a_block_that_the_connector_covers_is_given_up(monkeypa
     replica = replica_of(config("kv_consumer"), workload((0, 16, 1, {}), (0, 16, 1, {})))
     state, request = started(replica)
     state.connector.block_size = 8  # as if hits could end inside a block
-    monkeypatch.setattr("kvsim.rules.connector.read_cache", lambda state, request: 12)
+    monkeypatch.setattr("kvsim.rules.connector.scheduler.read_cache", lambda state, request: 12)
     for offered, hit, external in ((0, 12, 0), (12, 12, 0), (13, 8, 5), (16, 8, 8)):
         state.connector.offered[request.request_id] = offered
         assert find_computed(state, request) == hit + external

@@ -20,11 +20,11 @@ from kvsim.cli import main
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
-from kvsim.fleet.disaggregation import DISAGGREGATIONS
+from kvsim.fleet.disaggregation.policy import DISAGGREGATIONS
+from kvsim.fleet.disaggregation.transfer_size import num_descriptors, transfer_bytes
 from kvsim.fleet.fabric import fabric_of
-from kvsim.fleet.router import Router
+from kvsim.fleet.routing.router import Router
 from kvsim.fleet.simulate import serve as serve_setup
-from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
 from kvsim.results.tables import FinishReason
 from kvsim.testing import check_result, equal_tables
 from kvsim.trace import Trace

@@ -11,7 +11,7 @@ from kvsim.cases.play import parts_of, play
 from kvsim.engine.replica import Replica
 from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.rules.arrival import describe
-from kvsim.rules.encoder import (
+from kvsim.rules.vllm.encoder import (
     begin_encoding,
     choose_items,
     encode_items,

@@ -19,9 +19,9 @@ from kvsim.config import Config
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.engine.setup import resolve
 from kvsim.fleet.facts import prefill_timer
-from kvsim.fleet.prefix_index import PrefixIndex
-from kvsim.fleet.router import REJECT, ROUTERS, Router, make_routers
-from kvsim.fleet.scraper import Scraper
+from kvsim.fleet.prefix_index.index import PrefixIndex
+from kvsim.fleet.routing.router import REJECT, ROUTERS, Router, make_routers
+from kvsim.fleet.routing.scraper import Scraper
 from kvsim.results.tables import FinishReason
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace

@@ -15,10 +15,10 @@ from strategies import examples, traces
 import kvsim
 import workloads
 from kvsim.engine.setup import resolve
-from kvsim.fleet.flow_control import FLOW_CONTROLS
-from kvsim.fleet.priority_bands import PriorityBands
+from kvsim.fleet.admission.flow_control import FLOW_CONTROLS
+from kvsim.fleet.admission.priority_bands import PriorityBands
+from kvsim.fleet.routing.view import Scraped
 from kvsim.fleet.simulate import serve as serve_setup
-from kvsim.fleet.view import Scraped
 from kvsim.results.tables import FinishReason
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace

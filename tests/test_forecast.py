@@ -7,9 +7,9 @@ import pytest
 
 import kvsim
 import workloads
-from kvsim.fleet.autoscaler import PoolLoad, make_autoscaler
-from kvsim.fleet.forecast import Trend
-from kvsim.fleet.traffic import Traffic
+from kvsim.fleet.scaling.autoscaler import PoolLoad, make_autoscaler
+from kvsim.fleet.scaling.forecast import Trend
+from kvsim.fleet.scaling.traffic import Traffic
 from kvsim.trace import Trace
 
 

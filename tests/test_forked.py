@@ -14,8 +14,8 @@ import kvsim
 from kvsim.kv.attention import FullAttention
 from kvsim.kv.forked import ForkedManager
 from kvsim.records.request import Request
-from kvsim.rules.attention import cdiv
-from kvsim.rules.keys import draw_parent
+from kvsim.rules.blocks.attention import cdiv
+from kvsim.rules.blocks.keys import draw_parent
 from kvsim.testing import check_result
 from kvsim.trace import Trace
 

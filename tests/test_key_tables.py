@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvsim.fleet.event_index import PlainEventIndex
-from kvsim.fleet.key_tables import CompiledEventIndex
+from kvsim.fleet.prefix_index.event_index import PlainEventIndex
+from kvsim.fleet.prefix_index.key_tables import CompiledEventIndex
 from kvsim.records.events import REMOVED, STORED, UPDATE, Event
 
 

@@ -14,8 +14,8 @@ import kvsim
 import workloads
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
-from kvsim.fleet.migration import MIGRATIONS, Candidate, Fullness
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.migration.policy import MIGRATIONS, Candidate, Fullness
+from kvsim.fleet.routing.router import ROUTERS, Router
 from kvsim.fleet.simulate import serve as serve_setup
 from kvsim.report.fleet import fleet_lines
 from kvsim.results.tables import FinishReason

@@ -9,9 +9,9 @@ import pytest
 import kvsim
 import workloads
 from kvsim.engine.event_log import ReplicaEventLog
-from kvsim.fleet import live_reader
-from kvsim.fleet.log_reader import LogReader
-from kvsim.fleet.router import Router
+from kvsim.fleet.prefix_index import live_reader
+from kvsim.fleet.prefix_index.log_reader import LogReader
+from kvsim.fleet.routing.router import Router
 from kvsim.kv import events
 from kvsim.testing import equal_tables
 

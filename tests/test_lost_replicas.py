@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kvsim
-from kvsim.fleet.lru_store import LruStore
+from kvsim.fleet.kv_store.lru_store import LruStore
 from kvsim.results.tables import FinishReason
 from kvsim.trace import Trace
 

@@ -12,11 +12,11 @@ from kvsim.kv.paged import PagedManager
 from kvsim.records.memory import head
 from kvsim.records.record import NONE
 from kvsim.records.request import Request
-from kvsim.rules import paged
-from kvsim.rules.attention import num_skipped, run_length
-from kvsim.rules.checkpoint import allows_checkpoint, first_stop, last_state
-from kvsim.rules.keys import extend_keys
-from kvsim.rules.mamba import (
+from kvsim.rules.blocks import paged
+from kvsim.rules.blocks.attention import num_skipped, run_length
+from kvsim.rules.blocks.checkpoint import allows_checkpoint, first_stop, last_state
+from kvsim.rules.blocks.keys import extend_keys
+from kvsim.rules.blocks.mamba import (
     begin_states,
     is_new,
     is_pinned,
@@ -24,11 +24,11 @@ from kvsim.rules.mamba import (
     states_to_admit,
     states_to_grow,
 )
-from kvsim.rules.paged import need_to_admit, need_to_grow, num_slots
-from kvsim.rules.partial_keys import copy_own, name_part
-from kvsim.rules.pool import append_blocks, cache, forget
-from kvsim.rules.prefix import find_inside, find_window
-from kvsim.rules.window import drop_gap
+from kvsim.rules.blocks.paged import need_to_admit, need_to_grow, num_slots
+from kvsim.rules.blocks.partial_keys import copy_own, name_part
+from kvsim.rules.blocks.pool import append_blocks, cache, forget
+from kvsim.rules.blocks.prefix import find_inside, find_window
+from kvsim.rules.blocks.window import drop_gap
 from kvsim.trace import Trace
 
 UNIT, BLOCK = 4, 16

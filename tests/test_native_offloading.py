@@ -11,7 +11,7 @@ import pytest
 import kvsim
 from kvsim.catalog import get_gpu
 from kvsim.cost.hierarchy import COPY_SECONDS
-from kvsim.rules.offloading import slowed_by
+from kvsim.rules.offloading.scheduler import slowed_by
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace
 

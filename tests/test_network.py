@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import examples
 
 import kvsim
-from kvsim.fleet.network import Network
+from kvsim.fleet.disaggregation.network import Network
 from kvsim.trace import Trace
 
 GB = 1e9

@@ -24,11 +24,11 @@ from kvsim.records.memory import Objects
 from kvsim.records.offloading import Offer, OffloadGroup, Offloading, OffloadState
 from kvsim.records.record import NONE
 from kvsim.records.request import Request
-from kvsim.rules import host_cache as rules
-from kvsim.rules.attention import cdiv
-from kvsim.rules.keys import mix
-from kvsim.rules.offload_lookup import find_offloaded
-from kvsim.rules.offload_request import (
+from kvsim.rules.blocks.attention import cdiv
+from kvsim.rules.blocks.keys import mix
+from kvsim.rules.offloading import host_cache as rules
+from kvsim.rules.offloading.lookup import find_offloaded
+from kvsim.rules.offloading.request import (
     chunk_order,
     key_of,
     last_marked,
@@ -37,8 +37,8 @@ from kvsim.rules.offload_request import (
     reuse,
     touch_at_end,
 )
-from kvsim.rules.offload_store import last_to_store, offer_group, prepare_store
-from kvsim.rules.offloading import is_target, loads_with_step
+from kvsim.rules.offloading.scheduler import is_target, loads_with_step
+from kvsim.rules.offloading.store import last_to_store, offer_group, prepare_store
 from kvsim.sched.offloading import (
     add_states,
     lay_out_host_cache,

@@ -8,10 +8,10 @@ import pytest
 
 import kvsim
 import workloads
-from kvsim.fleet.autoscaler import Autoscaler, PoolLoad
-from kvsim.fleet.disaggregation import Disaggregation
-from kvsim.fleet.placement_context import PlacementContext
-from kvsim.fleet.router import Router
+from kvsim.fleet.disaggregation.placement_context import PlacementContext
+from kvsim.fleet.disaggregation.policy import Disaggregation
+from kvsim.fleet.routing.router import Router
+from kvsim.fleet.scaling.autoscaler import Autoscaler, PoolLoad
 
 HERE = "test_own_fleet_parts"
 MODEL: dict[str, Any] = {"model": "llama-3-8b", "gpu": "a100-80gb"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.fleet.path_set import PathSet
+from kvsim.fleet.routing.path_set import PathSet
 
 #: Prompts of a few words each: equal words after equal words are equal blocks.
 prompts = st.lists(st.lists(st.sampled_from([3, 256, 1 << 40]), max_size=5), max_size=12)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from strategies import traces, with_seldom
 
 from kvsim.engine.incoming import IncomingRequest
-from kvsim.fleet import prompt_keys
-from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
-from kvsim.rules.keys import LENGTH_WORD, mix, mix_span
+from kvsim.fleet.prefix_index import prompt_keys
+from kvsim.fleet.prefix_index.prompt_keys import PromptKeys, RoutedRequest
+from kvsim.rules.blocks.keys import LENGTH_WORD, mix, mix_span
 from kvsim.trace import Trace
 
 

@@ -17,7 +17,7 @@ from kvsim.config import Config, RunConfig
 from kvsim.cost.model import COST_MODELS, StepCost
 from kvsim.cost.roofline import RooflineCost
 from kvsim.engine.setup import resolve
-from kvsim.fleet.router import ROUTERS
+from kvsim.fleet.routing.router import ROUTERS
 from kvsim.kv.contiguous import ContiguousOracle
 from kvsim.kv.eviction import EVICTION_POLICIES, LRU
 from kvsim.kv.manager import ALLOCATORS, NO_HIT, Hit, KVCacheConfig, KVCacheManager

@@ -10,8 +10,8 @@ import kvsim
 import workloads
 from kvsim.config import Config
 from kvsim.engine.replica import Replica
-from kvsim.fleet import live_reader
-from kvsim.fleet.log_reader import LogReader
+from kvsim.fleet.prefix_index import live_reader
+from kvsim.fleet.prefix_index.log_reader import LogReader
 from kvsim.fleet.simulate import run
 from kvsim.kv import events
 from kvsim.testing import equal_tables

@@ -16,7 +16,7 @@ from kvsim.cli import main
 from kvsim.kv.usage import HELD, Cause
 from kvsim.report import plot
 from kvsim.report.colours import LINES
-from kvsim.report.plot_sweep import sweep
+from kvsim.report.plots.sweep import sweep
 from kvsim.report.terminal import comparison_table, run_table
 from kvsim.report.text import gib, milliseconds, number, percent
 

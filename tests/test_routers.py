@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from fleets import BLOCK, cache, requests, started, views
 
-from kvsim.fleet.affinity import lead, sticky
-from kvsim.fleet.hash_ring import HashRing
-from kvsim.fleet.headroom import Headroom, can_be_shed, latency_scores
-from kvsim.fleet.router import REJECT, make_router
+from kvsim.fleet.kv_store.store import Portion
 from kvsim.fleet.routers.dynamo import softmax_weights
-from kvsim.fleet.scorers import (
+from kvsim.fleet.routing.affinity import lead, sticky
+from kvsim.fleet.routing.hash_ring import HashRing
+from kvsim.fleet.routing.router import REJECT, make_router
+from kvsim.fleet.routing.scorers import (
     NoHitLru,
     active_requests,
     among_holders,
@@ -24,8 +24,8 @@ from kvsim.fleet.scorers import (
     load_aware,
     token_load,
 )
-from kvsim.fleet.store import Portion
-from kvsim.fleet.view import Scraped
+from kvsim.fleet.routing.view import Scraped
+from kvsim.fleet.scaling.headroom import Headroom, can_be_shed, latency_scores
 from kvsim.rules.routing import dynamo_decode_cost
 
 LONG = [(1, 160)]  # ten blocks

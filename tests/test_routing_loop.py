@@ -14,10 +14,11 @@ import kvsim
 import workloads
 from kvsim.compiled.cache import load_routing_loop
 from kvsim.config import Config
-from kvsim.fleet import fleet, routing_loop
-from kvsim.fleet.path_set import PathSet
-from kvsim.fleet.prompt_keys import PromptKeys
+from kvsim.fleet import fleet
+from kvsim.fleet.prefix_index.prompt_keys import PromptKeys
 from kvsim.fleet.routers.dynamo import Dynamo
+from kvsim.fleet.routing import routing_loop
+from kvsim.fleet.routing.path_set import PathSet
 from kvsim.fleet.simulate import run
 from kvsim.testing import equal_tables
 

@@ -19,8 +19,8 @@ from kvsim.kv.manager import NO_HIT, Hit, KVCacheConfig
 from kvsim.kv.paged import PagedManager
 from kvsim.records.paged import CHUNKED, FULL, SLIDING
 from kvsim.records.request import Request
-from kvsim.rules.attention import admission_cap
 from kvsim.rules.batch import victim_place
+from kvsim.rules.blocks.attention import admission_cap
 from kvsim.sched.scheduler import SchedulerConfig
 from kvsim.sched.vllm import VllmScheduler
 

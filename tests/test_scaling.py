@@ -12,12 +12,12 @@ from strategies import examples, traces
 
 import kvsim
 import workloads
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad, make_autoscaler
 from kvsim.fleet.autoscalers.dynamo_throughput import sustained_rate
 from kvsim.fleet.autoscalers.hpa import recommend
-from kvsim.fleet.replica_changes import perfect_replica_hours
-from kvsim.fleet.router import ROUTERS
-from kvsim.fleet.traffic import Traffic, traffic_between
+from kvsim.fleet.routing.router import ROUTERS
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad, make_autoscaler
+from kvsim.fleet.scaling.replica_changes import perfect_replica_hours
+from kvsim.fleet.scaling.traffic import Traffic, traffic_between
 from kvsim.report import plot
 from kvsim.report.fleet import fleet_lines
 from kvsim.results.tables import REQUESTS, FinishReason

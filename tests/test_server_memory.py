@@ -17,7 +17,7 @@ from kvsim.budget.settings import expert_replicas
 from kvsim.config import Config
 from kvsim.engine.setup import resolve
 from kvsim.records.paged import SLIDING
-from kvsim.rules.attention import admission_cap
+from kvsim.rules.blocks.attention import admission_cap
 
 GIB = 2**30
 CONFIGS = Path(__file__).parent / "data" / "hf_configs"

@@ -21,8 +21,8 @@ from kvsim.records.engine import Replica
 from kvsim.records.request import Request
 from kvsim.records.sglang import Progress, Sglang
 from kvsim.results.tables import FinishReason
-from kvsim.rules.sglang.mersenne import draw_below
 from kvsim.rules.sglang.outlook import add_outlook, place_of, tokens_left
+from kvsim.rules.sglang.tree.mersenne import draw_below
 from kvsim.trace import Trace
 
 PLAIN: dict[str, Any] = {

@@ -16,10 +16,10 @@ import kvsim
 import workloads
 from kvsim.engine.contents import Contents
 from kvsim.engine.incoming import IncomingRequest
-from kvsim.fleet import reading
 from kvsim.fleet.fabric import fabric_of
-from kvsim.fleet.prompt_keys import PromptKeys
-from kvsim.fleet.router import Router
+from kvsim.fleet.kv_store import reading
+from kvsim.fleet.prefix_index.prompt_keys import PromptKeys
+from kvsim.fleet.routing.router import Router
 from kvsim.kv.block_hash import block_keys
 from kvsim.records.storage import Storage
 from kvsim.results.result import Result

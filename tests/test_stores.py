@@ -17,10 +17,10 @@ import kvsim
 import workloads
 from kvsim.engine.setup import resolve
 from kvsim.fleet.fabric import fabric_of
-from kvsim.fleet.lru_store import LruStore
-from kvsim.fleet.prefix_index import PrefixIndex
+from kvsim.fleet.kv_store.lru_store import LruStore
+from kvsim.fleet.kv_store.store import make_store
+from kvsim.fleet.prefix_index.index import PrefixIndex
 from kvsim.fleet.simulate import serve as serve_setup
-from kvsim.fleet.store import make_store
 from kvsim.results.tables import FinishReason
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import kvsim
 from kvsim.engine.incoming import IncomingRequest
-from kvsim.fleet.router import ROUTERS, Router
-from kvsim.fleet.view import ReplicaView
+from kvsim.fleet.routing.router import ROUTERS, Router
+from kvsim.fleet.routing.view import ReplicaView
 from kvsim.kv.eviction import EVICTION_POLICIES, EvictionPolicy
 from kvsim.kv.manager import ALLOCATORS, NO_HIT, Hit, KVCacheConfig, KVCacheManager
 from kvsim.kv.paged import PagedManager

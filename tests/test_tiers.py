@@ -32,8 +32,8 @@ from kvsim.records.cost import Cost
 from kvsim.records.kv import Moved
 from kvsim.records.memory import Objects
 from kvsim.records.request import Request
-from kvsim.rules.contents import find_content
-from kvsim.rules.host_tier import store
+from kvsim.rules.blocks.contents import find_content
+from kvsim.rules.blocks.host_tier import store
 from kvsim.rules.price import copy_time, swap_time, with_transfers
 from kvsim.trace import Trace
 from tests.strategies import examples, traces

@@ -12,7 +12,7 @@ from kvsim.cases.upkeep import number_tokens
 from kvsim.engine.replica import Replica
 from kvsim.records.request import Request
 from kvsim.results.tables import REQUESTS
-from kvsim.rules.dropping import see_stale
+from kvsim.rules.vllm.dropping import see_stale
 
 SMALL = {
     "num_gpu_blocks": 40,

@@ -18,7 +18,7 @@ from kvsim.kv.manager import KVCacheConfig
 from kvsim.kv.usage import Cause
 from kvsim.kv.virtual import PAGE_SIZES, VirtualManager
 from kvsim.records.virtual import TensorKind
-from kvsim.rules.virtual import num_needed_pages
+from kvsim.rules.managers.virtual import num_needed_pages
 from kvsim.testing import check_result
 from kvsim.trace import Trace
 

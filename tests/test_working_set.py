@@ -8,7 +8,7 @@ from hypothesis import given
 import kvsim
 import workloads
 from kvsim import Trace
-from kvsim.fleet.working_set import unique_prompt_tokens
+from kvsim.fleet.prefix_index.working_set import unique_prompt_tokens
 from kvsim.report.fleet import fleet_lines
 from tests.strategies import traces
 

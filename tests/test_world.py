@@ -15,8 +15,8 @@ import workloads
 from kvsim.cli import main
 from kvsim.engine.incoming import IncomingRequest
 from kvsim.fleet.clock import FleetClock
-from kvsim.fleet.router import Router
-from kvsim.fleet.view import ReplicaView
+from kvsim.fleet.routing.router import Router
+from kvsim.fleet.routing.view import ReplicaView
 from kvsim.fleet.world import Phase, World
 from kvsim.testing import equal_tables
 from kvsim.trace import Trace

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.budget.pages import STATES
-from kvsim.rules.attention import cdiv
+from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kvsim.rules.attention import cdiv
+from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

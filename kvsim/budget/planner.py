@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvsim.budget.packed import pack
 from kvsim.budget.pages import STATES, Page, StateCache, aligned_block_size, pages_of, unified
 from kvsim.records.paged import Attention
-from kvsim.rules.attention import admission_cap, cdiv
+from kvsim.rules.blocks.attention import admission_cap, cdiv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ from kvsim.cost.constant import ConstantCost
 from kvsim.engine.setup import Parts, make_kv
 from kvsim.kv.allocator_spec import parse_allocator
 from kvsim.records.engine import DONE, SCHEDULED
-from kvsim.rules.connector import has_transfers
+from kvsim.rules.connector.scheduler import has_transfers
 from kvsim.sched.scheduler import scheduler_type
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from kvsim.cases.rows import BETWEEN_ARRIVALS, Span, num_tokens, offsets, span
 from kvsim.cases.upkeep import show_numbers
 from kvsim.records.connector import SESSIONS
 from kvsim.records.request import FINISHED, WAITING_FOR_INPUT
-from kvsim.rules.sessions import CLOSED, OPEN, see_input
+from kvsim.rules.vllm.sessions import CLOSED, OPEN, see_input
 from kvsim.sched.connector import make_connector
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from kvsim.cases.player import Feature
 from kvsim.records.connector import FAKE
 from kvsim.records.engine import NO_PAUSE
-from kvsim.rules.pausing import rests
+from kvsim.rules.vllm.pausing import rests
 
 if TYPE_CHECKING:
     from kvsim.cases.case import CaseConfig

@@ -217,8 +217,8 @@ def _finite(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _draw(rows: list[dict[str, Any]], varied: list[str], folder: Path, head: str) -> list[str]:
     """Draw the figure, or say why there is none."""
     from kvsim.files import write_whole
-    from kvsim.report.plot_sweep import axes_of
-    from kvsim.report.plot_sweep import sweep as draw
+    from kvsim.report.plots.sweep import axes_of
+    from kvsim.report.plots.sweep import sweep as draw
 
     try:
         x, lines = axes_of(rows, varied)

@@ -21,7 +21,8 @@ from kvsim.compiled.types import CHECKED, Ref, Rows, prefetch, record_at, regist
 from kvsim.compiled.variants import has_rule, variant_of
 from kvsim.records.engine import Replica
 from kvsim.records.record import Record
-from kvsim.rules import engine, fetching, keys, python
+from kvsim.rules import engine, fetching, python
+from kvsim.rules.blocks import keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

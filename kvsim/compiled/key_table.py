@@ -1,7 +1,7 @@
 """Compiled tables of blocks' keys: which replicas hold what.
 
 A table is an array of keys and one of values by row, with linear probing; keys are mixed already.
-It is no rule of what is simulated: its plain text is :class:`kvsim.fleet.prefix_index.PrefixIndex`.
+It is no rule of what is simulated: its plain text is ``PrefixIndex``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numba import njit
 from kvsim.compiled.types import record_at
 from kvsim.records.engine import Replica
 from kvsim.records.events import REMOVED, STORED, UPDATE
-from kvsim.rules.keys import LENGTH_WORD
+from kvsim.rules.blocks.keys import LENGTH_WORD
 
 #: A row without a key; keys are not negative.
 EMPTY = -1
@@ -214,7 +214,7 @@ def end_at(matched, word, lost, depth):
 
 @njit(cache=True)
 def mix_word(key, value):
-    """Mix a number into a key, as :func:`kvsim.rules.keys.mix` does."""
+    """Mix a number into a key, as :func:`kvsim.rules.blocks.keys.mix` does."""
     z = key * np.uint64(0x2545F4914F6CDD1D) + np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -223,7 +223,7 @@ def mix_word(key, value):
 
 @njit(cache=True)
 def mix_span(key, content, start, length):
-    """Mix a piece of content into a key, as :func:`kvsim.rules.keys.mix_span` does."""
+    """Mix a piece of content into a key, as :func:`kvsim.rules.blocks.keys.mix_span` does."""
     span = mix_word(np.uint64(content), start)
     return mix_word(key, span + np.uint64(length) * np.uint64(LENGTH_WORD))
 

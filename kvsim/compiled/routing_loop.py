@@ -15,8 +15,8 @@ from kvsim.compiled.key_table import EMPTY, name_path
 from kvsim.compiled.live_blocks import match_live
 from kvsim.compiled.replica_set import _replica, advance_due, call_entry, look_at, send
 from kvsim.compiled.sent import bound_depths, note_sent
+from kvsim.rules.blocks.keys import FIRST_KEY
 from kvsim.rules.engine import ADVANCE, NEXT_EVENT
-from kvsim.rules.keys import FIRST_KEY
 from kvsim.rules.routing import dynamo_cost
 
 #: What the host is asked for: nothing more, to let time pass, to bring a replica on, to make room
@@ -79,7 +79,7 @@ def num_own(prompts, there, count, at, row, size):
 
 @njit(cache=True)
 def come(prompts, there, counts, place, row, size):
-    """Take a prompt in; returns its own full blocks. As :class:`kvsim.fleet.path_set.PathSet`."""
+    """Take a prompt in; returns its own full blocks. As ``PathSet``."""
     count = counts[place]
     at = place_of(prompts, there[place], count, row)
     number = num_own(prompts, there[place], count, at, row, size)
@@ -142,7 +142,7 @@ def pick(costs, rng):
 
 @njit(cache=True)
 def give_keys(kv, row, path, lengths, rest):
-    """Give who is admitted next its keys, as :func:`kvsim.rules.keys.extend_keys` computes them.
+    """Give who is admitted next its keys, as ``extend_keys`` computes them.
 
     Should it be somebody else, the keys stay unread: they say whose they are.
     """

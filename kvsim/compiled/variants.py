@@ -118,22 +118,69 @@ SGLANG_KIND = {
 #: Modules of rules that the plain kind never calls.
 OTHER_KINDS = frozenset(
     (
-        *("address_space", "contents", "contiguous", "eviction_lfu", "eviction_s3fifo"),
-        *("eviction_sieve", "forked", "host_tier", "orca", "ranking", "static", "swap", "tiered"),
-        *("speculation", "grammar", "idle_time", "lora", "prefill_interval", "fairness", "dlpm"),
-        *("virtual", "vllm_v0", "memory_map"),
-        *("host_arc", "host_cache", "host_lru", "offload_jobs", "offload_lookup"),
-        *("offload_request", "offload_store", "offload_window", "offloading"),
-        *("connector", "copy_fence", "pinned", "loading", "prefills", "report", "sessions"),
-        *("replay", "mamba", "partial_keys", "checkpoint"),
-        *("encoder", "events", "reset"),
+        *(
+            "managers.address_space",
+            "blocks.contents",
+            "managers.contiguous",
+            "eviction.lfu",
+            "eviction.s3fifo",
+        ),
+        *(
+            "eviction.sieve",
+            "managers.forked",
+            "blocks.host_tier",
+            "baselines.orca",
+            "eviction.ranking",
+            "baselines.static",
+            "managers.swap",
+            "managers.tiered",
+        ),
+        *(
+            "vllm.speculation",
+            "vllm.grammar",
+            "idle_time",
+            "vllm.lora",
+            "vllm.prefill_interval",
+            "vllm.fairness",
+            "vllm.dlpm",
+        ),
+        *("managers.virtual", "baselines.vllm_v0", "memory_map"),
+        *(
+            "offloading.arc",
+            "offloading.host_cache",
+            "offloading.lru",
+            "offloading.jobs",
+            "offloading.lookup",
+        ),
+        *("offloading.request", "offloading.store", "offloading.window", "offloading.scheduler"),
+        *(
+            "connector.scheduler",
+            "connector.copy_fence",
+            "connector.pinned",
+            "connector.loading",
+            "connector.prefills",
+            "connector.report",
+            "vllm.sessions",
+        ),
+        *("vllm.replay", "blocks.mamba", "blocks.partial_keys", "blocks.checkpoint"),
+        *("vllm.encoder", "events", "vllm.reset"),
     )
 )
 
 #: Modules beside its own that SGLang's kind calls; of all others it is told that nothing is done.
 OF_SGLANG = frozenset(
     (
-        *("abort", "arrival", "batch", "engine", "events", "waiting_for_kv", "keys", "kv", "links"),
+        *(
+            "abort",
+            "arrival",
+            "batch",
+            "engine",
+            "events",
+            "waiting_for_kv",
+            "blocks.keys",
+            "kv",
+            "links",
+        ),
         "memory_map",
         *("price", "queue", "recorder", "idle_time", "published_metrics", "usage", "work"),
     )
@@ -142,7 +189,16 @@ OF_SGLANG = frozenset(
 #: Modules of SGLang's rules that only a replica with more than one pool, or tier, calls.
 OF_POOLS = frozenset(
     f"sglang.{name}"
-    for name in ("backup", "host", "load", "recent", "repair", "slide", "storage", "window_slots")
+    for name in (
+        "host.backup",
+        "host.cache",
+        "host.load",
+        "tree.recent",
+        "host.repair",
+        "tree.slide",
+        "host.storage",
+        "tree.window_slots",
+    )
 )
 
 #: Values that a variant knows, by variant and "Record.field".

@@ -3,7 +3,7 @@
 Swapping copies piece by piece (a block, a page), keys and values of each layer by themselves, each
 copy with a fixed time. Prefix blocks go all at once, in one launch per tensor of a layer. What
 transfers make of a step's time is a rule (:mod:`kvsim.rules.price`). What native offloading's
-stores make of it follows from the memory bandwidth that they take (:mod:`kvsim.rules.offloading`).
+stores make of it follows from the bandwidth that they take (``rules/offloading/scheduler.py``).
 """
 
 from __future__ import annotations

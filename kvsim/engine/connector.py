@@ -10,7 +10,7 @@ from kvsim.kv_transfer import KVTransferConfig
 from kvsim.records.connector import OFFLOADING
 from kvsim.records.engine import VLLM
 from kvsim.records.paged import FULL, SLIDING
-from kvsim.rules.attention import cdiv
+from kvsim.rules.blocks.attention import cdiv
 from kvsim.sched.connector import make_connector
 from kvsim.sched.offloading import make_offloading
 from kvsim.speculation import LACK_THE_NEXT

@@ -18,7 +18,7 @@ from kvsim.engine.settings import by_name
 from kvsim.kv.manager import ALLOCATORS
 from kvsim.kv.radix import pool_bytes_of
 from kvsim.records.engine import SGLANG
-from kvsim.rules.sglang.slide import DECODE_GAP
+from kvsim.rules.sglang.tree.slide import DECODE_GAP
 from kvsim.sched.scheduler import scheduler_factory
 from kvsim.sched.sglang_settings import SglangSettings
 from kvsim.sglang_options import SGLANG_FIELDS

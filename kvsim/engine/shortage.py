@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.engine.setup import resolve
 from kvsim.kv.paged import PagedManager
 from kvsim.records.request import Request
-from kvsim.rules.attention import cdiv
+from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
     from kvsim.config import Config

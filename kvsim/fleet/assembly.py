@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 from kvsim.engine.contents import Contents
 from kvsim.engine.replica import Replica
-from kvsim.fleet.admissibility import admissible_requests, new_requests
-from kvsim.fleet.admission import Admission
-from kvsim.fleet.empty_slot import EmptySlot
-from kvsim.fleet.fetches import Fetches
+from kvsim.fleet.admission.admissibility import admissible_requests, new_requests
+from kvsim.fleet.admission.queues import Admission
+from kvsim.fleet.disaggregation.handoffs import Handoffs
+from kvsim.fleet.disaggregation.transfer_size import num_descriptors, transfer_bytes
 from kvsim.fleet.gateways import Gateways, routers_with_events
-from kvsim.fleet.handoffs import Handoffs
-from kvsim.fleet.live_migration import LiveMigrations
+from kvsim.fleet.kv_store.fetches import Fetches
+from kvsim.fleet.kv_store.reading import fetches_of
 from kvsim.fleet.member import Member
+from kvsim.fleet.migration.live_migration import LiveMigrations
+from kvsim.fleet.migration.resumption import ResumedRequests
 from kvsim.fleet.no_progress import Standstill
 from kvsim.fleet.pool import Pool
-from kvsim.fleet.reading import fetches_of
-from kvsim.fleet.replica_changes import ReplicaChanges
-from kvsim.fleet.resumption import ResumedRequests
-from kvsim.fleet.transfer_size import num_descriptors, transfer_bytes
+from kvsim.fleet.scaling.empty_slot import EmptySlot
+from kvsim.fleet.scaling.replica_changes import ReplicaChanges
 from kvsim.sched.fairness import tenant_prices, tenants_of
 
 if TYPE_CHECKING:

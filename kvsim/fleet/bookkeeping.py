@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvsim.fleet.router import Router
+    from kvsim.fleet.routing.router import Router
     from kvsim.pool_config import Role
     from kvsim.results.totals import Totals
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.setup import Parts
-    from kvsim.fleet.event_index import KeyIndex
-    from kvsim.fleet.store import Portion
+    from kvsim.fleet.kv_store.store import Portion
+    from kvsim.fleet.prefix_index.event_index import KeyIndex
 
 #: Different prompts whose prefill time is kept.
 MOST_REMEMBERED = 1 << 16

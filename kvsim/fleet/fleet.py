@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsim.fleet.admissibility import begin_anew
+from kvsim.fleet.admission.admissibility import begin_anew
 from kvsim.fleet.clock import FleetClock
 from kvsim.fleet.lock_step import LockStepClock
 from kvsim.fleet.member import Life
-from kvsim.fleet.router import REJECT
-from kvsim.fleet.routing_loop import can_decide, decide
+from kvsim.fleet.routing.router import REJECT
+from kvsim.fleet.routing.routing_loop import can_decide, decide
 from kvsim.sched.backlog import backlog_of
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ import numpy as np
 from kvsim.engine.checks import called
 from kvsim.engine.setup import with_events
 from kvsim.fleet.bookkeeping import Decisions
-from kvsim.fleet.empty_slot import EmptySlot
-from kvsim.fleet.event_reader import EventReader
 from kvsim.fleet.facts import Facts, decode_timer, prefill_timer
 from kvsim.fleet.in_flight_tracker import InFlightTracker
 from kvsim.fleet.lifecycle_events import PythonLifecycleEvents
-from kvsim.fleet.prefix_holders import PrefixHolders
-from kvsim.fleet.prefix_index import PrefixIndex
-from kvsim.fleet.prompt_keys import PromptKeys, RoutedRequest
-from kvsim.fleet.router import REJECT
-from kvsim.fleet.scraper import Scraper
-from kvsim.fleet.view import ReplicaView
+from kvsim.fleet.prefix_index.event_reader import EventReader
+from kvsim.fleet.prefix_index.index import PrefixIndex
+from kvsim.fleet.prefix_index.prefix_holders import PrefixHolders
+from kvsim.fleet.prefix_index.prompt_keys import PromptKeys, RoutedRequest
+from kvsim.fleet.routing.router import REJECT
+from kvsim.fleet.routing.scraper import Scraper
+from kvsim.fleet.routing.view import ReplicaView
+from kvsim.fleet.scaling.empty_slot import EmptySlot
 from kvsim.records.paged import FULL
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
+    from kvsim.fleet.kv_store.store import Portion
     from kvsim.fleet.lifecycle_events import LifecycleEvents
-    from kvsim.fleet.router import Router
-    from kvsim.fleet.store import Portion
+    from kvsim.fleet.routing.router import Router
     from kvsim.kv.events import EventRows
     from kvsim.pool_config import Role
     from kvsim.trace import Trace
@@ -393,8 +393,8 @@ def make_reader(replicas: Sequence[Replica], delay: float, setup: Setup) -> Even
     group = full[0] if full else 0
     if not replicas[0].compiled:
         return EventReader(replicas, delay, group=group, keeps=keeps)
-    from kvsim.fleet.live_reader import LiveReader, is_live
-    from kvsim.fleet.log_reader import LogReader
+    from kvsim.fleet.prefix_index.live_reader import LiveReader, is_live
+    from kvsim.fleet.prefix_index.log_reader import LogReader
 
     if not keeps and is_live(replicas, delay):
         return LiveReader(replicas, delay, group=group)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
     from kvsim.fleet.lifecycle_events import LifecycleEvents
-    from kvsim.fleet.router import Router
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.router import Router
+    from kvsim.fleet.routing.view import ReplicaView
 
 
 class Sent(NamedTuple):

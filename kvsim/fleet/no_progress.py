@@ -12,14 +12,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import UnfinishedError, shown_numbers
-from kvsim.fleet.admissibility import begin_anew
+from kvsim.fleet.admission.admissibility import begin_anew
 from kvsim.fleet.feature import Feature
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kvsim.fleet.disaggregation.handoffs import Handoffs
     from kvsim.fleet.feature import Host
-    from kvsim.fleet.handoffs import Handoffs
     from kvsim.fleet.member import Member
     from kvsim.fleet.world import World
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.autoscaler import make_autoscaler
-from kvsim.fleet.cold_start import make_cold_start
-from kvsim.fleet.connectors import connected
-from kvsim.fleet.disaggregation import DISAGGREGATIONS
+from kvsim.fleet.admission.flow_control import FLOW_CONTROLS
+from kvsim.fleet.disaggregation.connectors import connected
+from kvsim.fleet.disaggregation.policy import DISAGGREGATIONS
 from kvsim.fleet.fabric import fabric_of
-from kvsim.fleet.failures import FAILURES
-from kvsim.fleet.flow_control import FLOW_CONTROLS
+from kvsim.fleet.kv_store.reading import with_store
+from kvsim.fleet.kv_store.store import make_store
 from kvsim.fleet.lock_step import shares_experts, why_independent
-from kvsim.fleet.migration import MIGRATIONS
+from kvsim.fleet.migration.policy import MIGRATIONS
 from kvsim.fleet.pool_setups import check_alike, pool_setup, pools_of
-from kvsim.fleet.reading import with_store
-from kvsim.fleet.router import make_routers
-from kvsim.fleet.store import make_store
+from kvsim.fleet.routing.router import make_routers
+from kvsim.fleet.scaling.autoscaler import make_autoscaler
+from kvsim.fleet.scaling.cold_start import make_cold_start
+from kvsim.fleet.scaling.failures import FAILURES
 from kvsim.records.engine import VLLM
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from kvsim.config import Config
     from kvsim.engine.setup import Setup
-    from kvsim.fleet.autoscaler import Autoscaler
-    from kvsim.fleet.disaggregation import Disaggregation
+    from kvsim.fleet.admission.flow_control import FlowControl
+    from kvsim.fleet.disaggregation.policy import Disaggregation
     from kvsim.fleet.fabric import Fabric
-    from kvsim.fleet.failures import Failures
-    from kvsim.fleet.flow_control import FlowControl
-    from kvsim.fleet.migration import Migration
-    from kvsim.fleet.router import Router
-    from kvsim.fleet.store import Store
+    from kvsim.fleet.kv_store.store import Store
+    from kvsim.fleet.migration.policy import Migration
+    from kvsim.fleet.routing.router import Router
+    from kvsim.fleet.scaling.autoscaler import Autoscaler
+    from kvsim.fleet.scaling.failures import Failures
     from kvsim.pool_config import PoolConfig
 
 

@@ -8,7 +8,7 @@ from kvsim.config import Config
 from kvsim.engine.given import given
 from kvsim.engine.setup import resolve
 from kvsim.errors import unknown_name
-from kvsim.fleet.router import make_routers
+from kvsim.fleet.routing.router import make_routers
 from kvsim.pool_config import PoolConfig
 
 if TYPE_CHECKING:

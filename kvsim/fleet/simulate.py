@@ -8,17 +8,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvsim.config import Config
-from kvsim.engine.block_recorder import BlockRecorder
 from kvsim.engine.given import given as given_by
+from kvsim.engine.history.block_recorder import BlockRecorder
 from kvsim.engine.observers import together
 from kvsim.engine.refusal import check_compiled, refusal
 from kvsim.engine.sglang import of_engine
 from kvsim.errors import too_large
-from kvsim.fleet.admissibility import check_columns, check_trace
+from kvsim.fleet.admission.admissibility import check_columns, check_trace
 from kvsim.fleet.checker import Checker
 from kvsim.fleet.clients import Clients
 from kvsim.fleet.pool_setups import resolve_fleet
-from kvsim.fleet.router import make_router
+from kvsim.fleet.routing.router import make_router
 from kvsim.fleet.serve_fleet import serve_fleet
 from kvsim.records.engine import VLLM
 from kvsim.results.check import refuse_unfinished

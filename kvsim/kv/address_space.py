@@ -1,6 +1,6 @@
 """Contiguous placement: where in a linear memory the next reservation goes.
 
-The rules are in :mod:`kvsim.rules.address_space`.
+The rules are in :mod:`kvsim.rules.managers.address_space`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kvsim.records.contiguous import AddressSpace as Space
 from kvsim.records.contiguous import Hole, HolesOfSize, Placement
 from kvsim.records.memory import Objects
 from kvsim.records.record import NONE
-from kvsim.rules import address_space as rules
+from kvsim.rules.managers import address_space as rules
 
 if TYPE_CHECKING:
     from kvsim.records.memory import Memory

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.memory import Zeros
 from kvsim.records.paged import RequestBlocks
-from kvsim.rules.keys import extend_keys
+from kvsim.rules.blocks.keys import extend_keys
 
 if TYPE_CHECKING:
     from typing import Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def block_keys(request: Request, num_blocks: int, block_size: int, lookahead: int = 0) -> list[int]:
     """Return the keys of a request's first full blocks; equal prefixes have equal keys.
 
-    Each also covers ``lookahead`` tokens after its block. See :mod:`kvsim.rules.keys`.
+    Each also covers ``lookahead`` tokens after its block. See :mod:`kvsim.rules.blocks.keys`.
     """
     keys: Any = Zeros()
     extend_keys(RequestBlocks(keys=keys), request, num_blocks, block_size, lookahead)

@@ -1,6 +1,6 @@
 """The block pool: fixed-size blocks with reference counts, a free queue and a hash map.
 
-A thin class over :mod:`kvsim.rules.pool`, where the rules are. The free queue has two parts (D3).
+A thin class over ``rules/blocks/pool.py``, where the rules are. The free queue has two parts (D3).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kvsim.records.paged import NULL_BLOCK, Block, BlockTable, KVGroup
 from kvsim.records.paged import BlockPool as Pool
 from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
-from kvsim.rules import pool as rules
+from kvsim.rules.blocks import pool as rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

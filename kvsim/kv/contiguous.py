@@ -3,7 +3,7 @@
 These are the baselines of the PagedAttention paper (section 6.1): Orca (Max) reserves the longest
 possible sequence, Orca (Pow2) rounds the output up to a power of two, Orca (Oracle) knows it. All
 place their pieces with a buddy allocator unless told otherwise. The rules are in
-:mod:`kvsim.rules.contiguous`.
+:mod:`kvsim.rules.managers.contiguous`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kvsim.kv.rule_manager import ANSWERS, RuleManager
 from kvsim.records.contiguous import Allocations, Reserve
 from kvsim.records.kv import CONTIGUOUS, KV
 from kvsim.records.memory import Objects
-from kvsim.rules.contiguous import allocate_pieces, num_asked_slots, num_reserved_slots
+from kvsim.rules.managers.contiguous import allocate_pieces, num_asked_slots, num_reserved_slots
 
 if TYPE_CHECKING:
     from kvsim.records.memory import Memory

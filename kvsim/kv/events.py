@@ -8,7 +8,7 @@ import numpy as np
 
 from kvsim.records.events import Event
 from kvsim.records.memory import Views, head
-from kvsim.rules.attention import cdiv
+from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,7 @@ from kvsim.records.paged import Block, BlockPool
 from kvsim.records.queue import Neighbours
 from kvsim.records.record import NONE
 from kvsim.registry import Registry, overridden, parse_spec
-from kvsim.rules import eviction as rules
+from kvsim.rules.eviction import policies as rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Paged memory under requests of several sequences; the rules are in :mod:`kvsim.rules.forked`."""
+"""Paged memory under requests of several sequences, by ``rules/managers/forked.py``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kvsim.kv.paged import PagedManager
 from kvsim.records.kv import FORKED
 from kvsim.records.memory import head
 from kvsim.records.paged import FULL
-from kvsim.rules.attention import cdiv
-from kvsim.rules.forked import fits_forked
+from kvsim.rules.blocks.attention import cdiv
+from kvsim.rules.managers.forked import fits_forked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The paged KV-cache manager: block tables over a shared pool, with prefix caching.
 
-The rules are vLLM 0.33's, in :mod:`kvsim.rules.paged`; the accounting by cause is the
+The rules are vLLM 0.33's, in :mod:`kvsim.rules.blocks.paged`; the accounting by cause is the
 PagedAttention paper's.
 """
 
@@ -41,8 +41,8 @@ from kvsim.records.paged import (
     LookupSpec,
 )
 from kvsim.records.record import NONE, Short
-from kvsim.rules.attention import admission_cap, cdiv
-from kvsim.rules.window import num_dead
+from kvsim.rules.blocks.attention import admission_cap, cdiv
+from kvsim.rules.blocks.window import num_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -3,7 +3,7 @@
 What vLLM calls KV offloading (``--kv-offloading-size``), in its simplest form: a content goes down
 when its last block on the GPU is handed out again, and comes up when a waiting request would hit it
 right after what it hits on the GPU. Copies run beside the computation of the step that admits the
-request. The rules are in :mod:`kvsim.rules.tiered`.
+request. The rules are in :mod:`kvsim.rules.managers.tiered`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pydantic import PositiveInt  # noqa: TC002 - the registry reads the annotat
 from kvsim.kv.manager import ALLOCATORS, KVCacheConfig, Transfers
 from kvsim.kv.paged import PagedManager
 from kvsim.kv.tiered import Gib, check_plain
-from kvsim.rules.attention import cdiv
+from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

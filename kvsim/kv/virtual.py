@@ -9,7 +9,7 @@ smaller ones take the authors' change to the driver.
 Mapping costs no time here: pages of ended requests stay mapped until they are needed, and new ones
 are mapped ahead, while the step before computes (sections 6.1 and 6.2 there). Which page a request
 gets decides only what the memory map looks like: the last ones returned come first.
-The rules are in :mod:`kvsim.rules.virtual`.
+The rules are in :mod:`kvsim.rules.managers.virtual`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kvsim.kv.rule_manager import RuleManager
 from kvsim.records.kv import KV, VIRTUAL
 from kvsim.records.memory import Objects, assign, head
 from kvsim.records.virtual import MappedRows, TensorKind, VirtualRange
-from kvsim.rules.virtual import num_needed_pages, num_rows, num_slots_to_map
+from kvsim.rules.managers.virtual import num_needed_pages, num_rows, num_slots_to_map
 
 if TYPE_CHECKING:
     from kvsim.budget.layout import KVLayout

@@ -17,8 +17,11 @@ from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvsim.kv.usage import HELD, WHOLE, Cause
-from kvsim.report import plot_budget, plot_features, plot_fleet, plot_roofline
 from kvsim.report.colours import CAUSES, DARK, LINES, STYLES
+from kvsim.report.plots import budget as plot_budget
+from kvsim.report.plots import features as plot_features
+from kvsim.report.plots import fleet as plot_fleet
+from kvsim.report.plots import roofline as plot_roofline
 from kvsim.report.title import deployment, served
 from kvsim.results.comparison import Comparison
 from kvsim.results.idle import gone_time, memory_with_gaps

@@ -8,11 +8,11 @@ from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED, RUNNING, WAITING_FOR_INPUT
 from kvsim.rules.batch import recycle
-from kvsim.rules.connector import release
-from kvsim.rules.encoder import release_all
+from kvsim.rules.connector.scheduler import release
 from kvsim.rules.kv import free_slots
-from kvsim.rules.offloading import note_end
+from kvsim.rules.offloading.scheduler import note_end
 from kvsim.rules.recorder import write_row
+from kvsim.rules.vllm.encoder import release_all
 from kvsim.rules.waiting_for_kv import leave_queue
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.record import NONE
 from kvsim.records.request import PREEMPTED, RUNNING
-from kvsim.rules.dropping import see_stale
-from kvsim.rules.encoder import give_back_items
-from kvsim.rules.fairness import charge_admission
+from kvsim.rules.connector.prefills import end_prefill
 from kvsim.rules.kv import allocate_slots, free_slots
-from kvsim.rules.prefills import end_prefill
 from kvsim.rules.queue import is_before, is_more_urgent, requeue
+from kvsim.rules.vllm.dropping import see_stale
+from kvsim.rules.vllm.encoder import give_back_items
+from kvsim.rules.vllm.fairness import charge_admission
 from kvsim.rules.waiting_for_kv import leave_queue
 
 if TYPE_CHECKING:

@@ -33,34 +33,34 @@ from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.abort import IN_FLIGHT, REJECTED, abort, end_request
 from kvsim.rules.arrival import describe, make_request
+from kvsim.rules.baselines.orca import schedule_orca
+from kvsim.rules.baselines.static import schedule_static
+from kvsim.rules.baselines.vllm_v0 import schedule_v0
 from kvsim.rules.batch import batch_at, recycle
-from kvsim.rules.connector import has_reports, has_transfers, preempts_in_vain
-from kvsim.rules.copy_fence import let_copies_go
+from kvsim.rules.blocks.mamba import begin_states
+from kvsim.rules.connector.copy_fence import let_copies_go
+from kvsim.rules.connector.report import drop_pinned, resume, see_copies
+from kvsim.rules.connector.scheduler import has_reports, has_transfers, preempts_in_vain
 from kvsim.rules.events import is_short_of_room, note_update
-from kvsim.rules.grammar import await_grammar, first_ready
 from kvsim.rules.idle_time import pass_idle_time, time_to_resume
 from kvsim.rules.kv import look_up, take_transfers
-from kvsim.rules.mamba import begin_states
-from kvsim.rules.offload_jobs import first_due
-from kvsim.rules.offloading import begin_copies, lacks_states
-from kvsim.rules.orca import schedule_orca
+from kvsim.rules.offloading.jobs import first_due
+from kvsim.rules.offloading.scheduler import begin_copies, lacks_states
 from kvsim.rules.output import note_surplus, take_in
-from kvsim.rules.pausing import rests
-from kvsim.rules.pipeline import pass_stages, start_of
 from kvsim.rules.price import price
 from kvsim.rules.published_metrics import publish_metrics, record_load
 from kvsim.rules.python import python_add, python_complete, python_has_work, python_schedule
 from kvsim.rules.queue import enqueue
 from kvsim.rules.recorder import pass_time, record_step, write_row, write_step
-from kvsim.rules.report import drop_pinned, resume, see_copies
-from kvsim.rules.reset import reset_prefix_cache
 from kvsim.rules.runs import run_of_steps
 from kvsim.rules.sglang.arrival import add_sglang
 from kvsim.rules.sglang.direct import operate
 from kvsim.rules.sglang.loop import has_work_sglang, pass_sglang, take_in_sglang
-from kvsim.rules.static import schedule_static
-from kvsim.rules.vllm import schedule_vllm
-from kvsim.rules.vllm_v0 import schedule_v0
+from kvsim.rules.vllm.grammar import await_grammar, first_ready
+from kvsim.rules.vllm.pausing import rests
+from kvsim.rules.vllm.pipeline import pass_stages, start_of
+from kvsim.rules.vllm.reset import reset_prefix_cache
+from kvsim.rules.vllm.scheduler import schedule_vllm
 from kvsim.rules.waiting_for_kv import leave_queue, next_in_line, num_queued
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from kvsim.records.engine import VLLM
 from kvsim.records.kv import PAGED
 from kvsim.records.paged import FULL
-from kvsim.rules.mamba import begin_states, release_copies
-from kvsim.rules.paged import grow, need_to_grow
-from kvsim.rules.window import leaves_block, move_own_windows, move_windows
+from kvsim.rules.blocks.mamba import begin_states, release_copies
+from kvsim.rules.blocks.paged import grow, need_to_grow
+from kvsim.rules.blocks.window import leaves_block, move_own_windows, move_windows
 from kvsim.rules.work import num_keys
 
 if TYPE_CHECKING:

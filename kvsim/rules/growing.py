@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.kv import PAGED
 from kvsim.records.request import RUNNING
+from kvsim.rules.blocks.keys import extend_keys
 from kvsim.rules.fetching import (
     ask,
     ask_for_buckets,
@@ -19,7 +20,6 @@ from kvsim.rules.fetching import (
     ask_whole,
 )
 from kvsim.rules.gaps import gap_bin
-from kvsim.rules.keys import extend_keys
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

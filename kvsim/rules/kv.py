@@ -6,15 +6,31 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.kv import CONTIGUOUS, FORKED, PAGED, PYTHON, RADIX, VIRTUAL
 from kvsim.records.record import NONE
-from kvsim.rules.contiguous import (
+from kvsim.rules.blocks.paged import (
+    admit_paged,
+    allocate_paged,
+    cache_blocks,
+    free_paged,
+    retire_paged,
+)
+from kvsim.rules.blocks.prefix import find_hit
+from kvsim.rules.managers.contiguous import (
     admit_contiguous,
     allocate_contiguous,
     free_contiguous,
     retire_contiguous,
 )
-from kvsim.rules.forked import admit_forked, allocate_forked, free_forked
-from kvsim.rules.paged import admit_paged, allocate_paged, cache_blocks, free_paged, retire_paged
-from kvsim.rules.prefix import find_hit
+from kvsim.rules.managers.forked import admit_forked, allocate_forked, free_forked
+from kvsim.rules.managers.swap import swap_in_forked, swap_in_paged, swap_out_forked, swap_out_paged
+from kvsim.rules.managers.tiered import admit_tiered, count_transfers, find_tiered
+from kvsim.rules.managers.virtual import (
+    admit_virtual,
+    allocate_virtual,
+    free_virtual,
+    retire_virtual,
+    swap_in_virtual,
+    swap_out_virtual,
+)
 from kvsim.rules.python import (
     python_admit,
     python_allocate,
@@ -29,17 +45,7 @@ from kvsim.rules.python import (
     python_take_transfers,
 )
 from kvsim.rules.sglang.causes import num_available
-from kvsim.rules.sglang.walk import count_match
-from kvsim.rules.swap import swap_in_forked, swap_in_paged, swap_out_forked, swap_out_paged
-from kvsim.rules.tiered import admit_tiered, count_transfers, find_tiered
-from kvsim.rules.virtual import (
-    admit_virtual,
-    allocate_virtual,
-    free_virtual,
-    retire_virtual,
-    swap_in_virtual,
-    swap_out_virtual,
-)
+from kvsim.rules.sglang.tree.walk import count_match
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica

@@ -14,19 +14,19 @@ from kvsim.records.connector import NO_CONNECTOR
 from kvsim.records.engine import STATIC
 from kvsim.records.request import FINISHED, RUNNING
 from kvsim.rules.abort import ENDED, end_request
+from kvsim.rules.baselines.static import end_batch, retire_request
 from kvsim.rules.batch import recycle
-from kvsim.rules.connector import release
-from kvsim.rules.dropping import is_void, number_outputs
-from kvsim.rules.encoder import release_computed
-from kvsim.rules.fairness import charge_output
+from kvsim.rules.connector.report import begin_update, end_update
+from kvsim.rules.connector.scheduler import release
 from kvsim.rules.fetching import AHEAD, ask
 from kvsim.rules.growing import begin_growing, note_growth
 from kvsim.rules.kv import cache_computed, free_slots
 from kvsim.rules.recorder import note_gap, note_token
-from kvsim.rules.report import begin_update, end_update
-from kvsim.rules.sessions import end_turn, goes_on, queue_turns
-from kvsim.rules.speculation import hand_back_drafts, take_back, verify
-from kvsim.rules.static import end_batch, retire_request
+from kvsim.rules.vllm.dropping import is_void, number_outputs
+from kvsim.rules.vllm.encoder import release_computed
+from kvsim.rules.vllm.fairness import charge_output
+from kvsim.rules.vllm.sessions import end_turn, goes_on, queue_turns
+from kvsim.rules.vllm.speculation import hand_back_drafts, take_back, verify
 from kvsim.rules.waiting_for_kv import leave_queue
 
 if TYPE_CHECKING:

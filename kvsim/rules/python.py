@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.rules.keys import extend_keys
+from kvsim.rules.blocks.keys import extend_keys
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.fairness import DLPM, VTC
-from kvsim.rules.dlpm import best_match
-from kvsim.rules.fairness import dequeue_fair, enqueue_fair, fair_head, requeue_fair
 from kvsim.rules.links import append, push_front, remove
+from kvsim.rules.vllm.dlpm import best_match
+from kvsim.rules.vllm.fairness import dequeue_fair, enqueue_fair, fair_head, requeue_fair
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

@@ -17,8 +17,9 @@ from kvsim.records.kv import CONTIGUOUS, PAGED, VIRTUAL
 from kvsim.records.paged import FULL
 from kvsim.records.record import NONE
 from kvsim.rules.batch import batch_at
+from kvsim.rules.blocks.paged import cache_blocks, past_the_end
+from kvsim.rules.blocks.pool import append_blocks
 from kvsim.rules.events import is_short_of_room, note_update
-from kvsim.rules.fairness import can_stay_refused, charge_run, steps_until_overtaken
 from kvsim.rules.group_runs import (
     begin_groups,
     count_keys,
@@ -27,13 +28,12 @@ from kvsim.rules.group_runs import (
     leave_run,
     tend_groups,
 )
-from kvsim.rules.lora import note_loras
-from kvsim.rules.paged import cache_blocks, past_the_end
-from kvsim.rules.pool import append_blocks
+from kvsim.rules.managers.tiered import count_transfers
 from kvsim.rules.price import with_transfers, work_time
 from kvsim.rules.published_metrics import publish_metrics
 from kvsim.rules.recorder import note_gap, pass_time, record_step
-from kvsim.rules.tiered import count_transfers
+from kvsim.rules.vllm.fairness import can_stay_refused, charge_run, steps_until_overtaken
+from kvsim.rules.vllm.lora import note_loras
 from kvsim.rules.work import weigh
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.kv import CONTIGUOUS, RADIX, VIRTUAL
 from kvsim.records.paged import RING
-from kvsim.rules.contiguous import measure_contiguous
+from kvsim.rules.blocks.window import bytes_out_of_window
 from kvsim.rules.kv import has_pool
+from kvsim.rules.managers.contiguous import measure_contiguous
+from kvsim.rules.managers.virtual import measure_virtual
 from kvsim.rules.python import python_kv_usage, python_measure
 from kvsim.rules.sglang.causes import measure_radix, radix_usage
-from kvsim.rules.virtual import measure_virtual
 from kvsim.rules.waiting_for_kv import num_queued
-from kvsim.rules.window import bytes_out_of_window
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

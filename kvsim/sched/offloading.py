@@ -20,7 +20,7 @@ from kvsim.records.offloading import (
 from kvsim.records.paged import FULL, SLIDING
 from kvsim.records.queue import Queue
 from kvsim.records.record import NONE
-from kvsim.rules.attention import cdiv
+from kvsim.rules.blocks.attention import cdiv
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

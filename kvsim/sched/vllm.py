@@ -12,7 +12,7 @@ class VllmScheduler(Scheduler):
 
     A running request that finds no block preempts: under FCFS the latest admitted one, under
     priority the least urgent one, possibly itself. A step that preempts admits nobody. The head of
-    the waiting queue blocks those behind it. The rules are in :mod:`kvsim.rules.vllm`.
+    the waiting queue blocks those behind it. The rules are in :mod:`kvsim.rules.vllm.scheduler`.
     """
 
     rules_of = VLLM

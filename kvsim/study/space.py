@@ -12,7 +12,7 @@ from kvsim.catalog import get_gpu
 from kvsim.catalog.spec import GpuSpec
 from kvsim.config import RunConfig
 from kvsim.errors import unknown_name
-from kvsim.fleet.admissibility import admissible_requests
+from kvsim.fleet.admission.admissibility import admissible_requests
 from kvsim.fleet.pool_setups import pool_setup, pools_of
 from kvsim.fleet.simulate import requests_asked, with_samples
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvsim.fleet.router import REJECT, ROUTERS, Router, make_router
+from kvsim.fleet.routing.router import REJECT, ROUTERS, Router, make_router
 from kvsim.testing.results import equal_tables
 from kvsim.testing.serving import MAX_MODEL_LEN, checked, named, random_trace, told
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 
 def check_router(

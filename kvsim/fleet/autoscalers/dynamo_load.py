@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
 from kvsim.fleet.parameters import Limit  # noqa: TC001 - read when one is made
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
 
 
 @AUTOSCALERS.register("dynamo-load")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
 from kvsim.fleet.autoscalers.dynamo_throughput import replicas_for
-from kvsim.fleet.forecast import Forecast, Predictor
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
+from kvsim.fleet.scaling.forecast import Forecast, Predictor
 
 
 @AUTOSCALERS.register("dynamo-sla")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
-from kvsim.fleet.forecast import Forecast, Predictor
 from kvsim.fleet.parameters import Limit  # noqa: TC001 - read when one is made
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, PoolLoad
+from kvsim.fleet.scaling.forecast import Forecast, Predictor
 
 if TYPE_CHECKING:
-    from kvsim.fleet.traffic import Traffic
+    from kvsim.fleet.scaling.traffic import Traffic
 
 
 @AUTOSCALERS.register("dynamo-throughput")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
 
 #: Seconds in which the number may double, or grow by four, whichever is more.
 GROWTH_PERIOD = 15.0

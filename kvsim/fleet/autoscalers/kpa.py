@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
 from kvsim.fleet.parameters import Delay, Limit, Share  # noqa: TC001 - read when one is made
-from kvsim.fleet.stabilizer import Stabilizer
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Metric, PoolLoad
+from kvsim.fleet.scaling.stabilizer import Stabilizer
 
 
 @AUTOSCALERS.register("kpa")

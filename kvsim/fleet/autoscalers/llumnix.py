@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
 from kvsim.fleet.parameters import Limit  # noqa: TC001 - read when one is made
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
 from kvsim.fleet.parameters import Limit, Share  # noqa: TC001 - read when one is made
+from kvsim.fleet.scaling.autoscaler import AUTOSCALERS, Autoscaler, Load, PoolLoad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

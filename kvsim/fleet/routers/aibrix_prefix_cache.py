@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.choice import queues
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
     Limit,
     Weight,
 )
-from kvsim.fleet.prefix_affinity import CHARS_PER_TOKEN, PrefixAffinity
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.choice import queues
+from kvsim.fleet.routing.prefix_affinity import CHARS_PER_TOKEN, PrefixAffinity
+from kvsim.fleet.routing.router import ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 #: Characters that are hashed as one.
 CHUNK = 128

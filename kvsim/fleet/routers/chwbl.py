@@ -5,21 +5,21 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.choice import queues
-from kvsim.fleet.hash_ring import HashRing
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
     Points,
     Weight,
 )
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.choice import queues
+from kvsim.fleet.routing.hash_ring import HashRing
+from kvsim.fleet.routing.router import ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 #: A prefix is named in pieces of so many tokens.
 PIECE = 16

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.choice import argmin
 from kvsim.fleet.parameters import Delay, Limit, refuse_unread
-from kvsim.fleet.prefix_affinity import PrefixAffinity
-from kvsim.fleet.router import REJECT, ROUTERS, Router
+from kvsim.fleet.routing.choice import argmin
+from kvsim.fleet.routing.prefix_affinity import PrefixAffinity
+from kvsim.fleet.routing.router import REJECT, ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 
 @ROUTERS.register("conductor")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kvsim.fleet.choice import queues, uniform_argmin
 from kvsim.fleet.parameters import (
     Delay,
     Seconds,
@@ -14,9 +13,10 @@ from kvsim.fleet.parameters import (
     Weight,
     refuse_unread,
 )
-from kvsim.fleet.path_set import PathSet
-from kvsim.fleet.prefix_affinity import Kind, PrefixAffinity
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.choice import queues, uniform_argmin
+from kvsim.fleet.routing.path_set import PathSet
+from kvsim.fleet.routing.prefix_affinity import Kind, PrefixAffinity
+from kvsim.fleet.routing.router import ROUTERS, Router
 from kvsim.rules.routing import dynamo_cost, dynamo_decode_cost
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 
 #: Seconds, unless given: from a step's end until the index knows, and for which a prompt is taken

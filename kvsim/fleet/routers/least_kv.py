@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.choice import uniform_argmin
 from kvsim.fleet.parameters import Interval  # noqa: TC001 - checked when a run is configured
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.choice import uniform_argmin
+from kvsim.fleet.routing.router import ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 
 @ROUTERS.register("least-kv")

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvsim.fleet import scorers
-from kvsim.fleet.affinity import lead, sticky
-from kvsim.fleet.choice import queues, uniform_argmax
-from kvsim.fleet.headroom import Headroom, can_be_shed, latency_scores, meeting
-from kvsim.fleet.latency_forecast import forecast
 from kvsim.fleet.parameters import (
     Count,
     Delay,
@@ -19,15 +14,20 @@ from kvsim.fleet.parameters import (
     Weight,
     refuse_unread,
 )
-from kvsim.fleet.prefix_affinity import Kind, PrefixAffinity, delay_of, entries_of
-from kvsim.fleet.router import REJECT, ROUTERS, Router
+from kvsim.fleet.routing import scorers
+from kvsim.fleet.routing.affinity import lead, sticky
+from kvsim.fleet.routing.choice import queues, uniform_argmax
+from kvsim.fleet.routing.prefix_affinity import Kind, PrefixAffinity, delay_of, entries_of
+from kvsim.fleet.routing.router import REJECT, ROUTERS, Router
+from kvsim.fleet.scaling.headroom import Headroom, can_be_shed, latency_scores, meeting
+from kvsim.fleet.scaling.latency_forecast import forecast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 #: Weights of prefix, queue and KV usage: as deployed with events, and the defaults without.
 WEIGHTS = {"precise": (3.0, 2.0, 2.0), "approximate": (1.0, 1.0, 1.0)}

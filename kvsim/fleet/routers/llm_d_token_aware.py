@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.fleet.affinity import lead, sticky
-from kvsim.fleet.choice import uniform_argmin
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
     Delay,
@@ -13,15 +11,17 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Seconds,
     Share,
 )
-from kvsim.fleet.prefix_affinity import Kind, PrefixAffinity, delay_of, entries_of
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.affinity import lead, sticky
+from kvsim.fleet.routing.choice import uniform_argmin
+from kvsim.fleet.routing.prefix_affinity import Kind, PrefixAffinity, delay_of, entries_of
+from kvsim.fleet.routing.router import ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 
 @ROUTERS.register("llm-d-token-aware")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.choice import power_of_two, queues
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.choice import power_of_two, queues
+from kvsim.fleet.routing.router import ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 
 @ROUTERS.register("power-of-two")

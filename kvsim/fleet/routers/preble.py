@@ -6,23 +6,23 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.choice import argmin, queues
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
     Seconds,
     Weight,
     Whole,
 )
-from kvsim.fleet.prefix_affinity import PrefixAffinity
-from kvsim.fleet.prefix_load import PrefixLoad
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.choice import argmin, queues
+from kvsim.fleet.routing.prefix_affinity import PrefixAffinity
+from kvsim.fleet.routing.prefix_load import PrefixLoad
+from kvsim.fleet.routing.router import ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 #: Seconds per output token of a replica on which nothing has ended.
 FIRST_TPOT = 0.15

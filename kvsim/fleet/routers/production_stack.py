@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from kvsim.fleet.choice import argmin, queues
-from kvsim.fleet.hash_ring import HashRing
 from kvsim.fleet.parameters import (
     Count,
     Delay,
@@ -13,16 +11,23 @@ from kvsim.fleet.parameters import (
     Whole,
     refuse_unread,
 )
-from kvsim.fleet.prefix_affinity import CHARS_PER_TOKEN, EVENT_DELAY, PrefixAffinity, hit_rates
-from kvsim.fleet.request_rate import RequestRate
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.choice import argmin, queues
+from kvsim.fleet.routing.hash_ring import HashRing
+from kvsim.fleet.routing.prefix_affinity import (
+    CHARS_PER_TOKEN,
+    EVENT_DELAY,
+    PrefixAffinity,
+    hit_rates,
+)
+from kvsim.fleet.routing.request_rate import RequestRate
+from kvsim.fleet.routing.router import ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 #: Characters of a chunk of the prefix trie.
 CHUNK = 128

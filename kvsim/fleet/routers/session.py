@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.hash_ring import HashRing
 from kvsim.fleet.parameters import Points, Seconds  # noqa: TC001 - checked when a run is configured
-from kvsim.fleet.request_rate import RequestRate
-from kvsim.fleet.router import ROUTERS, Router
+from kvsim.fleet.routing.hash_ring import HashRing
+from kvsim.fleet.routing.request_rate import RequestRate
+from kvsim.fleet.routing.router import ROUTERS, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 
 @ROUTERS.register("session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.choice import argmin, queues
 from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is configured
     Count,
     Limit,
@@ -12,16 +11,17 @@ from kvsim.fleet.parameters import (  # noqa: TC001 - checked when a run is conf
     Share,
     Weight,
 )
-from kvsim.fleet.prefix_affinity import hit_rates
-from kvsim.fleet.router import ROUTERS, Router
-from kvsim.fleet.text_tree import TextTree
+from kvsim.fleet.routing.choice import argmin, queues
+from kvsim.fleet.routing.prefix_affinity import hit_rates
+from kvsim.fleet.routing.router import ROUTERS, Router
+from kvsim.fleet.routing.text_tree import TextTree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.fleet.facts import Facts
-    from kvsim.fleet.view import ReplicaView
+    from kvsim.fleet.routing.view import ReplicaView
 
 
 @ROUTERS.register("sglang-cache-aware")

@@ -6,15 +6,15 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kvsim.fleet.deliveries import Deliveries
-from kvsim.fleet.lru_store import LruStore
+from kvsim.fleet.kv_store.deliveries import Deliveries
+from kvsim.fleet.kv_store.lru_store import LruStore
+from kvsim.fleet.kv_store.store import STORES, Portion, Store
 from kvsim.fleet.parameters import Delay, Limit, Share, Weight  # noqa: TC001 - read when made
-from kvsim.fleet.store import STORES, Portion, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kvsim.fleet.event_reader import EventReader
+    from kvsim.fleet.prefix_index.event_reader import EventReader
 
 GIB = 1 << 30
 

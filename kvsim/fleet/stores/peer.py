@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.fleet.kv_store.store import STORES, Portion, Store
 from kvsim.fleet.parameters import Delay  # noqa: TC001 - checked when one is made
-from kvsim.fleet.store import STORES, Portion, Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.fleet.event_reader import EventReader
+    from kvsim.fleet.prefix_index.event_reader import EventReader
 
 
 @STORES.register("peer")

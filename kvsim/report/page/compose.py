@@ -156,7 +156,7 @@ def _best_cell(page: Document, rows: Sequence[Mapping[str, Any]], varied: Sequen
 def drawn_sweep(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str | None:
     """Draw a sweep; None where more than two options, or none, are varied."""
     from kvsim.report.page.svg import inline_svg
-    from kvsim.report.plot_sweep import axes_of, sweep
+    from kvsim.report.plots.sweep import axes_of, sweep
 
     try:
         x, lines = axes_of(rows, list(varied))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
 from kvsim.rules.sglang.held import forget_progress
-from kvsim.rules.sglang.pages import ceil_page
-from kvsim.rules.sglang.storage import begin_read
+from kvsim.rules.sglang.host.storage import begin_read
+from kvsim.rules.sglang.tree.pages import ceil_page
 from kvsim.rules.sglang.waiting import enter_queue
 
 if TYPE_CHECKING:

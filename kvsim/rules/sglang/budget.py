@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.sglang import CONTINUE, NO_TOKEN, OTHER
 from kvsim.rules.sglang.causes import num_available, num_windows_available
-from kvsim.rules.sglang.pages import ceil_page
+from kvsim.rules.sglang.tree.pages import ceil_page
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

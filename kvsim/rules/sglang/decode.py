@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.records.sglang import DECODE
-from kvsim.rules.sglang.evict import evict_for
 from kvsim.rules.sglang.held import extend_slots
 from kvsim.rules.sglang.retraction import decodes_fit, retract_decodes
-from kvsim.rules.sglang.slide import slide_decodes
+from kvsim.rules.sglang.tree.evict import evict_for
+from kvsim.rules.sglang.tree.slide import slide_decodes
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica

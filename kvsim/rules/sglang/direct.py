@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.engine import EVICT, INSERT, LOAD, LOCK, MATCH, SEE_COPIES, UNLOCK
 from kvsim.rules.arrival import describe
-from kvsim.rules.sglang.evict import evict_for, evict_tokens
-from kvsim.rules.sglang.load import load_path, see_copies_done
-from kvsim.rules.sglang.locks import lock_path, unlock_path
-from kvsim.rules.sglang.pages import floor_page, take_chain
-from kvsim.rules.sglang.walk import insert_key, match_prefix
+from kvsim.rules.sglang.host.load import load_path, see_copies_done
+from kvsim.rules.sglang.tree.evict import evict_for, evict_tokens
+from kvsim.rules.sglang.tree.locks import lock_path, unlock_path
+from kvsim.rules.sglang.tree.pages import floor_page, take_chain
+from kvsim.rules.sglang.tree.walk import insert_key, match_prefix
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

@@ -9,11 +9,11 @@ from kvsim.records.record import NONE
 from kvsim.records.request import RUNNING
 from kvsim.records.sglang import EXTEND, MIXED
 from kvsim.rules.sglang.decode import add_decodes, drop_finishing
-from kvsim.rules.sglang.evict import evict_for
 from kvsim.rules.sglang.held import extend_slots, take_rows
-from kvsim.rules.sglang.pages import num_free_slots
 from kvsim.rules.sglang.retraction import decodes_fit
-from kvsim.rules.sglang.slide import slide_prefills
+from kvsim.rules.sglang.tree.evict import evict_for
+from kvsim.rules.sglang.tree.pages import num_free_slots
+from kvsim.rules.sglang.tree.slide import slide_prefills
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica

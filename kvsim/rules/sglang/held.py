@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
 from kvsim.rules.batch import recycle
-from kvsim.rules.sglang.locks import lock_path, unlock_path
-from kvsim.rules.sglang.pages import (
+from kvsim.rules.sglang.tree.locks import lock_path, unlock_path
+from kvsim.rules.sglang.tree.pages import (
     floor_page,
     free_parts,
     link_page,
@@ -17,8 +17,8 @@ from kvsim.rules.sglang.pages import (
     take_chain,
     take_page,
 )
-from kvsim.rules.sglang.slide import num_slid, slide_window
-from kvsim.rules.sglang.walk import cut_at_prompt, insert_key
+from kvsim.rules.sglang.tree.slide import num_slid, slide_window
+from kvsim.rules.sglang.tree.walk import cut_at_prompt, insert_key
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

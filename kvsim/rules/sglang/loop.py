@@ -16,10 +16,10 @@ from kvsim.rules.recorder import note_gap, record_step, write_step
 from kvsim.rules.sglang.decode import build_decode
 from kvsim.rules.sglang.extend import build_prefill
 from kvsim.rules.sglang.held import checkpoint, release_request, reuse_record
-from kvsim.rules.sglang.load import see_copies_done
-from kvsim.rules.sglang.pages import close_groups, open_groups
+from kvsim.rules.sglang.host.load import see_copies_done
+from kvsim.rules.sglang.host.storage import end_read, next_read, tell_copies
 from kvsim.rules.sglang.prefill import choose_prefills
-from kvsim.rules.sglang.storage import end_read, next_read, tell_copies
+from kvsim.rules.sglang.tree.pages import close_groups, open_groups
 from kvsim.rules.sglang.waiting import leave_waiting
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.record import NONE
 from kvsim.records.request import FINISHED
-from kvsim.rules.sglang.pages import page_after
+from kvsim.rules.sglang.tree.pages import page_after
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

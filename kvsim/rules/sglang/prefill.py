@@ -17,19 +17,19 @@ from kvsim.rules.sglang.budget import (
     verdict_of,
     window_need,
 )
-from kvsim.rules.sglang.load import load_path
-from kvsim.rules.sglang.locks import lock_path, unlock_path
+from kvsim.rules.sglang.host.load import load_path
+from kvsim.rules.sglang.host.storage import settle_read
 from kvsim.rules.sglang.outlook import foresees_room
-from kvsim.rules.sglang.pages import ceil_page, floor_page
 from kvsim.rules.sglang.preemption import preempt_for
-from kvsim.rules.sglang.storage import settle_read
+from kvsim.rules.sglang.tree.locks import lock_path, unlock_path
+from kvsim.rules.sglang.tree.pages import ceil_page, floor_page
+from kvsim.rules.sglang.tree.walk import match_prefix, num_host_found
 from kvsim.rules.sglang.waiting import (
     enter_queue,
     leave_waiting,
     missing_tokens,
     order_waiting,
 )
-from kvsim.rules.sglang.walk import match_prefix, num_host_found
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

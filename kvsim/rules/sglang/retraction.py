@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from kvsim.records.request import PREEMPTED
 from kvsim.rules.abort import FAILED, end_request
-from kvsim.rules.sglang.evict import evict_for
 from kvsim.rules.sglang.held import release_request, reuse_record
-from kvsim.rules.sglang.pages import num_free_slots
+from kvsim.rules.sglang.tree.evict import evict_for
+from kvsim.rules.sglang.tree.pages import num_free_slots
 from kvsim.rules.sglang.waiting import enter_queue, sort_listed
 
 if TYPE_CHECKING:

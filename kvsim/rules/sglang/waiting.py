@@ -15,11 +15,11 @@ from kvsim.records.sglang import (
     RANDOM,
     SHORTEST_PREFILL_FIRST,
 )
-from kvsim.rules.keys import mix, mix_span, span_of
+from kvsim.rules.blocks.keys import mix, mix_span, span_of
 from kvsim.rules.links import append, remove
-from kvsim.rules.sglang.mersenne import draw_below
-from kvsim.rules.sglang.walk import match_prefix, num_host_found
-from kvsim.rules.sglang.weight import is_visited_before, weigh_waiting
+from kvsim.rules.sglang.tree.mersenne import draw_below
+from kvsim.rules.sglang.tree.walk import match_prefix, num_host_found
+from kvsim.rules.sglang.tree.weight import is_visited_before, weigh_waiting
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica

@@ -1,0 +1,1 @@
+"""The history of each block, read from the pool after each step."""

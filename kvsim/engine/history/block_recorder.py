@@ -1,0 +1,87 @@
+"""The history of every KV block, seen from outside: what differs from one step to the next.
+
+Everything that a schedule does happens at one time of the replica's clock, so that comparing the
+block tables and keys after each step with those before loses nothing that lasts (D92).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.engine.history.pool_watch import PoolWatch
+from kvsim.engine.history.radix_watch import RadixWatch
+from kvsim.records.kv import RADIX
+from kvsim.results.block_events import BLOCK_EVENTS
+from kvsim.rules.kv import has_pool
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.engine.history.block_watch import Watch
+    from kvsim.engine.replica import Replica
+
+#: Events that are kept of a run; what comes after them is not seen.
+MOST_EVENTS = 1_000_000
+
+
+class BlockRecorder:
+    """An observer that writes down what becomes of blocks, of all replicas of a run.
+
+    Parameters
+    ----------
+    most : events to keep
+    """
+
+    def __init__(self, most: int = MOST_EVENTS) -> None:
+        self._most = most
+        self._rows: list[tuple[Any, ...]] = []
+        self._chunks: list[NDArray[Any]] = []
+        self._count = 0
+        self._watches: dict[int, tuple[Replica, Watch]] = {}  # by identity, which both keep
+        self.full_since: float | None = None  #: when the record ends before the run does, seconds
+
+    def scheduled(self, replica: Replica) -> None:
+        """Write what a schedule has changed."""
+        self._see(replica, scheduled=True)
+
+    def completed(self, replica: Replica) -> None:
+        """Write what the end of a step has changed."""
+        self._see(replica, scheduled=False)
+
+    def _see(self, replica: Replica, *, scheduled: bool) -> None:
+        if self.full_since is not None:
+            replica.leave(self)
+            return
+        found = self._watches.get(id(replica))
+        if found is None:
+            state = replica.state
+            if not has_pool(state.kv) and state.kv.manager != RADIX:
+                replica.leave(self)
+                return
+            kind = RadixWatch if state.kv.manager == RADIX else PoolWatch
+            found = self._watches[id(replica)] = replica, kind(state)
+        _, watch = found
+        rows = watch.changes(scheduled=scheduled)
+        if not rows:
+            return
+        time, number = watch.clock(), replica.state.index
+        if self._count + len(rows) > self._most:
+            self.full_since = time
+            replica.leave(self)
+            return
+        self._count += len(rows)
+        self._rows += [(time, number, *row) for row in rows]
+        if len(self._rows) > 1 << 15:
+            self._pack()
+
+    def _pack(self) -> None:
+        self._chunks.append(np.array(self._rows, dtype=BLOCK_EVENTS))
+        self._rows = []
+
+    def table(self) -> NDArray[Any]:
+        """Return all events, by time; those of one replica in their order."""
+        self._pack()
+        events = np.concatenate(self._chunks)
+        return events[np.argsort(events["time"], kind="stable")]

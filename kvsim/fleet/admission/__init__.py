@@ -1,0 +1,1 @@
+"""Admission to a fleet: flow control and validation."""

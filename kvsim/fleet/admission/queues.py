@@ -1,0 +1,144 @@
+"""The gate before the routers: requests wait there while the fleet is saturated, or are shed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.fleet.admission.flow_control import Waiting
+from kvsim.fleet.admission.priority_bands import PriorityBands
+from kvsim.fleet.feature import Feature
+from kvsim.results.tables import FinishReason
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.fleet.admission.flow_control import FlowControl
+    from kvsim.fleet.feature import Host
+    from kvsim.fleet.pool import Pool
+    from kvsim.fleet.world import World
+    from kvsim.trace import Trace
+
+#: Keeps these random numbers apart from those of workloads, routers and failures.
+SHEDDING = 0x73686564
+
+
+class Admission(Feature):
+    """Lets requests through, holds them back, or turns them away.
+
+    Saturation changes when metrics are read; so those who wait go on at such times, as many as
+    there are, while it is below 1.
+
+    Parameters
+    ----------
+    world : SimPy's
+    pool : whose metrics are read
+    trace : the requests
+    control : the policy
+    host : the fleet
+    table : the requests table of the run
+    seed : of the run
+    end_time : from then on nobody goes on
+    """
+
+    def __init__(
+        self,
+        world: World,
+        pool: Pool,
+        trace: Trace,
+        control: FlowControl,
+        host: Host,
+        table: NDArray[Any],
+        *,
+        seed: int,
+        end_time: float,
+    ) -> None:
+        self._world, self._pool, self._trace, self._control = world, pool, trace, control
+        self._host, self._table = host, table
+        self._gateways = pool.gateways
+        self._scraper = pool.gateways.scraper(control.interval, world.now)
+        self._rng = np.random.default_rng([seed, SHEDDING])
+        self._end_time = end_time
+        self._line = PriorityBands()
+        self._since: dict[int, float] = {}
+        self._waits: list[float] = []
+        self._awaited = False
+        self._shed: list[int] = []
+        self._too_many: list[int] = []
+        self.peak_waiting = 0
+
+    @property
+    def num_held_back(self) -> int:  # type: ignore[override]
+        """Requests that are held back."""
+        return len(self._line)
+
+    def on_send(self, row: int) -> bool:  # noqa: D102
+        now, priority = self._world.now, int(self._trace.priority[row])
+        saturation = self._saturation()
+        probability = self._control.shedding(priority, saturation)
+        if probability > 0 and self._rng.random() < probability:
+            self._shed.append(row)
+            self._host.turn_away(row)
+        elif not self._line and saturation < 1:
+            self._waits.append(0.0)
+            self._host.place(row, now)
+        elif len(self._line) >= self._control.most_waiting:
+            self._too_many.append(row)
+            self._host.turn_away(row)
+        else:
+            by_tenant = self._control.fairness == "round-robin"
+            tenant = int(self._trace.tenant[row]) if by_tenant else 0
+            self._line.push(row, priority, tenant, self._control.rank(self._waiting(row, now)))
+            self._since[row] = now
+            self.peak_waiting = max(self.peak_waiting, len(self._line))
+            self._await()
+        return True
+
+    def _saturation(self) -> float:
+        """Return how full the replicas are that take requests, as last read."""
+        self._scraper.ask_idle(self._world.now)
+        members = self._pool.choosable()
+        full = self._control.saturation([self._scraper.values[m.place] for m in members])
+        if not self._control.watches_prefills:
+            return full
+        tokens = self._gateways.num_prefill_tokens([m.place for m in members])
+        most = self._pool.setup.scheduler_config.max_num_batched_tokens
+        return max(full, self._control.prefill_saturation(tokens, most))
+
+    def _waiting(self, row: int, now: float) -> Waiting:
+        """Return what a request is that has to wait, to those who rank it."""
+        prompt = int(self._trace.num_prompt_tokens[row])
+        if not self._control.watches_prefills:
+            return Waiting(now, prompt)
+        return Waiting(now, prompt - min(self._gateways.num_known_tokens(row, now), prompt))
+
+    def _await(self) -> None:
+        """Try again when metrics are read next."""
+        time = self._scraper.next_time(self._world.now)
+        if not self._awaited and time < self._end_time:
+            self._awaited = True
+            self._world.call_at(time, self._let_through)
+
+    def _let_through(self) -> None:
+        self._awaited = False
+        now = self._world.now
+        while self._line and self._saturation() < 1:
+            row = self._line.pop()
+            self._waits.append(now - self._since.pop(row))
+            self._host.place(row, now)
+        if self._line:
+            self._await()
+
+    def describe(self) -> dict[str, Any]:
+        """Return how many requests waited and were turned away, of those that were sent."""
+        waits, sent = np.array(self._waits), self._table["finish_reason"] != FinishReason.UNSENT
+        described = {
+            "num_held_back": int((waits > 0).sum()) + len(self._line),
+            "num_shed": int(sent[self._shed].sum()),
+            "num_too_many": int(sent[self._too_many].sum()),
+            "peak_waiting": self.peak_waiting,
+            "mean_wait_ms": 1e3 * float(waits.mean()) if len(waits) else None,
+            "p99_wait_ms": 1e3 * float(np.percentile(waits, 99)) if len(waits) else None,
+        }
+        return {"flow_control": described}

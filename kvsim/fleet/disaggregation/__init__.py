@@ -1,0 +1,1 @@
+"""Disaggregated prefill: policies, handoffs and KV transfers."""

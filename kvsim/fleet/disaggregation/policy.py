@@ -1,0 +1,165 @@
+"""When the prompt of a request is computed apart from its output, and when where it will go on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Literal, get_args
+
+from kvsim.fleet.parameters import Share, Weight, Whole  # noqa: TC001 - checked when one is made
+from kvsim.registry import Registry
+
+if TYPE_CHECKING:
+    from kvsim.fleet.disaggregation.placement_context import PlacementContext
+
+
+#: Where a request is served, its prompt on a prefill replica and the rest on a decode replica, or
+#: all of it on one of these.
+Place = Literal["apart", "decode", "prefill"]
+
+
+class Disaggregation(ABC):
+    """Decides request by request, once its decode replica is chosen.
+
+    Attributes
+    ----------
+    stays : it may answer ``prefill``
+    """
+
+    stays: bool = False
+
+    @abstractmethod
+    def place(self, request: PlacementContext) -> Place:
+        """Say where a request is served; ``prefill`` only for one that ``can_stay``."""
+
+
+#: Factories take keyword parameters only.
+DISAGGREGATIONS: Registry[Disaggregation] = Registry(
+    "disaggregation", None, Disaggregation, "kvsim.disaggregations"
+)
+
+
+def placed(rule: Disaggregation, request: PlacementContext) -> Place:
+    """Ask a rule where a request is served.
+
+    Raises
+    ------
+    ValueError
+        If that is no place, or one where this request cannot be served.
+    """
+    place = rule.place(request)
+    said = f"disaggregation {type(rule).__name__} answered {place!r}"
+    if place not in get_args(Place):
+        raise ValueError(f"{said} (one of: {', '.join(get_args(Place))})")
+    if place == "prefill" and not request.can_stay:
+        why = "its can_stay is False" if rule.stays else "the rule's stays must be True for that"
+        raise ValueError(f"{said}: {why}")
+    return place
+
+
+@DISAGGREGATIONS.register("always")
+class Always(Disaggregation):
+    """Every prompt is computed apart, as vLLM's and SGLang's plain proxies have it."""
+
+    def place(self, request: PlacementContext) -> Place:  # noqa: D102
+        del request
+        return "apart"
+
+
+@DISAGGREGATIONS.register("llm-d")
+class Uncached(Disaggregation):
+    """Prompts of which the decode replica lacks at least so many tokens.
+
+    Source: the disaggregation handler of llm-d-inference-scheduler, 520af478, whose deployments
+    take 16.
+
+    Parameters
+    ----------
+    tokens : that it must lack; 0 computes none apart
+    """
+
+    def __init__(self, *, tokens: Whole = 16) -> None:
+        self._tokens = tokens
+
+    def place(self, request: PlacementContext) -> Place:  # noqa: D102
+        left = request.num_prompt_tokens - request.num_cached_tokens
+        return "apart" if 0 < self._tokens <= left else "decode"
+
+
+@DISAGGREGATIONS.register("dynamo")
+class Conditional(Disaggregation):
+    """Prompts that are long, or of which little is cached, where they are decoded.
+
+    Computed in place iff fewer than ``tokens`` are left to compute and these are less than
+    ``share`` of the prompt; with ``prefill-busy``, iff every prefill replica has more prompt tokens
+    in hand than so many of its full steps. Never in place where the decode replica is busy.
+
+    Source: Dynamo's lib/kv-router/src/conditional_disagg.rs, 088ca50, which has 16 for
+    ``prefill-busy`` where that decides, and looks at the prefill worker that it has chosen.
+
+    Parameters
+    ----------
+    tokens : left to compute
+    share : of the prompt
+    prefill_busy : steps of the most batched tokens; 0 for the rule by tokens and share
+    decode_busy : tokens of the requests at the decode replica over its KV slots, above which it is
+        busy; 0 for never
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: Whole = 2048,
+        share: Share = 0.7,
+        prefill_busy: Weight = 0.0,
+        decode_busy: Weight = 0.0,
+    ) -> None:
+        self._tokens = tokens
+        self._share = share
+        self._prefill_busy = prefill_busy
+        self._decode_busy = decode_busy
+
+    def place(self, request: PlacementContext) -> Place:  # noqa: D102
+        most = self._decode_busy * request.num_kv_tokens
+        if self._decode_busy and request.num_scheduled_tokens > most:
+            return "apart"
+        return "decode" if self._is_for_decode(request) else "apart"
+
+    def _is_for_decode(self, request: PlacementContext) -> bool:
+        if self._prefill_busy:
+            most = self._prefill_busy * request.max_num_batched_tokens
+            return request.num_pending_tokens > most
+        left = request.num_prompt_tokens - request.num_cached_tokens
+        return left < self._tokens and left / request.num_prompt_tokens < self._share
+
+
+@DISAGGREGATIONS.register("splitwise")
+class MixedPool(Disaggregation):
+    """Splitwise's mixed pool: replicas of either pool help the other one where that is full.
+
+    A prompt is computed apart, unless every prefill replica has prompts in hand, and with this one
+    the least loaded had more than ``tokens`` of them: then the decode replica serves the request. A
+    request for which the decode replica has no room, beside what those have that are there or on
+    their way, or that would be one too many to run there, stays where its prompt is computed. A
+    replica is mixed while it has such requests.
+
+    Source: Splitwise (Patel et al., ISCA 2024, section 4), and the mixed pool scheduler of its
+    simulator. There the lent replica may be another one than the request's own, and KV goes on from
+    it; here it serves the request to its end.
+
+    Parameters
+    ----------
+    tokens : of prompts in hand
+    """
+
+    stays = True
+
+    def __init__(self, *, tokens: Whole = 8192) -> None:
+        self._tokens = tokens
+
+    def place(self, request: PlacementContext) -> Place:  # noqa: D102
+        prompt, pending = request.num_prompt_tokens, request.num_pending_tokens
+        if pending and pending + prompt > self._tokens:
+            return "decode"
+        is_full = request.num_scheduled >= request.max_num_seqs
+        is_full |= request.num_scheduled_tokens + prompt > request.num_kv_tokens
+        return "prefill" if is_full and request.can_stay else "apart"

@@ -1,0 +1,1 @@
+"""KV stores that replicas share."""

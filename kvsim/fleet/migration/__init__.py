@@ -1,0 +1,1 @@
+"""Requests that move between replicas."""

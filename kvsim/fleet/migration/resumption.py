@@ -1,0 +1,137 @@
+"""Requests that go on elsewhere when their replica fails, with the tokens that clients have."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvsim.fleet.admission.admissibility import begin_anew
+from kvsim.fleet.feature import Feature
+from kvsim.results.totals import gap_bin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.fleet.member import Member
+    from kvsim.results.totals import Totals
+
+
+class Attempts(NamedTuple):
+    """What a request came to on the replicas that it has left.
+
+    Attributes
+    ----------
+    first_scheduled_time, first_token_time : seconds, NaN for not yet
+    num_cached_tokens : hit where it was admitted first
+    num_preemptions : of all attempts
+    last_token_time : when the client got the last token, NaN for none
+    """
+
+    first_scheduled_time: float = math.nan
+    first_token_time: float = math.nan
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    last_token_time: float = math.nan
+
+
+class ResumedRequests(Feature):
+    """Remembers what requests took along.
+
+    A request is sent again as its prompt and the tokens it has, with as many fewer to come: all of
+    that is computed anew, or hit in the other replica's cache. No token is sent twice.
+
+    Source: Dynamo's request migration (ai-dynamo/dynamo, ``--migration-limit``, which is 0 there
+    unless it is given, and ``--migration-max-seq-len``).
+
+    Parameters
+    ----------
+    table : the requests table of the pool
+    """
+
+    def __init__(self, table: NDArray[Any]) -> None:
+        self._table = table
+        self._left: dict[int, Attempts] = {}
+        self._last_token: dict[int, float] = {}
+        self._gaps: list[tuple[int, float]] = []
+        self._counts: Counter[int] = Counter()
+
+    @property
+    def number(self) -> int:
+        """Migrations so far."""
+        return self._counts.total()
+
+    def see(self, rows: Sequence[int], last_tokens: Mapping[int, float]) -> None:
+        """Note when requests of a replica that fails got their last tokens. Mutates."""
+        self._last_token |= {row: last_tokens[row] for row in rows if row in last_tokens}
+
+    def split(
+        self, rows: Sequence[int], limit: int, max_seq_len: float
+    ) -> tuple[list[int], list[int]]:
+        """Return who migrates, and who has done so as often as may be or is too long for it."""
+        prompts, outputs = (self._table[f"num_{name}_tokens"] for name in ("prompt", "output"))
+        again = [
+            row
+            for row in rows
+            if self._counts[row] < limit and prompts[row] + outputs[row] <= max_seq_len
+        ]
+        kept = set(again)
+        return again, [row for row in rows if row not in kept]
+
+    def leave(self, rows: Sequence[int], *, is_lost: bool = True) -> None:
+        """Take along what requests have, whose replica is lost or works. Mutates."""
+        for row in rows:
+            self._counts[row] += is_lost
+            self._left[row] = self._joined(row)
+        begin_anew(self._table, rows)
+
+    def on_submit(self, member: Member, row: int, now: float) -> None:
+        """Let a request that comes to a replica have what it took along."""
+        del now
+        if row in self._left:
+            member.replica.carry(row, self.carried(row))
+            if member.role == "prefill":
+                member.replica.limit(row, self.carried(row) + 1)
+
+    def on_turned_away(self, row: int) -> None:
+        """Forget what a request took along. Mutates."""
+        self._left.pop(row, None)
+
+    def carried(self, row: int) -> int:
+        """Return how many tokens of output a request has taken along."""
+        return int(self._table["num_output_tokens"][row]) if row in self._left else 0
+
+    def settle(self, totals: Mapping[int, Totals]) -> None:
+        """Write what requests came to on all their replicas. Mutates.
+
+        Parameters
+        ----------
+        totals : of each replica, by number; the gap between the last token of one and the first of
+            the next is counted where it ended
+        """
+        for row in self._left:
+            whole, one = self._joined(row), self._table[row]
+            for name in Attempts._fields[:-1]:
+                one[name] = getattr(whole, name)
+        for number, seconds in self._gaps:
+            gaps, key = totals[number].token_gaps, gap_bin(seconds)
+            gaps[key] = gaps.get(key, 0) + 1
+            totals[number].peak_token_gap = max(totals[number].peak_token_gap, seconds)
+
+    def _joined(self, row: int) -> Attempts:
+        """Join what the table says of the last attempt with those before. Mutates."""
+        one, before = self._table[row], self._left.get(row, Attempts())
+        first_token = float(one["first_token_time"])
+        gap = first_token - before.last_token_time
+        if not math.isnan(gap):
+            self._gaps.append((int(one["replica"]), gap))
+        is_first = math.isnan(before.first_scheduled_time)
+        return Attempts(
+            float(one["first_scheduled_time"]) if is_first else before.first_scheduled_time,
+            first_token if math.isnan(before.first_token_time) else before.first_token_time,
+            int(one["num_cached_tokens"]) if is_first else before.num_cached_tokens,
+            before.num_preemptions + int(one["num_preemptions"]),
+            self._last_token.pop(row, before.last_token_time),
+        )

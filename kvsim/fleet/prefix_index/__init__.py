@@ -1,0 +1,1 @@
+"""Which replica holds which prefix: indices, and the events that fill them."""

@@ -1,0 +1,90 @@
+"""Which replica holds which blocks, as the replicas' own events tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kvsim.fleet.prefix_index.index import PrefixIndex
+from kvsim.records.events import REMOVED, STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class KeyIndex(Protocol):
+    """What a router asks of an index of prefixes."""
+
+    def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
+        """Return how many of the first keys each replica holds."""
+
+    def holders(self, key: int) -> int:
+        """Who holds an entry: the bit of each replica."""
+
+    def size(self, replica: int) -> int:
+        """Entries of a replica."""
+
+
+class EventIndex(KeyIndex, Protocol):
+    """An index that events keep."""
+
+    def take(
+        self, place: int, events: NDArray[Any], told: NDArray[np.int64], start: int, stop: int
+    ) -> None:
+        """Take in events of a replica, and the keys that they name. Mutates."""
+
+    def forget(self, replica: int) -> None:
+        """Forget what a replica held. Mutates."""
+
+
+class PlainEventIndex(PrefixIndex):
+    """The index in plain Python.
+
+    Parameters
+    ----------
+    num_replicas : replicas
+    group : of KV, whose blocks are followed
+    """
+
+    def __init__(self, num_replicas: int, group: int) -> None:
+        super().__init__(num_replicas)
+        self._group = group
+        self._numbers: list[dict[int, int]] = [{} for _ in range(num_replicas)]
+
+    def take(  # noqa: D102
+        self, place: int, events: NDArray[Any], told: NDArray[np.int64], start: int, stop: int
+    ) -> None:
+        part = events[start:stop]
+        names = ("kind", "group", "first_key", "key_count")
+        for kind, group, first, count in zip(*(part[name].tolist() for name in names), strict=True):
+            if group != self._group:
+                continue
+            if kind == STORED:
+                self._store(place, told[first : first + count].tolist())
+            elif kind == REMOVED:
+                for key in told[first : first + count].tolist():
+                    self._remove(place, key)
+
+    def _store(self, place: int, keys: list[int]) -> None:
+        """Count blocks by key: several may hold the same content."""
+        numbers = self._numbers[place]
+        for key in keys:
+            number = numbers.get(key, 0)
+            numbers[key] = number + 1
+            if not number:
+                self.add(place, key)
+
+    def _remove(self, place: int, key: int) -> None:
+        numbers = self._numbers[place]
+        number = numbers.get(key, 0)
+        if number > 1:
+            numbers[key] = number - 1
+        elif number:
+            del numbers[key]
+            self.remove(place, key)
+
+    def forget(self, replica: int) -> None:  # noqa: D102
+        super().forget(replica)
+        self._numbers[replica] = {}

@@ -1,0 +1,161 @@
+"""What reads the replicas' KV cache events, and tells an index of them after a delay.
+
+vLLM publishes what its blocks hold at the end of every update of its scheduler; a consumer that
+counts what is stored and removed knows the pool's content (docs/vllm-rules.md, section 13).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.fleet.prefix_index.event_index import PlainEventIndex
+from kvsim.records.events import STORED, UPDATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.engine.replica import Replica
+    from kvsim.fleet.prefix_index.event_index import EventIndex
+    from kvsim.kv.events import EventRows
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Events that were read together, of which the first ``taken`` are in the index.
+
+    ``ends`` are the places behind the ends of updates, and ``times`` when these were.
+    """
+
+    rows: EventRows
+    ends: NDArray[np.intp]
+    times: NDArray[np.float64]
+    taken: int = 0
+
+    @classmethod
+    def of(cls, rows: EventRows) -> Chunk:
+        """Look where updates end."""
+        last = np.flatnonzero(rows.events["kind"] == UPDATE)
+        return cls(rows, last + 1, rows.events["time"][last])
+
+
+class EventReader:
+    """Reads the events of all replicas.
+
+    Parameters
+    ----------
+    replicas : that tell events
+    delay : seconds from the end of a step until the index knows what it changed
+    group : of KV, whose blocks are followed
+    keeps : keep what was read, for the file that gets all events
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], delay: float, *, group: int = 0, keeps: bool = False
+    ) -> None:
+        self.index = self._make_index(len(replicas), group)
+        kv = replicas[0].state.kv
+        self._unit, self._ahead = kv.hash_block_size, kv.num_hash_lookahead_tokens
+        self._per_entry = kv.groups[group].keys_per_block
+        self.read: list[list[EventRows]] = [[] for _ in replicas]
+        self._replicas = list(replicas)
+        self._delay = delay
+        self._group = group
+        self._keeps = keeps
+        self._coming: list[deque[Chunk]] = [deque() for _ in replicas]
+        self._open: list[list[int]] = [[] for _ in replicas]
+        #: Called with the time, the place and the keys of what a replica stored in a step.
+        self.listeners: list[Callable[[float, int, list[int]], object]] = []
+        #: Called with a place whose replica is gone.
+        self.leavers: list[Callable[[int], object]] = []
+
+    def _make_index(self, num_replicas: int, group: int) -> EventIndex:
+        return PlainEventIndex(num_replicas, group)
+
+    @property
+    def entry_tokens(self) -> int:
+        """Tokens that an entry stands for: a block's, whatever the look-ups of a router are."""
+        return int(self._unit * self._per_entry)
+
+    def entry_path(self, request: IncomingRequest) -> NDArray[np.int64]:
+        """Return the keys by which the replicas know a prompt's blocks."""
+        keys = request.prefix_path(self._unit, self._ahead)
+        return keys[self._per_entry - 1 :: self._per_entry]
+
+    def deepest(self, request: IncomingRequest) -> int | None:
+        """Return who holds most of a prompt now, known or not; None if that takes asking all."""
+        del request
+        return None
+
+    def replace(self, place: int, replica: Replica) -> None:
+        """Follow another replica, whose cache is empty. Mutates.
+
+        Listeners still learn what the one before had stored.
+        """
+        if self.listeners and self._replicas[place].event_log.has_events:
+            self._fetch(place)
+        for leaver in self.leavers:
+            leaver(place)
+        self._replicas[place] = replica
+        self.index.forget(place)
+        self._coming[place] = deque()
+        self._open[place] = []
+
+    def update(self, now: float) -> None:
+        """Bring the index to what has arrived by now. Mutates."""
+        for place in range(len(self._replicas)):
+            self._read(place, now)
+
+    def _read(self, place: int, now: float) -> None:
+        """Take in what a replica has told and what has arrived by now."""
+        if self._replicas[place].event_log.has_events:
+            self._fetch(place)
+        if self._coming[place]:
+            self._apply(place, now - self._delay)
+
+    def _fetch(self, place: int) -> None:
+        """Take what a replica has told out of its log."""
+        chunks = self._replicas[place].take_events()
+        self.read[place] += chunks if self._keeps else ()
+        self._coming[place] += map(Chunk.of, chunks)
+        if self.listeners:
+            self._tell(place, chunks)
+
+    def _apply(self, place: int, until: float) -> None:
+        """Take in all updates up to a time."""
+        coming = self._coming[place]
+        last, stop = -1, 0
+        for number, chunk in enumerate(coming):
+            due = int(np.searchsorted(chunk.times, until, "right"))
+            if due:
+                last, stop = number, int(chunk.ends[due - 1])
+            if due < len(chunk.times):
+                break
+        for number in range(last + 1):
+            chunk = coming[0]
+            upto = stop if number == last else len(chunk.rows.events)
+            if upto > chunk.taken:
+                self.index.take(place, chunk.rows.events, chunk.rows.keys, chunk.taken, upto)
+                chunk.taken = upto
+            if upto == len(chunk.rows.events):
+                coming.popleft()
+
+    def _tell(self, place: int, chunks: Sequence[EventRows]) -> None:
+        """Tell the listeners what was stored, update by update."""
+        for events, keys, _ in chunks:
+            names = ("kind", "group", "first_key", "key_count", "time")
+            for kind, group, first, count, time in zip(
+                *(events[name].tolist() for name in names), strict=True
+            ):
+                if kind == STORED and group == self._group:
+                    self._open[place] += keys[first : first + count].tolist()
+                elif kind == UPDATE:
+                    for listener in self.listeners:
+                        listener(time, place, self._open[place])
+                    self._open[place] = []

@@ -1,0 +1,137 @@
+"""What replicas hold, in compiled tables.
+
+They answer as ``PrefixIndex`` does, for fleets whose replicas are
+compiled; millions of blocks come and go there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.compiled.cache import load_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+#: Rows of a table at first.
+FIRST_ROWS = 1 << 12
+
+
+class KeyTable:
+    """Keys with values, in arrays that grow.
+
+    Parameters
+    ----------
+    width : values of a key
+    """
+
+    def __init__(self, width: int = 1) -> None:
+        self._tables = load_tables()
+        self._width = width
+        self.number = 0
+        self._lay_out(FIRST_ROWS)
+
+    def _lay_out(self, rows: int) -> None:
+        self.keys = np.full(rows, self._tables.EMPTY, np.int64)
+        self.values = np.zeros((rows, self._width), np.int64)
+
+    def reserve(self, more: int) -> None:
+        """Make room for so many keys more, so that probing stays short. Mutates."""
+        if 2 * (self.number + more) > len(self.keys):
+            self.refill(self.number + more)
+
+    def refill(self, number: int) -> None:
+        """Drop the keys without a value, and make room for a number. Mutates."""
+        keys, values, rows = self.keys, self.values, len(self.keys)
+        while rows < 3 * number:
+            rows *= 2
+        self._lay_out(rows)
+        self.number = int(self._tables.refill(keys, values, self.keys, self.values))
+
+
+class CompiledEventIndex:
+    """Keys by replica, kept by the replicas' events.
+
+    Parameters
+    ----------
+    num_replicas : replicas
+    group : of KV, whose blocks are followed
+    """
+
+    def __init__(self, num_replicas: int, group: int) -> None:
+        self._tables = load_tables()
+        self._num_replicas = num_replicas
+        self._group = group
+        self._held = KeyTable(-(-num_replicas // 64))
+        self._more = KeyTable(2)  # beyond the first of a replica with a key: number, replica
+        self._sizes = np.zeros(num_replicas, np.int64)
+
+    def take(self, place: int, events: NDArray[Any], told: Ints, start: int, stop: int) -> None:
+        """Take in events of a replica. Mutates."""
+        if start == stop:
+            return
+        held, more, rows = self._held, self._more, np.zeros(3, np.int64)
+        self._reserve(int(events["key_count"][start:stop].sum()))
+        self._tables.apply_events(
+            *(events, told, start, stop, self._group, place),
+            *(held.keys, held.values, more.keys, more.values, rows),
+        )
+        held.number += int(rows[0])
+        more.number += int(rows[1])
+        self._sizes[place] += rows[2]
+
+    def take_logs(self, addresses: Ints, taken: Ints, until: float) -> None:
+        """Take in what the logs of replicas tell up to a time, beyond what was taken. Mutates."""
+        held, more, place = self._held, self._more, 0
+        while place >= 0:
+            rows = np.array([held.number, more.number, 0], np.int64)
+            place = self._tables.take_logs(
+                *(addresses, taken, until, self._group, held.keys, held.values),
+                *(more.keys, more.values, rows, self._sizes, place),
+            )
+            held.number, more.number, room = rows.tolist()
+            if place >= 0:
+                self._reserve(room)
+
+    def _reserve(self, num_keys: int) -> None:
+        self._held.reserve(num_keys)
+        self._more.reserve(num_keys)
+
+    def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
+        """Return how many of the first keys each replica holds."""
+        del now
+        matched = np.zeros(self._num_replicas, np.int64)
+        self._tables.match(self._held.keys, self._held.values, _array(keys), matched)
+        found: list[int] = matched.tolist()
+        return found
+
+    def holders(self, key: int) -> int:
+        """Who holds an entry: the bit of each replica."""
+        row = self._held.values[self._tables.find(self._held.keys, key)]
+        return sum((int(word) % (1 << 64)) << (64 * k) for k, word in enumerate(row))
+
+    def size(self, replica: int) -> int:
+        """Entries of a replica."""
+        return int(self._sizes[replica])
+
+    def forget(self, replica: int) -> None:
+        """Forget what a replica held. Mutates."""
+        held, word = self._held, replica // 64
+        held.values[:, word] &= ~np.array(1 << replica % 64, np.uint64).view(np.int64)
+        held.refill(held.number)
+        self._more.values[self._more.values[:, 1] == replica] = 0
+        self._more.refill(self._more.number)
+        self._sizes[replica] = 0
+
+
+def _array(keys: Iterable[int]) -> Ints:
+    """Return keys as compiled code reads them."""
+    if isinstance(keys, np.ndarray):
+        return np.ascontiguousarray(keys)
+    return np.fromiter(keys, np.int64)

@@ -1,0 +1,164 @@
+"""What replicas told of their blocks, without a table of it: their own pools are looked up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.compiled.cache import load_live
+from kvsim.compiled.variants import variant_of
+from kvsim.fleet.prefix_index.event_reader import EventReader
+from kvsim.records.events import STORED, UPDATE
+from kvsim.rules.events import is_short_of_room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.engine.incoming import IncomingRequest
+    from kvsim.engine.replica import Replica
+
+#: Longest delay, seconds: all that is not known yet is read again at every look-up.
+LONGEST_DELAY = 0.05
+
+
+def is_live(replicas: Sequence[Any], delay: float) -> bool:
+    """Whether pools can be looked up: one kind of blocks, the least recently used one evicted."""
+    there = [one for one in replicas if one.address]
+    return delay <= LONGEST_DELAY and all(variant_of(one.state) == "telling" for one in there)
+
+
+class LiveIndex:
+    """Answers as :class:`kvsim.fleet.prefix_index.index.PrefixIndex` would, kept by events.
+
+    Parameters
+    ----------
+    replicas : by place; who stands there may change
+    """
+
+    def __init__(self, replicas: Sequence[Any]) -> None:
+        self._live = load_live()
+        self._replicas = replicas
+        self.guesses = np.zeros(len(replicas), np.int64)  # of depths
+        self.known = np.zeros(len(replicas), np.int64)  # of each log, the first so many events
+        self.until = -np.inf
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Note where the replicas lie. Mutates."""
+        self._addresses = np.array([one.address for one in self._replicas], np.int64)
+
+    def forget(self, replica: int) -> None:
+        """Look at another replica, on which nothing has happened. Mutates."""
+        self.known[replica] = 0
+        self._look_up()
+
+    def take(self, *args: object) -> None:
+        """Take nothing in: what events tell is in the pools."""
+
+    def match(self, keys: Iterable[int], now: float = 0.0) -> list[int]:
+        """Return how many of the first keys each replica holds."""
+        del now
+        path = keys if isinstance(keys, np.ndarray) else np.array(list(keys), np.int64)
+        matched, now_held = np.zeros((2, len(self._addresses)), np.int64)
+        most, unseen = np.full(len(matched), len(path)), np.full(len(matched), np.nan)
+        looked = self.guesses, now_held, np.full(len(matched), -1), unseen, unseen.copy()
+        self._live.match_live(
+            *(self._addresses, unseen, self.known, self.until, path, most, looked, matched)
+        )
+        found: list[int] = matched.tolist()
+        return found
+
+    def deepest(self, path: NDArray[np.int64]) -> int:
+        """Return who holds most of a path now, known or not."""
+        return int(self._live.deepest(self._addresses, path, self.guesses))
+
+    def learn(self, place: int, until: float) -> None:
+        """Move on to what is known of a replica by a time. Mutates."""
+        address = self._addresses[place]
+        self.known[place] = self._live.learn(address, self.known[place], until)
+
+    def holders(self, key: int) -> int:
+        """Who holds an entry: the bit of each replica."""
+        held = np.zeros(len(self._addresses), np.bool_)
+        self._learn_all()
+        self._live.held_by(self._addresses, self.known, key, held)
+        return sum(1 << place for place in np.flatnonzero(held).tolist())
+
+    def size(self, replica: int) -> int:
+        """Entries of a replica."""
+        if not self._addresses[replica]:
+            return 0
+        self._learn_all()
+        pool = self._replicas[replica].state.kv.pool
+        blocks = pool.blocks.array
+        numbers = Counter(blocks["key"][blocks["hashed"] != 0].tolist())
+        log = pool.log
+        for event in log.events.array[self.known[replica] : log.num_events]:
+            if event["kind"] == UPDATE:
+                continue
+            first = int(event["first_key"])
+            for key in log.keys[first : first + int(event["key_count"])]:
+                numbers[key] += -1 if event["kind"] == STORED else 1
+        return sum(number > 0 for number in numbers.values())
+
+    def _learn_all(self) -> None:
+        for place in np.flatnonzero(self._addresses).tolist():
+            self.learn(place, self.until)
+
+
+class LiveReader(EventReader):
+    """Takes no events in: says of each log up to where it is known.
+
+    Nothing is copied, and nothing can be told to others; a log that is full lets go of what is
+    known already.
+    """
+
+    index: LiveIndex
+
+    def __init__(self, replicas: Sequence[Replica], *args: Any, **options: Any) -> None:
+        self._shown = list(replicas)
+        super().__init__(replicas, *args, **options)
+        self._replicas = self._shown
+        for place, replica in enumerate(replicas):
+            self._follow(place, replica)
+
+    def _make_index(self, num_replicas: int, group: int) -> LiveIndex:
+        del num_replicas, group
+        return LiveIndex(self._shown)
+
+    def _follow(self, place: int, replica: Any) -> None:
+        if replica.address:
+            replica.event_log.on_full = partial(self._let_go, place, replica)
+
+    def _let_go(self, place: int, replica: Replica) -> None:
+        """Make room in a replica's log. Mutates."""
+        self.index.learn(place, replica.clock - self._delay)
+        if is_short_of_room(replica.state.kv.pool.log):
+            replica.event_log.widen()
+
+    def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+        if self._shown[place].address:
+            self._shown[place].event_log.on_full = None  # nobody looks at it any more
+        super().replace(place, replica)
+        self._follow(place, replica)
+
+    def update(self, now: float) -> None:  # noqa: D102
+        self.index.until = now - self._delay
+
+    @property
+    def names_whole_blocks(self) -> bool:
+        """Whether its entries are the blocks of prompts, and their keys name nothing else."""
+        return self._per_entry == 1 and self._ahead == 0
+
+    def columns(self) -> tuple[Any, ...]:
+        """Return known events of each log, guesses of depths, and the delay."""
+        return self.index.known, self.index.guesses, self._delay
+
+    def deepest(self, request: IncomingRequest) -> int:
+        """Return who holds most of a prompt now, known or not."""
+        return self.index.deepest(self.entry_path(request))

@@ -1,0 +1,58 @@
+"""What reads the events of compiled replicas where they lie, in the replicas' logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.fleet.prefix_index.event_reader import EventReader
+from kvsim.fleet.prefix_index.key_tables import CompiledEventIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.replica import Replica
+
+
+class LogReader(EventReader):
+    """Takes events in without copying them, from all replicas in one call.
+
+    What has to be kept or told to others, and what a log had no room for, is read as elsewhere.
+    """
+
+    index: CompiledEventIndex
+
+    def __init__(self, replicas: Sequence[Replica], *args: Any, **options: Any) -> None:
+        super().__init__(replicas, *args, **options)
+        self._taken = np.zeros(len(replicas), np.int64)  # of each log, the first so many events
+        self._look_up()
+
+    def _make_index(self, num_replicas: int, group: int) -> CompiledEventIndex:
+        return CompiledEventIndex(num_replicas, group)
+
+    def _look_up(self) -> None:
+        """Note where the replicas lie."""
+        self._addresses = np.array([one.address for one in self._replicas], np.int64)
+        self._spilled = [one.event_log.spilled for one in self._replicas]
+
+    def replace(self, place: int, replica: Replica) -> None:  # noqa: D102
+        super().replace(place, replica)
+        self._taken[place] = 0
+        self._look_up()
+
+    def update(self, now: float) -> None:  # noqa: D102
+        if self._keeps or self.listeners:
+            super().update(now)
+            return
+        if any(self._spilled) or any(self._coming):
+            for place in range(len(self._replicas)):
+                if self._spilled[place] or self._coming[place]:
+                    self._read(place, now)
+        self.index.take_logs(self._addresses, self._taken, now - self._delay)
+
+    def _fetch(self, place: int) -> None:
+        known, self._taken[place] = int(self._taken[place]), 0
+        super()._fetch(place)
+        if known:
+            self._coming[place][0].taken = known

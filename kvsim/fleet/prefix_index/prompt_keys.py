@@ -1,0 +1,193 @@
+"""Keys of prompts' blocks for routers, of many requests at once: every router asks for all of them.
+
+A key names its block and all before it, so within a prompt one follows from the other; what can be
+computed side by side is the same place of different prompts. The naming is that of
+:mod:`kvsim.rules.blocks.keys`, in unsigned arithmetic that wraps around.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.compiled.cache import load_tables
+from kvsim.engine.contents import Contents
+from kvsim.engine.incoming import IncomingRequest
+from kvsim.kv.block_hash import block_keys
+from kvsim.rules.blocks.keys import FIRST_KEY, LENGTH_WORD, START
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvsim.trace import Trace
+
+    Words = NDArray[np.uint64]
+
+#: Requests whose keys are computed together, and the most tokens of their prompts.
+TOGETHER, MOST_TOKENS = 512, 1 << 24
+MULTIPLIERS = tuple(
+    np.uint64(m) for m in (0x2545F4914F6CDD1D, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+SHIFTS = tuple(np.uint64(s) for s in (30, 27, 31, 1))
+
+
+class PromptKeys:
+    """Keys of a trace's prompts, computed as the requests come.
+
+    Parameters
+    ----------
+    trace : the requests; they are asked for in order, or nearly so
+    compiled : name them one by one, in compiled code
+    """
+
+    def __init__(self, trace: Trace, *, compiled: bool = False) -> None:
+        self._trace = trace
+        self._name = load_tables().name_path if compiled else None
+        self._salts = Contents.of(trace).lists["cache_salt"]  # adapters are in them
+        self._ahead: dict[int, dict[int, Words]] = {}  # by block size and request
+        if compiled and trace.has_segments:
+            self._offsets = trace.segment_offsets
+            columns = trace.segment_content_id, trace.segment_start, trace.segment_num_tokens
+            self._columns = [np.ascontiguousarray(column, np.int64) for column in columns]
+
+    def of(self, request_id: int, block_size: int) -> NDArray[np.int64]:
+        """Return the keys of a prompt's full blocks."""
+        if self._name is not None:
+            columns, salt = self._columns_of(request_id), int(self._salts[request_id])
+            named: NDArray[np.int64] = self._name(*columns, block_size, FIRST_KEY, salt)
+            return named
+        known = self._ahead.setdefault(block_size, {})
+        if request_id not in known:
+            known.clear()
+            rows = self._next_rows(request_id)
+            known.update(zip(rows, keys_of(self._trace, rows, block_size), strict=True))
+        return known[request_id].view(np.int64)
+
+    def whole(self, request_id: int, num_tokens: int, block_size: int) -> NDArray[np.int64]:
+        """Return the keys of the full blocks of a prompt and its output, up to so many tokens."""
+        if self._name is None:
+            request = Contents.of(self._trace).request(request_id, 0.0, num_tokens + 1)
+            return np.array(block_keys(request, num_tokens // block_size, block_size), np.int64)
+        content, start, length = self._columns_of(request_id)
+        output = num_tokens - int(length.sum())
+        if output > 0:
+            own = int(self._trace.output_content_id[request_id])
+            content, start, length = (
+                np.append(column, value)
+                for column, value in ((content, own), (start, 0), (length, output))
+            )
+        salt = int(self._salts[request_id])
+        named: NDArray[np.int64] = self._name(content, start, length, block_size, FIRST_KEY, salt)
+        return named
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """Return content, start, length and places of all segments, and salts by request."""
+        return (*self._columns, np.ascontiguousarray(self._offsets, np.int64), self._salts)
+
+    def _columns_of(self, request_id: int) -> Sequence[NDArray[np.int64]]:
+        """Return content, start and length of a prompt's segments."""
+        trace = self._trace
+        if not trace.has_segments:
+            return list(np.array(trace.segments_of(request_id), np.int64).T.copy())
+        first, stop = self._offsets[request_id : request_id + 2].tolist()
+        return [column[first:stop] for column in self._columns]
+
+    def _next_rows(self, first: int) -> range:
+        """Return the requests from one on whose keys take bounded memory."""
+        tokens = np.cumsum(self._trace.num_prompt_tokens[first : first + TOGETHER])
+        return range(first, first + max(1, int(np.searchsorted(tokens, MOST_TOKENS, "right"))))
+
+
+class RoutedRequest(IncomingRequest):
+    """A request before a router, with keys that were computed beside those of others."""
+
+    __slots__ = ("_paths", "_prompt_keys")
+
+    def __init__(
+        self, trace: Trace, request_id: int, arrival_time: float, prompt_keys: PromptKeys
+    ) -> None:
+        super().__init__(trace, request_id, arrival_time)
+        self._prompt_keys = prompt_keys
+        self._paths: dict[int, NDArray[np.int64]] = {}
+
+    def prefix_keys(self, block_size: int, lookahead: int = 0) -> Sequence[int]:  # noqa: D102
+        if not lookahead and (block_size, 0) not in self._keys:
+            self._keys[block_size, 0] = self.prefix_path(block_size).tolist()
+        return super().prefix_keys(block_size, lookahead)
+
+    def prefix_path(self, block_size: int, lookahead: int = 0) -> NDArray[np.int64]:  # noqa: D102
+        if lookahead:
+            return super().prefix_path(block_size, lookahead)
+        if block_size not in self._paths:
+            self._paths[block_size] = self._prompt_keys.of(self.request_id, block_size)
+        return self._paths[block_size]
+
+
+def keys_of(trace: Trace, rows: Sequence[int], block_size: int) -> list[Words]:
+    """Return the keys of some prompts' full blocks.
+
+    Parameters
+    ----------
+    trace : the requests
+    rows : of the trace
+    block_size : tokens
+    """
+    cuts = [cut(trace, row, block_size) for row in rows]
+    lengths = np.array([len(pieces) for pieces, _ in cuts])
+    order = np.argsort(-lengths, kind="stable")  # the longest first: who is left is a slice
+    steps = int(lengths.max(initial=0))
+    words = np.zeros((steps, len(cuts)), np.uint64)
+    for place, i in enumerate(order.tolist()):
+        words[: lengths[i], place] = cuts[i][0]
+    left = np.searchsorted(-lengths[order], -np.arange(steps), "left")
+    keys = np.full(len(cuts), FIRST_KEY, np.uint64)
+    salts = Contents.of(trace).lists["cache_salt"][list(rows)]  # adapters are in them
+    fold_in(keys, salts.astype(np.uint64)[order])
+    found = np.empty((steps, len(cuts)), np.uint64)
+    for step, (pieces, number) in enumerate(zip(words, left.tolist(), strict=True)):
+        fold_in(keys[:number], pieces[:number])
+        found[step] = keys
+    places = np.argsort(order, kind="stable").tolist()
+    return [found[ends, place] for (_, ends), place in zip(cuts, places, strict=True)]
+
+
+def cut(trace: Trace, row: int, block_size: int) -> tuple[Words, NDArray[np.intp]]:
+    """Cut a prompt at the ends of its full blocks and where its content changes.
+
+    Returns
+    -------
+    pieces : the number of each, as :func:`kvsim.rules.blocks.keys.mix_span` has it
+    ends : which of them end a block
+    """
+    content, start, length = np.array(trace.segments_of(row), dtype=np.int64).T
+    ends = np.cumsum(length)
+    begins = ends - length
+    # A piece that goes on with the one before it is a part of that one.
+    fresh = np.append(True, (content[1:] != content[:-1]) | (start[1:] != (start + length)[:-1]))
+    content, start, begins = content[fresh], start[fresh], begins[fresh]
+    blocks = block_size * np.arange(int(ends[-1]) // block_size + 1)
+    inner = begins[(begins < blocks[-1]) & (begins % block_size > 0)]
+    marks = np.insert(blocks, np.searchsorted(blocks, inner), inner)
+    inside = np.searchsorted(begins, marks[:-1], "right") - 1
+    pieces = content[inside].astype(np.uint64)
+    fold_in(pieces, (start[inside] + marks[:-1] - begins[inside]).astype(np.uint64))
+    pieces += np.diff(marks).astype(np.uint64) * np.uint64(LENGTH_WORD)
+    return pieces, np.flatnonzero(marks[1:] % block_size == 0)
+
+
+def fold_in(keys: Words, values: Words) -> None:
+    """Mix values into keys, as :func:`kvsim.rules.blocks.keys.mix` does. Mutates the keys."""
+    first, second, third = MULTIPLIERS
+    a, b, c, half = SHIFTS
+    keys *= first
+    keys += values
+    keys += np.uint64(START)
+    keys ^= keys >> a
+    keys *= second
+    keys ^= keys >> b
+    keys *= third
+    keys ^= keys >> c
+    keys >>= half

@@ -1,0 +1,81 @@
+"""How many different tokens the prompts of a trace have: what a fleet must hold to hit all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from kvsim.engine.contents import Contents
+from kvsim.fleet.prefix_index.prompt_keys import fold_in
+from kvsim.rules.blocks.keys import FIRST_KEY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvsim.trace import Trace
+
+
+def unique_prompt_tokens(trace: Trace, sent: NDArray[np.bool_] | None = None) -> int:
+    """Count the tokens of all prompts, or of those that were sent; what several begin with, once.
+
+    Held against what a replica and the fleet have room for, it foretells which router wins: what
+    fits the fleet but no replica rewards those that keep prefixes apart.
+    """
+    rows = np.arange(len(trace)) if sent is None else np.flatnonzero(sent)
+    if not trace.has_segments:
+        return int(trace.num_prompt_tokens[rows].sum())
+    content, start, length, first, stop = Spans.of(trace)
+    first, stop = first[rows], stop[rows]
+    ahead = np.append(0, np.cumsum(length))  # tokens of all pieces before one
+    keys = np.full(len(first), FIRST_KEY, np.uint64)
+    fold_in(keys, Contents.of(trace).lists["cache_salt"][rows].astype(np.uint64))
+    at, total = first.copy(), 0
+    while len(at):
+        fold_in(keys, content[at])
+        fold_in(keys, start[at])
+        order = np.argsort(keys, kind="stable")
+        keys, at, stop = keys[order], at[order], stop[order]
+        begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+        sizes = np.diff(np.append(begins, len(keys)))
+        # Who is alone from here on shares nothing more.
+        alone = begins[sizes == 1]
+        total += int((ahead[stop[alone]] - ahead[at[alone]]).sum())
+        total += int(np.maximum.reduceat(length[at], begins)[sizes > 1].sum())
+        goes_on = np.repeat(sizes > 1, sizes) & (at + 1 < stop)
+        keys, at, stop = keys[goes_on], at[goes_on], stop[goes_on]
+        fold_in(keys, length[at].astype(np.uint64))
+        at += 1
+    return total
+
+
+class Spans(NamedTuple):
+    """What prompts consist of; a segment that goes on with the one before it is part of a piece.
+
+    ``content``, ``start`` and ``length`` are of all pieces, ``first`` and ``stop`` the places of
+    each prompt's first one and behind its last.
+    """
+
+    content: NDArray[np.uint64]
+    start: NDArray[np.uint64]
+    length: NDArray[np.int64]
+    first: NDArray[np.intp]
+    stop: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, trace: Trace) -> Spans:
+        """Join the segments of a trace that has some."""
+        offsets, content = trace.segment_offsets, trace.segment_content_id
+        start, length = trace.segment_start, np.asarray(trace.segment_num_tokens, np.int64)
+        fresh = np.ones(len(content), bool)
+        fresh[1:] = (content[1:] != content[:-1]) | (start[1:] != start[:-1] + length[:-1])
+        fresh[offsets[:-1]] = True
+        kept = np.flatnonzero(fresh)
+        places = np.searchsorted(kept, offsets)
+        return cls(
+            content[kept].astype(np.uint64),
+            start[kept].astype(np.uint64),
+            np.add.reduceat(length, kept),
+            places[:-1],
+            places[1:],
+        )

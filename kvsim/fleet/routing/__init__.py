@@ -1,0 +1,1 @@
+"""Routers, and what they know of replicas."""

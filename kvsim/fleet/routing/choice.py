@@ -1,0 +1,51 @@
+"""Picking one of several: rules that many routers share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.random import Generator
+    from numpy.typing import NDArray
+
+    from kvsim.fleet.routing.view import ReplicaView
+
+
+def argmin(values: Sequence[float], among: Iterable[int] | None = None) -> int:
+    """Return the place of the smallest value, the first of several."""
+    places = range(len(values)) if among is None else among
+    return min(places, key=lambda place: (values[place], place))
+
+
+def uniform_argmin(values: Sequence[float] | NDArray[np.float64], rng: Generator) -> int:
+    """Return the place of the smallest value; of several, each is as likely."""
+    if isinstance(values, np.ndarray):
+        equal: list[int] = (values == values.min()).nonzero()[0].tolist()
+    else:
+        smallest = min(values)
+        equal = [place for place, value in enumerate(values) if value == smallest]
+    return equal[0] if len(equal) == 1 else equal[int(rng.integers(len(equal)))]
+
+
+def uniform_argmax(values: Sequence[float], rng: Generator) -> int:
+    """Return the place of the largest value; of several, each is as likely."""
+    return uniform_argmin([-value for value in values], rng)
+
+
+def power_of_two(loads: Sequence[float], rng: Generator) -> int:
+    """Draw two different places; the smaller load wins, the first drawn of equals."""
+    if len(loads) == 1:
+        return 0
+    first = int(rng.integers(len(loads)))
+    second = int(rng.integers(len(loads) - 1))
+    second += second >= first
+    return second if loads[second] < loads[first] else first
+
+
+def queues(replicas: Sequence[ReplicaView]) -> list[int]:
+    """Return how many requests of this gateway each replica has in flight."""
+    return [replica.num_outstanding() for replica in replicas]

@@ -1,0 +1,40 @@
+"""Consistent hashing: a replica that comes or goes moves only its own share of the keys."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from kvsim.rules.blocks.keys import mix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Keeps a replica's points apart from keys.
+POINT = 0x72696E67
+
+
+class HashRing:
+    """Replicas at several points each of a ring of 63-bit numbers."""
+
+    def __init__(self, num_replicas: int, num_points: int) -> None:
+        self._num_replicas = num_replicas
+        self._points = sorted(
+            (mix(mix(POINT, replica), number), replica)
+            for replica in range(num_replicas)
+            for number in range(num_points)
+        )
+
+    def walk(self, key: int) -> Iterator[int]:
+        """Go around from a key; every replica comes once, the owner first."""
+        start = bisect_left(self._points, (mix(POINT, key), 0))
+        seen: set[int] = set()
+        for step in range(len(self._points)):
+            replica = self._points[(start + step) % len(self._points)][1]
+            if replica not in seen:
+                seen.add(replica)
+                yield replica
+
+    def owner(self, key: int) -> int:
+        """Return the first replica from a key on."""
+        return next(self.walk(key))

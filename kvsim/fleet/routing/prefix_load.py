@@ -1,0 +1,88 @@
+"""Preble's estimate of what the prefixes on a replica will cost it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.fleet.prefix_index.event_index import KeyIndex
+
+
+@dataclass(slots=True)
+class Uses:
+    """How often a piece was asked for of late, how often it was not there, and who holds it."""
+
+    number: int = 0
+    missed: int = 0
+    holders: int = 0
+
+
+class PrefixLoad:
+    """Seconds of prefill by replica, over the pieces of prompts used in a window.
+
+    A piece costs each replica that holds it ``prefill time * miss rate * uses / holders``, which is
+    the prefill time of its misses, shared among its holders. Who holds a piece is looked up when it
+    is used.
+
+    Parameters
+    ----------
+    index : who holds what
+    num_replicas : replicas
+    piece_time : seconds to compute one piece
+    window : seconds
+    """
+
+    def __init__(
+        self, index: KeyIndex, num_replicas: int, piece_time: float, window: float
+    ) -> None:
+        self._index = index
+        self._piece_time = piece_time
+        self._window = window
+        self._uses: dict[int, Uses] = {}
+        self._missed: Counter[int] = Counter()  # by holders
+        self._asked: deque[tuple[float, Sequence[int], int]] = deque()
+        self._num_replicas = num_replicas
+
+    def note(self, now: float, keys: Sequence[int], num_cached: int) -> None:
+        """Note a prompt of which the first pieces were there, once its place is known. Mutates."""
+        self._asked.append((now, keys, num_cached))
+        self._count(keys, num_cached, 1)
+
+    def forget(self, now: float) -> None:
+        """Drop what was asked for before the window. Mutates."""
+        while self._asked and self._asked[0][0] <= now - self._window:
+            _, keys, num_cached = self._asked.popleft()
+            self._count(keys, num_cached, -1)
+
+    def seconds(self) -> list[float]:
+        """Return what each replica has to expect."""
+        loads = [0.0] * self._num_replicas
+        for holders in sorted(self._missed):  # one order of additions
+            share = self._missed[holders] / max(holders.bit_count(), 1)
+            for place in range(self._num_replicas):
+                if holders >> place & 1:
+                    loads[place] += share * self._piece_time
+        return loads
+
+    def _count(self, keys: Sequence[int], num_cached: int, sign: int) -> None:
+        for place, key in enumerate(keys):
+            uses = self._uses.setdefault(key, Uses())
+            self._file(uses, -1)
+            uses.number += sign
+            uses.missed += sign * (place >= num_cached)
+            uses.holders = self._index.holders(key)
+            if uses.number:
+                self._file(uses, 1)
+            else:
+                del self._uses[key]
+
+    def _file(self, uses: Uses, sign: int) -> None:
+        """Add the misses of a piece to those of its holders, or take them off."""
+        if uses.missed:
+            self._missed[uses.holders] += sign * uses.missed
+            if not self._missed[uses.holders]:
+                del self._missed[uses.holders]

@@ -1,0 +1,27 @@
+"""How many requests a gateway sent to each replica of late."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from kvsim.fleet.routing.choice import argmin
+
+
+class RequestRate:
+    """Counts requests over a sliding window of seconds."""
+
+    def __init__(self, num_replicas: int, window: float) -> None:
+        self._window = window
+        self._sent: deque[tuple[float, int]] = deque()
+        self._counts = [0] * num_replicas
+
+    def count(self, replica: int, now: float) -> None:
+        """Note a request. Mutates."""
+        self._sent.append((now, replica))
+        self._counts[replica] += 1
+
+    def lowest(self, now: float) -> int:
+        """Return who got the fewest in the window, the first of equals. Mutates."""
+        while self._sent and self._sent[0][0] <= now - self._window:
+            self._counts[self._sent.popleft()[1]] -= 1
+        return argmin(self._counts)

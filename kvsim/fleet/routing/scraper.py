@@ -1,0 +1,66 @@
+"""Metrics that a gateway polls: old by up to an interval, and by the step that is under way."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvsim.fleet.routing.view import Scraped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.engine.replica import Replica
+
+
+class Scraper:
+    """Asks every replica for its metrics, all at the same times.
+
+    A replica stops at these times only while somebody will look at what it said then. One that is
+    idle says the same until it gets work, so it is asked when a router looks.
+
+    Parameters
+    ----------
+    replicas : to be asked
+    interval : seconds between two questions
+    start_time : of the first one
+    """
+
+    def __init__(self, replicas: Sequence[Replica], interval: float, start_time: float) -> None:
+        self._replicas = list(replicas)
+        self._interval = interval
+        self._start = start_time
+        self.values = [Scraped(start_time) for _ in replicas]
+
+    def replace(self, place: int, replica: Replica, now: float) -> None:
+        """Ask another replica from now on. Mutates."""
+        self._replicas[place] = replica
+        self.values[place] = Scraped(now)
+
+    def last_time(self, now: float) -> float:
+        """Return the last time of asking up to now."""
+        return self._start + self._last(now) * self._interval
+
+    def next_time(self, now: float) -> float:
+        """Return the first time of asking after now."""
+        return self._start + (self._last(now) + 1) * self._interval
+
+    def _last(self, now: float) -> int:
+        """Return the number of the last time up to now; a quotient of floats may be one off."""
+        number = math.floor((now - self._start) / self._interval)
+        while self._start + (number + 1) * self._interval <= now:
+            number += 1
+        while self._start + number * self._interval > now:
+            number -= 1
+        return number
+
+    def ask(self, place: int, time: float) -> None:
+        """Read a replica that has come to the time of asking. Mutates."""
+        self.values[place] = Scraped(time, *self._replicas[place].metrics())
+
+    def ask_idle(self, now: float) -> None:
+        """Read those who have had nothing to do since they were last asked. Mutates."""
+        time = self.last_time(now)
+        for place, replica in enumerate(self._replicas):
+            if self.values[place].as_of < time and replica.next_event_time() == math.inf:
+                self.ask(place, time)

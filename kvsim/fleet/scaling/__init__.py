@@ -1,0 +1,1 @@
+"""Replicas that come, go and fail: autoscaling, failures, cold starts."""

@@ -1,0 +1,171 @@
+"""How many replicas a pool shall have."""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kvsim.fleet.parameters import number_of_replicas
+from kvsim.fleet.scaling.traffic import Traffic
+from kvsim.registry import Registry, parse_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvsim.pool_config import Role
+
+
+#: What an autoscaler may look at, of all replicas together: see :meth:`PoolLoad.total`.
+Metric = Literal["waiting", "running", "requests", "kv"]
+
+
+#: Seconds between two decisions.
+LEAST_INTERVAL = 0.001
+
+
+def no_time(num_requests: int, num_tokens: int) -> float:
+    """Price no step."""
+    del num_requests, num_tokens
+    return 0.0
+
+
+def no_traffic(seconds: float) -> Traffic:
+    """Know of no request."""
+    del seconds
+    return Traffic()
+
+
+class Load(NamedTuple):
+    """What a ready replica's metrics say at the time of a decision.
+
+    Attributes
+    ----------
+    num_waiting, num_running : requests
+    kv_usage : share of its blocks in use
+    queued_tokens : of prompts, not computed yet
+    mean_prompt_tokens : of the requests it has in hand
+    replica : its number, which is nobody else's in a run
+    """
+
+    num_waiting: int
+    num_running: int
+    kv_usage: float
+    queued_tokens: int
+    mean_prompt_tokens: float = 0.0
+    replica: int = 0
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """A pool, to its autoscaler.
+
+    Parameters
+    ----------
+    now : seconds since the run began
+    ready : load of each replica that takes requests, or seems to: a failure is not noticed at once
+    num_starting : replicas on their way
+    num_unplaced : requests that wait at the gateway, since no replica is ready
+    num_kv_tokens : slots of one replica's KV cache
+    block_size : tokens per block
+    prefill_rate : prompt tokens per second of a full step
+    step_time : seconds of a step in which so many requests decode, each with so many tokens before
+    max_num_seqs : requests of one replica's step
+    traffic : of the last so many seconds
+    max_model_len : tokens of the longest request
+    role : what its replicas do
+    """
+
+    now: float
+    ready: Sequence[Load]
+    num_starting: int
+    num_unplaced: int
+    num_kv_tokens: int
+    block_size: int
+    prefill_rate: float = 0.0
+    step_time: Callable[[int, int], float] = no_time
+    max_num_seqs: int = 1
+    traffic: Callable[[float], Traffic] = no_traffic
+    max_model_len: int = 1
+    role: Role = "mixed"
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas that are ready or on their way."""
+        return len(self.ready) + self.num_starting
+
+    def total(self, metric: str) -> float:
+        """Return the sum of a metric over all replicas: waiting, running, requests or kv."""
+        waiting = sum(one.num_waiting for one in self.ready) + self.num_unplaced
+        running = sum(one.num_running for one in self.ready)
+        if metric == "waiting":
+            return waiting
+        if metric == "running":
+            return running
+        return waiting + running if metric == "requests" else sum(r.kv_usage for r in self.ready)
+
+
+class Autoscaler(ABC):
+    """Says from time to time how many replicas there shall be.
+
+    Attributes
+    ----------
+    interval : seconds between two decisions
+    look_interval : seconds between two looks at the metrics, for those that remember some
+    least, most : replicas, at any time
+    grace : seconds that a replica has to drain before it is killed
+    """
+
+    interval: float = 15.0
+    look_interval: float = math.inf
+    grace: float = math.inf
+    least: int = 1
+    most: int = 8
+
+    @abstractmethod
+    def desired(self, pool: PoolLoad) -> int:
+        """Return how many replicas there shall be; it is kept between least and most. Mutates."""
+
+    def look(self, pool: PoolLoad) -> None:  # noqa: B027 - not every one remembers
+        """Learn of a pool between two decisions, and right before one. Mutates."""
+
+
+#: Factories take keyword parameters only.
+AUTOSCALERS: Registry[Autoscaler] = Registry(
+    "autoscaler", "kvsim.fleet.autoscalers", Autoscaler, "kvsim.autoscalers"
+)
+
+
+def make_autoscaler(text: str) -> Autoscaler:
+    """Make ``NAME[+min=N][+max=N][+interval=SECONDS][+grace=SECONDS][+KEY=VALUE]...``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, an unknown parameter, or a value of the wrong type.
+    """
+    name, params = parse_spec(text)
+    least, most = params.pop("min", "1"), params.pop("max", "8")
+    interval, grace = params.pop("interval", None), params.pop("grace", None)
+    made, label = AUTOSCALERS.create(name, **params), f"autoscaler {name!r}"
+    made.least = number_of_replicas(f"{label}: min={least}", least)
+    made.most = number_of_replicas(f"{label}: max={most}", most)
+    if made.least > made.most:
+        raise ValueError(f"{label}: min={least} is more than max={most}")
+    if interval is not None:
+        made.interval = _seconds(label, "interval", interval, LEAST_INTERVAL, sys.float_info.max)
+    if grace is not None:
+        made.grace = _seconds(label, "grace", grace, 0)
+    return made
+
+
+def _seconds(label: str, key: str, text: str, least: float, most: float = math.inf) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not least <= seconds <= most:
+        raise ValueError(f"{label}: {key}={text}: must be seconds from {least} on")
+    return seconds

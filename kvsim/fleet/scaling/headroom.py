@@ -1,0 +1,100 @@
+"""How far predicted latencies are below their targets, and llm-d's rules about that.
+
+Source: llm-d-router at 2b0e7579, pkg/epp/framework/plugins: scheduling/scorer/latency,
+scheduling/filter/sloheadroomtier and requestcontrol/admitter/latencyslo.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.fleet.routing.view import ReplicaView
+
+#: A share of the KV cache below which a replica counts as cold.
+COLD = 0.02
+#: Seconds by which headrooms differ at least, if they do.
+LEAST_RANGE = 1e-12
+#: Steps of a score.
+STEPS = 100
+
+
+class Headroom(NamedTuple):
+    """Seconds of a target that a prediction leaves; below 0 the target is missed.
+
+    Without a target, the prediction itself, below 0: then only what it is to others counts.
+    """
+
+    ttft: float
+    tpot: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether both targets would be met."""
+        return self.ttft >= 0 and self.tpot >= 0
+
+
+def meeting(headrooms: Sequence[Headroom]) -> list[int]:
+    """Return the places of those that would meet their targets."""
+    return [place for place, one in enumerate(headrooms) if one.is_met]
+
+
+def can_be_shed(headrooms: Sequence[Headroom], replicas: Sequence[ReplicaView]) -> bool:
+    """Whether nobody would meet the targets, and nobody is idle or cold."""
+    busy = (r.scraped.num_running > 0 and r.scraped.kv_usage >= COLD for r in replicas)
+    return not meeting(headrooms) and all(busy)
+
+
+def latency_scores(
+    headrooms: Sequence[Headroom],
+    in_flight: Sequence[int],
+    weights: tuple[float, float],
+    *,
+    most: bool,
+) -> list[float]:
+    """Score headrooms from above 0 to 1, and with 0 who is not looked at.
+
+    Those are looked at who meet the targets. If nobody does, the idle ones; without any, those who
+    miss the second target alone, or else the first, or else both.
+
+    Parameters
+    ----------
+    headrooms : of each replica
+    in_flight : requests there
+    weights : of the two targets; one that is alike for all does not count
+    most : among those who meet the targets the most headroom is best, not the least
+    """
+    kept = meeting(headrooms)
+    best_is_least = not (most and kept)
+    kept = (
+        kept
+        or [place for place, number in enumerate(in_flight) if number == 0]
+        or [place for place, one in enumerate(headrooms) if one.ttft >= 0]
+        or [place for place, one in enumerate(headrooms) if one.tpot >= 0]
+        or list(range(len(headrooms)))
+    )
+    scores = [0.0] * len(headrooms)
+    distances = _distances([headrooms[place] for place in kept], weights)
+    for place, distance in zip(kept, distances, strict=True):
+        good = 1 - distance if best_is_least else distance
+        scores[place] = min(int(good * STEPS) + 1, STEPS) / STEPS
+    return scores
+
+
+def _distances(headrooms: Sequence[Headroom], weights: tuple[float, float]) -> list[float]:
+    """Return how far each is from its targets, from 0 for the nearest to 1 for the farthest."""
+    sides = [[abs(one[side]) for one in headrooms] for side in (0, 1)]
+    ranges = [max(side) - min(side) for side in sides]
+    told = [reach > LEAST_RANGE for reach in ranges]
+    total = sum(weights)
+    share = list(weights) if total > 0 else [1.0, 0.0]
+    if told[0] != told[1]:
+        share = [float(one) for one in told]
+    places = [
+        [(value - min(side)) / reach if is_told else 0.5 for value in side]
+        for side, reach, is_told in zip(sides, ranges, told, strict=True)
+    ]
+    whole = sum(share)
+    return [(share[0] * a + share[1] * b) / whole for a, b in zip(*places, strict=True)]

@@ -1,0 +1,1 @@
+"""Figures other than those of single runs."""

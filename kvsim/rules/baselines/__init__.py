@@ -1,0 +1,1 @@
+"""Rules of the schedulers that vLLM is compared with."""

@@ -1,0 +1,1 @@
+"""Rules of block pools and prefix caches."""

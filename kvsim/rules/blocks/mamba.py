@@ -1,0 +1,229 @@
+"""States of Mamba and linear-attention layers that later requests can take up (mode ``align``).
+
+A table's slot p stands for the state after (p + 1) * block_size tokens. Most are null: a chunk of a
+prompt leaves one state, at its end, and decoding one at every end of a block. Behind the running
+state come those for drafts, which move along.
+
+docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import MAMBA, MAMBA_ALIGN, NULL_BLOCK
+from kvsim.records.record import NONE
+from kvsim.rules.blocks.attention import cdiv, keeps_all, worth_caching
+from kvsim.rules.blocks.checkpoint import last_state, takes_checkpoint
+from kvsim.rules.blocks.partial_keys import copy_hit, copy_own
+from kvsim.rules.blocks.pool import append_blocks, cache, forget, free_blocks
+from kvsim.rules.events import note_partial
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import BlockTable, KVGroup, RequestBlocks
+    from kvsim.records.request import Request
+
+
+def begin_states(kv: KV) -> None:
+    """Begin a step: nothing is named or copied in it yet."""
+    release_copies(kv)
+    kv.states.step += 1
+    kv.states.num_copies = 0
+
+
+def release_copies(kv: KV) -> None:
+    """End a step: let go of the sources and copies of its copying, group by group."""
+    states = kv.states
+    for g in range(kv.num_groups):
+        for k in range(states.num_held):
+            if states.copy_groups[k] == g:
+                free_blocks(kv.pool, kv.groups[g], states.copies, 2 * k, 2 * k + 2)
+    states.num_held = 0
+
+
+def is_new(kv: KV, k: int) -> bool:
+    """Whether the content of a block found by a hit got its key in this very step.
+
+    Its state is not computed before the step is, so nobody can go on from it.
+    """
+    while k != NONE:
+        if kv.states.named_in[k] == kv.states.step:
+            return True
+        k = kv.pool.blocks[k].copy
+    return False
+
+
+def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: int) -> int:
+    """Blocks that a table of states takes for a chunk, where so many slots are missing.
+
+    Of slots between the old running state and the new one nothing is kept. ``spare`` are states
+    for drafts, if there are none yet.
+    """
+    if need > 0:
+        need = min(need, 1 + spare)
+    return need + takes_checkpoint(kv, group, start, end)
+
+
+def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: int) -> int:
+    """Free blocks that an admission takes of states; more than there are if it must wait."""
+    group, table = kv.groups[g], own_blocks.tables[g]
+    found, spare = cdiv(hit, group.block_size), group.num_spec_blocks
+    need = cdiv(end, group.block_size) + spare - found
+    if hit % group.block_size > 0:
+        need = max(need, 0) + 1
+        spare += 1
+    need = num_needed(kv, group, need, hit, end, spare)
+    if found == 0:
+        return need
+    block = table.blocks[found - 1]
+    if is_new(kv, block):
+        return kv.pool.num_usable + 1
+    return need + (kv.pool.blocks[block].ref_cnt == 0)
+
+
+def states_to_grow(kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int) -> int:
+    """Free blocks that the next tokens of a running request take of states; may be negative."""
+    need = cdiv(end, group.block_size) + group.num_spec_blocks - table.length
+    spare = 0
+    if kv.states.pending[request.own_blocks * kv.num_groups + group.index] != NONE:
+        need = max(need, 0) + 1
+        spare = 1
+    return num_needed(kv, group, need, request.num_computed_tokens, end, spare)
+
+
+def add_state(kv: KV, group: KVGroup, table: BlockTable, block: int) -> None:
+    """Put a block, or null, at the end of a table."""
+    table.blocks[table.length] = block
+    table.length += 1
+    group.num_table_blocks += 1
+
+
+def admit_states(
+    kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int, hit: int
+) -> None:
+    """Take the states of an admission, the hit's being in the table."""
+    kv.states.pending[request.own_blocks * kv.num_groups + group.index] = NONE
+    partial = hit % group.block_size > 0
+    if partial:
+        copy_hit(kv, group, table)
+    slots = cdiv(end, group.block_size) + group.num_spec_blocks
+    if slots > table.length:
+        append_states(kv, group, table, slots, 0, takes_checkpoint(kv, group, hit, end), end)
+
+
+def grow_states(kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int) -> None:
+    """Take the states of the next tokens of a running request."""
+    at = request.own_blocks * kv.num_groups + group.index
+    if kv.states.pending[at] != NONE:
+        copy_own(kv, group, table.blocks[kv.states.pending[at]])
+        kv.states.pending[at] = NONE
+    slots = cdiv(end, group.block_size) + group.num_spec_blocks
+    if slots > table.length:
+        leaves = takes_checkpoint(kv, group, request.num_computed_tokens, end)
+        append_states(kv, group, table, slots, group.num_spec_blocks, leaves, end)
+
+
+def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable, last: int) -> int:
+    """Return up to how many tokens a request neither takes nor drops nor copies a state.
+
+    ``last`` is where its table ends, those for drafts included.
+    """
+    if group.kind < MAMBA:
+        return 0
+    at = request.own_blocks * kv.num_groups + group.index
+    if group.kind == MAMBA_ALIGN and kv.states.pending[at] != NONE:
+        return 0
+    last -= group.num_spec_blocks * group.block_size
+    return min(last, (table.num_null + 1) * group.block_size + 1)
+
+
+def append_states(
+    kv: KV, group: KVGroup, table: BlockTable, slots: int, num_moved: int, leaves: bool, end: int
+) -> None:
+    """Grow a table to so many slots: nulls, the states for drafts moved along, new blocks.
+
+    With ``leaves``, the chunk leaves a state one slot before the running one.
+    """
+    old, first = table.length, slots - group.num_spec_blocks - 1 - leaves
+    for _ in range(old, first):
+        add_state(kv, group, table, NULL_BLOCK)
+    if leaves:
+        kv.states.checkpoints[group.index] = first
+        kv.states.checkpoint_end = last_state(kv, end, kv.alignment)
+        if first >= old:
+            append_blocks(kv.pool, group, table, 1)
+    for place in range(old - num_moved, min(old, first)):
+        add_state(kv, group, table, table.blocks[place])
+        table.blocks[place] = NULL_BLOCK
+    append_blocks(kv.pool, group, table, slots - table.length)
+
+
+def name_states(
+    kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int
+) -> None:
+    """Give keys to the state inside a block, and to the one that the chunk has left."""
+    states, prompt = kv.states, request.num_prompt_tokens
+    if kv.matches_partially and num_tokens > 0:
+        shared = request.shared_prefix_boundary
+        if num_tokens == last_state(kv, prompt, kv.hash_block_size) or (
+            states.keeps_shared and num_tokens == shared <= prompt
+        ):
+            name_state(kv, request, own_blocks, g, num_tokens)
+    if states.checkpoints[g] != NONE:
+        name_checkpoint(kv, request, own_blocks, g)
+        states.checkpoints[g] = NONE
+
+
+def name_state(
+    kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int
+) -> None:
+    """Give the running state its key; inside a block, it is copied before it changes."""
+    group = kv.groups[g]
+    place = cdiv(num_tokens, group.block_size) - 1
+    block = own_blocks.tables[g].blocks[place]
+    key = own_blocks.keys[num_tokens // kv.hash_block_size - 1]
+    if block == NULL_BLOCK or has_key(kv, block, key):
+        return
+    give_key(kv, block, key)
+    if kv.pool.has_events:
+        note_partial(kv, request, own_blocks, g, num_tokens // kv.hash_block_size)
+    if num_tokens % group.block_size > 0:
+        kv.states.pending[request.own_blocks * kv.num_groups + g] = place
+
+
+def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int) -> None:
+    """Give the state that a chunk has left inside it its key, if a later hit could need it."""
+    states, group = kv.states, kv.groups[g]
+    end, block = states.checkpoint_end, own_blocks.tables[g].blocks[states.checkpoints[g]]
+    key = own_blocks.keys[end // kv.hash_block_size - 1]
+    if is_pinned(kv, group, request, end):
+        if not has_key(kv, block, key):
+            give_key(kv, block, key)
+            if kv.pool.has_events:
+                note_partial(kv, request, own_blocks, g, end // kv.hash_block_size)
+    elif kv.pool.blocks[block].hashed:
+        forget(kv.pool, block)
+
+
+def is_pinned(kv: KV, group: KVGroup, request: Request, end: int) -> bool:
+    """Whether a later hit could end with a state."""
+    if end == last_state(kv, request.num_prompt_tokens, kv.alignment):
+        return True
+    if end == request.shared_prefix_boundary or keeps_all(kv, group):
+        return True
+    place = end // group.block_size - 1
+    return end % group.block_size == 0 and worth_caching(kv, group, request, place)
+
+
+def has_key(kv: KV, k: int, key: int) -> bool:
+    """Whether a block has this key."""
+    return kv.pool.blocks[k].hashed and kv.pool.blocks[k].key == key
+
+
+def give_key(kv: KV, k: int, key: int) -> None:
+    """Give a state its key, instead of the one it has."""
+    if kv.pool.blocks[k].hashed:
+        forget(kv.pool, k)
+    cache(kv.pool, k, key)
+    kv.states.named_in[k] = kv.states.step

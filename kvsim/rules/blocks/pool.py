@@ -1,0 +1,208 @@
+"""The block pool: reference counts, a free queue, and what content can be hit.
+
+The rules are vLLM 0.33's. Block 0 is the null block, a placeholder that is never handed out. Free
+blocks queue up in two parts: those without content in front, last freed first out; behind them
+those whose content may be hit again, in the order of the eviction policy. A block keeps its content
+until it is handed out (lazy eviction), and a block in a table never changes its id: block tables
+are append-only. The price is that one content may sit in several blocks.
+
+docs/vllm-rules.md tells the rules in words, section 5.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import NULL_BLOCK
+from kvsim.records.record import NONE
+from kvsim.rules.blocks.host_tier import store
+from kvsim.rules.events import note_removed
+from kvsim.rules.eviction.policies import evict, insert_victim, note_cached, note_hit, remove_victim
+from kvsim.rules.fetching import (
+    AHEAD,
+    ask_for_buckets,
+    ask_for_entry,
+    ask_for_victim,
+    ask_for_victims,
+)
+
+if TYPE_CHECKING:
+    from kvsim.records.paged import BlockPool, BlockTable, KVGroup
+
+
+def find(pool: BlockPool, key: int, group: int) -> int:
+    """Return the block that has held a content longest, or NONE."""
+    k = pool.buckets[(key ^ group) & pool.bucket_mask]
+    while k != NONE and (pool.blocks[k].key != key or pool.blocks[k].group != group):
+        k = pool.blocks[k].chain
+    return k
+
+
+def cache(pool: BlockPool, k: int, key: int) -> None:
+    """Give a full block its key, so that later lookups find it."""
+    block = pool.blocks[k]
+    block.hashed = True
+    block.key = key
+    pool.num_hashed += 1
+    note_cached(pool, k)
+    link(pool, k)
+
+
+def link(pool: BlockPool, k: int) -> None:
+    """Enter a key into the hash map, behind older copies of the content."""
+    block = pool.blocks[k]
+    block.copy = NONE
+    first = find(pool, block.key, block.group)
+    if first == NONE:
+        bucket = (block.key ^ block.group) & pool.bucket_mask
+        block.chain = pool.buckets[bucket]
+        pool.buckets[bucket] = k
+        return
+    while pool.blocks[first].copy != NONE:
+        first = pool.blocks[first].copy
+    pool.blocks[first].copy = k
+
+
+def forget(pool: BlockPool, k: int) -> bool:
+    """Take a block's key away; returns whether its content has no block left."""
+    if pool.has_events:
+        note_removed(pool, k)
+    pool.blocks[k].hashed = False
+    pool.num_hashed -= 1
+    return unlink(pool, k)
+
+
+def move_key(pool: BlockPool, k: int, to: int) -> None:
+    """Have another block of the same content carry a block's key; nothing comes or goes."""
+    key = pool.blocks[k].key
+    pool.blocks[k].hashed = False
+    pool.num_hashed -= 1
+    unlink(pool, k)
+    cache(pool, to, key)
+
+
+def unlink(pool: BlockPool, k: int) -> bool:
+    """Take a key out of the hash map; returns whether its content has no block left.
+
+    An older copy's place in the bucket goes to the next one.
+    """
+    block = pool.blocks[k]
+    bucket = (block.key ^ block.group) & pool.bucket_mask
+    first, before = pool.buckets[bucket], NONE
+    while pool.blocks[first].key != block.key or pool.blocks[first].group != block.group:
+        before, first = first, pool.blocks[first].chain
+    if first != k:
+        while pool.blocks[first].copy != k:
+            first = pool.blocks[first].copy
+        pool.blocks[first].copy = block.copy
+        return False
+    heir = block.chain
+    if block.copy != NONE:
+        heir = block.copy
+        pool.blocks[heir].chain = block.chain
+    if before == NONE:
+        pool.buckets[bucket] = heir
+    else:
+        pool.blocks[before].chain = heir
+    return block.copy == NONE
+
+
+def drop_hash_aliases(pool: BlockPool, owner: int) -> None:
+    """Take all further keys of a block away; :mod:`kvsim.rules.blocks.partial_keys` gives them."""
+    k = pool.first_hash_aliases[owner]
+    while k != NONE:
+        if pool.has_events:
+            note_removed(pool, k)
+        unlink(pool, k)
+        following = pool.places[k].next
+        pool.places[k].next = pool.free_hash_alias
+        pool.free_hash_alias = k
+        k = following
+    pool.first_hash_aliases[owner] = NONE
+
+
+def take_block(pool: BlockPool, group: KVGroup) -> int:
+    """Hand out a free block, one without content if there is one."""
+    if pool.num_unhashed > 0:
+        pool.num_unhashed -= 1
+        k = pool.unhashed[pool.num_unhashed]
+    else:
+        k = evict(pool)
+        gone = forget(pool, k)
+        if pool.num_hash_aliases > 0:
+            drop_hash_aliases(pool, k)
+        if gone and pool.has_host:
+            store(pool.host, pool.blocks[k].key)
+    pool.blocks[k].ref_cnt = 1
+    pool.blocks[k].group = group.index
+    return k
+
+
+def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks: int) -> None:
+    """Hand out free blocks to the end of a table; the caller has checked that there are enough."""
+    if num_blocks > 1:
+        ask_for_victims(pool, num_blocks)
+        ask_for_buckets(pool, num_blocks)
+    for place in range(table.length, table.length + num_blocks):
+        if num_blocks > 1:
+            ask_for_victim(pool)
+        table.blocks[place] = take_block(pool, group)
+    table.length += num_blocks
+    group.num_used += num_blocks
+    group.num_table_blocks += num_blocks
+
+
+def touch(pool: BlockPool, group: KVGroup, k: int) -> None:
+    """Add a reference to a block found by a hit; a free one leaves the queue."""
+    block = pool.blocks[k]
+    note_hit(pool, k)
+    if block.ref_cnt == 0:
+        remove_victim(pool, k)
+        group.num_used += 1
+    elif pool.tracks_pins and pool.pin_counts[k] == block.ref_cnt:
+        group.num_pinned -= 1
+    block.ref_cnt += 1
+    if group.window > 0 and block.ref_cnt == 2:
+        pool.num_shared += 1
+
+
+def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, stop: int) -> None:
+    """Drop a reference of the entries of a table, last to first; null blocks are passed over.
+
+    Of those nobody references any more, the ones without content go to the front of the queue (in
+    that order), the others to the eviction policy.
+    """
+    drop_references(pool, group, table, first, stop)
+    queue_unhashed(pool, table, first, stop)
+
+
+def drop_references(
+    pool: BlockPool, group: KVGroup, table: BlockTable, first: int, stop: int
+) -> None:
+    """Drop a reference of the entries of a table, last to first; those with content are queued."""
+    for place in range(stop - 1, max(stop - 1 - 2 * AHEAD, first - 1), -1):
+        ask_for_entry(pool, table, place)
+    for place in range(stop - 1, first - 1, -1):
+        ask_for_entry(pool, table, place - 2 * AHEAD)
+        k = table.blocks[place]
+        if k == NULL_BLOCK:
+            continue
+        block = pool.blocks[k]
+        block.ref_cnt -= 1
+        if group.window > 0 and block.ref_cnt == 1:
+            pool.num_shared -= 1
+        if block.ref_cnt == 0:
+            group.num_used -= 1
+            if block.hashed:
+                insert_victim(pool, k)
+        elif pool.tracks_pins and pool.pin_counts[k] == block.ref_cnt:
+            group.num_pinned += 1
+
+
+def queue_unhashed(pool: BlockPool, table: BlockTable, first: int, stop: int) -> None:
+    """Queue the entries of a table that nobody references and that have no content."""
+    for place in range(first, stop):
+        k = table.blocks[place]
+        if k != NULL_BLOCK and pool.blocks[k].ref_cnt == 0 and not pool.blocks[k].hashed:
+            pool.unhashed[pool.num_unhashed] = k
+            pool.num_unhashed += 1

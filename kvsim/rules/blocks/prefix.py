@@ -1,0 +1,205 @@
+"""The longest prefix of a request whose KV is still in the pool, over all groups together.
+
+Groups with the same spec hit together or not at all. Different specs limit each other: the hit
+shrinks until every one of them can resume at its end (vLLM's hybrid coordinator).
+
+docs/vllm-rules.md tells the rules in words, sections 7 and 8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import CHUNKED, FULL, MAMBA_ALIGN, NULL_BLOCK, SLIDING
+from kvsim.records.record import NONE
+from kvsim.rules.blocks.attention import cdiv, num_skipped
+from kvsim.rules.blocks.keys import extend_keys
+from kvsim.rules.blocks.partial_keys import owner_of
+from kvsim.rules.blocks.pool import find
+from kvsim.rules.fetching import ask_for_key, ask_for_keys
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import LookupSpec, RequestBlocks
+    from kvsim.records.request import Request
+
+
+def find_all(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int) -> bool:
+    """Put the blocks of one content in every group into the tables; False if one lacks it."""
+    return find_part(
+        kv, own_blocks, spec, place, (place + 1) * (spec.block_size // kv.hash_block_size)
+    )
+
+
+def find_part(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int, units: int) -> bool:
+    """Do as :func:`find_all` for the content up to so many hash units, which may end inside."""
+    key = own_blocks.keys[units - 1]
+    ask_for_key(kv.pool, own_blocks.keys, units - 1, own_blocks.num_keys - 1, spec.groups[0])
+    for k in range(spec.num_groups):
+        block = find(kv.pool, key, spec.groups[k])
+        if block == NONE:
+            return False
+        if kv.pool.num_hash_aliases > 0:
+            block = owner_of(kv.pool, block)
+        own_blocks.tables[spec.groups[k]].blocks[place] = block
+    return True
+
+
+def aligned(kv: KV, num_tokens: int) -> int:
+    """Cut a hit to whole multiples of the alignment."""
+    return num_tokens // kv.alignment * kv.alignment
+
+
+def find_prefix(
+    kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, drops: bool
+) -> int:
+    """Find the longest prefix of at most ``limit`` tokens that full or chunked layers can reuse.
+
+    Blocks of chunks that nobody sees any more count as hit. With ``drops`` the last block is found
+    and given up. Returns its tokens.
+    """
+    place = 0
+    if spec.kind == CHUNKED:
+        place = num_skipped(spec.kind, spec.window, limit) // spec.block_size
+        for k in range(spec.num_groups):
+            for unseen in range(place):
+                own_blocks.tables[spec.groups[k]].blocks[unseen] = NULL_BLOCK
+    ask_for_keys(kv.pool, own_blocks.keys, 0, own_blocks.num_keys, spec.groups[0])
+    while place < limit // spec.block_size and find_all(kv, own_blocks, spec, place):
+        place += 1
+    found = place * spec.block_size
+    if kv.matches_partially and spec.kind == FULL:
+        found = find_inside(kv, own_blocks, spec, found, limit)
+    if drops and found > 0:
+        found -= min(kv.alignment, spec.block_size)
+    return aligned(kv, found)
+
+
+def find_inside(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, found: int, limit: int) -> int:
+    """Extend a hit of whole blocks into the next one, as far as a key reaches."""
+    unit, place = kv.hash_block_size, found // spec.block_size
+    for units in range(min(limit, found + spec.block_size - 1) // unit, found // unit, -1):
+        if find_part(kv, own_blocks, spec, place, units):
+            return units * unit
+    return found
+
+
+def find_state(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int) -> int:
+    """Find the last state that all groups of a spec have; everything before it counts as hit."""
+    for found in range(aligned(kv, limit), 0, -kv.alignment):
+        place = cdiv(found, spec.block_size) - 1
+        if find_part(kv, own_blocks, spec, place, found // kv.hash_block_size):
+            for k in range(spec.num_groups):
+                for unseen in range(place):
+                    own_blocks.tables[spec.groups[k]].blocks[unseen] = NULL_BLOCK
+            return found
+    return 0
+
+
+def find_window(
+    kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, drops: bool
+) -> int:
+    """Do as :func:`find_prefix` for a sliding window: the last run of blocks that fills it."""
+    size = spec.block_size
+    run, needed = 0, cdiv(spec.window - spec.extra_retained - 1, size) + drops
+    for place in range(limit // size - 1, -1, -1):
+        if not find_all(kv, own_blocks, spec, place):
+            run = 0
+            continue
+        if run == 0 and (place + 1 - drops) * size % kv.alignment != 0:
+            continue  # a hit must end on an aligned boundary
+        run += 1
+        if run >= needed:
+            if not drops and spec.extra_retained == 0:
+                return (place + run) * size
+            found = aligned(kv, (place + run - drops) * size)
+            forget_blocks(own_blocks, spec, found, place)
+            return found
+    found = aligned(kv, run * size)
+    return aligned(kv, found - size) if drops and found > 0 else found
+
+
+def forget_blocks(own_blocks: RequestBlocks, spec: LookupSpec, found: int, first: int) -> None:
+    """Leave out the blocks of a window before its run, where the hit does not need them."""
+    for place in range(num_skipped(spec.kind, spec.window, found) // spec.block_size, first):
+        for k in range(spec.num_groups):
+            own_blocks.tables[spec.groups[k]].blocks[place] = NULL_BLOCK
+
+
+def find_spec(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, drops: bool) -> int:
+    """Return the tokens that the groups of one spec can reuse."""
+    if spec.kind == SLIDING:
+        return find_window(kv, own_blocks, spec, limit, drops)
+    if spec.kind == MAMBA_ALIGN:
+        return find_state(kv, own_blocks, spec, limit)
+    return find_prefix(kv, own_blocks, spec, limit, drops)
+
+
+def find_hit(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
+    """Find the longest reusable prefix, in tokens; its blocks then stand in the holding's tables.
+
+    The last token is always left to compute, so that there is something to sample from; as hits are
+    whole blocks, a block-aligned full hit computes its whole last block again.
+    """
+    request.shared_prefix_boundary = 0
+    ahead, size = kv.num_hash_lookahead_tokens, kv.hash_block_size
+    limit = request.num_tokens - max(ahead, 1)
+    if not kv.enable_prefix_caching or limit < kv.alignment:
+        return 0
+    hashed = (request.num_tokens if kv.drops_last_block else limit) // size
+    extend_keys(own_blocks, request, hashed, size, ahead)
+    if kv.num_groups == 1:
+        return find_spec(kv, own_blocks, kv.specs[0], limit, kv.drops_last_block)
+    return find_together(kv, request, own_blocks, limit, hashed * size)
+
+
+def find_together(
+    kv: KV, request: Request, own_blocks: RequestBlocks, limit: int, hashed: int
+) -> int:
+    """Shrink a hit until every spec can resume at its end.
+
+    A spec that drops its last block looks one block further, once at each length.
+    """
+    hit, longest = limit, 0
+    one_pass = kv.num_specs == 2 and kv.specs[0].kind == FULL
+    for s in range(kv.num_specs):
+        kv.specs[s].length = NONE
+        kv.specs[s].has_dropped = False
+    while True:
+        length = hit
+        for s in range(kv.num_specs):
+            spec = kv.specs[s]
+            if spec.kind != FULL or spec.length == NONE:
+                length = shrink_to_spec(kv, own_blocks, spec, length, hashed)
+            else:
+                length = min(length, spec.length)
+            longest = max(longest, length)
+        shrunk = length < hit
+        hit = min(length, hit)
+        if one_pass or not shrunk:
+            break
+    if longest > hit:
+        request.shared_prefix_boundary = longest
+    return hit
+
+
+def shrink_to_spec(
+    kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, length: int, hashed: int
+) -> int:
+    """Return the longest hit of at most ``length`` tokens at whose end a spec can resume.
+
+    One that drops its last block looks one block further, of the ``hashed`` tokens, once.
+    """
+    drops = spec.drops_last_block and not spec.has_dropped
+    further = spec.block_size
+    if kv.matches_partially and spec.kind == FULL:
+        further = kv.hash_block_size
+    most = min(length + further, hashed) if drops else length
+    found = find_spec(kv, own_blocks, spec, most, drops)
+    if drops:
+        spec.has_dropped = True
+    elif found < length:
+        for other in range(kv.num_specs):
+            kv.specs[other].has_dropped = False
+    spec.length = found
+    return found

@@ -1,0 +1,183 @@
+"""Windows over paged memory: blocks that no later token sees, and what is dead of the next ones.
+
+A sliding window or a chunk moves with the tokens that are known to be computed. The blocks it has
+left go back to the pool when their request grows. The block it is leaving is dead in part: those
+bytes are counted as they come, as long as requests do not share it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import CHUNKED, NULL_BLOCK, RSWA, SLIDING
+from kvsim.records.record import NONE
+from kvsim.rules.blocks.attention import cdiv, num_skipped
+from kvsim.rules.blocks.pool import free_blocks
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import BlockTable, KVGroup, RequestBlocks
+    from kvsim.records.request import Request
+
+
+def num_processed(kv: KV, request: Request) -> int:
+    """Tokens that are known to be computed."""
+    return max(0, min(request.num_computed_tokens, kv.max_model_len) - request.num_in_flight_tokens)
+
+
+def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
+    """Give back the blocks that no later token sees."""
+    own_blocks.num_processed_tokens = num_processed(kv, request)
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], own_blocks.tables[g]
+        if group.kind == RSWA:
+            drop_gap(kv, request, group, table, own_blocks.num_processed_tokens)
+            continue
+        skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
+        stop = skipped // group.block_size
+        if stop > table.num_null:
+            free_blocks(kv.pool, group, table, table.num_null, stop)
+            for place in range(table.num_null, stop):
+                table.blocks[place] = NULL_BLOCK
+            table.num_null = stop
+
+
+def drop_gap(
+    kv: KV, request: Request, group: KVGroup, table: BlockTable, num_processed: int
+) -> None:
+    """Give back the blocks between a prompt and the window, which both stay.
+
+    What the gap leaves of the blocks at its ends counts as live.
+    """
+    prompt = request.num_prompt_tokens
+    stop = max(prompt, num_processed - group.reference_window) // group.block_size
+    first = stop
+    while first > cdiv(prompt, group.block_size) and table.blocks[first - 1] != NULL_BLOCK:
+        first -= 1
+    free_blocks(kv.pool, group, table, first, stop)
+    for place in range(first, stop):
+        table.blocks[place] = NULL_BLOCK
+
+
+def first_to_leave(group: KVGroup, table: BlockTable) -> int:
+    """Return at how many processed tokens a sliding window begins to leave its first block."""
+    return table.num_null * group.block_size + group.window - 1
+
+
+def last_quiet_end(group: KVGroup, table: BlockTable, own_blocks: RequestBlocks) -> int:
+    """Return up to how many tokens a window stays in the block, or before it.
+
+    A token is scheduled when at most those before it are processed.
+    """
+    processed = own_blocks.num_processed_tokens
+    if group.kind == CHUNKED:
+        return (processed // group.window + 1) * group.window
+    first = first_to_leave(group, table)
+    return first + 1 if processed < first else first + group.block_size
+
+
+def count_dead(kv: KV, own_blocks: RequestBlocks) -> None:
+    """Count the bytes that windows have left of the blocks they are in, and those per token."""
+    dead, rate = 0, 0
+    for g in range(kv.num_groups):
+        group = kv.groups[g]
+        if group.window > 0:
+            dead += num_dead(group, own_blocks) * group.slot_bytes
+            table = own_blocks.tables[g]
+            if group.kind == SLIDING and own_blocks.num_processed_tokens >= first_to_leave(
+                group, table
+            ):
+                rate += group.slot_bytes
+    kv.dead_bytes += dead - own_blocks.dead_bytes
+    own_blocks.dead_bytes = dead
+    own_blocks.dead_rate = rate
+
+
+def move_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
+    """Move the windows of a request that drop no block."""
+    kv.dead_bytes += move_own_windows(kv, request, own_blocks)
+
+
+def move_own_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
+    """Move the windows of a request alone; returns the bytes that they leave."""
+    processed = num_processed(kv, request)
+    dead = (processed - own_blocks.num_processed_tokens) * own_blocks.dead_rate
+    own_blocks.num_processed_tokens = processed
+    own_blocks.dead_bytes += dead
+    return dead
+
+
+def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
+    """Whether a window leaves a block for good when its request grows."""
+    processed = num_processed(kv, request)
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], own_blocks.tables[g]
+        if group.kind == RSWA:
+            return True
+        if num_skipped(group.kind, group.window, processed) // group.block_size > table.num_null:
+            return True
+    return False
+
+
+def num_dead(group: KVGroup, own_blocks: RequestBlocks) -> int:
+    """Slots before the window in the block that it is leaving."""
+    if dead_block(group, own_blocks) in (NONE, NULL_BLOCK):
+        return 0
+    skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
+    return skipped % group.block_size
+
+
+def dead_block(group: KVGroup, own_blocks: RequestBlocks) -> int:
+    """Return the block that a window has partly left, or NONE."""
+    skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
+    place, table = skipped // group.block_size, own_blocks.tables[group.index]
+    if skipped % group.block_size == 0 or place >= table.length or own_blocks.retired:
+        return NONE
+    return table.blocks[place]
+
+
+def bytes_out_of_window(kv: KV) -> int:
+    """Bytes before the windows in blocks that they still touch."""
+    if kv.pool.num_shared == 0:
+        return kv.dead_bytes
+    total = 0
+    for g in range(kv.num_groups):
+        if kv.groups[g].window > 0:
+            total += out_of_window(kv, kv.groups[g]) * kv.groups[g].slot_bytes
+    return total
+
+
+def out_of_window(kv: KV, group: KVGroup) -> int:
+    """Slots before the window in blocks that the window still touches.
+
+    A block that several requests share is out of the window where it is so for all of them.
+    """
+    total, num_shared, pool = 0, 0, kv.pool
+    for h in range(kv.num_request_blocks):
+        if kv.request_blocks[h].request == NONE:
+            continue
+        dead, block = num_dead(group, kv.request_blocks[h]), dead_block(group, kv.request_blocks[h])
+        if dead == 0:
+            continue
+        if pool.blocks[block].ref_cnt == 1:
+            total += dead
+            continue
+        num_shared += 1
+        if pool.num_seen[block] > 0:
+            dead = min(dead, pool.fewest_dead[block])
+        pool.num_seen[block] += 1
+        pool.fewest_dead[block] = dead
+        if pool.num_seen[block] == pool.blocks[block].ref_cnt:
+            total += dead
+    if num_shared > 0:
+        forget_seen(kv, group)
+    return total
+
+
+def forget_seen(kv: KV, group: KVGroup) -> None:
+    """Clear the marks of blocks that requests share."""
+    for h in range(kv.num_request_blocks):
+        if kv.request_blocks[h].request != NONE:
+            block = dead_block(group, kv.request_blocks[h])
+            if block != NONE:
+                kv.pool.num_seen[block] = 0

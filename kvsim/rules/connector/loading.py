@@ -1,0 +1,180 @@
+"""Blocks for KV that comes from elsewhere: taken before it arrives, named when it is there.
+
+docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.paged import MAMBA, MAMBA_ALIGN
+from kvsim.records.record import NONE
+from kvsim.rules.blocks.attention import cdiv
+from kvsim.rules.blocks.checkpoint import takes_checkpoint
+from kvsim.rules.blocks.mamba import append_states, grow_states, states_to_grow
+from kvsim.rules.blocks.paged import (
+    cache_blocks,
+    most_blocks,
+    need_to_admit,
+    num_missing,
+    num_slots,
+    past_the_end,
+    set_next_bookkeeping,
+    share_hit,
+)
+from kvsim.rules.blocks.pool import append_blocks
+from kvsim.rules.blocks.window import drop_out_of_window
+from kvsim.rules.connector.pinned import rejoin, set_apart
+from kvsim.rules.eviction.policies import note_arrival
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import BlockTable, KVGroup, RequestBlocks
+    from kvsim.records.request import Request
+
+
+def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped: bool) -> int:
+    """Free blocks that a request lacks which has tables already.
+
+    ``end`` leaves out slots to look ahead, which states do not need.
+    """
+    need = 0
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
+        if group.kind == MAMBA_ALIGN:
+            need += states_to_grow(kv, request, group, table, end)
+            continue
+        need += max(most_blocks(group, num_tokens, capped) - table.length, 0)
+    return need
+
+
+def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
+    """Take blocks for what comes from elsewhere; of states only the last one comes."""
+    group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
+    missing = num_missing(group, table, start)
+    if group.kind == MAMBA_ALIGN:
+        kv.states.pending[request.own_blocks * kv.num_groups + g] = NONE
+        missing = cdiv(start, group.block_size) - table.length
+    append_blocks(kv.pool, group, table, max(missing, 0))
+
+
+def take_states(kv: KV, group: KVGroup, table: BlockTable, start: int, end: int) -> None:
+    """Take the states of the first tokens behind what comes from elsewhere."""
+    slots = cdiv(end, group.block_size) + group.num_spec_blocks
+    if slots > table.length:
+        append_states(kv, group, table, slots, 0, takes_checkpoint(kv, group, start, end), end)
+
+
+def watermark(state: Replica) -> int:
+    """Blocks that an admission must leave free."""
+    return state.kv.watermark_blocks if state.num_running > 0 else 0
+
+
+def take_external(
+    state: Replica, request: Request, own_blocks: RequestBlocks, num_tokens: int, reserved: int
+) -> bool:
+    """Take the slots of a waiting request, those of the connector's tokens behind its hit included.
+
+    For an asynchronous load, which computes no tokens, there is no lookahead, and nothing is named
+    yet. ``reserved`` blocks are left to others. False, with nothing changed, if there is no room.
+    """
+    kv, hit, computes = state.kv, state.connector.hit, not state.connector.is_async
+    start = min(hit + state.connector.external, kv.max_model_len)
+    free = kv.pool.num_free - watermark(state)
+    if kv.reserve_full_isl:
+        length = min(request.num_tokens, kv.max_model_len)
+        if need_to_admit(kv, own_blocks, length, length, hit, start, True) > free:
+            return False
+    end = start + num_tokens
+    slots = num_slots(kv, request, end) if computes else start
+    if need_to_admit(kv, own_blocks, slots, end, hit, start, False) > free - reserved:
+        return False
+    note_arrival(kv.pool, request, own_blocks, kv.hash_block_size)
+    for g in range(kv.num_groups):
+        share_hit(kv, kv.groups[g], own_blocks.tables[g], hit, start)
+    request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks - 1]
+    for g in range(kv.num_groups):
+        own_blocks.tables[g].num_offered = own_blocks.tables[g].length
+        take_loaded(kv, request, g, start)
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], own_blocks.tables[g]
+        if group.kind == MAMBA_ALIGN:
+            take_states(kv, group, table, start, end)
+        else:
+            append_blocks(kv.pool, group, table, num_missing(group, table, slots))
+        group.num_internal += past_the_end(request, group, table)
+    own_blocks.num_cached_tokens = hit
+    own_blocks.num_processed_tokens = start
+    own_blocks.dead_bytes = 0
+    request.num_filled = min(start + num_tokens, request.max_slots)
+    kv.num_filled += request.num_filled
+    if computes:
+        if kv.enable_prefix_caching:
+            cache_blocks(kv, request, own_blocks, min(start + num_tokens, request.num_tokens))
+        set_next_bookkeeping(kv, request, own_blocks)
+    return True
+
+
+def name_loaded(kv: KV, request: Request, num_tokens: int) -> None:
+    """Name the blocks of a request whose load has ended."""
+    if kv.enable_prefix_caching:
+        rejoin(kv, request, num_tokens)
+        cache_blocks(kv, request, kv.request_blocks[request.own_blocks], num_tokens)
+        set_apart(kv, request)
+
+
+def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
+    """Take the slots of the next tokens of a request whose load has ended; False if there are none.
+
+    Out-of-window blocks are dropped even then, as in vLLM.
+    """
+    kv, own_blocks = state.kv, state.kv.request_blocks[request.own_blocks]
+    if kv.reserve_full_isl:
+        length = min(request.num_tokens, kv.max_model_len)
+        if need_with_table(kv, request, length, length, True) > kv.pool.num_free - watermark(state):
+            return False
+    end = request.num_computed_tokens + num_tokens
+    rejoin(kv, request, request.num_computed_tokens)
+    if kv.has_windows:
+        drop_out_of_window(kv, request, own_blocks)
+    slots = num_slots(kv, request, end)
+    if need_with_table(kv, request, slots, end, False) > kv.pool.num_free - watermark(state):
+        set_apart(kv, request)
+        return False
+    for g in range(kv.num_groups):
+        group, table = kv.groups[g], own_blocks.tables[g]
+        group.num_internal -= past_the_end(request, group, table)
+        if group.kind == MAMBA_ALIGN:
+            grow_states(kv, request, group, table, end)
+        else:
+            append_blocks(kv.pool, group, table, num_missing(group, table, slots))
+        group.num_internal += past_the_end(request, group, table)
+    filled = min(end, request.max_slots)
+    kv.num_filled += filled - request.num_filled
+    request.num_filled = filled
+    if kv.enable_prefix_caching:
+        cache_blocks(kv, request, own_blocks, min(end, request.num_tokens))
+    set_next_bookkeeping(kv, request, own_blocks)
+    return True
+
+
+def missing_blocks(state: Replica, request: Request) -> int:
+    """Blocks that a request lacks until its prompt is computed, drafts included."""
+    kv, length = state.kv, min(request.num_tokens, state.kv.max_model_len)
+    if state.limits.num_drafts > 0:
+        length += 1 + state.limits.num_drafts + kv.num_lookahead_tokens
+    return need_with_table(kv, request, length, length, True)
+
+
+def reserved_blocks(state: Replica) -> int:
+    """Blocks that a new load leaves to prompts under way."""
+    kv, total = state.kv, 0
+    for at in range(state.connector.num_prefills):
+        total += missing_blocks(state, state.requests[state.connector.prefills[at]])
+    if state.limits.num_drafts > 0:
+        for g in range(kv.num_groups):
+            ahead = 1 + state.limits.num_drafts + kv.num_lookahead_tokens
+            if kv.groups[g].kind < MAMBA:
+                total += cdiv(ahead, kv.groups[g].block_size)
+    return total

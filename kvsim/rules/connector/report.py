@@ -1,0 +1,166 @@
+"""What a connector reports with the output of a step: loads and sends that ended, and failures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.connector import NO_CONNECTOR, OFFLOADING, RECEIVED, STARTED
+from kvsim.records.record import NONE
+from kvsim.records.request import FINISHED
+from kvsim.rules.abort import FAILED, end_early
+from kvsim.rules.batch import recycle
+from kvsim.rules.blocks.attention import cdiv
+from kvsim.rules.connector.pinned import lift_fences
+from kvsim.rules.connector.scheduler import let_go
+from kvsim.rules.offloading.scheduler import report_copies
+from kvsim.rules.recorder import pass_time
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+
+
+def begin_update(state: Replica, batch: Batch) -> None:
+    """Lift the fences of a step whose output is there, then see what could not be loaded."""
+    connector = state.connector
+    connector.is_idle = False
+    connector.num_failed = 0
+    if batch.size > 0:
+        lift_fences(state, batch.number)
+    if connector.kind == OFFLOADING:
+        report_copies(state, batch.end if state.offloading.timed else float(batch.call))
+    for at in range(connector.num_bad_requests):
+        row = connector.bad_requests[at]
+        if connector.load[row] == STARTED:
+            fail(state, connector.place[row], 0)
+    if connector.num_bad_blocks > 0:
+        cut_loading(state)
+        cut_running(state)
+    connector.num_bad_requests = 0
+    connector.num_bad_blocks = 0
+
+
+def resume(state: Replica) -> None:
+    """Go on from the horizon where nothing could before the host's report."""
+    if state.connector.is_idle and state.num_batches == 0:
+        pass_time(state, state.horizon)
+    state.connector.is_idle = False
+
+
+def fail(state: Replica, k: int, num_tokens: int) -> None:
+    """Note that of a request's tokens only the first are computed: the rest could not be loaded."""
+    connector, request = state.connector, state.requests[k]
+    if request.status == FINISHED:
+        return
+    if connector.recomputes:
+        request.num_computed_tokens = num_tokens
+    else:
+        connector.failed[connector.num_failed] = k
+        connector.num_failed += 1
+
+
+def mark_bad(state: Replica, mark: int) -> None:
+    """Mark the blocks reported bad, or take the marks away."""
+    connector = state.connector
+    for at in range(connector.num_bad_blocks):
+        connector.is_marked[connector.bad_blocks[at]] = mark
+
+
+def first_bad(state: Replica, k: int, num_blocks: int) -> int:
+    """Return the place of a request's first bad block, or NONE.
+
+    Its bad blocks then count as good for those after it, which share what it computes again.
+    """
+    connector, found = state.connector, NONE
+    table = state.kv.request_blocks[state.requests[k].own_blocks].tables[0]
+    for place in range(min(num_blocks, table.length)):
+        if connector.is_marked[table.blocks[place]]:
+            connector.is_marked[table.blocks[place]] = 0
+            if found == NONE:
+                found = place
+    return found
+
+
+def cut_loading(state: Replica) -> None:
+    """Cut the requests under load at their first bad block, in the order of their queue."""
+    connector, size = state.connector, state.kv.groups[0].block_size
+    mark_bad(state, 1)
+    k = connector.waiting_for_kv.head
+    while k != NONE:
+        row, behind = state.requests[k].request_id, state.requests[k].next
+        if connector.load[row] == STARTED:
+            num_blocks = cdiv(state.requests[k].num_computed_tokens, size)
+            place = first_bad(state, k, num_blocks)
+            if place != NONE:
+                fail(state, k, place * size)
+        k = behind
+    mark_bad(state, 0)
+
+
+def cut_running(state: Replica) -> None:
+    """Cut running requests likewise; their output of this step is void."""
+    connector, size = state.connector, state.kv.groups[0].block_size
+    mark_bad(state, 1)
+    for at in range(state.num_running):
+        k = state.running[at]
+        num_blocks = cdiv(state.requests[k].num_computed_tokens, size)
+        place = first_bad(state, k, num_blocks)
+        if place != NONE:
+            fail(state, k, place * size)
+            connector.skips[state.requests[k].request_id] = 1
+            connector.has_skips = True
+    mark_bad(state, 0)
+
+
+def end_update(state: Replica) -> None:
+    """End who could not be loaded, then note loads and sends that have ended, in that order."""
+    connector = state.connector
+    if connector.has_skips:
+        connector.has_skips = False
+        for at in range(state.num_running):
+            connector.skips[state.requests[state.running[at]].request_id] = 0
+    for at in range(connector.num_failed):
+        if state.requests[connector.failed[at]].status != FINISHED:
+            end_early(state, connector.failed[at], FAILED)
+    note_received(state)
+    for at in range(connector.num_sent):
+        row = connector.sent[at]
+        if connector.is_pinned[row]:
+            free_pinned(state, connector.place[row])
+    connector.num_sent = 0
+
+
+def note_received(state: Replica) -> None:
+    """Note the loads that have ended."""
+    connector = state.connector
+    for at in range(connector.num_received):
+        row = connector.received[at]
+        if connector.is_pinned[row]:  # it was given up meanwhile
+            free_pinned(state, connector.place[row])
+        elif connector.load[row] == STARTED:
+            connector.load[row] = RECEIVED
+    connector.num_received = 0
+
+
+def see_copies(state: Replica) -> None:
+    """Take in the copies that have ended while no step was under way."""
+    report_copies(state, state.clock)
+    note_received(state)
+
+
+def drop_pinned(state: Replica, row: int) -> bool:
+    """Free at once what is kept for a request that has ended; False if nothing is."""
+    connector = state.connector
+    if connector.kind == NO_CONNECTOR or not connector.is_pinned[row]:
+        return False
+    free_pinned(state, connector.place[row])
+    connector.is_idle = False
+    state.decode_only = False
+    return True
+
+
+def free_pinned(state: Replica, k: int) -> None:
+    """Free the blocks of an ended request; its record is free too."""
+    let_go(state, state.requests[k])
+    recycle(state, k)
+    state.head_lookup_failed = False
+    state.is_full = False

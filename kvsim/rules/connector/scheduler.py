@@ -1,0 +1,286 @@
+"""KV that others have computed: what a connector offers, and what becomes of it in the scheduler.
+
+vLLM's KV connectors as its scheduler sees them; docs/vllm-rules.md tells the rules in words,
+section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.connector import (
+    FAKE,
+    NO_LOAD,
+    OFFLOADING,
+    RECEIVED,
+    SESSIONS,
+    STARTED,
+    UNKNOWN,
+)
+from kvsim.records.record import NONE
+from kvsim.records.request import PREEMPTED, WAITING, WAITING_FOR_REMOTE_KVS
+from kvsim.rules.blocks.window import drop_out_of_window
+from kvsim.rules.connector.loading import (
+    admit_loaded,
+    name_loaded,
+    reserved_blocks,
+    take_external,
+)
+from kvsim.rules.connector.pinned import give_back, rejoin, set_apart
+from kvsim.rules.connector.prefills import begin_prefill, end_prefill, end_prefills
+from kvsim.rules.kv import admit_slots, allocate_own_blocks, free_slots, next_own_blocks
+from kvsim.rules.offloading.scheduler import ask_offloading, begin_load, has_copies, schedule_stores
+from kvsim.rules.vllm.reading import read_cache, skips_reading
+from kvsim.rules.vllm.replay import num_replayed
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.request import Request
+
+
+#: Times that a request which runs alone may preempt itself without a new token before it waits for
+#: the host. vLLM's would go on so; a few times keep the schedules that are recorded.
+MOST_IN_VAIN = 8
+
+
+def begin_connected(state: Replica) -> None:
+    """Begin a step."""
+    state.connector.num_loads = 0
+
+
+def note_connected(state: Replica, batch: Batch) -> None:
+    """Number the step just decided, if it computes anything."""
+    if batch.size > 0:
+        state.connector.num_steps += 1
+        batch.number = state.connector.num_steps
+    batch.call = state.num_calls
+    end_prefills(state, batch)
+    if state.connector.kind == OFFLOADING and not state.offloading.timed:
+        schedule_stores(state, batch)
+
+
+# -- admission ------------------------------------------------------------------------------------
+
+
+def ask_connector(state: Replica, request: Request, hit: int) -> int:
+    """Return how many tokens the connector has behind a hit in the pool, or UNKNOWN.
+
+    ``connector.is_async`` then says whether they come later.
+    """
+    if state.connector.kind == FAKE:
+        return ask_host(state, request, hit)
+    if state.connector.kind == SESSIONS:
+        return 0
+    return ask_offloading(state, request, next_own_blocks(state.kv), hit)
+
+
+def ask_host(state: Replica, request: Request, hit: int) -> int:
+    """Answer from what the host has offered."""
+    connector, row = state.connector, request.request_id
+    if connector.num_unknown[row] > 0:
+        connector.num_unknown[row] -= 1
+        return UNKNOWN
+    connector.is_async = connector.is_sync[row] == 0
+    external = max(connector.offered[row] - hit, 0)
+    return external if external >= connector.threshold else 0
+
+
+def after_allocation(state: Replica, request: Request) -> None:
+    """Tell the connector that a waiting request has got its blocks."""
+    if request.num_preemptions == 0:  # vLLM counts the others apart
+        state.totals.num_external_queries += state.connector.num_queried
+        state.totals.num_external_tokens += state.connector.external
+    if state.connector.kind == FAKE:
+        tell_host(state, request)
+    elif state.connector.external > 0:
+        begin_load(state, request)
+
+
+def tell_host(state: Replica, request: Request) -> None:
+    """Tell the host once that a request takes what it was offered, or does without."""
+    connector, row = state.connector, request.request_id
+    if connector.offered[row] == 0:
+        return
+    connector.offered[row] = 0
+    connector.begun[connector.num_begun] = row
+    connector.begun_tokens[connector.num_begun] = connector.external
+    connector.begun_times[connector.num_begun] = max(state.clock, state.stage_free_time)
+    connector.num_begun += 1
+
+
+def find_computed(state: Replica, request: Request) -> int:
+    """Find how many tokens of a waiting request need not be computed, or UNKNOWN.
+
+    ``connector.hit``, ``external`` and ``is_async`` then say where they are.
+    """
+    connector = state.connector
+    connector.external = 0
+    connector.num_queried = 0
+    connector.is_async = False
+    if request.num_computed_tokens > 0 or request.own_blocks != NONE:  # they have been loaded
+        return request.num_computed_tokens
+    hit = read_cache(state, request)
+    tail = hit % connector.block_size
+    external = ask_connector(state, request, hit - tail)
+    if skips_reading(state, request):
+        external = 0  # whatever the answer
+    if external == UNKNOWN:
+        connector.is_async = False
+        return UNKNOWN
+    if tail > 0:
+        if external > tail:
+            hit -= tail
+        else:
+            external = 0
+    if state.kv.replay_window > 0:  # what comes does not restore windows: whole blocks only
+        external -= external % connector.block_size
+    connector.is_async = connector.is_async and external > 0
+    connector.hit = hit
+    connector.external = external
+    connector.num_queried = request.num_tokens - hit
+    return hit + external
+
+
+def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
+    """Make room for the first tokens that a request computes; False if there is none."""
+    kv, connector = state.kv, state.connector
+    if request.own_blocks != NONE:
+        admitted = admit_loaded(state, request, num_tokens)
+    elif connector.external > 0:
+        admitted = take_external(state, request, next_own_blocks(kv), num_tokens, 0)
+        if admitted:
+            allocate_own_blocks(kv, request)
+            note_load(state, request)
+    else:
+        admitted = admit_slots(kv, request, num_tokens, connector.hit)
+    if admitted:
+        after_allocation(state, request)
+    return admitted
+
+
+def start_load(state: Replica, k: int) -> bool:
+    """Take the blocks of an asynchronous load and begin it; False if there is no room."""
+    connector, kv, request = state.connector, state.kv, state.requests[k]
+    if not take_external(state, request, next_own_blocks(kv), 0, reserved_blocks(state)):
+        return False
+    allocate_own_blocks(kv, request)
+    set_apart(kv, request)
+    request.num_computed_tokens = connector.hit + connector.external
+    request.status = WAITING_FOR_REMOTE_KVS
+    connector.place[request.request_id] = k
+    connector.load[request.request_id] = STARTED
+    begin_prefill(state, k)
+    note_load(state, request)
+    after_allocation(state, request)
+    state.totals.num_loads += 1
+    return True
+
+
+def note_load(state: Replica, request: Request) -> None:
+    """Note that a request loads from the step being decided on."""
+    state.connector.loads[state.connector.num_loads] = request.place
+    state.connector.num_loads += 1
+
+
+def promote(state: Replica, request: Request) -> bool:
+    """Make a request whose load has ended one that waits to run; False if it has not.
+
+    If nothing could be loaded, it begins anew.
+    """
+    connector, row = state.connector, request.request_id
+    if connector.load[row] != RECEIVED:
+        return False
+    connector.load[row] = NO_LOAD
+    request.status = PREEMPTED if request.num_preemptions > 0 else WAITING
+    if request.num_computed_tokens == 0:
+        rejoin(state.kv, request, 0)
+        free_slots(state.kv, request)
+        end_prefill(state, request.place)
+        return True
+    name_loaded(state.kv, request, request.num_computed_tokens)
+    if state.kv.replay_window > 0:
+        request.num_computed_tokens -= num_replayed(state.kv, request.num_computed_tokens)
+    elif request.num_computed_tokens == request.num_tokens:
+        request.num_computed_tokens -= 1  # something must be left to sample from
+    return True
+
+
+# -- the end --------------------------------------------------------------------------------------
+
+
+def release(state: Replica, request: Request, complete: bool) -> None:
+    """Free the blocks of a request that ends, unless a transfer still needs them.
+
+    ``complete``: it has got all its tokens, so that whoever waits for its KV can read it.
+    """
+    connector, kv, row = state.connector, state.kv, request.request_id
+    if connector.kind == SESSIONS:
+        if kv.request_blocks[request.own_blocks].retired:
+            rejoin(kv, request, request.num_computed_tokens)
+        free_slots(kv, request)
+        return
+    loads = connector.load[row] == STARTED
+    end_prefill(state, request.place)
+    if kv.request_blocks[request.own_blocks].retired:
+        if not loads:
+            connector.load[row] = NO_LOAD
+        rejoin(kv, request, request.num_computed_tokens)
+    if kv.has_windows:
+        drop_out_of_window(kv, request, kv.request_blocks[request.own_blocks])
+    if loads or (complete and connector.keeps[row]):
+        set_apart(kv, request)
+        connector.is_pinned[row] = 1
+        connector.place[row] = request.place
+        connector.num_pinned += 1
+    else:
+        give_back(state, request)
+
+
+def let_go(state: Replica, request: Request) -> None:
+    """Free the blocks that an ended request has kept until now."""
+    state.connector.is_pinned[request.request_id] = 0
+    state.connector.load[request.request_id] = NO_LOAD
+    state.connector.num_pinned -= 1
+    rejoin(state.kv, request, request.num_computed_tokens)
+    give_back(state, request)
+
+
+def awaits_copies(state: Replica) -> bool:
+    """Whether steps go on until copies have ended."""
+    if state.connector.kind != OFFLOADING or state.offloading.timed:
+        return False
+    return has_copies(state.offloading)
+
+
+def has_transfers(state: Replica) -> bool:
+    """Whether anything goes on that only the host can end."""
+    connector = state.connector
+    if awaits_copies(state):
+        return True
+    if connector.kind == SESSIONS:
+        return False
+    return connector.num_pinned > 0 or connector.waiting_for_kv.length > 0
+
+
+def has_reports(state: Replica) -> bool:
+    """Whether something has been reported that was not taken in, or will be without the host."""
+    connector = state.connector
+    if awaits_copies(state):
+        return True
+    failures = connector.num_bad_blocks + connector.num_bad_requests
+    return connector.num_received + connector.num_sent + failures > 0
+
+
+def preempts_in_vain(state: Replica) -> bool:
+    """Whether a request that runs alone has preempted itself again and again, and got no further.
+
+    Blocks that wait for transfers leave too few for it, so that only the host can let it go on.
+    """
+    connector, request = state.connector, state.requests[state.preempted[0]]
+    num_tokens = request.max_computed_tokens + state.num_generated_tokens
+    if connector.vain_row != request.request_id or connector.vain_tokens != num_tokens:
+        connector.vain_row = request.request_id
+        connector.vain_tokens = num_tokens
+        connector.num_vain = 0
+    connector.num_vain += 1
+    return connector.num_vain > MOST_IN_VAIN

@@ -1,0 +1,29 @@
+"""LFU: fewest prefix hits since it was cached first; among equals, least recently freed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.rules.eviction.ranking import insert_ranked
+
+if TYPE_CHECKING:
+    from kvsim.records.paged import BlockPool
+
+ORDER_BITS = 36  # of a rank: more blocks are never freed, and the hits above stay below 2**27
+
+
+def cached_lfu(pool: BlockPool, k: int) -> None:
+    """Begin to count a block's hits."""
+    pool.notes[k].num_hits = 0
+
+
+def hit_lfu(pool: BlockPool, k: int) -> None:
+    """Count a hit; the rank of a free block stays until it is free again."""
+    pool.notes[k].num_hits += 1
+
+
+def insert_lfu(pool: BlockPool, k: int) -> None:
+    """Rank a block whose last reference has gone."""
+    pool.last_rank += 1
+    pool.notes[k].rank = (pool.notes[k].num_hits << ORDER_BITS) + pool.last_rank
+    insert_ranked(pool, k)

@@ -1,0 +1,105 @@
+"""Which cached, unreferenced block gives way first: under vLLM's LRU the least recently freed.
+
+FIFO takes the block that has been in the cache longest, however often it was hit. The other
+policies have files of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.eviction import FIFO, LFU, LRU, PYTHON_POLICY, S3FIFO, SIEVE
+from kvsim.rules.blocks.array_queue import array_append, array_popleft, array_remove
+from kvsim.rules.eviction.lfu import cached_lfu, hit_lfu, insert_lfu
+from kvsim.rules.eviction.ranking import give_rank, insert_ranked, take_first
+from kvsim.rules.eviction.s3fifo import cached_s3fifo, evict_s3fifo, hit_s3fifo
+from kvsim.rules.eviction.sieve import cached_sieve, evict_sieve, hit_sieve, insert_sieve
+from kvsim.rules.python import (
+    python_arrived,
+    python_cached,
+    python_evict,
+    python_hit,
+    python_insert,
+    python_remove,
+)
+
+if TYPE_CHECKING:
+    from kvsim.records.paged import BlockPool, RequestBlocks
+    from kvsim.records.request import Request
+
+
+def note_arrival(
+    pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
+) -> None:
+    """Tell a policy that knows the future that a prompt has been admitted."""
+    if pool.policy == PYTHON_POLICY:
+        python_arrived(pool, request, own_blocks, block_size)
+
+
+def insert_victim(pool: BlockPool, k: int) -> None:
+    """Take in a block whose last reference has gone."""
+    pool.num_cached += 1
+    if pool.policy == LRU:
+        array_append(pool.line, pool.blocks, k)
+    elif pool.policy == LFU:
+        insert_lfu(pool, k)
+    elif pool.policy == SIEVE:
+        insert_sieve(pool, k)
+    elif pool.policy == PYTHON_POLICY:
+        python_insert(pool, k)
+    else:
+        insert_ranked(pool, k)
+
+
+def remove_victim(pool: BlockPool, k: int) -> None:
+    """Let go of a block that a prefix hit references again."""
+    pool.num_cached -= 1
+    if pool.policy == LRU:
+        array_remove(pool.line, pool.blocks, k)
+    elif pool.policy == PYTHON_POLICY:
+        python_remove(pool, k)
+
+
+def evict(pool: BlockPool) -> int:
+    """Remove and return the cached block to give away."""
+    pool.num_cached -= 1
+    if pool.policy == LRU:
+        return array_popleft(pool.line)
+    return evict_ranked(pool)
+
+
+def evict_ranked(pool: BlockPool) -> int:
+    """Do as :func:`evict` under any policy but LRU."""
+    if pool.policy == S3FIFO:
+        return evict_s3fifo(pool)
+    if pool.policy == SIEVE:
+        return evict_sieve(pool)
+    if pool.policy == PYTHON_POLICY:
+        return python_evict(pool)
+    return take_first(pool, pool.rankings[0])
+
+
+def note_cached(pool: BlockPool, k: int) -> None:
+    """Tell the policy that a block in use has got its content's key."""
+    if pool.policy == FIFO:
+        give_rank(pool, k)
+    elif pool.policy == LFU:
+        cached_lfu(pool, k)
+    elif pool.policy == S3FIFO:
+        cached_s3fifo(pool, k)
+    elif pool.policy == SIEVE:
+        cached_sieve(pool, k)
+    elif pool.policy == PYTHON_POLICY:
+        python_cached(pool, k)
+
+
+def note_hit(pool: BlockPool, k: int) -> None:
+    """Tell the policy of a prefix hit on a block, free or in use."""
+    if pool.policy == LFU:
+        hit_lfu(pool, k)
+    elif pool.policy == S3FIFO:
+        hit_s3fifo(pool, k)
+    elif pool.policy == SIEVE:
+        hit_sieve(pool, k)
+    elif pool.policy == PYTHON_POLICY:
+        python_hit(pool, k)

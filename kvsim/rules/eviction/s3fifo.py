@@ -1,0 +1,92 @@
+"""S3-FIFO: three queues that keep one-hit wonders from pushing out what is reused.
+
+New content starts in a small queue and moves to the main one if it is hit twice there. What the
+small queue gives up is remembered as a ghost: content that comes back while its ghost lives goes to
+the main queue at once. The main queue gives a hit block another round. Blocks in use keep their
+place but cannot be victims: of each queue, a ranking holds the free blocks in the queue's order.
+
+Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023, section 4.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.contents import NO_CONTENT
+from kvsim.records.record import NONE
+from kvsim.rules.blocks.contents import add_content, drop_content, find_content, renew_content
+from kvsim.rules.eviction.ranking import give_rank, insert_ranked, take_first
+
+if TYPE_CHECKING:
+    from kvsim.records.paged import BlockPool
+
+SMALL_SHARE = 0.1  # of the cached blocks, that the small queue may take
+MAX_HITS = 3  # highest count of hits kept
+SMALL, MAIN = 0, 1
+
+
+def queue_up(pool: BlockPool, k: int, queue: int) -> None:
+    """Put a block at the end of a queue."""
+    pool.notes[k].ranking = queue
+    pool.rankings[queue].num_queued += 1
+    give_rank(pool, k)
+
+
+def cached_s3fifo(pool: BlockPool, k: int) -> None:
+    """Queue a block in use that has got its key."""
+    pool.notes[k].num_hits = 0
+    ghost = find_content(pool.ghosts, pool.blocks[k].key)
+    if ghost == NO_CONTENT:
+        queue_up(pool, k, SMALL)
+    else:
+        drop_content(pool.ghosts, ghost)
+        queue_up(pool, k, MAIN)
+
+
+def hit_s3fifo(pool: BlockPool, k: int) -> None:
+    """Count a hit."""
+    note = pool.notes[k]
+    note.num_hits = min(note.num_hits + 1, MAX_HITS)
+
+
+def is_small_first(pool: BlockPool) -> bool:
+    """Whether the small queue has its share, so that it must give up a block if it can."""
+    small, main = pool.rankings[SMALL].num_queued, pool.rankings[MAIN].num_queued
+    return small >= SMALL_SHARE * (small + main)
+
+
+def evict_s3fifo(pool: BlockPool) -> int:
+    """Remove and return the victim; some block is free."""
+    while True:
+        queue = SMALL if is_small_first(pool) else MAIN
+        k = take_first(pool, pool.rankings[queue])
+        if k == NONE:
+            queue = MAIN if queue == SMALL else SMALL
+            k = take_first(pool, pool.rankings[queue])
+        pool.rankings[queue].num_queued -= 1
+        note = pool.notes[k]
+        if queue == SMALL and note.num_hits > 1:
+            note.num_hits = 0
+        elif queue == MAIN and note.num_hits > 0:
+            note.num_hits -= 1
+        else:
+            if queue == SMALL:
+                remember_ghost(pool, pool.blocks[k].key)
+            return k
+        queue_up(pool, k, MAIN)
+        insert_ranked(pool, k)
+
+
+def remember_ghost(pool: BlockPool, key: int) -> None:
+    """Remember what has left the small queue; there are as many ghosts as blocks in the main one.
+
+    Another copy of the content may have left its ghost already.
+    """
+    ghosts = pool.ghosts
+    ghost = find_content(ghosts, key)
+    if ghost == NO_CONTENT:
+        add_content(ghosts, key)
+    else:
+        renew_content(ghosts, ghost)
+    while ghosts.queue.length > max(pool.rankings[MAIN].num_queued, 1):
+        drop_content(ghosts, ghosts.queue.head)

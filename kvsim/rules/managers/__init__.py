@@ -1,0 +1,1 @@
+"""Rules of KV-cache managers without a block pool."""

@@ -1,0 +1,57 @@
+"""A paged KV cache whose evicted prefix blocks go to host memory, and come back on a hit.
+
+A content goes down when its last block on the GPU is handed out again, and comes up when a waiting
+request would hit it right after what it hits on the GPU. One group of full attention.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.contents import NO_CONTENT
+from kvsim.rules.blocks.contents import find_content
+from kvsim.rules.blocks.host_tier import pin
+from kvsim.rules.blocks.paged import admit_paged, name_blocks
+from kvsim.rules.blocks.prefix import find_hit
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import RequestBlocks
+    from kvsim.records.request import Request
+
+
+def find_tiered(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
+    """Find the longest prefix on the GPU, then what follows it in host memory; returns tokens."""
+    host, size = kv.pool.host, kv.groups[0].block_size
+    place = find_hit(kv, request, own_blocks) // size
+    host.num_found = place
+    if kv.enable_prefix_caching and host.contents.queue.length > 0:
+        last = (request.num_tokens - 1) // size
+        while place < last and find_content(host.contents, own_blocks.keys[place]) != NO_CONTENT:
+            place += 1
+    return place * size
+
+
+def admit_tiered(
+    kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int, hit: int
+) -> bool:
+    """Do as :func:`admit_paged`; what was found in host memory gets new blocks, and is named."""
+    host, size = kv.pool.host, kv.groups[0].block_size
+    first, last = host.num_found, hit // size
+    pin(host, own_blocks, first, last, 1)  # room for the request may push others out to the host
+    fetched = (last - first) * size
+    admitted = admit_paged(kv, request, own_blocks, num_tokens, hit - fetched, fetched)
+    pin(host, own_blocks, first, last, 0)
+    if admitted:
+        name_blocks(kv, request, own_blocks, 0, first, last)
+        host.num_fetched += last - first
+    return admitted
+
+
+def count_transfers(kv: KV) -> None:
+    """Note what the admissions and evictions since the last step copy."""
+    host = kv.pool.host
+    kv.moved.fetched = host.num_fetched * kv.bytes_per_block
+    kv.moved.stored = host.num_stored * kv.bytes_per_block
+    host.num_fetched = 0
+    host.num_stored = 0

@@ -1,0 +1,247 @@
+"""Contiguous virtual addresses over physical pages: vAttention (arXiv 2405.04437).
+
+Every running request has, per layer, a stretch of virtual memory for its keys and one for its
+values, each as long as max_model_len; physical pages are mapped behind them as the request grows,
+so attention kernels need no block table. A page holds tokens of one tensor of one layer: a token
+needs a slot in all of them, and each tensor's last page is partly empty.
+
+Mapping costs no time here: pages of ended requests stay mapped until they are needed, and new ones
+are mapped ahead, while the step before computes (sections 6.1 and 6.2 there). Which page a request
+gets decides only what the memory map looks like: the last ones returned come first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.rules.blocks.attention import cdiv
+
+if TYPE_CHECKING:
+    from kvsim.records.kv import KV
+    from kvsim.records.request import Request
+    from kvsim.records.virtual import MappedRows, TensorKind, Virtual, VirtualRange
+
+
+def num_rows(memory: Virtual, kind: TensorKind, num_tokens: int) -> int:
+    """Pages behind the first ``num_tokens`` tokens of one tensor, the last one partly used."""
+    return cdiv(num_tokens * kind.token_bytes, memory.page_bytes)
+
+
+def num_needed_pages(kv: KV, num_tokens: int) -> int:
+    """Most pages that a request of so many tokens holds at once.
+
+    Where prompts are computed in chunks, a window and what is in flight are all a sliding layer
+    holds; a stretch of them may begin and end inside a page.
+    """
+    memory, total = kv.virtual, 0
+    for k in range(memory.num_kinds):
+        kind = memory.tensors[k]
+        rows = num_rows(memory, kind, num_tokens)
+        if kind.window > 0 and not kv.reserve_output:
+            held = kind.window - 1 + memory.max_in_flight_tokens + kv.num_lookahead_tokens
+            rows = min(rows, num_rows(memory, kind, held) + 1)
+        total += rows * kind.num_tensors
+    return total
+
+
+def num_held_pages(memory: Virtual, virtual_range: VirtualRange) -> int:
+    """Pages behind a stretch."""
+    total = 0
+    for k in range(memory.num_kinds):
+        rows = virtual_range.rows[k]
+        total += (rows.end - rows.first) * memory.tensors[k].num_tensors
+    return total
+
+
+def num_slots_to_map(kv: KV, request: Request, end: int) -> int:
+    """Slots to own when the tokens up to ``end`` are scheduled."""
+    if kv.reserve_output:
+        end = max(end, request.max_slots)
+    return min(end + kv.num_lookahead_tokens, kv.max_model_len)
+
+
+def take_pages(memory: Virtual, rows: MappedRows, first: int, stop: int) -> None:
+    """Take free pages into places of a list."""
+    for place in range(first, stop):
+        memory.num_free_pages -= 1
+        rows.pages[place] = memory.free_pages[memory.num_free_pages]
+
+
+def put_page(memory: Virtual, page: int) -> None:
+    """Make a page free."""
+    memory.free_pages[memory.num_free_pages] = page
+    memory.num_free_pages += 1
+
+
+def map_pages(memory: Virtual, virtual_range: VirtualRange, slots: int, spared: int) -> bool:
+    """Map the pages of the first ``slots`` slots that are not yet mapped, all or none."""
+    wanted = 0
+    for k in range(memory.num_kinds):
+        kind = memory.tensors[k]
+        wanted += (
+            max(num_rows(memory, kind, slots) - virtual_range.rows[k].end, 0) * kind.num_tensors
+        )
+    if wanted == 0:
+        return True
+    if wanted > memory.num_free_pages - spared:
+        return False
+    for k in range(memory.num_kinds):
+        kind, rows = memory.tensors[k], virtual_range.rows[k]
+        end = max(num_rows(memory, kind, slots), rows.end)
+        take_pages(memory, rows, rows.end * kind.num_tensors, end * kind.num_tensors)
+        rows.end = end
+    return True
+
+
+def unmap_out_of_window(kv: KV, request: Request, virtual_range: VirtualRange) -> None:
+    """Give back the pages that no later token sees."""
+    memory = kv.virtual
+    processed = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
+    for k in range(memory.num_kinds):
+        kind, rows = memory.tensors[k], virtual_range.rows[k]
+        if kind.window == 0:
+            continue
+        seen_from = max(0, processed - kind.window + 1)
+        first = min(seen_from * kind.token_bytes // memory.page_bytes, rows.end)
+        for place in range(rows.first * kind.num_tensors, first * kind.num_tensors):
+            put_page(memory, rows.pages[place])
+        rows.first = max(rows.first, first)
+        memory.dead_bytes += (seen_from - rows.seen_from) * kind.token_bytes * kind.num_tensors
+        rows.seen_from = seen_from
+
+
+def count_virtual_range(
+    memory: Virtual, request: Request, virtual_range: VirtualRange, sign: int
+) -> None:
+    """Add a live request to the sums, or take it out (sign -1)."""
+    for k in range(memory.num_kinds):
+        kind, rows = memory.tensors[k], virtual_range.rows[k]
+        last = min(rows.end * memory.page_bytes, request.max_slots * kind.token_bytes)
+        memory.dead_bytes += sign * rows.seen_from * kind.token_bytes * kind.num_tensors
+        memory.last_bytes += sign * last * kind.num_tensors
+
+
+def set_quiet_virtual(kv: KV, request: Request, virtual_range: VirtualRange) -> None:
+    """Note until when growing means nothing but filling mapped pages."""
+    if kv.has_windows:
+        return  # windows may move at every step
+    memory, quiet = kv.virtual, kv.max_model_len
+    for k in range(memory.num_kinds):
+        mapped = virtual_range.rows[k].end * memory.page_bytes // memory.tensors[k].token_bytes
+        quiet = min(quiet, mapped - kv.num_lookahead_tokens)
+    request.next_bookkeeping_at = quiet
+
+
+def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tokens: int) -> bool:
+    """Map what a waiting request's first tokens need, or nothing."""
+    memory = kv.virtual
+    spared = memory.num_spared if kv.num_held > 0 else 0
+    length = request.num_tokens if kv.reserve_full_isl else num_tokens
+    needed = num_needed_pages(kv, min(length, kv.max_model_len))
+    if needed > memory.num_free_pages - spared:
+        return False
+    for k in range(memory.num_kinds):
+        virtual_range.rows[k].first = 0
+        virtual_range.rows[k].end = 0
+        virtual_range.rows[k].seen_from = 0
+    if not map_pages(memory, virtual_range, num_slots_to_map(kv, request, num_tokens), spared):
+        return False
+    request.num_filled = num_tokens
+    kv.num_filled += num_tokens
+    count_virtual_range(memory, request, virtual_range, 1)
+    set_quiet_virtual(kv, request, virtual_range)
+    return True
+
+
+def allocate_virtual(kv: KV, request: Request, num_tokens: int) -> bool:
+    """Map what the next tokens of a running request need, or nothing.
+
+    Out-of-window pages are unmapped even when the call is then refused, as blocks are in vLLM.
+    """
+    end = request.num_computed_tokens + num_tokens
+    if end > request.next_bookkeeping_at and not grow_virtual(kv, request, end):
+        return False
+    end = min(end, request.max_slots)  # a step that ends up surplus reaches beyond
+    kv.num_filled += end - request.num_filled
+    request.num_filled = end
+    return True
+
+
+def grow_virtual(kv: KV, request: Request, end: int) -> bool:
+    """Own the slots of the tokens up to ``end``."""
+    memory = kv.virtual
+    virtual_range = memory.virtual_ranges[request.own_blocks]
+    if kv.has_windows:
+        unmap_out_of_window(kv, request, virtual_range)
+    count_virtual_range(memory, request, virtual_range, -1)
+    mapped = map_pages(memory, virtual_range, num_slots_to_map(kv, request, end), 0)
+    count_virtual_range(memory, request, virtual_range, 1)
+    set_quiet_virtual(kv, request, virtual_range)
+    return mapped
+
+
+def retire_virtual(kv: KV, request: Request) -> None:
+    """Note that a request has ended while its batch keeps its slots."""
+    kv.num_filled -= request.num_filled
+    count_virtual_range(kv.virtual, request, kv.virtual.virtual_ranges[request.own_blocks], -1)
+
+
+def free_virtual(kv: KV, request: Request) -> None:
+    """Unmap a request's memory, last pages first."""
+    memory = kv.virtual
+    virtual_range = memory.virtual_ranges[request.own_blocks]
+    if not kv.request_blocks[request.own_blocks].retired:
+        retire_virtual(kv, request)
+    for k in range(memory.num_kinds):
+        rows, count = virtual_range.rows[k], memory.tensors[k].num_tensors
+        for place in range(rows.end * count - 1, rows.first * count - 1, -1):
+            put_page(memory, rows.pages[place])
+
+
+def measure_virtual(kv: KV) -> None:
+    """Count bytes by cause, from sums over live requests."""
+    memory, usage = kv.virtual, kv.usage
+    held = (memory.num_pages - memory.num_free_pages) * memory.page_bytes
+    written = kv.num_filled * memory.token_bytes
+    usage.token_states = written - memory.dead_bytes
+    usage.reservation = memory.last_bytes - written
+    usage.internal = held - usage.token_states - usage.reservation
+    usage.external = 0
+    usage.unallocated = memory.num_free_pages * memory.page_bytes
+    usage.cached = 0
+
+
+# -- swapping -------------------------------------------------------------------------------------
+
+
+def swap_out_virtual(kv: KV, request: Request) -> int:
+    """Move a request's pages to the host; returns bytes, 0 if they do not fit there."""
+    memory = kv.virtual
+    num_pages = num_held_pages(memory, memory.virtual_ranges[request.own_blocks])
+    if num_pages > memory.num_free_host_pages:
+        return 0
+    free_virtual(kv, request)
+    memory.num_free_host_pages -= num_pages
+    request.next_bookkeeping_at = 0
+    return num_pages * memory.page_bytes
+
+
+def swap_in_virtual(kv: KV, request: Request) -> int:
+    """Bring a request's pages back; returns bytes, 0 if there is no room.
+
+    A page of every tensor more must be free for its next token; a lone request takes what there is.
+    """
+    memory = kv.virtual
+    virtual_range = memory.virtual_ranges[request.own_blocks]
+    num_pages = num_held_pages(memory, virtual_range)
+    more = memory.num_tensors + memory.num_spared if kv.num_held > 0 else 0
+    if num_pages + more > memory.num_free_pages:
+        return 0
+    memory.num_free_host_pages += num_pages
+    for k in range(memory.num_kinds):
+        rows, count = virtual_range.rows[k], memory.tensors[k].num_tensors
+        take_pages(memory, rows, rows.first * count, rows.end * count)
+    kv.num_filled += request.num_filled
+    count_virtual_range(memory, request, virtual_range, 1)
+    set_quiet_virtual(kv, request, virtual_range)
+    return num_pages * memory.page_bytes

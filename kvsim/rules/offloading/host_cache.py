@@ -1,0 +1,182 @@
+"""The host cache of native CPU offloading: chunks by key, with pins, in slots.
+
+A chunk is written, then ready, and pinned while it is read. Only a ready chunk without pins can
+leave. Which one does is the policy's: ``rules/offloading/lru.py`` or ``rules/offloading/arc.py``.
+
+docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.host_cache import (
+    FREQUENT_GHOST,
+    HOST_LRU,
+    NO_CHUNK,
+    RECENT,
+    RECENT_GHOST,
+    WRITING,
+)
+from kvsim.records.record import NONE
+from kvsim.rules.blocks.contents import add_content, drop_content, find_content, renew_content
+from kvsim.rules.links import append, remove
+from kvsim.rules.offloading.arc import begin_eviction, evict_arc
+from kvsim.rules.offloading.lru import evict_lru, insert_entry, restore_aside
+
+if TYPE_CHECKING:
+    from kvsim.records.host_cache import HostCache
+
+
+def find_record(host: HostCache, key: int) -> int:
+    """Return the record of a chunk, in host memory or gone; NO_CHUNK without one."""
+    k = host.buckets[key & host.bucket_mask]
+    while k != NO_CHUNK and host.chunks[k].key != key:
+        k = host.chunks[k].chain
+    return k
+
+
+def find_chunk(host: HostCache, key: int) -> int:
+    """Return a chunk that is in host memory, written or being written; else NO_CHUNK."""
+    k = find_record(host, key)
+    return k if k != NO_CHUNK and host.chunks[k].slot != NONE else NO_CHUNK
+
+
+def is_ready(host: HostCache, k: int) -> bool:
+    """Whether a chunk in host memory is written."""
+    return host.chunks[k].pins != WRITING
+
+
+def pin_chunk(host: HostCache, k: int) -> None:
+    """Read a ready chunk: it stays until it is unpinned."""
+    chunk = host.chunks[k]
+    host.num_ready -= chunk.pins == 0
+    chunk.pins += 1
+
+
+def unpin_chunk(host: HostCache, k: int) -> None:
+    """Note that a load has read a chunk."""
+    chunk = host.chunks[k]
+    chunk.pins -= 1
+    if chunk.pins == 0:
+        host.num_ready += 1
+        if host.policy == HOST_LRU:
+            insert_entry(host, k)
+
+
+def finish_writing(host: HostCache, k: int) -> None:
+    """Note that a chunk is written."""
+    host.chunks[k].pins = 0
+    host.num_writing -= 1
+    host.num_ready += 1
+    if host.policy == HOST_LRU:
+        insert_entry(host, k)
+
+
+def take_slot(host: HostCache) -> int:
+    """Hand out a slot: one never used if there is any, else the one freed last."""
+    if host.num_slots_used < host.capacity:
+        host.num_slots_used += 1
+        return host.num_slots_used - 1
+    host.num_free_slots -= 1
+    return host.free_slots[host.num_free_slots]
+
+
+def add_chunk(host: HostCache, key: int, order: int) -> int:
+    """Begin to write a chunk that is not in host memory; there is a slot."""
+    k = find_record(host, key)
+    if k == NO_CHUNK:
+        k = new_record(host, key)
+    else:  # a ghost comes back
+        remove(host.lists[host.chunks[k].place], host.chunks, k)
+    chunk = host.chunks[k]
+    chunk.slot = take_slot(host)
+    chunk.pins = WRITING
+    chunk.order = order
+    chunk.rank = 0
+    host.num_chunks += 1
+    host.num_writing += 1
+    if host.policy != HOST_LRU:
+        chunk.place = RECENT
+        append(host.lists[RECENT], host.chunks, k)
+    return k
+
+
+def new_record(host: HostCache, key: int) -> int:
+    """Make a record that a key leads to."""
+    k = host.first_free
+    if k == NO_CHUNK:
+        host.num_made += 1
+        k = host.num_made
+    else:
+        host.first_free = host.chunks[k].chain
+    chunk, bucket = host.chunks[k], key & host.bucket_mask
+    chunk.key = key
+    chunk.offer = 0
+    chunk.has_entry = 0
+    chunk.chain = host.buckets[bucket]
+    host.buckets[bucket] = k
+    return k
+
+
+def drop_record(host: HostCache, k: int) -> None:
+    """Forget a key."""
+    chunk = host.chunks[k]
+    bucket = chunk.key & host.bucket_mask
+    at = host.buckets[bucket]
+    if at == k:
+        host.buckets[bucket] = chunk.chain
+    else:
+        while host.chunks[at].chain != k:
+            at = host.chunks[at].chain
+        host.chunks[at].chain = chunk.chain
+    chunk.chain = host.first_free
+    host.first_free = k
+
+
+def release_slot(host: HostCache, k: int) -> None:
+    """Free the slot of a chunk that leaves host memory."""
+    chunk = host.chunks[k]
+    host.free_slots[host.num_free_slots] = chunk.slot
+    host.num_free_slots += 1
+    chunk.slot = NONE
+    host.num_chunks -= 1
+    host.num_ready -= 1
+
+
+def evict_chunks(host: HostCache, count: int) -> None:
+    """Put out chunks without pins that are not part of the last offer; there are enough."""
+    if host.policy == HOST_LRU:
+        for _ in range(count):
+            k = evict_lru(host)
+            release_slot(host, k)
+            drop_record(host, k)
+        restore_aside(host)
+        return
+    begin_eviction(host)
+    for _ in range(count):
+        release_slot(host, evict_arc(host))
+    for ghosts in (RECENT_GHOST, FREQUENT_GHOST):
+        while host.lists[ghosts].length > host.capacity:
+            k = host.lists[ghosts].head
+            remove(host.lists[ghosts], host.chunks, k)
+            drop_record(host, k)
+
+
+def count_offer(host: HostCache, key: int) -> bool:
+    """Count an offer of a chunk; whether it has been offered often enough to be stored.
+
+    Of the chunks that are counted, the one not offered for longest is forgotten for a new one.
+    """
+    offers = host.offers
+    k = find_content(offers, key)
+    if k == NO_CHUNK:
+        if offers.queue.length >= host.most_offers:
+            drop_content(offers, offers.queue.head)
+        add_content(offers, key)
+        k = offers.queue.tail
+        offers.rows[k].count = 0
+    else:
+        renew_content(offers, k)
+    offers.rows[k].count += 1
+    return offers.rows[k].count >= host.threshold

@@ -1,0 +1,70 @@
+"""LRU over the chunks of the host cache, as vLLM's native offloading has it.
+
+Every request that meets the cache has a number, and chunks that it touches rank by that number:
+later positions of the prompt leave before earlier ones. When it ends, its chunks are ranked anew,
+one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.host_cache import NO_CHUNK
+from kvsim.rules.eviction.ranking import rise, sink
+
+if TYPE_CHECKING:
+    from kvsim.records.host_cache import HostCache
+
+
+def new_number(host: HostCache) -> int:
+    """Return a number higher than all before."""
+    host.last_number += 1
+    return host.last_number
+
+
+def rank_chunk(host: HostCache, k: int, number: int) -> None:
+    """Rank a chunk by a number, unless it ranks higher already."""
+    chunk = host.chunks[k]
+    chunk.rank = max(chunk.rank, number * host.orders + chunk.order)
+
+
+def insert_entry(host: HostCache, k: int) -> None:
+    """Take a chunk without pins into the ranking, if it has no entry there."""
+    chunk, ranking = host.chunks[k], host.ranking
+    if chunk.has_entry == 0:
+        chunk.has_entry = 1
+        ranking.length += 1
+        rise(ranking, ranking.length - 1, chunk.rank, k)
+
+
+def evict_lru(host: HostCache) -> int:
+    """Return the chunk with the lowest rank that has no pins and was not offered last.
+
+    Those that were offered are set aside. An entry whose chunk has risen moves back, and one whose
+    chunk is pinned is dropped: it gets another one.
+    """
+    ranking, found = host.ranking, NO_CHUNK
+    while found == NO_CHUNK:
+        first = ranking.entries[0]
+        k, chunk = first.block, host.chunks[first.block]
+        if chunk.pins == 0 and chunk.rank > first.rank:
+            sink(ranking, chunk.rank, k)
+            continue
+        ranking.length -= 1
+        last = ranking.entries[ranking.length]
+        sink(ranking, last.rank, last.block)
+        chunk.has_entry = 0
+        if chunk.pins == 0 and chunk.offer == host.last_offer:
+            chunk.next = host.aside
+            host.aside = k
+        elif chunk.pins == 0:
+            found = k
+    return found
+
+
+def restore_aside(host: HostCache) -> None:
+    """Take the chunks that were set aside into the ranking again."""
+    while host.aside != NO_CHUNK:
+        k = host.aside
+        host.aside = host.chunks[k].next
+        insert_entry(host, k)

@@ -1,0 +1,1 @@
+"""Rules of SGLang's host tier and storage."""

@@ -1,0 +1,73 @@
+"""Window slots that an insert gives to the tree: to tombstones on its way, and to its new leaf."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.rules.sglang.tree.nodes import split_node
+from kvsim.rules.sglang.tree.pages import ceil_page, free_parts, free_whole, page_after, page_behind
+from kvsim.rules.sglang.tree.pieces import copy_pieces
+from kvsim.rules.sglang.tree.window_slots import gain_windows
+
+if TYPE_CHECKING:
+    from kvsim.records.radix import Radix
+
+
+def share_windows(tree: Radix, k: int) -> None:
+    """Free the inserting request's pages whose tokens a node has; a tombstone takes what it lacks.
+
+    The pages begin at ``tree.page``, which is left behind them.
+    """
+    start, end, size = tree.nodes[k].start, tree.nodes[k].end, tree.pages.page_size
+    first, live = tree.page, max(start, tree.dead)
+    if not tree.nodes[k].is_tombstone or live >= end:
+        tree.page = free_parts(tree, first, start, end, tree.dead)
+        return
+    if live > start:
+        split_node(tree, k, live - start)
+    tree.page = revive(tree, k, page_behind(tree.pages, first, (live - start) // size))
+    free_parts(tree, first, start, live, live)
+
+
+def revive(tree: Radix, k: int, page: int) -> int:
+    """Let a tombstone have the window slots of equal pages of a request; returns what is behind.
+
+    If nobody holds it, it takes those pages over whole, and its own are freed; else it keeps its
+    own, since others read them.
+    """
+    node, size = tree.nodes[k], tree.pages.page_size
+    mine, num_pages = node.page, node.span // size
+    last = page_behind(tree.pages, page, num_pages - 1)
+    behind = page_after(tree.pages, last)
+    if node.num_locks == 0:
+        copy_pieces(tree.pieces, mine * size, tree.pieces, tree.pages, page, node.span, size)
+        free_whole(tree, mine, node.last_page, num_pages)
+        node.page = page
+        node.last_page = last
+        tree.num_moved += 1
+    else:
+        theirs = page
+        for _ in range(num_pages):
+            tree.windows[mine] = tree.windows[theirs]
+            tree.windows[theirs] = 0
+            mine = page_after(tree.pages, mine)
+            theirs = page_after(tree.pages, theirs)
+        free_whole(tree, page, last, num_pages)
+    gain_windows(tree, k)
+    return behind
+
+
+def cut_windows(tree: Radix, k: int) -> None:
+    """Part a new leaf: a tombstone as far as its request has no window slots, then one window.
+
+    What lies between them is a node of its own, which can lose its slots before the window does.
+    """
+    node, longest = tree.nodes[k], ceil_page(tree.window, tree.pages.page_size)
+    live = max(node.start, tree.dead)
+    if live >= node.end:
+        return
+    if live > node.start:
+        split_node(tree, k, live - node.start)
+    if node.span > longest:
+        gain_windows(tree, split_node(tree, k, node.span - longest))
+    gain_windows(tree, k)

@@ -1,0 +1,143 @@
+"""Admission from the waiting queue, as vLLM's scheduler does it.
+
+docs/vllm-rules.md tells the rules in words, section 3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.connector import NO_CONNECTOR, UNKNOWN
+from kvsim.records.fairness import DLPM
+from kvsim.records.record import NONE
+from kvsim.rules.batch import admit
+from kvsim.rules.connector.scheduler import admit_connected, find_computed, start_load
+from kvsim.rules.kv import admit_slots
+from kvsim.rules.queue import defer
+from kvsim.rules.vllm.dlpm import may_admit
+from kvsim.rules.vllm.features import (
+    begin_admission,
+    limit_first_tokens,
+    must_wait,
+    note_admitted,
+    note_refused,
+)
+from kvsim.rules.vllm.pausing import num_admissible
+from kvsim.rules.vllm.reading import read_cache
+from kvsim.rules.vllm.replay import num_replayed, worth_replaying
+from kvsim.rules.vllm.speculation import is_padded
+from kvsim.rules.waiting_for_kv import leave_queue, next_in_line, put_back
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.request import Request
+
+#: What becomes of the head of the queue; SKIP admits others past it, STOP nobody.
+ADMITTED, SKIP, STOP = range(3)
+
+
+def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
+    """Admit from the head of the queue while budget, places and memory last.
+
+    The head blocks those behind it, but for requests that must wait for something else.
+    ``threshold``: most tokens of one request, 0 for no limit; ``held``: no prompts in this step.
+    """
+    num_skipped, limits = 0, state.limits
+    begin_admission(state)
+    while (
+        state.budget > 0
+        and state.input_budget > limits.num_draft_slots
+        and num_admissible(state) > 0
+        and state.num_running + state.num_idle < limits.max_active
+    ):
+        if limits.fairness == DLPM and not may_admit(state):
+            state.refused = False
+            break
+        k = next_in_line(state)
+        verdict = consider(state, batch, k, threshold, held)
+        if verdict == STOP:
+            break
+        if verdict == SKIP:
+            leave_queue(state, k)
+            defer(state, state.requests[k])
+            state.skipped[num_skipped] = k
+            num_skipped += 1
+    for place in range(num_skipped - 1, -1, -1):
+        put_back(state, state.skipped[place])
+
+
+def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -> int:
+    """Admit the head of the queue, or return why not; see :func:`schedule_waiting`."""
+    request, connected = state.requests[k], state.connector.kind != NO_CONNECTOR
+    if must_wait(state, request):
+        return SKIP
+    hit = find_computed(state, request) if connected else read_cache(state, request)
+    if hit == UNKNOWN:
+        return SKIP
+    num_replays = 0
+    if state.kv.replay_window > 0 and request.own_blocks == NONE:
+        hit = worth_replaying(state, hit)
+        num_replays = num_replayed(state.kv, hit)
+    computed = hit - num_replays
+    if connected and state.connector.is_async:
+        return load_first(state, k)
+    num_tokens, num_drafts = first_tokens(state, request, computed, threshold, held)
+    if num_tokens == NONE:
+        state.refused = False
+        return STOP
+    if num_tokens == 0 and (state.limits.has_encoder or state.limits.num_drafts > 0):
+        return SKIP
+    if not take_slots(state, request, max(num_tokens - num_replays, 0), hit):
+        state.head_lookup_failed = True
+        state.totals.num_allocation_failures += 1
+        note_refused(state, k)
+        return STOP
+    if request.num_tokens - computed > 1:
+        state.carries_prefill = True
+    admit(state, batch, k, num_tokens, computed)
+    note_admitted(state, batch, k, num_drafts)
+    state.budget -= num_tokens
+    state.input_budget -= num_tokens + state.limits.num_draft_slots
+    return ADMITTED
+
+
+def load_first(state: Replica, k: int) -> int:
+    """Start to load a request's KV; it is admitted once that is there."""
+    state.refused = not start_load(state, k)
+    if not state.refused:
+        return SKIP
+    state.totals.num_allocation_failures += 1
+    return STOP
+
+
+def first_tokens(
+    state: Replica, request: Request, computed: int, threshold: int, held: bool
+) -> tuple[int, int]:
+    """Return how many tokens of a waiting request a step computes, and how many are drafts.
+
+    NONE tokens: neither this request nor those behind it can be admitted.
+    """
+    limits, num_tokens, num_drafts = state.limits, request.num_tokens - computed, 0
+    room = min(state.budget, state.input_budget - limits.num_draft_slots)
+    if held and num_tokens > 1:
+        return NONE, 0
+    if is_padded(state, request, computed):
+        num_drafts = limits.num_drafts
+        num_tokens += num_drafts
+        if num_tokens > room:
+            return NONE, 0
+    if 0 < threshold < num_tokens:
+        num_tokens = threshold
+    if num_tokens > room and not limits.enable_chunked_prefill:
+        return NONE, 0
+    return limit_first_tokens(state, request, computed, min(num_tokens, room), num_drafts)
+
+
+def take_slots(state: Replica, request: Request, num_tokens: int, hit: int) -> bool:
+    """Make room for the first tokens that a request computes; False if there is none."""
+    if state.connector.kind != NO_CONNECTOR:
+        admitted = admit_connected(state, request, num_tokens)
+    else:
+        admitted = admit_slots(state.kv, request, num_tokens, hit)
+    state.refused = not admitted
+    return admitted

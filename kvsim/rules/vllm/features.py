@@ -1,0 +1,134 @@
+"""Optional features of vLLM's scheduler: every hook, called in vLLM's order.
+
+A feature's rules stand in a file of its own; here is where a step calls them. Each call is guarded
+by the feature's switch, so compiled code contains only the features that are on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.connector import NO_CONNECTOR
+from kvsim.records.fairness import DLPM
+from kvsim.records.record import NONE
+from kvsim.records.request import WAITING_FOR_INPUT, WAITING_FOR_REMOTE_KVS
+from kvsim.rules.blocks.checkpoint import num_to_state
+from kvsim.rules.connector.prefills import note_prefill
+from kvsim.rules.connector.scheduler import begin_connected, note_connected, promote
+from kvsim.rules.vllm.dlpm import match_prefixes
+from kvsim.rules.vllm.dropping import drops_stale
+from kvsim.rules.vllm.encoder import (
+    begin_encoding,
+    choose_items,
+    count_encoded,
+    encode_items,
+    release_all,
+)
+from kvsim.rules.vllm.grammar import lacks_grammar
+from kvsim.rules.vllm.lora import add_lora, has_room_for_lora, note_switch
+from kvsim.rules.vllm.prefill_interval import count_prefill_interval
+from kvsim.rules.vllm.speculation import add_drafts, expect_drafts, without_lookahead
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Batch, Replica
+    from kvsim.records.request import Request
+
+
+def begin_features(state: Replica) -> None:
+    """Begin a step."""
+    if state.connector.kind != NO_CONNECTOR:
+        begin_connected(state)
+    if state.limits.has_encoder:
+        begin_encoding(state)
+
+
+def begin_admission(state: Replica) -> None:
+    """Prepare the queue before its head is looked at."""
+    if state.limits.fairness == DLPM and state.num_running < state.limits.max_active:
+        match_prefixes(state)
+
+
+def must_wait(state: Replica, request: Request) -> bool:
+    """Return whether a waiting request cannot run yet, whatever the room; others pass it."""
+    if request.status == WAITING_FOR_REMOTE_KVS and not promote(state, request):
+        return True
+    if request.num_stale_tokens > 0 and not drops_stale(state, request):
+        return True
+    if state.limits.has_grammars and lacks_grammar(state, request):
+        return True
+    if state.limits.has_sessions and request.status == WAITING_FOR_INPUT:
+        return True
+    return state.limits.max_loras > 0 and not has_room_for_lora(state, request)
+
+
+def limit_tokens(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
+    """Return how many of a running request's next tokens the features allow in this step."""
+    if state.limits.has_encoder and num_tokens > 0:
+        num_tokens = choose_items(state, request, computed, num_tokens)
+    if state.kv.has_states:
+        num_tokens = num_to_state(state, request, computed, num_tokens)
+    if state.limits.num_drafts > 0 and num_tokens > 0:
+        num_tokens = without_lookahead(state, request, computed, num_tokens)
+    return num_tokens
+
+
+def limit_first_tokens(
+    state: Replica, request: Request, computed: int, num_tokens: int, num_drafts: int
+) -> tuple[int, int]:
+    """Return how many tokens and drafts of a waiting request the features allow in this step.
+
+    NONE tokens: neither this request nor those behind it can be admitted.
+    """
+    if state.limits.has_encoder:
+        num_tokens = choose_items(state, request, computed, num_tokens)
+    if state.kv.has_states and num_tokens > 0:
+        whole, num_tokens = num_tokens, num_to_state(state, request, computed, num_tokens)
+        if num_tokens == 0:
+            return NONE, 0
+        if num_drafts > 0 and num_tokens < whole:
+            num_tokens, num_drafts = 1, 0
+    if state.limits.num_drafts > 0:
+        num_tokens = without_lookahead(state, request, computed, num_tokens)
+    return num_tokens, num_drafts
+
+
+def note_refused(state: Replica, k: int) -> None:
+    """Undo what a request took before the pool refused its blocks."""
+    if state.limits.fairness > 0:
+        state.shares.refused = k
+    if state.limits.has_encoder:
+        release_all(state, state.requests[k])
+
+
+def note_admitted(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
+    """Count an admitted request, whose first tokens are planned."""
+    if state.connector.kind != NO_CONNECTOR:
+        note_prefill(state, k)
+    if state.limits.has_encoder:
+        encode_items(state, k)
+    if state.limits.num_drafts > 0:
+        add_drafts(state, batch, num_drafts)
+    if state.limits.max_loras > 0:
+        note_switch(state, state.requests[k])
+        add_lora(state, state.requests[k])
+
+
+def note_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
+    """Count a running request, whose next tokens are planned."""
+    if state.limits.has_encoder:
+        encode_items(state, k)
+    if state.limits.num_drafts > 0:
+        add_drafts(state, batch, num_drafts)
+        state.requests[k].num_drafts = 0
+
+
+def end_features(state: Replica, batch: Batch, held: bool) -> None:
+    """End a step: it is decided. ``held``: it was too early for prompts."""
+    if state.limits.has_encoder:
+        count_encoded(state)
+    if state.limits.prefill_schedule_interval > 1:
+        count_prefill_interval(state, batch, held)
+    if state.limits.num_drafts > 0:
+        expect_drafts(state, batch)
+    if state.connector.kind != NO_CONNECTOR:
+        note_connected(state, batch)

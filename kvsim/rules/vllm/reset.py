@@ -1,0 +1,98 @@
+"""vLLM's reset_prefix_cache: all names of cached content vanish, where nothing is in use.
+
+docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.connector import NO_CONNECTOR, OFFLOADING
+from kvsim.records.record import NONE
+from kvsim.rules.abort import look_anew
+from kvsim.rules.batch import preempt
+from kvsim.rules.blocks.pool import unlink
+from kvsim.rules.connector.pinned import give_back
+from kvsim.rules.connector.prefills import end_prefill
+from kvsim.rules.events import note_cleared
+from kvsim.rules.eviction.policies import evict
+from kvsim.rules.kv import free_slots
+from kvsim.rules.offloading.scheduler import flush_preempted
+from kvsim.rules.vllm.dropping import drop_what_is_under_way
+from kvsim.rules.vllm.encoder import release_all
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica
+    from kvsim.records.kv import KV
+    from kvsim.records.paged import BlockPool
+
+#: What comes of a reset. vLLM raises an error where running requests are preempted for it and
+#: blocks are in use still: loads, kept blocks, blocks behind a fence.
+REFUSED, DONE_ALL, LEFT = 0, 1, -1
+
+
+def reset_prefix_cache(state: Replica, with_running: bool) -> int:
+    """Forget all cached content, running requests preempted before, if asked for.
+
+    Nothing is forgotten while a block is in use; preemptions stay.
+    """
+    if with_running:
+        preempt_all(state)
+    look_anew(state)
+    if state.kv.pool.num_free < state.kv.pool.num_usable:
+        return LEFT if with_running else REFUSED
+    forget_all(state.kv)
+    return DONE_ALL
+
+
+def preempt_all(state: Replica) -> None:
+    """Preempt who runs, from the last to the first; output under way is dropped."""
+    while state.num_running > 0:
+        state.num_running -= 1
+        k = state.running[state.num_running]
+        request = state.requests[k]
+        if state.limits.has_encoder:
+            release_all(state, request)
+        if state.connector.kind == OFFLOADING:
+            flush_preempted(state, request.request_id, state.num_calls + 1)
+        if state.connector.kind != NO_CONNECTOR:
+            end_prefill(state, k)
+            give_back(state, request)
+        else:
+            free_slots(state.kv, request)
+        state.num_preempted = 0  # it is no preemption of a step
+        preempt(state, k)
+        drop_what_is_under_way(state, request)
+    state.num_preempted = 0
+
+
+def forget_all(kv: KV) -> None:
+    """Take all names away; the order of the free queue stays as it is."""
+    pool = kv.pool
+    num_named, num_before = pool.num_cached, pool.num_unhashed
+    for place in range(num_before - 1, -1, -1):
+        pool.unhashed[place + num_named] = pool.unhashed[place]
+    for place in range(num_named - 1, -1, -1):
+        k = evict(pool)
+        forget_names(pool, k)
+        pool.unhashed[place] = k
+    pool.num_unhashed = num_named + num_before
+    if pool.has_events:
+        note_cleared(pool.log)
+
+
+def forget_names(pool: BlockPool, k: int) -> None:
+    """Take a free block's keys away, untold."""
+    pool.blocks[k].hashed = False
+    pool.num_hashed -= 1
+    unlink(pool, k)
+    if pool.num_hash_aliases == 0:
+        return
+    card = pool.first_hash_aliases[k]
+    pool.first_hash_aliases[k] = NONE
+    while card != NONE:
+        unlink(pool, card)
+        following = pool.places[card].next
+        pool.places[card].next = pool.free_hash_alias
+        pool.free_hash_alias = card
+        card = following

@@ -1,0 +1,122 @@
+"""vLLM's streaming input: a session is a request that goes on with further inputs.
+
+When a turn stops, what is under way is dropped and no block is freed. With the next input the last
+sampled token is thrown away, the outputs before it become prompt, and the new tokens follow. It
+waits in the second queue, with its blocks, and keeps a place of the batch until its input is there.
+
+docs/vllm-rules.md tells the rules in words, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.records.record import NONE
+from kvsim.records.request import PREEMPTED, RUNNING, WAITING, WAITING_FOR_INPUT
+from kvsim.rules.abort import leave_running, look_anew
+from kvsim.rules.connector.pinned import set_apart
+from kvsim.rules.queue import enqueue
+from kvsim.rules.vllm.dropping import drop_what_is_under_way, move_end, see_stale, turn_end
+from kvsim.rules.waiting_for_kv import hold_last, leave_queue
+
+if TYPE_CHECKING:
+    from kvsim.records.engine import Replica, Trace
+    from kvsim.records.request import Request, Segment
+
+#: Of a request: it has no further inputs, may get some, or has got the last one.
+NO_SESSION, OPEN, CLOSED = 0, 1, 2
+
+
+def goes_on(state: Replica, request: Request) -> bool:
+    """Whether a request that stops waits for an input, or has one already."""
+    trace, row = state.trace, request.request_id
+    return trace.session[row] == OPEN or trace.next_input[row] < trace.num_inputs[row]
+
+
+def end_turn(state: Replica, k: int) -> None:
+    """Note the end of a turn: its blocks stay, and what is under way will be dropped."""
+    request, trace = state.requests[k], state.trace
+    if request.status != RUNNING:  # preempted while its last token was in flight
+        leave_queue(state, k)
+        state.num_deferred -= request.is_deferred
+        request.is_deferred = 0
+    else:
+        request.num_computed_tokens -= request.num_placeholders
+        see_stale(state, request)
+        request.num_stale_tokens = request.num_in_flight_tokens
+        drop_what_is_under_way(state, request)
+        leave_running(state, k)
+        set_apart(state.kv, request)
+    request.num_placeholders = 0
+    request.num_drafts = 0
+    request.is_chunk = 0
+    request.status = WAITING_FOR_INPUT
+    state.num_idle += 1
+    if trace.next_input[request.request_id] < trace.num_inputs[request.request_id]:
+        take_input(state, request)
+
+
+def queue_turns(state: Replica, num_turns: int) -> None:
+    """Queue the requests whose turns have ended with a step, in its order."""
+    for at in range(num_turns):
+        k = state.skipped[at]
+        if state.requests[k].num_computed_tokens > 0:
+            hold_last(state, k)
+        else:
+            enqueue(state, k)
+    if num_turns > 0:
+        look_anew(state)
+
+
+def take_input(state: Replica, request: Request) -> None:
+    """Go on with the next input that has come."""
+    trace, row = state.trace, request.request_id
+    place = trace.input_offsets[row] + trace.next_input[row]
+    trace.next_input[row] += 1
+    kept = max(request.num_output_tokens - 1, 0)
+    extend_prompt(trace, request, kept, place)
+    if request.own_blocks != NONE:
+        state.kv.request_blocks[
+            request.own_blocks
+        ].owner = NONE  # keys are made anew, in front the same
+    request.num_prompt_tokens += kept + trace.input_tokens[place]
+    request.num_tokens = request.num_prompt_tokens
+    request.arrival_time = trace.input_time[place]
+    trace.asked_tokens[row] = trace.input_max_tokens[place]
+    move_end(state, request, turn_end(state, request))
+    request.status = PREEMPTED if request.num_preemptions > 0 else WAITING
+    state.num_idle -= 1
+
+
+def extend_prompt(trace: Trace, request: Request, kept: int, place: int) -> None:
+    """Make the first outputs and an input part of what a prompt is made of."""
+    area, count = trace.session_area[request.request_id], request.num_segments
+    if request.first_segment != area:
+        for at in range(count):
+            copy_segment(trace.segments[request.first_segment + at], trace.segments[area + at])
+        request.first_segment = area
+    first = trace.number_offsets[request.request_id]
+    for at in range(kept):
+        segment = trace.segments[area + count]
+        segment.content_id = request.output_content_id
+        segment.start = trace.numbers[first + at]
+        segment.num_tokens = 1
+        count += 1
+    for at in range(trace.input_segments[place], trace.input_segments[place + 1]):
+        copy_segment(trace.segments[at], trace.segments[area + count])
+        count += 1
+    request.num_segments = count
+
+
+def copy_segment(old: Segment, new: Segment) -> None:
+    """Copy a segment."""
+    new.content_id = old.content_id
+    new.start = old.start
+    new.num_tokens = old.num_tokens
+
+
+def see_input(state: Replica, k: int) -> None:
+    """Let a session that waits for an input go on with one that has come."""
+    if state.requests[k].status == WAITING_FOR_INPUT:
+        take_input(state, state.requests[k])
+        look_anew(state)
