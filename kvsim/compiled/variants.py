@@ -115,89 +115,34 @@ SGLANG_KIND = {
     "Storage.is_on": 0,
 }
 
-#: Modules of rules that the plain kind never calls.
+#: Rules that the specialized variant never calls: packages, and modules of others.
 OTHER_KINDS = frozenset(
     (
-        *(
-            "managers.address_space",
-            "blocks.contents",
-            "managers.contiguous",
-            "eviction.lfu",
-            "eviction.s3fifo",
-        ),
-        *(
-            "eviction.sieve",
-            "managers.forked",
-            "blocks.host_tier",
-            "baselines.orca",
-            "eviction.ranking",
-            "baselines.static",
-            "managers.swap",
-            "managers.tiered",
-        ),
-        *(
-            "vllm.speculation",
-            "vllm.grammar",
-            "idle_time",
-            "vllm.lora",
-            "vllm.prefill_interval",
-            "vllm.fairness",
-            "vllm.dlpm",
-        ),
-        *("managers.virtual", "baselines.vllm_v0", "memory_map"),
-        *(
-            "offloading.arc",
-            "offloading.host_cache",
-            "offloading.lru",
-            "offloading.jobs",
-            "offloading.lookup",
-        ),
-        *("offloading.request", "offloading.store", "offloading.window", "offloading.scheduler"),
-        *(
-            "connector.scheduler",
-            "connector.copy_fence",
-            "connector.pinned",
-            "connector.loading",
-            "connector.prefills",
-            "connector.report",
-            "vllm.sessions",
-        ),
-        *("vllm.replay", "blocks.mamba", "blocks.partial_keys", "blocks.checkpoint"),
-        *("vllm.encoder", "events", "vllm.reset"),
+        *("baselines", "connector", "managers", "offloading"),
+        *("blocks.checkpoint", "blocks.contents", "blocks.host_tier", "blocks.mamba"),
+        *("blocks.partial_keys", "events", "idle_time", "memory_map"),
+        *("eviction.lfu", "eviction.ranking", "eviction.s3fifo", "eviction.sieve"),
+        *("vllm.dlpm", "vllm.encoder", "vllm.fairness", "vllm.grammar", "vllm.lora"),
+        *("vllm.prefill_interval", "vllm.replay", "vllm.reset", "vllm.sessions"),
+        "vllm.speculation",
     )
 )
 
 #: Modules beside its own that SGLang's kind calls; of all others it is told that nothing is done.
 OF_SGLANG = frozenset(
     (
-        *(
-            "abort",
-            "arrival",
-            "batch",
-            "engine",
-            "events",
-            "waiting_for_kv",
-            "blocks.keys",
-            "kv",
-            "links",
-        ),
-        "memory_map",
-        *("price", "queue", "recorder", "idle_time", "published_metrics", "usage", "work"),
+        *("abort", "arrival", "batch", "blocks.keys", "engine", "events", "idle_time", "kv"),
+        *("links", "memory_map", "price", "published_metrics", "queue", "recorder", "usage"),
+        *("waiting_for_kv", "work"),
     )
 )
 
 #: Modules of SGLang's rules that only a replica with more than one pool, or tier, calls.
 OF_POOLS = frozenset(
-    f"sglang.{name}"
-    for name in (
-        "host.backup",
-        "host.cache",
-        "host.load",
-        "tree.recent",
-        "host.repair",
-        "tree.slide",
-        "host.storage",
-        "tree.window_slots",
+    (
+        *("sglang.host.backup", "sglang.host.cache", "sglang.host.load", "sglang.host.repair"),
+        *("sglang.host.storage", "sglang.tree.recent", "sglang.tree.slide"),
+        "sglang.tree.window_slots",
     )
 )
 
@@ -212,17 +157,17 @@ CONSTANTS = {
 
 
 def has_rule(variant: str | None, module: str) -> bool:
-    """Whether a variant is compiled with the rules of a module, by its name below ``rules``."""
+    """Return whether a variant contains the rules of a module, by its name below ``rules``."""
     is_sglang = module.startswith("sglang.")
-    if variant == "sglang" and module in OF_POOLS:
-        return False
     if variant in ("sglang", "sglang-pools"):
-        return is_sglang or module in OF_SGLANG
+        return (is_sglang or module in OF_SGLANG) and (
+            variant == "sglang-pools" or module not in OF_POOLS
+        )
+    if is_sglang or variant not in ("specialized", "with-events"):
+        return not is_sglang
     if variant == "with-events" and module == "events":
         return True
-    return not is_sglang and (
-        variant not in ("specialized", "with-events") or module not in OTHER_KINDS
-    )
+    return OTHER_KINDS.isdisjoint((module, module.partition(".")[0]))
 
 
 def variant_of(state: Any) -> str:
