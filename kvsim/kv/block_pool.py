@@ -181,54 +181,43 @@ class BlockPool:
             Naming the block and both sides of the broken equation.
         """
         pool = self.kv.pool
-        num_blocks = pool.num_usable + 1  # behind them are cards
+        num_blocks = pool.num_usable + 1  # behind them are hash aliases
         ref_cnt, hashed, group_of = (
             np.array(column(pool.blocks, name)[:num_blocks])
             for name in ("ref_cnt", "hashed", "group")
         )
-        held = np.zeros_like(ref_cnt)
-        for group, table in tables:
-            seen = set()
-            for k in table:
-                if k == NULL_BLOCK:
-                    continue
-                if k in seen:
-                    raise RuntimeError(f"invariant 4: block {k} is twice in one table")
-                seen.add(k)
-                if group_of[k] != group:
-                    raise RuntimeError(f"invariant 4: block {k} is in a table of group {group}")
-                held[k] += 1
+        held = _count_references(tables, group_of)
         for k in np.flatnonzero(held != ref_cnt).tolist():
             raise RuntimeError(
                 f"invariant 3: block {k} has ref_cnt {ref_cnt[k]} but is in {held[k]} tables"
             )
-        shared = held.copy()
-        for _, (k,) in copies:  # a request's state stays its own while it is copied
-            shared[k] -= 1
-        for k in np.flatnonzero((shared > 1) & (hashed == 0)).tolist():
-            if not forked:
-                raise RuntimeError(f"invariant 4: block {k} is shared but has no key")
+        if not forked:
+            _check_shared(ref_cnt, hashed, copies)
         windows = [g for g in range(self.kv.num_groups) if self.kv.groups[g].window > 0]
         num_shared = int(((held > 1) & np.isin(group_of, windows)).sum())
         if num_shared != pool.num_shared:
             raise RuntimeError(f"{pool.num_shared} shared blocks counted, {num_shared} found")
+        self._check_free_queue(ref_cnt, hashed)
+        if pool.num_hash_aliases > 0:
+            self._check_hash_aliases(hashed)
+
+    def _check_free_queue(self, ref_cnt: NDArray[Any], hashed: NDArray[Any]) -> None:
+        pool = self.kv.pool
         cached = np.array(evictable(pool), np.int64)
         free = np.concatenate([head(pool.unhashed, pool.num_unhashed), cached]).astype(np.int64)
-        used = int((held > 0).sum())
         if len(np.unique(free)) != len(free) or ref_cnt[free].any():
             raise RuntimeError("invariant 2: a block is in the free queue twice, or while in use")
+        used = int((ref_cnt > 0).sum())
         if used + len(free) != self.num_usable or used != sum(self.num_used):
             raise RuntimeError(
                 f"invariant 2: {used} in use ({sum(self.num_used)} counted) + {len(free)} free "
                 f"is not {self.num_usable}"
             )
-        if pool.num_hash_aliases > 0:
-            self._check_hash_aliases(hashed)
         if not hashed[cached].all() or int(hashed[free].sum()) != len(cached):
             raise RuntimeError("a free block is in the wrong part of the free queue")
 
     def _check_hash_aliases(self, hashed: NDArray[Any]) -> None:
-        """Check that every card is free or belongs to a block with a key."""
+        """Check that every hash alias is free or belongs to a block with a key."""
         pool, found = self.kv.pool, 0
         for owner in range(pool.num_usable + 1):
             k = pool.first_hash_aliases[owner]
@@ -243,3 +232,33 @@ class BlockPool:
             k = pool.places[k].next
         if found != pool.num_hash_aliases:
             raise RuntimeError(f"{pool.num_hash_aliases} records for further keys, {found} found")
+
+
+def _count_references(
+    tables: Iterable[tuple[int, Sequence[int]]], group_of: NDArray[Any]
+) -> NDArray[Any]:
+    """Return the number of tables that hold each block."""
+    held = np.zeros(len(group_of), np.int64)
+    for group, table in tables:
+        seen = set()
+        for k in table:
+            if k == NULL_BLOCK:
+                continue
+            if k in seen:
+                raise RuntimeError(f"invariant 4: block {k} is twice in one table")
+            seen.add(k)
+            if group_of[k] != group:
+                raise RuntimeError(f"invariant 4: block {k} is in a table of group {group}")
+            held[k] += 1
+    return held
+
+
+def _check_shared(
+    ref_cnt: NDArray[Any], hashed: NDArray[Any], copies: Sequence[tuple[int, Sequence[int]]]
+) -> None:
+    """Check that shared blocks have keys; a request's state stays its own while it is copied."""
+    shared = ref_cnt.copy()
+    for _, (k,) in copies:
+        shared[k] -= 1
+    for k in np.flatnonzero((shared > 1) & (hashed == 0)).tolist():
+        raise RuntimeError(f"invariant 4: block {k} is shared but has no key")

@@ -246,23 +246,26 @@ class CachingAllocator:
         RuntimeError
             Naming what is broken.
         """
-        active = reserved = 0
-        found: tuple[list[tuple[int, int]], ...] = ([], [])
-        for blocks in self.segments():
-            end = blocks[0].address
-            for left, right in zip([None, *blocks], [*blocks, None], strict=True):
-                if right is not None and (right.address != end or right.before is not left):
-                    raise RuntimeError(f"invariant 4: a block at {right.address} follows {end}")
-                if left and right and not (left.allocated or right.allocated):
-                    raise RuntimeError(f"free blocks at {left.address} have not been merged")
-                end += right.size if right else 0
-            for block in blocks:
-                reserved += block.size
-                active += block.size * block.allocated
-                if not block.allocated:
-                    found[block.small].append((block.size, block.address))
-        for free, entries in zip(self._free, found, strict=True):
-            if [entry[:2] for entry in free] != sorted(entries):
+        blocks: list[Block] = []
+        for segment in self.segments():
+            _check_segment(segment)
+            blocks += segment
+        for small, free in enumerate(self._free):
+            found = [b for b in blocks if not b.allocated and b.small == small]
+            if [entry[:2] for entry in free] != sorted((b.size, b.address) for b in found):
                 raise RuntimeError("the list of free blocks is not what the segments hold")
+        reserved = sum(block.size for block in blocks)
+        active = sum(block.size for block in blocks if block.allocated)
         if (active, reserved) != (self.active, self.reserved) or reserved > self.capacity:
             raise RuntimeError(f"invariant 2: {active} of {reserved} bytes active, not as counted")
+
+
+def _check_segment(blocks: list[Block]) -> None:
+    """Check that the blocks of a segment follow each other, and that free neighbours are merged."""
+    end, left = blocks[0].address, None
+    for block in blocks:
+        if block.address != end or block.before is not left:
+            raise RuntimeError(f"invariant 4: a block at {block.address} follows {end}")
+        if left and not (left.allocated or block.allocated):
+            raise RuntimeError(f"free blocks at {left.address} have not been merged")
+        end, left = end + block.size, block

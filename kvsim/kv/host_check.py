@@ -1,4 +1,4 @@
-"""A recount of a radix cache's host tier: pages, copies, and who is where."""
+"""A recount of a radix cache's host tier: pages, copies, and the tier of each node."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kvsim.records.record import NONE
 if TYPE_CHECKING:
     from kvsim.kv.radix_check import Seen, TreeView
     from kvsim.records.engine import Replica
+    from kvsim.records.radix import Radix
 
 
 def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
@@ -50,33 +51,31 @@ def check_host(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
         if tree.nodes[place].num_here != count:
             raise RuntimeError("children on the GPU are miscounted")
     check_copies(state, seen, nodes)
+    check_queued(tree, nodes)
 
 
 def check_copies(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
-    """Recount what copies under way hold, and look at the queue of those that may go."""
+    """Recount the nodes that copies under way hold."""
     tree = state.kv.radix
-    pending, held = set(), dict.fromkeys([node.place for node in nodes], 0)
-    for copies, is_backup in ((tree.backups, True), (tree.loads, False)):
-        for copy in under_way(copies):
-            at = copy.node
-            while at and seen.rows[at].start >= copy.start:
-                if is_backup:
-                    pending.add(at)
-                else:
-                    held[at] += 1
-                at = seen.rows[at].parent
-    for read in reads_under_way(state):
-        at = read.node
-        while at and seen.rows[at].start >= read.node_start:
-            held[at] += 1
-            at = seen.rows[at].parent
-    for node in nodes:
-        record = tree.nodes[node.place]
-        if (
-            record.is_pending != (node.place in pending)
-            or record.num_host_locks != held[node.place]
-        ):
+    pending = {
+        node.place
+        for copy in under_way(tree.backups)
+        for node in seen.ancestors(copy.node, copy.start)
+    }
+    starts = [(copy.node, copy.start) for copy in under_way(tree.loads)]
+    starts += [(read.node, read.node_start) for read in reads_under_way(state)]
+    held = dict.fromkeys([node.place for node in nodes], 0)
+    for start in starts:
+        for node in seen.ancestors(*start):
+            held[node.place] += 1
+    for place, count in held.items():
+        record = tree.nodes[place]
+        if record.is_pending != (place in pending) or record.num_host_locks != count:
             raise RuntimeError("invariant 3: a copy under way is miscounted")
+
+
+def check_queued(tree: Radix, nodes: list[Seen]) -> None:
+    """Check that the queue of copies that may be dropped holds the nodes marked for it."""
     queued: list[int] = []
     k, before = tree.queued.head, NONE
     while k != NONE and len(queued) <= len(nodes):

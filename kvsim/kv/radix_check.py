@@ -1,4 +1,4 @@
-"""Looking at a radix cache from outside: its nodes, who holds which slots, and a recount."""
+"""A radix cache seen from outside: its nodes, the slots of each request, and a recount."""
 
 from __future__ import annotations
 
@@ -86,14 +86,16 @@ class TreeView:
                 places.append(self.rows[k].first_child)
                 k = self.rows[k].next
 
+    def ancestors(self, k: int, start: int = 0) -> Iterator[Seen]:
+        """Yield a node and those above it that begin at a token or later, without the root."""
+        while k and self.rows[k].start >= start:
+            yield self.rows[k]
+            k = self.rows[k].parent
+
     def path(self, k: int) -> list[int]:
         """Return the slots of a node and all above it, in the order of tokens."""
-        found: list[list[int]] = []
-        while k:
-            if not self.rows[k].on_host_only:
-                found.append(self.slots(self.rows[k].page, self.rows[k].num_tokens))
-            k = self.rows[k].parent
-        return [slot for slots in reversed(found) for slot in slots]
+        nodes = [node for node in self.ancestors(k) if not node.on_host_only]
+        return [s for node in reversed(nodes) for s in self.slots(node.page, node.num_tokens)]
 
 
 def next_pages(pages: Pages) -> list[int]:
@@ -125,7 +127,7 @@ def own_slots(seen: TreeView, state: Replica, k: int) -> list[int]:
 
 
 def holders(state: Replica) -> list[int]:
-    """Return who holds a row."""
+    """Return the requests that hold a row."""
     return [
         k
         for k in range(state.num_requests)
@@ -206,37 +208,47 @@ def reads_under_way(state: Replica) -> list[Read]:
 
 
 def check_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
-    """Recount who holds which node, and what may be evicted."""
-    tree, locks = state.kv.radix, dict.fromkeys([node.place for node in nodes], 0)
-    for k in holders(state):
-        at = state.sglang.progress[k].node
-        if at and seen.rows[at].end != state.sglang.progress[k].num_shared:
-            raise RuntimeError("a request holds a node that does not end where its own pages begin")
-        while at:
-            locks[at] += 1
-            at = seen.rows[at].parent
-    for k in nodes_of_copies(tree):
-        at = k
-        while at:
-            locks[at] += 1
-            at = seen.rows[at].parent
-    here = {node.parent for node in nodes if not node.on_host_only}
+    """Recount the locks of every node, and the tokens that may be evicted."""
+    tree, locks = state.kv.radix, count_locks(state, seen, nodes)
+    on_gpu = [node for node in nodes if not node.on_host_only]
+    parents = {node.parent for node in on_gpu}
     for node in nodes:
         if node.num_locks != locks[node.place]:
             raise RuntimeError(
                 f"invariant 3: a node has {node.num_locks} locks, {locks[node.place]} hold it"
             )
-        has_more = node.first_child if node.on_host_only else node.place in here
-        may_go = node.num_locks == 0 and not has_more
-        may_go &= not (node.on_host_only and tree.nodes[node.place].num_host_locks)
-        heap = tree.host_leaves.heap if node.on_host_only else tree.leaves.heap
-        at = node.heap_place
-        if may_go != (at > 0) or (may_go and heap[at] != node.place):
-            raise RuntimeError("the heap of leaves that may go is wrong")
+        check_leaf(tree, node, node.first_child > 0 if node.on_host_only else node.place in parents)
         if node.start != seen.rows[node.parent].end or not node.num_tokens:
             raise RuntimeError("a node does not begin where its parent ends")
-    held = [node for node in nodes if not node.on_host_only]
-    protected = sum(node.num_tokens for node in held if locks[node.place])
-    evictable = sum(node.num_tokens for node in held) - protected
-    if (protected, evictable) != (tree.num_protected, tree.num_evictable):
+    if split_by_lock(on_gpu, locks) != (tree.num_protected, tree.num_evictable):
         raise RuntimeError("protected or evictable tokens are miscounted")
+
+
+def count_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> dict[int, int]:
+    """Return by place the locks that requests and copies under way have on each node."""
+    locks, ends = dict.fromkeys([node.place for node in nodes], 0), nodes_of_copies(state.kv.radix)
+    for k in holders(state):
+        mine = state.sglang.progress[k]
+        if mine.node and seen.rows[mine.node].end != mine.num_shared:
+            raise RuntimeError("a request holds a node that does not end where its own pages begin")
+        ends.append(mine.node)
+    for end in ends:
+        for node in seen.ancestors(end):
+            locks[node.place] += 1
+    return locks
+
+
+def check_leaf(tree: Radix, node: Seen, has_more: bool) -> None:
+    """Check that a node is in the heap of its tier if, and only if, it may be evicted."""
+    may_go = node.num_locks == 0 and not has_more
+    may_go &= not (node.on_host_only and tree.nodes[node.place].num_host_locks)
+    heap = tree.host_leaves.heap if node.on_host_only else tree.leaves.heap
+    at = node.heap_place
+    if may_go != (at > 0) or (may_go and heap[at] != node.place):
+        raise RuntimeError("the heap of leaves that may go is wrong")
+
+
+def split_by_lock(nodes: list[Seen], locks: dict[int, int]) -> tuple[int, int]:
+    """Return the tokens of locked and of other nodes."""
+    locked = sum(node.num_tokens for node in nodes if locks[node.place])
+    return locked, sum(node.num_tokens for node in nodes) - locked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.kv.radix_check import free_pages, holders
+from kvsim.kv.radix_check import free_pages, holders, split_by_lock
 from kvsim.records.record import NONE
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_windows(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
-    """Recount who has window slots and who holds them.
+    """Recount the window slots of nodes and requests.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def check_windows(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
 
 
 def check_window_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> None:
-    """Recount who holds which window, and how much of the pool may be taken from the tree."""
+    """Recount the window locks of every node, and the window tokens that may be evicted."""
     tree, locks = state.kv.radix, dict.fromkeys([node.place for node in nodes], 0)
     for k in holders(state):
         mine = state.sglang.progress[k]
@@ -63,9 +63,7 @@ def check_window_locks(state: Replica, seen: TreeView, nodes: list[Seen]) -> Non
                 f"{locks[node.place]} hold it"
             )
     windowed = [node for node in nodes if not node.is_tombstone]
-    protected = sum(node.num_tokens for node in windowed if locks[node.place])
-    evictable = sum(node.num_tokens for node in windowed) - protected
-    if (protected, evictable) != (tree.window_protected, tree.window_evictable):
+    if split_by_lock(windowed, locks) != (tree.window_protected, tree.window_evictable):
         raise RuntimeError("protected or evictable window tokens are miscounted")
 
 
