@@ -1,4 +1,4 @@
-"""What runs a replica: the seam between the world and the engines behind it."""
+"""The protocol of a running replica, between the world and the engines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Backend(Protocol):
         """
 
     def next_event_time(self) -> float:
-        """When it will do something next if nothing arrives, ``inf`` if never. Does not mutate."""
+        """Time of its next event if nothing arrives, ``inf`` if there is none. Does not mutate."""
 
     def num_outstanding(self) -> int:
         """Requests submitted and not ended. Does not mutate."""

@@ -1,4 +1,4 @@
-"""How much fits, by the rules of the engine that is asked for."""
+"""Capacity by the rules of the engine that the configuration names."""
 
 from __future__ import annotations
 

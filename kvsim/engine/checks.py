@@ -1,4 +1,4 @@
-"""What does not go together in a configuration, each with its reason."""
+"""Combinations of options that are refused, each with its reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def called(config: Config) -> str:
 
 
 def tells_events(config: Config) -> bool:
-    """Whether events of cached content are written."""
+    """Return True if events of cached content are written."""
     return config.kv_events_config is not None and config.kv_events_config.writes
 
 

@@ -63,7 +63,7 @@ class Contents:
 
     @property
     def num_tenants(self) -> int:
-        """Tenants, those who are nobody's counted as one; without tenants one."""
+        """Number of tenants; requests without one count as one tenant."""
         return int(self.lists["tenant"].max()) + 1 if "tenant" in self.lists else 1
 
     @classmethod
@@ -132,7 +132,7 @@ class Contents:
             record.items = items if memory.compiled else [Item(*map(int, i)) for i in self._items]
 
     def shorter_than(self, max_model_len: int) -> Iterator[Request]:
-        """Make the requests whose prompts leave room for an output, one after the other."""
+        """Yield the requests with prompts that leave room for an output."""
         for row in np.flatnonzero(self.lists["num_prompt_tokens"] < max_model_len).tolist():
             yield self.request(row, 0.0, max_model_len)
 

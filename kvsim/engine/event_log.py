@@ -1,4 +1,4 @@
-"""Where a replica's KV cache events come out: its log, and what the log had no room for."""
+"""A replica's KV cache events: its log, and the events that the log had no room for."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ReplicaEventLog:
 
     Parameters
     ----------
-    pool : whose log it is
-    memory : in which it lies
+    pool : the block pool that the log belongs to
+    memory : where the log lies
 
     Attributes
     ----------
-    spilled : events that were taken out of a full log before anybody read it
+    spilled : events that were moved out of a full log before a reader took them
     on_full : makes room in a full log, for a reader that keeps what it needs where it is
     """
 
@@ -37,7 +37,7 @@ class ReplicaEventLog:
 
     @property
     def has_events(self) -> bool:
-        """Whether there are events that nobody has taken."""
+        """True if there are events that no reader has taken."""
         return bool(self.spilled) or self._log.num_events > 0
 
     def take(self) -> list[EventRows]:

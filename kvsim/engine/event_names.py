@@ -1,4 +1,4 @@
-"""What the KV cache events of a run tell besides keys."""
+"""The fields of a run's KV cache events besides keys."""
 
 from __future__ import annotations
 

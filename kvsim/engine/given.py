@@ -1,4 +1,4 @@
-"""What a configuration was given, and what it records for a file although nobody set that."""
+"""The options that a configuration was given, and those set only because a file needs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AnyConfig = TypeVar("AnyConfig", bound="Config")
 
 
 def recording(config: AnyConfig, *names: str) -> AnyConfig:
-    """Return a configuration that records more, for a file; nobody set these options."""
+    """Return a configuration that records more, for a file; these options count as not set."""
     copy = config.model_copy(update=dict.fromkeys(names, True))
     object.__setattr__(copy, "__pydantic_fields_set__", set(config.model_fields_set))
     return copy

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class IncomingRequest:
-    """One row of a trace, read-only. How long its output gets, nobody knows yet.
+    """One row of a trace, read-only. The length of its output is not known yet.
 
     Parameters
     ----------

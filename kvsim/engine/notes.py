@@ -1,4 +1,4 @@
-"""What somebody who reads a run's numbers should know of its configuration."""
+"""Notes on a run's configuration for readers of its numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who looks at replicas after every step."""
+"""Observers, which are called after every step of a replica."""
 
 from __future__ import annotations
 

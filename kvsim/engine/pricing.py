@@ -1,4 +1,4 @@
-"""What a cost model is told of a configuration: the model's shape, and what a step may be like."""
+"""The settings of a cost model: the model's shape, and the limits of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiled engine leaves to plain Python, and why."""
+"""The configurations that the compiled engine leaves to plain Python, each with its reason."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Replica:
     end_time : start no step from then on
     on_end : called after each request's end
     observer : called after every step
-    watched : stop after every step, for who calls :meth:`stops`
+    watched : stop after every step, for a caller of :meth:`stops`
     compiled : run compiled rules over flat memory
     """
 
@@ -166,7 +166,7 @@ class Replica:
             state.trace.accept_rate = self._memory.list_of(rates)
 
     def _num_request_blocks(self, kv: KVCacheManager) -> int:
-        """Most requests that hold KV at once; with a connector also who does not run."""
+        """Return the most requests that hold KV at once; under a connector some do not run."""
         config = self.setup.scheduler_config
         if config.kv_transfer is None:
             return config.max_running + 1
@@ -237,13 +237,13 @@ class Replica:
         self._call(rules.DROP_PINNED, request_id)
 
     def _wake(self, time: float) -> None:
-        """Come to a time, if nothing but something from outside could make it go on."""
+        """Advance the clock to a time if only an outside event could make the replica go on."""
         self.state.horizon = time
         self._call(rules.RESUME, 0)
 
     @property
     def holds_for_others(self) -> bool:
-        """Whether blocks of ended requests wait to be read."""
+        """Return True if blocks of ended requests wait to be read."""
         return self.state.connector.num_pinned > 0
 
     # -- a radix tree alone -----------------------------------------------------------------------
@@ -253,22 +253,22 @@ class Replica:
         return self._call(operation, argument)
 
     def log_frees(self, count: int) -> None:
-        """Write down what is freed, at most so many blocks between two looks at the log."""
+        """Log the freed pages, at most ``count`` of them between two reads of the log."""
         pages = self.state.kv.radix.pages
         pages.logs, pages.log = True, self._memory.ints(2 * count)
 
     # -- KV from and for others ------------------------------------------------------------------
 
     def offer(self, request_id: int, num_tokens: int) -> None:
-        """Let a request to come find so many leading tokens of KV elsewhere."""
+        """Offer a later request the KV of its first ``num_tokens`` tokens, from elsewhere."""
         self.state.connector.offered[request_id] = num_tokens
 
     def carry(self, request_id: int, num_tokens: int) -> None:
-        """Let a request to come have so many tokens of output, whose KV is to be computed."""
+        """Give a later request ``num_tokens`` tokens of output with KV that is to be computed."""
         self.state.trace.carried[request_id] = num_tokens
 
     def limit(self, request_id: int, num_tokens: int, *, asked: int | None = None) -> None:
-        """Let a request to come end with so many tokens of output, of those it asks for."""
+        """End a later request after ``num_tokens`` tokens of output, of those it asks for."""
         self.state.trace.max_tokens[request_id] = num_tokens
         self.state.trace.asked_tokens[request_id] = num_tokens if asked is None else asked
 
@@ -325,12 +325,12 @@ class Replica:
 
     @property
     def address(self) -> int:
-        """Where its state lies; 0 where that is Python's."""
+        """Address of its state; 0 if that is made of Python objects."""
         return int(self.state.address) if isinstance(self.state, View) else 0
 
     @property
     def entry_address(self) -> int:
-        """Where compiled callers find its rules; 0 if the host must see every stop."""
+        """Address of its compiled rules; 0 if the host must see every stop."""
         hidden = self._observer is not None or self.setup.scheduler_config.kv_transfer is not None
         if not self.compiled or hidden or self.state.watched:
             return 0
@@ -339,7 +339,7 @@ class Replica:
         return int(load_entry().address_of(self.state))
 
     def tell_ends(self, number: int) -> None:
-        """Tell who counts them that so many requests have ended."""
+        """Call ``on_end`` for each of ``number`` ended requests."""
         if self._on_end is not None:
             for _ in range(number):
                 self._on_end()
@@ -365,7 +365,7 @@ class Replica:
 
     @property
     def next_after_advance(self) -> float:
-        """When it would do something next, as it was when :meth:`advance` returned."""
+        """Time of its next event, as it was when :meth:`advance` returned."""
         return float(self.state.next_event_time)
 
     def stops(self) -> Iterator[int]:
@@ -456,7 +456,7 @@ class Replica:
         return *load, state.num_prompts_tokens, state.num_generated_tokens
 
     def load(self) -> tuple[int, int, float]:
-        """Return who waits and runs now, and the share of blocks in use."""
+        """Return the numbers of waiting and running requests, and the share of blocks in use."""
         self._call(rules.LOAD_OF, 0)
         return self.state.scraped_waiting, self.state.num_running, self.state.scraped_usage
 

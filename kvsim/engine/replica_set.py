@@ -61,7 +61,7 @@ class ReplicaSet:
         return found
 
     def bring_one(self, place: int, target: float) -> int:
-        """Bring a replica to a time; returns how many requests have ended, of whom it has told."""
+        """Advance a replica to a time; returns the number of ended requests, already reported."""
         before, replica, number = -math.inf, self._replicas[place], 0
         while before < self.times[place] <= target and self.times[place] < math.inf:
             before = self.times[place]
@@ -70,7 +70,7 @@ class ReplicaSet:
         return number
 
     def tell_ended(self) -> None:
-        """Tell who counts them of the requests that have ended in compiled code. Mutates."""
+        """Report the requests that have ended in compiled code. Mutates."""
         for place in self._ended.nonzero()[0].tolist():
             self._replicas[place].tell_ends(int(self._ended[place]))
         self._ended[:] = 0
@@ -78,7 +78,7 @@ class ReplicaSet:
     def columns(self) -> tuple[NDArray[Any], ...]:
         """Return of all entries, 0 where the host must run them, addresses, times, ended requests.
 
-        Who changes the last two does what :meth:`bring` does.
+        A caller that changes the last two does what :meth:`bring` does.
         """
         if not self._is_looked_up:
             self._entries = np.array([one.entry_address for one in self._replicas], np.int64)
@@ -87,7 +87,7 @@ class ReplicaSet:
         return self._entries, self._addresses, self.times, self._ended
 
     def _left_to_host(self, target: float) -> Iterator[int]:
-        """Bring those on that need no host, and say each time who does."""
+        """Advance replicas that do not need the host; yield each that does."""
         columns = self.columns()
         if not self._entries.any():
             yield from range(len(self._replicas))

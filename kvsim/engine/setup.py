@@ -112,7 +112,7 @@ class Setup(Parts):
         return replace(self, kv_config=kv_config, kv=kv)
 
     def for_items(self, longest: int) -> Setup:
-        """Return the same for prompts with parts that an encoder computes, of so many tokens.
+        """Return the same for prompts with parts for an encoder, of at most ``longest`` tokens.
 
         As vLLM, a step may encode max_num_batched_tokens, and as many stay in the cache unless
         encoder_cache_size says more; the longest part fits in any case.
@@ -196,7 +196,7 @@ def _scheduler_of(config: Config, allocator: AllocatorSpec, default: str) -> str
 
 
 def _resolve(config: Config, allocator: AllocatorSpec, scheduler: str) -> Setup:
-    """Resolve a configuration whose scheduler is known by name."""
+    """Resolve a configuration with a given allocator and scheduler."""
     asked = config
     if allocator.speculation is not None:
         spec = None if allocator.speculation == "none" else allocator.speculation

@@ -74,7 +74,7 @@ def check_pair(config: Config, allocator: AllocatorSpec, kind: type[Scheduler], 
 
 
 def check_layers(config: Config, memory: Memory, layout: KVLayout) -> None:
-    """Refuse a model whose layers keep what SGLang's two pools do not hold."""
+    """Refuse a model with layers that SGLang's two pools do not serve."""
     if config.disable_hybrid_kv_cache_manager:
         return
     kinds = {layer.kind for layer in layout.layers}
@@ -215,7 +215,7 @@ def _left_for_kv(config: Config, memory: Memory) -> int:
 
 
 def settings_of(config: Config, memory: Memory, pool: int, *, overlap: bool) -> SglangSettings:
-    """Return the settings of SGLang's scheduler over a pool of so many tokens."""
+    """Return the settings of SGLang's scheduler over a pool of ``pool`` tokens."""
     longest = memory.limits.max_model_len
     asked = config.max_running_requests or config.max_num_seqs
     as_vllm = config.scheduling_policy == "priority"  # whose smaller values go first

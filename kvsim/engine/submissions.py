@@ -1,4 +1,4 @@
-"""What was submitted to a replica and has not been seen by it yet, in order of arrival."""
+"""Requests submitted to a replica and not yet seen by it, in order of arrival."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Submissions:
 
     @property
     def room(self) -> int:
-        """Places in the list; 0 if who writes into it must ask when prompts are tokenised."""
+        """Length of the list; 0 if a writer must ask for the time a prompt is tokenised."""
         return 0 if self._per_token else len(self._ids)
 
     def remove(self, request_id: int) -> bool:
@@ -79,7 +79,7 @@ class Submissions:
         return True
 
     def _make_room(self, count: int) -> int:
-        """Make room for so many more, and let go of those that were seen; returns who are left."""
+        """Drop requests already seen, make room for ``count`` more; returns the number left."""
         trace = self._trace
         first, stop = trace.next, trace.num_arrivals
         room = max(2 * (stop - first + count), LEAST_ROOM) if stop else count

@@ -25,7 +25,7 @@ PLACEMENTS = {
 
 
 def lay_out_space(space: Space, memory: Memory, num_slots: int, fit: Fit, max_pieces: int) -> None:
-    """Lay out a linear memory that holds at most so many pieces at once."""
+    """Lay out a linear memory that holds at most ``max_pieces`` pieces at once."""
     space.placement = int(PLACEMENTS[fit])
     if fit != "buddy":
         space.holes = memory.room(Hole, max_pieces + 2)

@@ -101,7 +101,7 @@ class Mamba:
 
     @property
     def kind(self) -> int:
-        """Whose rules it follows."""
+        """The kind of attention whose rules it follows."""
         return MAMBA if self.mode == "none" else MAMBA_ALIGN
 
 
@@ -111,12 +111,12 @@ AttentionSpec: TypeAlias = (
 
 
 def is_cached(spec: AttentionSpec) -> bool:
-    """Whether its blocks are named and looked up."""
+    """Return True if blocks of this kind get keys and can be hit."""
     return not isinstance(spec, Ring) and not (isinstance(spec, SlidingWindow) and spec.replay)
 
 
 def sees_all(spec: AttentionSpec) -> bool:
-    """Whether a hit is that of full attention: all blocks from the first on."""
+    """Return True if a hit needs all blocks from the first on, as under full attention."""
     return spec.kind in (FULL, RSWA)
 
 
@@ -131,7 +131,7 @@ def replay_window(spec: AttentionSpec) -> int:
 
 
 def most_states(spec: AttentionSpec, num_tokens: int) -> int:
-    """Blocks that a request of so many tokens ever holds at once of a state; 0 if it is none."""
+    """Return the most state blocks a request holds at once; 0 for a kind without states."""
     if isinstance(spec, Ring):
         return 1
     if not isinstance(spec, Mamba):

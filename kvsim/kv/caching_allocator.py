@@ -41,7 +41,7 @@ def segment_size(size: int) -> int:
 
 
 def should_split(size: int, remaining: int) -> bool:
-    """Whether what remains of a block becomes a block of its own."""
+    """Return True if the remainder of a block becomes a block of its own."""
     return remaining >= MIN_BLOCK_SIZE if size <= SMALL_SIZE else remaining > SMALL_SIZE
 
 

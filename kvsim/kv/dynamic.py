@@ -63,7 +63,7 @@ def sample_layers(
     Parameters
     ----------
     num_bytes : KV memory of all layers
-    layers : how many; None for as few as get :data:`SAMPLE_BYTES`, or else all
+    layers : number of them; None for as few as get :data:`SAMPLE_BYTES`, or else all
 
     Returns
     -------
@@ -258,7 +258,7 @@ class DynamicManager(KVCacheManager):
         return num_bytes
 
     def fits(self, request: Request) -> bool:
-        """Whether the longest it gets fits, with one tensor twice as while concatenating."""
+        """Return True if its greatest length fits, one tensor twice as while concatenating."""
         tokens = min(request.num_prompt_tokens + request.max_tokens, self._max_model_len)
         return tokens <= self._longest
 

@@ -40,7 +40,7 @@ def lay_out_events(kv: KV, memory: Memory, step_tokens: int) -> None:
 
 
 def lay_out_log(pool: BlockPool, memory: Memory, reserve: int) -> None:
-    """Make room for events, of which a step may need so many."""
+    """Make room for events; a step may need ``reserve`` of them."""
     pool.has_events = True
     log = pool.log
     log.reserve = reserve

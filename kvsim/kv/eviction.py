@@ -1,4 +1,4 @@
-"""Which cached, unreferenced block gives way first."""
+"""Eviction policies: the order in which cached, unreferenced blocks are evicted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class EvictionPolicy(ABC):
 
     @property
     def runs_by_rules(self) -> bool:
-        """Whether the rules say all that it does."""
+        """True if the rules alone decide what it does."""
         return self.rules_of != PYTHON_POLICY and not overridden(self, ORDERS)
 
     @abstractmethod
@@ -154,7 +154,7 @@ def lay_out_policy(policy: EvictionPolicy, pool: BlockPool, memory: Memory) -> N
 
 
 def lay_out_contents(memory: Memory, contents: Contents, count: int) -> None:
-    """Lay out room to remember so many contents; what is never touched is never really taken."""
+    """Lay out room for ``count`` contents; untouched room takes no memory."""
     num_buckets = 1 << max(2 * count - 1, 1).bit_length()
     contents.rows = memory.room(Content, count + 2)  # one comes before one goes; none is place 0
     contents.buckets = memory.ints(num_buckets)
@@ -191,7 +191,7 @@ def evictable(pool: BlockPool) -> list[int]:
 
 
 class RulePolicy(EvictionPolicy):
-    """A policy whose rules both engines run; by itself, over blocks of its own."""
+    """A policy with rules that both engines run; used alone, it has blocks of its own."""
 
     def __init__(self) -> None:
         self.pool = BlockPool()

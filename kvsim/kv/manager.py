@@ -1,4 +1,4 @@
-"""What every KV-cache manager answers: the narrow waist between schedulers and memory."""
+"""The protocol of KV-cache managers, between schedulers and memory."""
 
 from __future__ import annotations
 

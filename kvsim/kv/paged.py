@@ -160,7 +160,7 @@ class PagedManager(RuleManager):
             kv.num_unnamed_tokens = 0
 
     def _rounds_unevenly(self, kv: KV) -> bool:
-        """Whether some groups name blocks beyond the last aligned key that exists."""
+        """Return True if some groups name blocks beyond the last aligned key that exists."""
         return kv.num_hash_lookahead_tokens > 0 and any(
             spec.block_size < kv.alignment for spec in self.groups
         )
@@ -223,7 +223,7 @@ class PagedManager(RuleManager):
         kv.states.checkpoints = memory.ints(kv.num_groups, NONE)
 
     def _matches_partially(self, unit: int) -> bool:
-        """Whether a hit may end inside a block, at a multiple of a unit."""
+        """Return True if a hit may end inside a block, at a multiple of ``unit`` tokens."""
         cached = [spec for spec in self.groups if is_cached(spec)]
         largest = max(spec.block_size for spec in cached if isinstance(spec, Mamba))
         is_fine = unit < largest or (unit == largest and self.config.num_cache_shards > 1)

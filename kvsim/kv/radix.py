@@ -2,7 +2,7 @@
 
 The rules are in :mod:`kvsim.rules.sglang`; docs/sglang-rules.md tells them in words. Requests keep
 their computed prompts in the tree, where later ones find them token by token (page by page above a
-page size of 1). What nobody holds is evicted leaf by leaf when slots are needed.
+page size of 1). Unlocked leaves are evicted when slots are needed.
 """
 
 from __future__ import annotations

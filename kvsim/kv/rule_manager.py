@@ -1,4 +1,4 @@
-"""A KV-cache manager whose rules both engines run."""
+"""A KV-cache manager with rules that both engines run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RuleManager(KVCacheManager):
 
     @abstractmethod
     def lay_out(self, kv: KV, memory: Memory, num_request_blocks: int) -> None:
-        """Fill an empty record with the settings and the memory for so many requests at once."""
+        """Fill an empty record with the settings and memory for ``num_request_blocks`` requests."""
 
     def add_request_blocks(self, kv: KV, memory: Memory, count: int) -> None:
         """Make room for ``count`` requests more; only of Python objects once any is in use."""
@@ -86,7 +86,7 @@ class RuleManager(KVCacheManager):
 
     @property
     def runs_by_rules(self) -> bool:
-        """Whether the rules say all that it does."""
+        """True if the rules alone decide what it does."""
         return not overridden(self, self.answers)
 
     @property
@@ -134,7 +134,7 @@ class RuleManager(KVCacheManager):
             requests[request.place] = request
 
     def holds(self, request: Request) -> bool:
-        """Whether a request holds memory."""
+        """Return True if a request holds memory."""
         return request.own_blocks != NONE
 
     def free(self, request: Request) -> None:  # noqa: D102
@@ -195,6 +195,6 @@ class RuleManager(KVCacheManager):
         """Lay out what painting a memory map needs."""
 
     def held_requests(self) -> list[tuple[Request, int]]:
-        """Return who holds memory, and the place of what it holds."""
+        """Return the requests that hold memory, and the index of their blocks."""
         requests, places = self.state.requests, column(self.kv.request_blocks, "request")
         return [(requests[k], h) for h, k in enumerate(places) if k != NONE]

@@ -1,4 +1,4 @@
-"""What KV memory is used for or wasted on: the causes and their sums.
+"""Use and waste of KV memory: the causes and their sums.
 
 The causes are those of the PagedAttention paper's Fig. 2. The order of :data:`COLUMNS` is the order
 of every list of them: of :class:`KVUsage`, of the memory table, of the totals.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Cause(IntEnum):
-    """What a slot of KV memory is used for, or wasted on; the codes are those of memory maps."""
+    """The use of a KV slot, or the cause of its waste; the codes are those of memory maps."""
 
     FREE = 0
     TOKEN_STATES = 1

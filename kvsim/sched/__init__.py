@@ -1,1 +1,1 @@
-"""Schedulers: who computes what in each step."""
+"""Schedulers: the requests and tokens that each step computes."""

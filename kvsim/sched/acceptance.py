@@ -1,4 +1,4 @@
-"""How many drafts are accepted: what the configuration says, else published means by method."""
+"""Accepted drafts: from the configuration, else published means by method."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def acceptance_basis(config: SpeculativeConfig) -> str:
 
 
 def conditional_rates(given: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Return the same for each request's own share of so many drafts; below 0 is none of its own.
+    """Return the rate for each request's own share of drafts; below 0 it has no share of its own.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How long a queue of records has to be."""
+"""The length that a queue of records needs."""
 
 from __future__ import annotations
 

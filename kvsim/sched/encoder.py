@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """What a step may encode, and the cache of it.
+    """Limits of the encoder: its tokens in a step, and its cache.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ def tenants_of(trace: Trace) -> list[str]:
 
 
 def lay_out_shares(state: Replica, memory: Memory, num_tenants: int) -> None:
-    """Make as many tenants, none of whom has been served."""
+    """Make ``num_tenants`` tenants without any service."""
     if state.limits.fairness != NOBODY_COUNTS:
         memory.replace(state.shares, tenants=memory.records(Tenant, num_tenants))
         state.shares.num_tenants = num_tenants

@@ -75,7 +75,7 @@ def lay_out_host_cache(
 def lay_out_offloading(
     offloading: Offloading, memory: Memory, settings: Offloading, kv: KV, num_rows: int
 ) -> None:
-    """Lay out offloading for a KV cache, and for so many requests of a trace."""
+    """Lay out offloading for a KV cache, and for ``num_rows`` requests of a trace."""
     assign(offloading, settings)
     size, num_blocks = settings.blocks_per_chunk, kv.pool.num_usable + 1
     offloading.keeps_boundaries = kv.keeps_boundaries

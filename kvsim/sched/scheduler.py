@@ -1,4 +1,4 @@
-"""What every scheduler does: decide a step, and take in what the step produced.
+"""The base of all schedulers: decide a step, and record what the step produced.
 
 The rules are in :mod:`kvsim.rules`; the classes here hold a replica's state and call them.
 """
@@ -160,7 +160,7 @@ class StepPlan:
 
     @property
     def has_samples(self) -> bool:
-        """Whether any request has several sequences."""
+        """True if any request has several sequences."""
         return any(request.num_samples > 1 for request in self.requests)
 
 
@@ -277,7 +277,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
 
     @property
     def runs_by_rules(self) -> bool:
-        """Whether the rules say all that it does."""
+        """True if the rules alone decide what it does."""
         return self.rules_of != records.SCHEDULED_IN_PYTHON and not overridden(self, self.STEPS)
 
     @property
@@ -383,7 +383,7 @@ class Scheduler(ABC):  # noqa: B024 - a built-in one is its rules
     # -- for schedulers of one's own ----------------------------------------------------------
 
     def admit(self, plan: StepPlan, request: Request, num_tokens: int, hit: Hit) -> None:
-        """Move the head of the queue, whose slots are taken, into the running list."""
+        """Move the head of the queue into the running list; its slots are allocated already."""
         rules.admit(self.state, plan.batch, request.place, num_tokens, hit.num_tokens)
 
     def grow_running(self, plan: StepPlan) -> None:

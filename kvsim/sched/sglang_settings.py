@@ -1,4 +1,4 @@
-"""What SGLang's scheduler is told, and its state laid out."""
+"""Settings of SGLang's scheduler, and the layout of its state."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class BlockTables:
         self._state = state
 
     def rows(self) -> Ints:
-        """Return the request of the trace that has each holding, NONE where nobody has."""
+        """Return by index the trace's row of the request with these blocks, NONE for none."""
         state = self._state
         places = column(state.kv.request_blocks, "request")
         rows = [state.requests[k].request_id if k != NONE else NONE for k in places]

@@ -1,4 +1,4 @@
-"""What a replica's blocks were when they were last looked at: what all kinds of memory share."""
+"""The last observed state of a replica's blocks, as far as all kinds of memory share it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADMIT, RECV, SEND, LOAD, COPY = REST
 
 
 class Watch(ABC):
-    """What a replica held when it was last looked at.
+    """The last observed state of a replica's memory.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ class PoolWatch(Watch):
             self._see_copies(events)
 
     def _has_ended(self) -> bool:
-        """Whether the end of a step has changed who holds blocks, or their keys."""
+        """Return True if the end of a step has changed owners or keys of blocks."""
         counts = self.num_held(), self.num_hashed()
         return self.moves or counts != (self.held_before, self.hashed_before)
 
@@ -215,7 +215,7 @@ class PoolWatch(Watch):
             events.append((RECV, row, -1, -1, 0))
 
     def _see_sent(self, rows: list[int], events: list[Change]) -> None:
-        """Note who has ended and keeps its blocks for a reader."""
+        """Record the requests that have ended and keep their blocks for a reader."""
         request_blocks, requests = self.state.kv.request_blocks, self.state.requests
         for h, row in enumerate(rows):
             if row == NONE or row in self.sent:

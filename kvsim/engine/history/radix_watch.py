@@ -1,4 +1,4 @@
-"""The history of a radix cache's pages, seen from outside: who holds them, what the tree names."""
+"""The history of a radix cache's pages, seen from outside: their requests, nodes and keys."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def chain(jump: Callable[[int], int], page: int, count: int) -> list[int]:
 
 
 class TreeWatch:
-    """Which pages a tree names, and how, when it was last looked at.
+    """The pages of a tree and their keys, as they were last observed.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class TreeWatch:
 
 
 class Held:
-    """What a request held when it was last looked at."""
+    """The pages that a request held when it was last observed."""
 
     __slots__ = ("last", "num_own", "num_shared", "pages", "request")
 
