@@ -16,8 +16,8 @@ import kvsim
 import workloads
 from kvsim.cli import main
 from kvsim.engine.incoming import IncomingRequest
-from kvsim.fleet.bookkeeping import _imbalance
 from kvsim.fleet.routing.router import REJECT, Router
+from kvsim.fleet.tracking.bookkeeping import _imbalance
 from kvsim.report.metrics import exposition
 from kvsim.report.timeline import Window, events_of
 from kvsim.report.title import deployment

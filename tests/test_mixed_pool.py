@@ -11,9 +11,9 @@ import pytest
 import kvsim
 from kvsim.engine.replica import Replica
 from kvsim.engine.setup import resolve
-from kvsim.fleet.compiled_lifecycle_events import CompiledLifecycleEvents
-from kvsim.fleet.lifecycle_events import PythonLifecycleEvents
 from kvsim.fleet.simulate import serve
+from kvsim.fleet.tracking.compiled_lifecycle_events import CompiledLifecycleEvents
+from kvsim.fleet.tracking.lifecycle_events import PythonLifecycleEvents
 from kvsim.results.tables import REQUESTS, FinishReason
 from kvsim.trace import Trace
 

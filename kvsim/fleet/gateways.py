@@ -9,10 +9,7 @@ import numpy as np
 
 from kvsim.engine.checks import called
 from kvsim.engine.setup import with_events
-from kvsim.fleet.bookkeeping import Decisions
 from kvsim.fleet.facts import Facts, decode_timer, prefill_timer
-from kvsim.fleet.in_flight_tracker import InFlightTracker
-from kvsim.fleet.lifecycle_events import PythonLifecycleEvents
 from kvsim.fleet.prefix_index.event_reader import EventReader
 from kvsim.fleet.prefix_index.index import PrefixIndex
 from kvsim.fleet.prefix_index.prefix_holders import PrefixHolders
@@ -21,6 +18,9 @@ from kvsim.fleet.routing.router import REJECT
 from kvsim.fleet.routing.scraper import Scraper
 from kvsim.fleet.routing.view import ReplicaView
 from kvsim.fleet.scaling.empty_slot import EmptySlot
+from kvsim.fleet.tracking.bookkeeping import Decisions
+from kvsim.fleet.tracking.in_flight_tracker import InFlightTracker
+from kvsim.fleet.tracking.lifecycle_events import PythonLifecycleEvents
 from kvsim.records.paged import FULL
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from kvsim.engine.replica import Replica
     from kvsim.engine.setup import Setup
     from kvsim.fleet.kv_store.store import Portion
-    from kvsim.fleet.lifecycle_events import LifecycleEvents
     from kvsim.fleet.routing.router import Router
+    from kvsim.fleet.tracking.lifecycle_events import LifecycleEvents
     from kvsim.kv.events import EventRows
     from kvsim.pool_config import Role
     from kvsim.trace import Trace
@@ -379,7 +379,7 @@ def make_lifecycle_events(replicas: Sequence[Replica], table: NDArray[Any]) -> L
     """Follow requests on replicas; compiled ones are looked at in one call."""
     if not replicas[0].compiled:
         return PythonLifecycleEvents(replicas, table)
-    from kvsim.fleet.compiled_lifecycle_events import CompiledLifecycleEvents
+    from kvsim.fleet.tracking.compiled_lifecycle_events import CompiledLifecycleEvents
 
     return CompiledLifecycleEvents(replicas, table)
 

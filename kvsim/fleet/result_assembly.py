@@ -13,10 +13,10 @@ from kvsim.cost.efficiency import basis_of
 from kvsim.engine.notes import notes
 from kvsim.evidence import evidence_of
 from kvsim.fleet.binding import describe_load
-from kvsim.fleet.bookkeeping import describe_replicas, describe_routing
 from kvsim.fleet.lock_step import independence_notes
 from kvsim.fleet.notes import fleet_notes
 from kvsim.fleet.prefix_index.working_set import unique_prompt_tokens
+from kvsim.fleet.tracking.bookkeeping import describe_replicas, describe_routing
 from kvsim.results.metrics import Pool as Memory
 from kvsim.results.metrics import external_hit_rate, num_early_turns, summarize
 from kvsim.results.result import Result

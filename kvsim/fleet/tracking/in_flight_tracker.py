@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from kvsim.engine.incoming import IncomingRequest
     from kvsim.engine.replica import Replica
-    from kvsim.fleet.lifecycle_events import LifecycleEvents
     from kvsim.fleet.routing.router import Router
     from kvsim.fleet.routing.view import ReplicaView
+    from kvsim.fleet.tracking.lifecycle_events import LifecycleEvents
 
 
 class Sent(NamedTuple):

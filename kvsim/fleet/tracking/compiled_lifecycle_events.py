@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvsim.compiled.cache import load_replica_set
-from kvsim.fleet.lifecycle_events import EventRow
+from kvsim.fleet.tracking.lifecycle_events import EventRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class CompiledLifecycleEvents:
     """Reads the replicas' memory.
 
-    It answers as :class:`kvsim.fleet.lifecycle_events.PythonLifecycleEvents` does.
+    It answers as :class:`kvsim.fleet.tracking.lifecycle_events.PythonLifecycleEvents` does.
 
     Parameters
     ----------

@@ -1,0 +1,1 @@
+"""What a fleet records of its requests while they are served."""
