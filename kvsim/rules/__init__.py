@@ -1,4 +1,4 @@
-"""The only text of every rule, in plain Python over records; run as it stands, and compiled.
+"""The single source of every rule: plain Python over records, run interpreted or compiled.
 
 A rule reads and writes the fields of records (:mod:`kvsim.records`) and calls other rules. Both
 engines run these very functions, so a rule keeps to what both understand: loops, branches, integers

@@ -1,4 +1,4 @@
-"""Ends that come before the last token: a client goes away, or KV cannot be loaded."""
+"""Requests that end before their last token: client aborts and failed KV loads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDED, REJECTED, IN_FLIGHT, ABORTED, FAILED = 0, 1, 2, 4, 5
 
 
 def abort(state: Replica, row: int) -> bool:
-    """End the request of a row of the trace where it stands; False if it is not here (any more)."""
+    """Abort the request of a trace row; False if it is not (or no longer) on this replica."""
     for k in range(state.num_requests):
         request = state.requests[k]
         if request.request_id == row and request.status != FINISHED:
@@ -34,7 +34,7 @@ def abort(state: Replica, row: int) -> bool:
 
 
 def end_early(state: Replica, k: int, reason: int) -> None:
-    """End a request that has not got all its tokens."""
+    """End a request before it has all its tokens."""
     request = state.requests[k]
     if request.status == RUNNING:
         leave_running(state, k)
@@ -52,7 +52,7 @@ def end_early(state: Replica, k: int, reason: int) -> None:
 
 
 def look_anew(state: Replica) -> None:
-    """Let the next step look at the queue and at every request, whatever was found before."""
+    """Clear what earlier steps found, so that the next step checks the queue and all requests."""
     state.head_lookup_failed = False
     state.is_full = False
     state.refused = False
@@ -61,7 +61,7 @@ def look_anew(state: Replica) -> None:
 
 
 def free_early(state: Replica, request: Request) -> None:
-    """Free what a request holds, unless a transfer needs it."""
+    """Free the memory of a request, unless a transfer needs it."""
     if state.connector.kind != NO_CONNECTOR:
         release(state, request, False)
     else:
@@ -69,7 +69,7 @@ def free_early(state: Replica, request: Request) -> None:
 
 
 def leave_running(state: Replica, k: int) -> None:
-    """Take a request off the running list; the others keep their order."""
+    """Remove a request from the running list; the others keep their order."""
     kept = 0
     for place in range(state.num_running):
         other = state.running[place]
@@ -80,7 +80,7 @@ def leave_running(state: Replica, k: int) -> None:
 
 
 def end_request(state: Replica, k: int, reason: int) -> None:
-    """Write down a request's end, whatever it is; its encoder items go."""
+    """Record the end of a request and release its encoder items."""
     if state.limits.has_encoder:
         release_all(state, state.requests[k])
     state.requests[k].status = FINISHED

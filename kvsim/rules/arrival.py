@@ -1,4 +1,4 @@
-"""The record of a request that arrives: what the trace says, and nothing computed yet."""
+"""The record of an arriving request: its fields from the trace, with nothing computed yet."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def make_request(state: Replica, request: Request, place: int) -> None:
 
 
 def known_end(trace: Trace, request: Request) -> int:
-    """Return the tokens at which the scheduler knows beforehand that a request stops."""
+    """Return the token count at which the scheduler knows in advance that a request stops."""
     if not trace.has_eos:
         return request.end
     return request.num_prompt_tokens + trace.asked_tokens[request.request_id]
 
 
 def describe(state: Replica, request: Request, row: int) -> None:
-    """Write into a record what a request of the trace asks for."""
+    """Write the fields of a trace row into a request record."""
     trace = state.trace
     prompt = trace.num_prompt_tokens[row]
     request.request_id = row

@@ -1,4 +1,4 @@
-"""A step in the making: who is in it, and what it does to the counts of a request."""
+"""A step being scheduled: its requests, and the changes to their token counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def batch_at(state: Replica, k: int) -> Batch:
-    """Return the k-th oldest step under way, or the place for the next one."""
+    """Return the k-th oldest step in flight, or the record for the next one."""
     return state.batches[(state.first_batch + k) % (state.limits.depth + 1)]
 
 
@@ -60,7 +60,7 @@ def plan(state: Replica, batch: Batch, k: int, num_tokens: int) -> None:
 
 
 def drop(state: Replica, batch: Batch, k: int) -> int:
-    """Take a request out of the step; returns the tokens it gives back, 0 if it was not in."""
+    """Remove a request from the step; returns its tokens, 0 if it was not in the step."""
     at = 0
     while at < batch.size and batch.entries[at].request != k:
         at += 1
@@ -89,7 +89,7 @@ def drop(state: Replica, batch: Batch, k: int) -> int:
 
 
 def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> None:
-    """Move the head of the queue, whose slots are taken, into the running list."""
+    """Move the head of the queue to the running list; its slots are already allocated."""
     request, admission = state.requests[k], state.admissions[state.num_admitted]
     leave_queue(state, k)
     state.head_lookup_failed = False
@@ -113,10 +113,10 @@ def admit(state: Replica, batch: Batch, k: int, num_tokens: int, hit: int) -> No
 
 
 def victim_place(state: Replica) -> int:
-    """Return whom to preempt, by place in the running list: the last, or the least urgent.
+    """Return the index in the running list of the request to preempt: the last, or least urgent.
 
-    Of equally urgent ones vLLM takes the first. Its clock does not tie; where a trace's does, the
-    order of ids goes on, or requests could preempt each other for ever.
+    Of equally urgent requests vLLM takes the first. Its arrival times never tie; where a trace's
+    do, ids break the tie, or requests could preempt each other for ever.
     """
     if not state.limits.by_priority:
         return state.num_running - 1
@@ -132,7 +132,7 @@ def victim_place(state: Replica) -> int:
 
 
 def preempt_at(state: Replica, batch: Batch, place: int) -> int:
-    """Take a running request out of the batch and preempt it; returns tokens it gives back."""
+    """Remove a running request from the batch and preempt it; returns the tokens it gives back."""
     k = state.running[place]
     state.num_running -= 1
     for later in range(place, state.num_running):
@@ -148,7 +148,7 @@ def preempt_at(state: Replica, batch: Batch, place: int) -> int:
 
 
 def preempt(state: Replica, k: int) -> None:
-    """Queue a request whose KV is gone: it is computed again, output so far included."""
+    """Queue a request that has lost its KV; it is recomputed, including its output so far."""
     victim = state.requests[k]
     victim.status = PREEMPTED
     victim.max_computed_tokens = max(victim.max_computed_tokens, victim.num_computed_tokens)
@@ -173,7 +173,7 @@ def note_preemption(state: Replica, k: int) -> None:
 
 
 def recycle(state: Replica, k: int) -> None:
-    """Use a request's record again, unless a step under way still names it."""
+    """Free a request's record for reuse, unless a step in flight still refers to it."""
     if state.connector.kind != NO_CONNECTOR and state.requests[k].own_blocks != NONE:
         return  # its blocks are kept
     if state.requests[k].num_in_flight_tokens == 0:
@@ -182,7 +182,7 @@ def recycle(state: Replica, k: int) -> None:
 
 
 def num_running_seqs(state: Replica) -> int:
-    """Sequences of the running requests."""
+    """Return the number of sequences of the running requests."""
     if not state.cost.has_samples:
         return state.num_running
     total = 0
@@ -192,10 +192,10 @@ def num_running_seqs(state: Replica) -> int:
 
 
 def grow_running(state: Replica, batch: Batch) -> None:
-    """Give every running request its next tokens; one that cannot grow preempts others.
+    """Schedule the next tokens of every running request; one that cannot grow preempts others.
 
-    Only managers that take memory as a request grows, whatever is reserved, ever refuse here. The
-    request preempted may be the one that asked.
+    Only managers that allocate as a request grows, despite any reservation, refuse here. The
+    preempted request may be the one that cannot grow.
     """
     place = 0
     while place < state.num_running:

@@ -1,7 +1,7 @@
 """The loop of a replica: arrivals, steps, ends.
 
-It is vLLM's: schedule a step, and take in the oldest step under way when as many are under way as
-may be (one; two with asynchronous scheduling; one more per pipeline stage), or when nothing could
+It is vLLM's: schedule a step, and process the oldest step in flight when the maximum number is in
+flight (one; two with asynchronous scheduling; one more per pipeline stage), or when nothing could
 be scheduled.
 """
 
@@ -73,7 +73,7 @@ MAX_EMPTY_STEPS = 3
 def see_arrivals(state: Replica) -> bool:
     """Queue every request that has arrived by now; False if there are no records left.
 
-    Where a long queue changes nothing, only its head is made records of.
+    Where the length of the queue does not matter, only its head gets records.
     """
     trace = state.trace
     while trace.seen < trace.num_arrivals and trace.entry_time[trace.seen] <= state.clock:
@@ -97,7 +97,7 @@ def see_arrivals(state: Replica) -> bool:
 
 
 def add_request(state: Replica, k: int) -> None:
-    """Queue a new arrival by the rules."""
+    """Queue a new arrival by the scheduler's rules."""
     if state.limits.scheduler == SGLANG:
         add_sglang(state, k)
         return
@@ -107,7 +107,7 @@ def add_request(state: Replica, k: int) -> None:
 
 
 def look_again(state: Replica) -> None:
-    """Let the next step look at the queue again."""
+    """Make the next step check the queue again."""
     state.head_lookup_failed = False
     state.connector.is_idle = False
 
@@ -124,7 +124,7 @@ def begin_step(state: Replica, batch: Batch) -> None:
 
 
 def decide_by_rules(state: Replica, batch: Batch) -> None:
-    """Decide a step by the scheduler's rules, and take its KV slots."""
+    """Decide a step by the scheduler's rules, and allocate its KV slots."""
     if state.limits.scheduler == VLLM:
         schedule_vllm(state, batch)
     elif state.limits.scheduler == ORCA:
@@ -190,22 +190,22 @@ def schedule(state: Replica) -> bool:
 
 
 def has_timed_copies(state: Replica) -> bool:
-    """Whether KV is copied to the host and back beside the steps."""
+    """Return whether KV is copied to and from the host in parallel with the steps."""
     return state.connector.kind == OFFLOADING and state.offloading.timed
 
 
 def takes_empty_steps(state: Replica) -> bool:
-    """Whether an empty step counts as one, since something may come with its output."""
+    """Return whether an empty step counts as one, since its output may bring a report."""
     if state.connector.kind == NO_CONNECTOR or state.connector.kind == SESSIONS:  # noqa: PLR1714
         return False
     return state.never_reject or has_reports(state)
 
 
 def handle_no_progress(state: Replica) -> bool:
-    """Deal with an empty step behind which nothing is under way; False if that is for ever.
+    """Handle an empty step when no real step is in flight; False if the scheduler is stuck.
 
-    A request that had to preempt itself comes back in the next step. A head that not even an idle
-    replica admits never will be, so it is rejected. Anything else is a scheduler's bug.
+    A request that had to preempt itself returns in the next step. A head that not even an idle
+    replica admits is rejected. Anything else is a bug of the scheduler.
     """
     state.num_empty_steps += 1
     if state.never_reject:
@@ -222,7 +222,7 @@ def handle_no_progress(state: Replica) -> bool:
     # Copies that take time have their own due times: without one, nothing is being transferred.
     transfers = state.connector.kind != NO_CONNECTOR and not has_timed_copies(state)
     if transfers and has_transfers(state):
-        # A step that preempts admits nobody: the next one may.
+        # A step that preempts admits no request: the next one may.
         state.connector.is_idle = state.num_preempted == 0 or preempts_in_vain(state)
         return True
     if state.num_preempted == 0 and state.num_running == 0 and num_queued(state) > 0:
@@ -235,7 +235,7 @@ def handle_no_progress(state: Replica) -> bool:
 
 
 def complete(state: Replica) -> None:
-    """Take in the tokens of the oldest step."""
+    """Process the output of the oldest step."""
     batch = batch_at(state, 0)
     if state.trace.has_eos:
         note_surplus(state, batch)
@@ -255,7 +255,7 @@ def complete(state: Replica) -> None:
 
 
 def has_work(state: Replica) -> bool:
-    """Whether any request is unfinished."""
+    """Return whether any request is unfinished."""
     if state.limits.in_python:
         return python_has_work(state)
     if state.limits.scheduler == SGLANG:
@@ -270,7 +270,7 @@ def has_work(state: Replica) -> bool:
 
 
 def next_event_time(state: Replica) -> float:
-    """When it will do something next if nothing arrives, infinite if never."""
+    """Return the time of the next event if nothing arrives, infinite if there is none."""
     if state.must_complete:
         return batch_at(state, 0).end
     if state.num_batches > 0 or (has_work(state) and state.clock < state.end_time):
@@ -281,7 +281,7 @@ def next_event_time(state: Replica) -> float:
 
 
 def advance(state: Replica, max_steps: int) -> int:
-    """Run until the outside may matter, for ``max_steps`` steps, or until the host must help."""
+    """Run up to the horizon, for ``max_steps`` steps, or until the host must help."""
     steps = 0
     while not is_awaited(state):
         if state.must_complete:
@@ -317,12 +317,12 @@ def advance(state: Replica, max_steps: int) -> int:
 
 
 def is_awaited(state: Replica) -> bool:
-    """Return whether the host waits for an end, or for a load that began, and there is one."""
+    """Return whether the host waits for an end or the start of a load, and one has occurred."""
     return state.until_finish and state.num_ended + state.connector.num_begun > 0
 
 
 def await_arrival(state: Replica) -> bool:
-    """Let an idle replica's time pass until a request arrives; False if the run stops before."""
+    """Advance an idle replica to the next arrival; False if the run stops before."""
     if state.num_batches > 0:  # an empty step that was queued behind the last real one
         state.must_complete = True
         return True
@@ -336,7 +336,7 @@ def await_arrival(state: Replica) -> bool:
 
 
 def missing_room(state: Replica, num_steps: int) -> int:
-    """Return what the host must do before the next of so many steps, DONE for nothing."""
+    """Return what the host must do before the next of ``num_steps`` steps, DONE for nothing."""
     if num_steps <= 0:
         return PAUSED
     if state.num_step_rows >= state.max_step_rows and state.record_steps:
@@ -349,7 +349,7 @@ def missing_room(state: Replica, num_steps: int) -> int:
 
 
 def step_on(state: Replica, most: int) -> tuple[int, int]:
-    """Schedule a step, or a run of at most so many; returns their number and DONE, or why not."""
+    """Schedule a step, or a run of up to ``most`` steps; returns their number and an outcome."""
     if state.decode_only and not state.watched:
         run = run_of_steps(state, most)
         if run > 0:
@@ -360,7 +360,7 @@ def step_on(state: Replica, most: int) -> tuple[int, int]:
 
 
 def close(state: Replica, to: float) -> None:
-    """Let the rest of the run pass idly, and write down who is still there."""
+    """Advance idly to the end of the run, and record the requests that are still in flight."""
     pass_time(state, to)
     for k in range(state.num_requests):
         if state.requests[k].status != FINISHED:
@@ -379,14 +379,14 @@ def peek(state: Replica, row: int) -> None:
         state.found_tokens = look_up(state.kv, state.probe)
 
 
-#: What a host may ask of a replica.
+#: Commands that a host may send to a replica.
 ADVANCE, CLOSE, NEXT_EVENT, LOOK_UP, ABORT, RESUME, DROP_PINNED, LOAD_OF, RESET = range(9)
 
 
 def serve(state: Replica, command: int, argument: int) -> int:
-    """Do what the host asks; the one entry of compiled code.
+    """Execute a command of the host; the only entry point of compiled code.
 
-    ``argument`` is the most steps to advance, or the row of the trace that is meant.
+    ``argument`` is the most steps to advance, or a row of the trace.
     """
     if command == ADVANCE:
         outcome = advance(state, argument)

@@ -1,8 +1,8 @@
-"""KV cache events: which content is in the pool, told as it comes and goes.
+"""KV cache events: a record of the content that is stored in and removed from the pool.
 
 A consumer that counts what is stored and removed knows the keys in the pool after every update.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def is_short_of_room(log: EventLog) -> bool:
-    """Whether the host must read the log before the next step."""
+    """Return whether the host must read the log before the next step."""
     return max(log.num_events, log.num_keys) > log.room - log.reserve
 
 
 def next_event(log: EventLog, kind: int, group: int) -> Event:
-    """Begin an event; the last one is used again if there is no room."""
+    """Begin an event; the last one is reused if there is no room."""
     event = log.events[log.num_events]
     event.kind = kind
     event.group = group
@@ -38,7 +38,7 @@ def next_event(log: EventLog, kind: int, group: int) -> Event:
 
 
 def note_key(log: EventLog, key: int, place: int) -> None:
-    """Note the key that a block got, for the event that will name it."""
+    """Record the key that a block got, for the event that will name it."""
     log.keys[log.num_keys] = key
     log.places[log.num_keys] = place
     if log.num_keys < log.room - 1:
@@ -56,7 +56,7 @@ def note_stored(
     stop: int,
     first_key: int,
 ) -> None:
-    """Tell which blocks of those from first to stop have keys: those noted since ``first_key``."""
+    """Record which blocks from first to stop have keys: those noted since ``first_key``."""
     if stop > first:
         units = first * group.keys_per_block
         tell_stored(
@@ -67,7 +67,7 @@ def note_stored(
 def note_partial(
     kv: KV, request: Request, own_blocks: RequestBlocks, group: int, units: int
 ) -> None:
-    """Tell that a block has the key of its first tokens, up to so many hash units of a request."""
+    """Record that a block has the key of its first tokens, up to hash unit ``units``."""
     log = kv.pool.log
     first_key = log.num_keys
     note_key(log, own_blocks.keys[units - 1], units - 1)
@@ -86,7 +86,7 @@ def tell_stored(
     stop: int,
     first_key: int,
 ) -> None:
-    """Tell of blocks of a size that got keys, behind so many hash units."""
+    """Record that blocks of ``size`` tokens got keys, after the first ``units`` hash units."""
     event = next_event(kv.pool.log, STORED, group)
     event.row = request.request_id
     event.block_size = size
@@ -99,7 +99,7 @@ def tell_stored(
 
 
 def note_removed(pool: BlockPool, k: int) -> None:
-    """Tell that a block has no key any more; what goes in a row is one entry of the log."""
+    """Record that a block lost its key; consecutive removals share one entry of the log."""
     log, block = pool.log, pool.blocks[k]
     last = log.events[max(log.num_events - 1, 0)]
     first_key = log.num_keys
@@ -118,14 +118,14 @@ def note_removed(pool: BlockPool, k: int) -> None:
 
 
 def note_cleared(log: EventLog) -> None:
-    """Tell that no block has a key any more."""
+    """Record that all blocks lost their keys."""
     event = next_event(log, CLEARED, 0)
     event.first_key = log.num_keys
     event.key_count = 0
 
 
 def note_update(log: EventLog, time: float) -> None:
-    """End what an update publishes, if there is anything."""
+    """Close the events that an update publishes, if there are any."""
     if log.is_open:
         event = next_event(log, UPDATE, 0)
         event.time = time

@@ -1,7 +1,7 @@
-"""Memory that is needed soon is asked for early, so that compiled code does not wait for it.
+"""Prefetches of memory that is needed soon, so that compiled code does not wait for it.
 
-A pool's blocks and its hash map are read in no order that the machine could foresee, and the pools
-of a fleet do not fit its caches. Nothing here changes what happens.
+A pool's blocks and its hash map are read in an unpredictable order, and the pools of a fleet do
+not fit into the CPU's caches. Prefetching changes no result.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
     from kvsim.records.paged import BlockPool, BlockTable
 
-#: How many blocks early: a block takes some 10 ns, memory 100.
+#: Prefetch distance in blocks: a block takes some 10 ns, a memory access 100 ns.
 AHEAD = 8
 
 
 def ask(rows: Sequence[Any], place: int) -> None:
-    """Ask for an item of a list, which may be beyond its ends; in Python there is nothing to do."""
+    """Prefetch an item of a list, which may be out of range; a no-op in Python."""
     del rows, place
 
 
 def ask_whole(rows: Sequence[Any], place: int) -> None:
-    """Ask for an item of which more is needed than memory gives at once."""
+    """Prefetch an item that spans several cache lines."""
     del rows, place
 
 
 def ask_for_keys(pool: BlockPool, keys: Sequence[int], first: int, stop: int, group: int) -> None:
-    """Ask for what look-ups of the first of many keys need; :func:`ask_for_key` does the others."""
+    """Prefetch for look-ups of the first of many keys; :func:`ask_for_key` does the others."""
     for at in range(first, min(first + 2 * AHEAD, stop)):
         ask(pool.buckets, (keys[at] ^ group) & pool.bucket_mask)
     for at in range(first, min(first + AHEAD, stop)):
@@ -39,7 +39,7 @@ def ask_for_keys(pool: BlockPool, keys: Sequence[int], first: int, stop: int, gr
 
 
 def ask_for_key(pool: BlockPool, keys: Sequence[int], at: int, last: int, group: int) -> None:
-    """Ask for what a look-up of a later key than that at a place needs: its bucket, its block."""
+    """Prefetch the bucket and the block of keys later than that at index ``at``."""
     key = keys[min(at + 2 * AHEAD, last)]
     ask(pool.buckets, (key ^ group) & pool.bucket_mask)
     key = keys[min(at + AHEAD, last)]
@@ -47,13 +47,13 @@ def ask_for_key(pool: BlockPool, keys: Sequence[int], at: int, last: int, group:
 
 
 def ask_for_entry(pool: BlockPool, table: BlockTable, place: int) -> None:
-    """Ask for a block of a table."""
+    """Prefetch a block of a table."""
     if place >= 0:
         ask(pool.blocks, table.blocks[place])
 
 
 def ask_for_victims(pool: BlockPool, number: int) -> None:
-    """Ask for the blocks that give way first; :func:`ask_for_victim` does those behind them."""
+    """Prefetch the first eviction candidates; :func:`ask_for_victim` does those after them."""
     if pool.policy == LRU:
         line = pool.line
         for at in range(line.first, min(line.first + min(number, 2 * AHEAD), line.stop)):
@@ -61,7 +61,7 @@ def ask_for_victims(pool: BlockPool, number: int) -> None:
 
 
 def ask_for_buckets(pool: BlockPool, number: int) -> None:
-    """Ask for where the keys of the first of them stand."""
+    """Prefetch the hash buckets of the first eviction candidates."""
     if pool.policy == LRU:
         line = pool.line
         for at in range(line.first, min(line.first + min(number, AHEAD), line.stop)):
@@ -69,7 +69,7 @@ def ask_for_buckets(pool: BlockPool, number: int) -> None:
 
 
 def ask_for_victim(pool: BlockPool) -> None:
-    """Ask for a block that gives way later, and for the bucket of one that comes before it."""
+    """Prefetch a later eviction candidate, and the bucket of one before it."""
     if pool.policy != LRU:
         return
     at, line = pool.line.first + 2 * AHEAD, pool.line
@@ -81,7 +81,7 @@ def ask_for_victim(pool: BlockPool) -> None:
 
 
 def ask_for_bucket(pool: BlockPool, k: int) -> None:
-    """Ask for where a block's key stands."""
+    """Prefetch the hash bucket of a block's key."""
     if k != NONE:
         block = pool.blocks[k]
         ask(pool.buckets, (block.key ^ block.group) & pool.bucket_mask)

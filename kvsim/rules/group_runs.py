@@ -1,8 +1,8 @@
 """Runs of steps where requests have several tables, or tables of windows or states.
 
-Such a request is left alone while it is quiet. At the step at which it no longer is, it is brought
-up to date and grows by the rule, in its place in the running list; between such steps windows move
-within blocks, by as many bytes per step for all requests together.
+Such a request is skipped until it needs bookkeeping. At that step it is brought up to date and
+grows by the rule, in its order in the running list; between such steps windows move within blocks,
+by a constant number of bytes per step for all requests together.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 def has_groups(kv: KV) -> bool:
-    """Whether tables do not all grow alike, a block at a time."""
+    """Return whether tables may grow differently: several groups, or windows."""
     return kv.num_groups > 1 or kv.has_windows
 
 
 def groups_can_run(state: Replica) -> bool:
-    """Whether what windows and states do can be foreseen, and nobody looks at each of them."""
+    """Return whether windows and states are predictable, and no code reads them at each step."""
     kv = state.kv
     if state.limits.scheduler != VLLM or kv.manager != PAGED or kv.replay_window > 0:
         return False
-    # What is dead of a shared block, and what a memory map paints, is asked of every request.
+    # Dead slots of shared blocks and memory maps depend on every request's present state.
     return kv.pool.num_shared == 0 and state.num_bins == 0
 
 
 def begin_groups(state: Replica) -> None:
-    """Note at which step of a run each running request is no longer quiet."""
+    """Compute the step of a run at which each running request next needs bookkeeping."""
     kv = state.kv
     kv.dead_rate = 0
     for place in range(state.num_running):
@@ -48,7 +48,7 @@ def begin_groups(state: Replica) -> None:
 
 
 def catch_up(state: Replica, place: int, step: int) -> None:
-    """Bring a request's counts to where they are when a step of the run is scheduled."""
+    """Advance a request's counts to those when a step of the run is scheduled."""
     request, steps = state.requests[state.running[place]], step - state.reached[place]
     request.num_computed_tokens += steps
     request.num_tokens += steps
@@ -56,9 +56,9 @@ def catch_up(state: Replica, place: int, step: int) -> None:
 
 
 def has_room(state: Replica, step: int, tries: bool) -> bool:
-    """Whether a step of a run has its blocks; and, if the queue's head waits, no window frees any.
+    """Return whether a step of a run has its blocks; with ``tries``, also that no window frees one.
 
-    What windows free in the same step is left out, so a run may end sooner than it must.
+    Blocks that windows free in the same step do not count, so a run may end sooner than it must.
     """
     kv, need = state.kv, 0
     for place in range(state.num_running):
@@ -74,7 +74,7 @@ def has_room(state: Replica, step: int, tries: bool) -> bool:
 
 
 def tend_groups(state: Replica, step: int, tries: bool) -> bool:
-    """Grow the requests that are not quiet in a step of a run; False if the run ends before it."""
+    """Grow the requests that need bookkeeping in a step; False if the run ends before it."""
     if not has_room(state, step, tries):
         return False
     kv = state.kv
@@ -102,7 +102,7 @@ def tend_groups(state: Replica, step: int, tries: bool) -> bool:
 
 
 def leave_run(state: Replica, place: int, steps: int) -> None:
-    """Bring a request, and its windows, to where so many steps leave them."""
+    """Advance a request and its windows to the end of a run of ``steps`` steps."""
     request = state.requests[state.running[place]]
     catch_up(state, place, steps - 1)
     if state.kv.has_windows:
@@ -112,7 +112,7 @@ def leave_run(state: Replica, place: int, steps: int) -> None:
 
 
 def count_keys(state: Replica, layers: Layers, step: int) -> int:
-    """Count the keys that layers look at in a step of a run."""
+    """Count the keys that layers attend to in a step of a run."""
     if layers.kind == FULL:
         return layers.decode_keys + state.num_running
     keys = 0

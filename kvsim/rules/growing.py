@@ -1,8 +1,8 @@
-"""Requests that take a block in the next step, and the memory that they will need.
+"""Prefetches for requests that take a block in the next step.
 
-It is far apart: a record, its block table, its last key, the buckets of a new key and a victim's.
-Each says where the next one is, so all requests that grow are asked for together, place by place.
-A replica that tells no events is not asked for: alone it has the caches to itself.
+Their memory is scattered: a record, its block table, its last key, the buckets of a new key and a
+victim's. Each says where the next one is: prefetch one level for all growing requests, then the
+next. A replica without events needs no prefetch: alone, it has the caches to itself.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 def foresees_growth(kv: KV) -> bool:
-    """Whether it is worth knowing, and simple: one group of blocks that are named when full."""
+    """Return whether prefetching pays and is simple: one group, its blocks named when full."""
     if kv.manager != PAGED or kv.num_groups > 1 or not kv.pool.has_events:
         return False
     return kv.num_hash_lookahead_tokens == 0 and not kv.names_by_group
 
 
 def begin_growing(state: Replica, gap: float) -> None:
-    """Note nobody yet, and ask for where the gap before a step's tokens is counted."""
+    """Clear the list of growing requests, and prefetch the counter of the gap before the tokens."""
     if foresees_growth(state.kv):
         state.num_growing = 0
         if gap > 0:
@@ -42,7 +42,7 @@ def begin_growing(state: Replica, gap: float) -> None:
 
 
 def note_growth(state: Replica, k: int) -> None:
-    """Note who takes a block in the next step, and ask for what says where it goes."""
+    """List a request if it takes a block in the next step, and prefetch its tables and record."""
     request = state.requests[k]
     if foresees_growth(state.kv) and request.num_tokens > request.next_bookkeeping_at:
         state.growing[state.num_growing] = k
@@ -52,7 +52,7 @@ def note_growth(state: Replica, k: int) -> None:
 
 
 def leave_out_ended(state: Replica) -> None:
-    """Keep those who still run, and still grow."""
+    """Keep the listed requests that still run and still grow."""
     kept = 0
     for at in range(state.num_growing):
         k = state.growing[at]
@@ -64,9 +64,9 @@ def leave_out_ended(state: Replica) -> None:
 
 
 def ask_for_growth(state: Replica) -> None:
-    """Ask for tables, keys and victims of those who take a block in this step.
+    """Prefetch tables, keys and victims of the requests that take a block in this step.
 
-    The key that it names is computed for that; it is the same a moment later.
+    This computes the key of each new block early; it does not change until it is used.
     """
     leave_out_ended(state)
     kv, pool, number = state.kv, state.kv.pool, state.num_growing

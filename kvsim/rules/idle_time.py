@@ -1,4 +1,4 @@
-"""A replica with nothing to schedule lets time pass: until a time that it knows, or an arrival."""
+"""Idle time of a replica with nothing to schedule: until a known time, or an arrival."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def time_to_resume(state: Replica) -> float:
-    """Return when a replica that has nothing to schedule may have: at a time, or an arrival."""
+    """Return when an idle replica may have work: at its resume time, or at the next arrival."""
     time = state.resume_time
     if state.trace.seen < state.trace.num_arrivals:
         time = min(time, state.trace.entry_time[state.trace.seen])
@@ -20,7 +20,7 @@ def time_to_resume(state: Replica) -> float:
 
 
 def pass_idle_time(state: Replica) -> bool:
-    """Let time pass until something may be scheduled; False if that is beyond the horizon."""
+    """Advance time until something may be scheduled; False if that is beyond the horizon."""
     time = time_to_resume(state)
     if time > state.horizon:
         return False

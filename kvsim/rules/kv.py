@@ -1,4 +1,4 @@
-"""What every KV-cache manager does, each by its own rules."""
+"""The operations of every KV-cache manager, each by its own rules."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 
 
 def has_pool(kv: KV) -> bool:
-    """Whether requests hold blocks of one pool."""
+    """Return whether requests hold blocks of one pool."""
     return kv.manager == PAGED or kv.manager == FORKED  # noqa: PLR1714 - folded when compiled
 
 
 def next_own_blocks(kv: KV) -> RequestBlocks:
-    """Return what the next admitted request will hold; until then it is room to look things up."""
+    """Return the record that the next admitted request will own; until then look-ups use it."""
     return kv.request_blocks[kv.free_request_blocks[kv.num_free_request_blocks - 1]]
 
 
@@ -78,7 +78,7 @@ def look_up(kv: KV, request: Request) -> int:
 
 
 def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
-    """Make room for the first tokens of a request, reusing the hit just looked up.
+    """Allocate slots for the first tokens of a request, reusing the hit just looked up.
 
     False, with nothing changed, if there is no room.
     """
@@ -105,7 +105,7 @@ def admit_slots(kv: KV, request: Request, num_tokens: int, hit: int) -> bool:
 
 
 def allocate_own_blocks(kv: KV, request: Request) -> None:
-    """Give a request what its admission was prepared in."""
+    """Give a request the record that its admission was prepared in."""
     kv.num_held += 1
     kv.num_free_request_blocks -= 1
     request.own_blocks = kv.free_request_blocks[kv.num_free_request_blocks]
@@ -113,7 +113,7 @@ def allocate_own_blocks(kv: KV, request: Request) -> None:
 
 
 def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Make room for the next tokens of a running request; False if there is none."""
+    """Allocate slots for the next tokens of a running request; False if there is no room."""
     if kv.manager == PAGED:
         return allocate_paged(kv, request, num_tokens)
     if kv.manager == FORKED:
@@ -126,7 +126,7 @@ def allocate_slots(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def free_slots(kv: KV, request: Request) -> None:
-    """Take back all a request holds."""
+    """Free all memory of a request."""
     if kv.manager == PAGED:
         free_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == FORKED:
@@ -142,7 +142,7 @@ def free_slots(kv: KV, request: Request) -> None:
 
 
 def return_own_blocks(kv: KV, request: Request) -> None:
-    """Take back an empty holding."""
+    """Return an empty record of blocks to the free list."""
     kv.free_request_blocks[kv.num_free_request_blocks] = request.own_blocks
     kv.num_free_request_blocks += 1
     kv.num_held -= 1
@@ -153,7 +153,7 @@ def return_own_blocks(kv: KV, request: Request) -> None:
 
 
 def retire(kv: KV, request: Request) -> None:
-    """Note that a request has ended while its batch keeps its slots."""
+    """Record that a request has ended while its batch keeps its slots."""
     if kv.manager == PAGED:
         retire_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == CONTIGUOUS:
@@ -167,9 +167,9 @@ def retire(kv: KV, request: Request) -> None:
 
 
 def swap_out(kv: KV, request: Request) -> int:
-    """Move all a request holds to the host; returns bytes moved, 0 if it cannot.
+    """Move all KV of a request to the host; returns bytes moved, 0 if it cannot.
 
-    It keeps its holding, which counts for nothing until it is back.
+    The request keeps its record of blocks, which counts for nothing until it is back.
     """
     if kv.manager == PAGED:
         num_bytes = swap_out_paged(kv, request, kv.request_blocks[request.own_blocks])
@@ -188,7 +188,7 @@ def swap_out(kv: KV, request: Request) -> int:
 
 
 def swap_in(kv: KV, request: Request) -> int:
-    """Bring back what a request held; returns bytes moved, 0 if there is no room."""
+    """Bring back the KV of a request; returns bytes moved, 0 if there is no room."""
     if kv.manager == PAGED:
         num_bytes = swap_in_paged(kv, request, kv.request_blocks[request.own_blocks])
     elif kv.manager == FORKED:
@@ -206,7 +206,7 @@ def swap_in(kv: KV, request: Request) -> int:
 
 
 def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
-    """Note that the first tokens of a running request are computed and known."""
+    """Record that the first tokens of a running request are computed and known."""
     if kv.manager == PAGED:
         if kv.enable_prefix_caching and num_tokens > request.next_bookkeeping_at:
             cache_blocks(kv, request, kv.request_blocks[request.own_blocks], num_tokens)
@@ -215,12 +215,12 @@ def cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
 
 
 def has_blocks(kv: KV, request: Request) -> bool:
-    """Whether a request has block tables."""
+    """Return whether a request has block tables."""
     return has_pool(kv) or (kv.manager == PYTHON and python_has_blocks(kv, request))
 
 
 def num_free(kv: KV) -> int:
-    """Blocks that belong to nobody, cached ones included."""
+    """Return the number of free blocks, cached ones included."""
     if has_pool(kv):
         return kv.pool.num_free
     if kv.manager == CONTIGUOUS:
@@ -233,7 +233,7 @@ def num_free(kv: KV) -> int:
 
 
 def take_transfers(state: Replica, batch: Batch) -> None:
-    """Find out what a step moves to and from the host."""
+    """Determine what a step moves to and from the host."""
     if state.kv.manager == PYTHON:
         python_take_transfers(state, batch)
     else:
@@ -241,6 +241,6 @@ def take_transfers(state: Replica, batch: Batch) -> None:
 
 
 def count_moved(kv: KV) -> None:
-    """Note what the admissions and evictions since the last step copy."""
+    """Count the blocks that admissions and evictions since the last step copy."""
     if kv.pool.has_host:
         count_transfers(kv)

@@ -1,4 +1,4 @@
-"""Lists threaded through records."""
+"""Linked lists threaded through records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def push_front(queue: Queue, rows: Sequence[Any], k: int) -> None:
 
 
 def put_behind(queue: Queue, rows: Sequence[Any], k: int, before: int) -> None:
-    """Put the k-th record right behind another one."""
+    """Put the k-th record right after another one."""
     if before == queue.tail:
         append(queue, rows, k)
         return
@@ -53,7 +53,7 @@ def put_behind(queue: Queue, rows: Sequence[Any], k: int, before: int) -> None:
 
 
 def remove(queue: Queue, rows: Sequence[Any], k: int) -> None:
-    """Take the k-th record out of a list, wherever it stands."""
+    """Remove the k-th record from any position of a list."""
     row = rows[k]
     if row.previous == NONE:
         queue.head = row.next

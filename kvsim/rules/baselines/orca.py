@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def schedule_orca(state: Replica, batch: Batch) -> None:
-    """Decide a step: running requests first, then whoever fits, first come first served.
+    """Decide a step: running requests first, then waiting ones that fit, first come first served.
 
     There is no token budget: only ``max_num_seqs`` and memory limit the batch. A request that
-    cannot grow preempts; since memory is full then, nobody is admitted until a request has ended.
+    cannot grow preempts; memory is then full, so no request is admitted until one has ended.
     """
     grow_running(state, batch)
     preempted = state.num_preempted > 0

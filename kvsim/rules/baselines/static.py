@@ -1,7 +1,7 @@
 """Request-level batching: a batch runs until its last request ends (FasterTransformer, Triton).
 
-Requests get their answer when they end, but their slots are held until the batch ends, and their
-records with them.
+A request is answered when it ends, but its slots and its record stay allocated until the batch
+ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def schedule_static(state: Replica, batch: Batch) -> None:
-    """Decide a step: fill an empty batch from the queue, or go on with the one there is.
+    """Decide a step: fill an empty batch from the queue, or continue with the current batch.
 
-    A request that cannot grow preempts the latest of its batch, which joins the next one.
+    A request that cannot grow preempts the last one of its batch, which joins the next batch.
     """
     if state.num_running == 0:
         form_batch(state, batch)
@@ -29,7 +29,7 @@ def schedule_static(state: Replica, batch: Batch) -> None:
 
 
 def form_batch(state: Replica, batch: Batch) -> None:
-    """Admit from the head of the queue while places and memory last; prompts are computed whole."""
+    """Admit from the head of the queue while max_num_seqs and memory allow; prompts are whole."""
     num_seqs = 0
     while state.waiting.length > 0:
         k = head_of(state)
@@ -45,14 +45,14 @@ def form_batch(state: Replica, batch: Batch) -> None:
 
 
 def retire_request(state: Replica, k: int) -> None:
-    """Keep the slots of a request that has got its last token until its batch ends."""
+    """Keep the slots of a request that has its last token until its batch ends."""
     retire(state.kv, state.requests[k])
     state.ended[state.num_retired] = k
     state.num_retired += 1
 
 
 def end_batch(state: Replica) -> None:
-    """Give back what ended requests have held, once nobody runs any more."""
+    """Free the slots of ended requests once no request runs."""
     if state.num_running > 0:
         return
     for place in range(state.num_retired):

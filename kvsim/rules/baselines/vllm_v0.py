@@ -2,7 +2,7 @@
 
 The rules are those of vLLM 0.1 to 0.8's V0 engine without chunked prefill (`core/scheduler.py`):
 a step computes either prompts or one token of every running request. A request that finds no
-free block preempts the latest arrived one, which is computed again later or, if asked for, waits in
+free block preempts the latest arrived one, which is recomputed later or, if configured, waits in
 host memory. While any request is swapped out, no prompt is admitted.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def schedule_v0(state: Replica, batch: Batch) -> None:
-    """Decide a step: prompts, or else decodes, then whoever can be swapped in."""
+    """Decide a step: prompts, or else decodes, then swap in the requests that fit."""
     if state.num_swapped == 0:
         schedule_prompts(state, batch)
     if batch.size == 0:
@@ -40,7 +40,7 @@ def schedule_v0(state: Replica, batch: Batch) -> None:
 
 
 def schedule_prompts(state: Replica, batch: Batch) -> None:
-    """Admit whole prompts from the head of the queue while budget, places and memory last."""
+    """Admit whole prompts from the queue's head while budget, max_num_seqs and memory allow."""
     if state.waiting.length == 0 or state.num_running >= state.limits.max_num_seqs:
         return
     budget, num_seqs = state.limits.max_num_batched_tokens, num_running_seqs(state)
@@ -94,7 +94,7 @@ def insert(state: Replica, places: list[int], end: int, k: int) -> None:
 
 
 def append_slot(state: Replica, request: Request) -> bool:
-    """Take the next token's slot; a block per sequence must be free even if none is needed."""
+    """Allocate the next token's slot; a block per sequence must be free even if none is needed."""
     if has_blocks(state.kv, request) and num_free(state.kv) < request.num_samples:
         return False
     num_tokens = request.num_tokens - request.num_computed_tokens
@@ -102,9 +102,9 @@ def append_slot(state: Replica, request: Request) -> bool:
 
 
 def preempt_v0(state: Replica, k: int) -> None:
-    """Swap a request out, or else queue it to be computed again.
+    """Swap a request out, or else queue it for recomputation.
 
-    Several sequences cannot be computed again as one prompt: V0 always swaps them if it can.
+    Several sequences cannot be recomputed as one prompt: V0 always swaps them if it can.
     """
     request, swapped_bytes = state.requests[k], 0
     if state.limits.swaps or request.num_samples > 1:
@@ -121,7 +121,7 @@ def preempt_v0(state: Replica, k: int) -> None:
 
 
 def swap_in_waiting(state: Replica, batch: Batch) -> None:
-    """Bring swapped requests back, the most urgent first, while places and memory last."""
+    """Swap requests back in, the most urgent first, while max_num_seqs and memory allow."""
     if state.num_swapped == 0:
         return
     num_seqs, num_back = num_running_seqs(state), 0

@@ -1,7 +1,7 @@
-"""A queue in an array: who leaves before his turn leaves a gap.
+"""Array-backed FIFO; removing an element from the middle leaves a hole.
 
-Its order is that of a list threaded through the records (vLLM's free block queue), but who comes
-next stands side by side, and nobody's neighbours are written to.
+Its order is that of a list threaded through the records (vLLM's free block queue), but the next
+entries are adjacent in memory, and appending or removing writes to no neighbour.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def array_append(line: ArrayQueue, rows: Sequence[Block], k: int) -> None:
-    """Put the k-th record at the end."""
+    """Append the k-th record."""
     if line.stop >= line.size:
         array_compact(line, rows)
     line.entries[line.stop] = k
@@ -27,7 +27,7 @@ def array_append(line: ArrayQueue, rows: Sequence[Block], k: int) -> None:
 
 
 def array_compact(line: ArrayQueue, rows: Sequence[Block]) -> None:
-    """Fill the gaps; with twice the room that all need, it comes once in so many arrivals."""
+    """Close the holes; with a capacity of 2N for N records, this runs at most once in N appends."""
     stop = 0
     for at in range(line.first, line.stop):
         k = line.entries[at]
@@ -39,12 +39,12 @@ def array_compact(line: ArrayQueue, rows: Sequence[Block]) -> None:
 
 
 def array_remove(line: ArrayQueue, rows: Sequence[Block], k: int) -> None:
-    """Take the k-th record out, wherever it stands."""
+    """Remove the k-th record from any position."""
     line.entries[rows[k].slot] = NONE
 
 
 def array_popleft(line: ArrayQueue) -> int:
-    """Take out who stands first, and return it; somebody does."""
+    """Remove and return the first record; the queue is not empty."""
     while line.entries[line.first] == NONE:
         line.first += 1
     line.first += 1

@@ -1,6 +1,6 @@
-"""What each kind of attention lets the KV cache drop, keep and find again. vLLM 0.33's rules.
+"""Rules of each kind of attention: which KV the cache may drop, keeps and can hit (vLLM 0.33).
 
-docs/vllm-rules.md tells the rules in words, section 8.
+docs/vllm-rules.md, section 8, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 def num_skipped(kind: int, window: int, num_tokens: int) -> int:
-    """Leading tokens that token ``num_tokens`` and all later ones cannot see."""
+    """Return how many leading tokens are invisible to token ``num_tokens`` and all later ones."""
     if kind == FULL:
         return 0
     if kind == CHUNKED:  # a token sees only its own chunk
@@ -34,7 +34,7 @@ def num_skipped(kind: int, window: int, num_tokens: int) -> int:
 def admission_cap(
     kind: int, window: int, block_size: int, max_in_flight_tokens: int, max_model_len: int
 ) -> int:
-    """Most blocks a request ever holds at once in a group, 0 if only its length limits it."""
+    """Return the most blocks a request holds at once in a group; 0: only its length limits it."""
     if kind == FULL or kind > CHUNKED:
         return 0
     if kind == CHUNKED:
@@ -44,14 +44,14 @@ def admission_cap(
 
 
 def run_length(group: KVGroup) -> int:
-    """Blocks in a row that a hit needs in a sliding window, with the one that it drops."""
+    """Return the consecutive blocks that a hit needs in a sliding window, and the one it drops."""
     if group.kind == MAMBA_ALIGN:
         return 1
     return cdiv(group.window - group.extra_retained - 1, group.block_size) + group.drops_last_block
 
 
 def keeps_all(kv: KV, group: KVGroup) -> bool:
-    """Whether a later hit could need any block, wherever it stands."""
+    """Return whether later hits could need the blocks at all indices."""
     if group.kind == MAMBA_ALIGN:
         return not kv.keeps_boundaries
     if group.kind != SLIDING:
@@ -60,9 +60,9 @@ def keeps_all(kv: KV, group: KVGroup) -> bool:
 
 
 def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
-    """Whether a later hit could end such that it needs the block at that place.
+    """Return whether a later hit could need the block at index ``place``.
 
-    Of a window it needs a run of blocks, of states one.
+    A hit needs a run of blocks of a window, and one block of states.
     """
     run, ahead = run_length(group), int(group.drops_last_block)
     if kv.segment > 0:
@@ -88,6 +88,6 @@ def worth_caching(kv: KV, group: KVGroup, request: Request, place: int) -> bool:
 
 
 def is_in_run(kv: KV, group: KVGroup, boundary: int, place: int) -> bool:
-    """Whether a block stands in the run that a hit up to a boundary needs."""
+    """Return whether a block is in the run that a hit up to ``boundary`` needs."""
     end = boundary // kv.alignment * kv.alignment // group.block_size + group.drops_last_block
     return end - run_length(group) <= place < end

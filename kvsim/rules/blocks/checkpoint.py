@@ -1,6 +1,6 @@
-"""Where chunks of a prompt end, so that states are left where later hits can end.
+"""Ends of prompt chunks, chosen so that states remain where later hits can end.
 
-Some kernels also leave a state inside a chunk, a *checkpoint*: then the chunk may go on behind it.
+Some kernels also leave a state inside a chunk, a *checkpoint*: the chunk may then continue past it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def last_state(kv: KV, num_tokens: int, unit: int) -> int:
-    """Return the last multiple of a unit at which a hit on so many tokens can end."""
+    """Return the last multiple of ``unit`` at which a hit on ``num_tokens`` tokens can end."""
     if kv.drops_last_block:
         return max(num_tokens // unit * unit - unit, 0)
     return max(num_tokens - max(1, kv.num_hash_lookahead_tokens), 0) // unit * unit
 
 
 def allows_checkpoint(kv: KV, size: int, start: int, end: int, place: int) -> bool:
-    """Whether a chunk from start to end can leave a state after ``place`` tokens."""
+    """Return whether a chunk from start to end can leave a state after ``place`` tokens."""
     unit, alignment = kv.hash_block_size, kv.states.checkpoint_alignment
     if alignment == 0 or start % unit != 0 or cdiv(end, size) - 2 <= (start - 1) // size:
         return False
@@ -32,13 +32,13 @@ def allows_checkpoint(kv: KV, size: int, start: int, end: int, place: int) -> bo
 
 
 def takes_checkpoint(kv: KV, group: KVGroup, start: int, end: int) -> bool:
-    """Whether a chunk leaves a state inside it."""
+    """Return whether a chunk leaves a state inside it."""
     place = last_state(kv, end, kv.alignment)
     return allows_checkpoint(kv, group.block_size, start, end, place)
 
 
 def num_to_state(state: Replica, request: Request, start: int, num_tokens: int) -> int:
-    """Cut a chunk of a prompt so that it ends where a state is of use; 0 if it is too short."""
+    """Cut a chunk of a prompt so that it ends where a state is useful; 0 if it is too short."""
     kv, limits = state.kv, state.limits
     size = kv.states.block_size
     prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
@@ -56,7 +56,7 @@ def num_to_state(state: Replica, request: Request, start: int, num_tokens: int) 
 
 
 def first_stop(kv: KV, request: Request, start: int, end: int, prefill_end: int) -> int:
-    """Return the first place inside a chunk at which it must stop, or its end."""
+    """Return the first position inside a chunk at which it must stop, or its end."""
     size, unit, prompt = kv.states.block_size, kv.hash_block_size, request.num_prompt_tokens
     stop, shared = end, request.shared_prefix_boundary
     last = last_state(kv, prefill_end, kv.alignment)

@@ -1,4 +1,4 @@
-"""Contents that are remembered by key, the first of them in the first to go."""
+"""Keyed contents in a queue; the oldest entry is evicted first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def find_content(contents: Contents, key: int) -> int:
-    """Return the place of a content, or NO_CONTENT."""
+    """Return the index of a content, or NO_CONTENT."""
     k = contents.buckets[key & contents.bucket_mask]
     while k != NO_CONTENT and contents.rows[k].key != key:
         k = contents.rows[k].chain
@@ -20,7 +20,7 @@ def find_content(contents: Contents, key: int) -> int:
 
 
 def add_content(contents: Contents, key: int) -> None:
-    """Take in a content that is not there yet, behind all others; there is room."""
+    """Append a content that is not there yet; there is room."""
     k = contents.first_free
     if k == NO_CONTENT:
         contents.num_made += 1
@@ -35,7 +35,7 @@ def add_content(contents: Contents, key: int) -> None:
 
 
 def drop_content(contents: Contents, k: int) -> None:
-    """Forget the content at a place."""
+    """Remove the content at an index."""
     row = contents.rows[k]
     bucket = row.key & contents.bucket_mask
     at = contents.buckets[bucket]
@@ -51,6 +51,6 @@ def drop_content(contents: Contents, k: int) -> None:
 
 
 def renew_content(contents: Contents, k: int) -> None:
-    """Put the content at a place behind all others."""
+    """Move the content at an index to the end of the queue."""
     remove(contents.queue, contents.rows, k)
     append(contents.queue, contents.rows, k)

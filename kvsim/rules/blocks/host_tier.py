@@ -1,6 +1,6 @@
-"""Host memory behind the block pool: contents by key, the first of those put out leave first.
+"""Host memory behind the block pool: contents by key, evicted in the order they were stored.
 
-What is fetched stays, too. Contents that are about to be read are pinned, and cannot leave.
+Fetched contents stay in host memory. Contents about to be read are pinned and are not evicted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def store(host: HostTier, key: int) -> None:
-    """Take in a content that has lost its last block on the GPU.
+    """Store a content that has lost its last block on the GPU.
 
-    One that is held already counts as new but needs no copy; one for which only pinned contents
-    could leave is dropped.
+    A content that is already stored becomes the newest and needs no copy; if only pinned contents
+    could be evicted, the new one is dropped.
     """
     contents = host.contents
     k = find_content(contents, key)
@@ -39,7 +39,7 @@ def store(host: HostTier, key: int) -> None:
 
 
 def pin(host: HostTier, own_blocks: RequestBlocks, first: int, stop: int, pinned: int) -> None:
-    """Pin the contents of some blocks of a request (1), or let them go (0)."""
+    """Pin (1) or unpin (0) the contents of some blocks of a request."""
     for place in range(first, stop):
         k = find_content(host.contents, own_blocks.keys[place])
         host.contents.rows[k].pinned = pinned

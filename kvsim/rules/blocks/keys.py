@@ -1,7 +1,7 @@
-"""Names for full blocks: equal content behind an equal prefix gives an equal key.
+"""Keys of full blocks: equal content after an equal prefix gives an equal key.
 
 vLLM hashes (parent's hash, token ids, extra keys) with SHA-256. The simulator knows no token ids
-but the content a token belongs to, so it mixes (parent's key, the content pieces of the block, the
+but the content a token belongs to, so it mixes (parent's key, the content spans of the block, the
 salt) by an integer function. Any injective naming gives identical schedules; with 63 bits two of
 100 million different blocks collide with a probability of 0.06 %.
 """
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 START = 0x9E3779B97F4A7C15
-LENGTH_WORD = START  # of a piece's number, so many times its tokens
+LENGTH_WORD = START  # added to a span's number once per token
 FIRST_KEY = 1  # parent of a first block (any constant)
 ENDLESS = 2**62  # tokens of an output's content; it never runs out
-ITEM = 2**61 + 1  # before an item that an encoder computes, in a key; no content's number
+ITEM = 2**61 + 1  # precedes an encoder item in a key; no content has this number
 
 
 def fold(key: int, value: int) -> int:
     """Fold an integer into a 64-bit key (the finaliser of SplitMix64, Steele et al. 2014).
 
-    This rule, and those three that call it, have a second text, in unsigned arithmetic, for the
+    This rule and its three callers have a second implementation in unsigned arithmetic for the
     compiled engine: they need the wrap-around of 64-bit products, which signed integers there do
     not have.
     """
@@ -40,15 +40,15 @@ def mix(key: int, value: int) -> int:
 
 
 def mix_span(key: int, content: int, start: int, length: int) -> int:
-    """Fold a piece of content into a 63-bit key; has a second text, as :func:`fold` has.
+    """Fold a span of content into a 63-bit key; has a second implementation, as :func:`fold` has.
 
-    The piece becomes a number first, which waits for no key: one fold only follows the key before.
+    The span becomes a number first, independent of the key: only one fold waits for the last key.
     """
     return mix(key, (mix(content, start) + length * LENGTH_WORD) % 2**64)
 
 
 def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switch: float) -> int:
-    """Draw which of two or more beams a beam continues at a length: mostly itself."""
+    """Draw the parent beam of a beam at a length, of two or more beams: mostly itself."""
     draw = fold(fold(fold(request_id, end), beam), 1)
     if not draw < beam_switch * 2.0**64:
         return beam
@@ -57,7 +57,7 @@ def draw_parent(request_id: int, end: int, beam: int, num_beams: int, beam_switc
 
 
 def span_of(request: Request, segment: int) -> tuple[int, int, int]:
-    """Return content, start and length of a piece of a request: its segments, then its output."""
+    """Return content, start and length of a span of a request: its segments, then its output."""
     if segment >= max(request.num_segments, 1):
         return request.output_content_id, 0, ENDLESS
     if request.num_segments == 0:  # a prompt that shares nothing
@@ -67,7 +67,7 @@ def span_of(request: Request, segment: int) -> tuple[int, int, int]:
 
 
 def span_at(own_blocks: RequestBlocks, request: Request, segment: int) -> tuple[int, int, int]:
-    """Do as :func:`span_of`, token by token of an output whose tokens are numbered."""
+    """Do as :func:`span_of`, but with one token per span of an output with numbered tokens."""
     place = segment - max(request.num_segments, 1)
     if not own_blocks.has_numbers or place < 0:
         return span_of(request, segment)
@@ -89,7 +89,7 @@ def look_ahead(key: int, own_blocks: RequestBlocks, request: Request, num_tokens
 
 
 def add_items(key: int, own_blocks: RequestBlocks, row: int, start: int, stop: int) -> int:
-    """Fold the encoder's items that overlap a block into its key, and where they begin in it."""
+    """Fold the encoder items that overlap a block into its key, with their offsets in it."""
     for place in range(own_blocks.item_offsets[row], own_blocks.item_offsets[row + 1]):
         item = own_blocks.items[place]
         if item.offset < stop and item.offset + item.num_tokens > start:
@@ -102,7 +102,7 @@ def extend_keys(
 ) -> None:
     """Compute a request's first keys; each also covers ``lookahead`` tokens after its block.
 
-    Adjacent pieces of one content are merged, so that the same tokens have the same key however
+    Adjacent spans of one content are merged, so that the same tokens have the same key however
     the trace cut them into segments.
     """
     if own_blocks.owner != request.request_id:

@@ -1,10 +1,10 @@
-"""States of Mamba and linear-attention layers that later requests can take up (mode ``align``).
+"""States of Mamba and linear-attention layers that later requests can reuse (mode ``align``).
 
 A table's slot p stands for the state after (p + 1) * block_size tokens. Most are null: a chunk of a
-prompt leaves one state, at its end, and decoding one at every end of a block. Behind the running
-state come those for drafts, which move along.
+prompt leaves one state, at its end, and decoding one at every block end. The states for drafts
+follow the running state and move with it.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def begin_states(kv: KV) -> None:
-    """Begin a step: nothing is named or copied in it yet."""
+    """Begin a step in which no state has got a key or a copy yet."""
     release_copies(kv)
     kv.states.step += 1
     kv.states.num_copies = 0
 
 
 def release_copies(kv: KV) -> None:
-    """End a step: let go of the sources and copies of its copying, group by group."""
+    """End a step: release the sources and targets of its copies, group by group."""
     states = kv.states
     for g in range(kv.num_groups):
         for k in range(states.num_held):
@@ -43,9 +43,9 @@ def release_copies(kv: KV) -> None:
 
 
 def is_new(kv: KV, k: int) -> bool:
-    """Whether the content of a block found by a hit got its key in this very step.
+    """Return whether the content of a block found by a hit got its key in this step.
 
-    Its state is not computed before the step is, so nobody can go on from it.
+    Its state is not computed before the step is, so no request can continue from it yet.
     """
     while k != NONE:
         if kv.states.named_in[k] == kv.states.step:
@@ -55,9 +55,9 @@ def is_new(kv: KV, k: int) -> bool:
 
 
 def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: int) -> int:
-    """Blocks that a table of states takes for a chunk, where so many slots are missing.
+    """Return the blocks that a table of states takes for a chunk, given ``need`` missing slots.
 
-    Of slots between the old running state and the new one nothing is kept. ``spare`` are states
+    The slots between the old running state and the new one stay empty. ``spare`` are states
     for drafts, if there are none yet.
     """
     if need > 0:
@@ -66,7 +66,7 @@ def num_needed(kv: KV, group: KVGroup, need: int, start: int, end: int, spare: i
 
 
 def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: int) -> int:
-    """Free blocks that an admission takes of states; more than there are if it must wait."""
+    """Return the free blocks of states that an admission takes; more than exist if it must wait."""
     group, table = kv.groups[g], own_blocks.tables[g]
     found, spare = cdiv(hit, group.block_size), group.num_spec_blocks
     need = cdiv(end, group.block_size) + spare - found
@@ -83,7 +83,7 @@ def states_to_admit(kv: KV, own_blocks: RequestBlocks, g: int, end: int, hit: in
 
 
 def states_to_grow(kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int) -> int:
-    """Free blocks that the next tokens of a running request take of states; may be negative."""
+    """Return the free blocks of states that a request's next tokens take; may be negative."""
     need = cdiv(end, group.block_size) + group.num_spec_blocks - table.length
     spare = 0
     if kv.states.pending[request.own_blocks * kv.num_groups + group.index] != NONE:
@@ -93,7 +93,7 @@ def states_to_grow(kv: KV, request: Request, group: KVGroup, table: BlockTable, 
 
 
 def add_state(kv: KV, group: KVGroup, table: BlockTable, block: int) -> None:
-    """Put a block, or null, at the end of a table."""
+    """Append a block, or null, to a table."""
     table.blocks[table.length] = block
     table.length += 1
     group.num_table_blocks += 1
@@ -102,7 +102,7 @@ def add_state(kv: KV, group: KVGroup, table: BlockTable, block: int) -> None:
 def admit_states(
     kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int, hit: int
 ) -> None:
-    """Take the states of an admission, the hit's being in the table."""
+    """Allocate the states of an admission; the hit's state is already in the table."""
     kv.states.pending[request.own_blocks * kv.num_groups + group.index] = NONE
     partial = hit % group.block_size > 0
     if partial:
@@ -113,7 +113,7 @@ def admit_states(
 
 
 def grow_states(kv: KV, request: Request, group: KVGroup, table: BlockTable, end: int) -> None:
-    """Take the states of the next tokens of a running request."""
+    """Allocate the states of the next tokens of a running request."""
     at = request.own_blocks * kv.num_groups + group.index
     if kv.states.pending[at] != NONE:
         copy_own(kv, group, table.blocks[kv.states.pending[at]])
@@ -125,9 +125,9 @@ def grow_states(kv: KV, request: Request, group: KVGroup, table: BlockTable, end
 
 
 def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable, last: int) -> int:
-    """Return up to how many tokens a request neither takes nor drops nor copies a state.
+    """Return the token count up to which a request neither takes nor drops nor copies a state.
 
-    ``last`` is where its table ends, those for drafts included.
+    ``last`` is the end of its table, states for drafts included.
     """
     if group.kind < MAMBA:
         return 0
@@ -141,7 +141,7 @@ def last_quiet_state(kv: KV, request: Request, group: KVGroup, table: BlockTable
 def append_states(
     kv: KV, group: KVGroup, table: BlockTable, slots: int, num_moved: int, leaves: bool, end: int
 ) -> None:
-    """Grow a table to so many slots: nulls, the states for drafts moved along, new blocks.
+    """Grow a table to ``slots`` slots: nulls, the states for drafts moved along, new blocks.
 
     With ``leaves``, the chunk leaves a state one slot before the running one.
     """
@@ -162,7 +162,7 @@ def append_states(
 def name_states(
     kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int
 ) -> None:
-    """Give keys to the state inside a block, and to the one that the chunk has left."""
+    """Give keys to the state inside a block, and to the chunk's checkpoint."""
     states, prompt = kv.states, request.num_prompt_tokens
     if kv.matches_partially and num_tokens > 0:
         shared = request.shared_prefix_boundary
@@ -193,7 +193,7 @@ def name_state(
 
 
 def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int) -> None:
-    """Give the state that a chunk has left inside it its key, if a later hit could need it."""
+    """Give the chunk's checkpoint its key if a later hit could need it, or else take its key."""
     states, group = kv.states, kv.groups[g]
     end, block = states.checkpoint_end, own_blocks.tables[g].blocks[states.checkpoints[g]]
     key = own_blocks.keys[end // kv.hash_block_size - 1]
@@ -207,7 +207,7 @@ def name_checkpoint(kv: KV, request: Request, own_blocks: RequestBlocks, g: int)
 
 
 def is_pinned(kv: KV, group: KVGroup, request: Request, end: int) -> bool:
-    """Whether a later hit could end with a state."""
+    """Return whether a later hit could end with the state after ``end`` tokens."""
     if end == last_state(kv, request.num_prompt_tokens, kv.alignment):
         return True
     if end == request.shared_prefix_boundary or keeps_all(kv, group):
@@ -217,12 +217,12 @@ def is_pinned(kv: KV, group: KVGroup, request: Request, end: int) -> bool:
 
 
 def has_key(kv: KV, k: int, key: int) -> bool:
-    """Whether a block has this key."""
+    """Return whether a block has this key."""
     return kv.pool.blocks[k].hashed and kv.pool.blocks[k].key == key
 
 
 def give_key(kv: KV, k: int, key: int) -> None:
-    """Give a state its key, instead of the one it has."""
+    """Give a state a key, replacing the one it has."""
     if kv.pool.blocks[k].hashed:
         forget(kv.pool, k)
     cache(kv.pool, k, key)

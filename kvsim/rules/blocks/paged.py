@@ -1,6 +1,6 @@
 """The paged KV cache: block tables over a shared pool, one per group, as vLLM 0.33 keeps them.
 
-docs/vllm-rules.md tells the rules in words, section 6.
+docs/vllm-rules.md, section 6, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 
 def past_the_end(request: Request, group: KVGroup, table: BlockTable) -> int:
-    """Slots of a table that its request will never fill; a state has no slots per token."""
+    """Return the slots of a table that its request never fills; a state has no slots per token."""
     if group.kind >= RING:
         return 0
     return max(table.length * group.block_size - request.max_slots, 0)
 
 
 def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
-    """Blocks that a table lacks to own so many slots."""
+    """Return the blocks that a table lacks to own ``slots`` slots."""
     if group.kind > CHUNKED:
         if group.kind == RING:
             return 1 - table.length
@@ -64,21 +64,21 @@ def num_missing(group: KVGroup, table: BlockTable, slots: int) -> int:
 
 
 def num_slots(kv: KV, request: Request, end: int) -> int:
-    """Slots to own when the tokens up to ``end`` are scheduled."""
+    """Return the slots to own when the tokens up to ``end`` are scheduled."""
     if kv.reserve_output:
         end = max(end, request.max_slots)
     return min(end + kv.num_lookahead_tokens, kv.max_model_len)
 
 
 def num_found(kv: KV, group: KVGroup, hit: int) -> int:
-    """Blocks of a group that a hit covers, in part at its end."""
+    """Return the blocks of a group that a hit covers, the last one perhaps in part."""
     if not group.is_cached:
         return 0
     return cdiv(hit, group.block_size) if kv.matches_partially else hit // group.block_size
 
 
 def most_blocks(group: KVGroup, num_tokens: int, capped: bool) -> int:
-    """Blocks of a group for so many tokens; with ``capped`` no more than are held at once."""
+    """Return the blocks of a group for ``num_tokens``; ``capped``: at most those held at once."""
     if group.kind == RING:
         return 1
     blocks = cdiv(num_tokens, group.block_size) + group.num_spec_blocks
@@ -90,10 +90,10 @@ def most_blocks(group: KVGroup, num_tokens: int, capped: bool) -> int:
 def need_to_admit(
     kv: KV, own_blocks: RequestBlocks, num_tokens: int, end: int, hit: int, start: int, capped: bool
 ) -> int:
-    """Free blocks an admission takes: new ones, and hit ones that nobody holds now.
+    """Return the free blocks an admission takes: new ones, and hit ones without references.
 
-    ``end`` leaves out slots to look ahead, which states do not need. The request goes on at
-    ``start``, behind its hit and what comes from elsewhere.
+    ``end`` leaves out lookahead slots, which states do not need. The request continues at
+    ``start``, after its hit and the tokens that come from elsewhere.
     """
     need = 0
     for g in range(kv.num_groups):
@@ -116,10 +116,10 @@ def need_to_admit(
 def admit_paged(
     kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int, hit: int, num_fetched: int
 ) -> bool:
-    """Take the slots of a waiting request whose hit stands in the holding's tables.
+    """Allocate the slots of a waiting request; the tables of ``own_blocks`` hold its hit.
 
-    Behind the hit, ``num_fetched`` tokens come from elsewhere into new blocks. False, with nothing
-    changed, if the slots are not there.
+    After the hit, ``num_fetched`` tokens come from elsewhere into new blocks. False, with nothing
+    changed, if there is no room.
     """
     free = kv.pool.num_free - (kv.watermark_blocks if kv.num_held > 0 else 0)
     if kv.reserve_full_isl:
@@ -157,9 +157,9 @@ def admit_paged(
 
 
 def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -> None:
-    """Begin a table with the blocks of a hit, those that no token from ``start`` on sees left out.
+    """Begin a table with the blocks of a hit, without those that no token from ``start`` on sees.
 
-    What comes from elsewhere behind the hit may be out of the window, too.
+    Tokens that come from elsewhere after the hit may be out of the window, too.
     """
     skipped = num_skipped(group.kind, group.window, start) // group.block_size
     table.length = max(num_found(kv, group, hit), skipped)
@@ -175,7 +175,7 @@ def share_hit(kv: KV, group: KVGroup, table: BlockTable, hit: int, start: int) -
 
 
 def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Append blocks for the next tokens of a running request; False if they are not there.
+    """Append blocks for the next tokens of a running request; False if there are too few.
 
     Out-of-window blocks are dropped even then, as in vLLM.
     """
@@ -194,7 +194,7 @@ def allocate_paged(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def only_fills(kv: KV, request: Request, end: int) -> bool:
-    """Whether the last token up to ``end`` fills a block that it does not name, being unknown yet.
+    """Return whether the token at ``end`` fills a block that it cannot name, as it is unknown yet.
 
     With asynchronous scheduling every decode is such a token; the one after it names the block.
     """
@@ -204,7 +204,7 @@ def only_fills(kv: KV, request: Request, end: int) -> bool:
 
 
 def need_to_grow(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) -> int:
-    """Free blocks that the next tokens of a running request take; may be negative."""
+    """Return the free blocks that the next tokens of a running request take; may be negative."""
     slots, need = num_slots(kv, request, end), 0
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -216,7 +216,7 @@ def need_to_grow(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) 
 
 
 def grow(kv: KV, request: Request, end: int) -> bool:
-    """Own the slots of the tokens up to ``end``, and name the blocks they fill."""
+    """Allocate the slots of the tokens up to ``end``, and name the blocks they fill."""
     own_blocks = kv.request_blocks[request.own_blocks]
     if kv.has_windows:
         drop_out_of_window(kv, request, own_blocks)
@@ -241,7 +241,7 @@ def grow(kv: KV, request: Request, end: int) -> bool:
 
 
 def set_next_bookkeeping(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Note until when growing fills last blocks, and moves windows within a block, and no more."""
+    """Set up to which token growth only fills last blocks and moves windows inside a block."""
     quiet = last_unnamed_end(kv, own_blocks) if kv.enable_prefix_caching else kv.max_model_len
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -258,7 +258,7 @@ def set_next_bookkeeping(kv: KV, request: Request, own_blocks: RequestBlocks) ->
 
 
 def last_unnamed_end(kv: KV, own_blocks: RequestBlocks) -> int:
-    """Return up to how many tokens no group names a block."""
+    """Return the token count up to which no group names a block."""
     if kv.names_by_group:
         if kv.drops_last_block or kv.num_hash_lookahead_tokens > 0 or kv.states.keeps_shared:
             return 0  # they name between multiples of the alignment, too
@@ -322,7 +322,7 @@ def name_blocks(
 def drop_names(
     kv: KV, request: Request, group: KVGroup, table: BlockTable, first: int, stop: int
 ) -> None:
-    """Take the names away that blocks have by the end of a prompt in them; they get whole ones."""
+    """Remove the keys of blocks in which a prompt ended; they get keys of the whole block."""
     all_places = keeps_all(kv, group)
     for place in range(max(first, table.num_null), stop):
         block = table.blocks[place]
@@ -339,8 +339,8 @@ def drop_names(
 def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_tokens: int) -> None:
     """Name the block in which a prompt ends, by the last whole hash unit of the prompt.
 
-    Look-ups that match whole blocks do not find it, but the block counts as one with content; one
-    that is named already has both names.
+    Look-ups that match whole blocks do not find it, but the block counts as one with content; a
+    block that has a key already then has both.
     """
     group, table, unit = kv.groups[g], own_blocks.tables[g], kv.hash_block_size
     if group.kind != FULL or group.keys_per_block == 1:
@@ -361,11 +361,11 @@ def name_tail(kv: KV, request: Request, own_blocks: RequestBlocks, g: int, num_t
 
 
 def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> None:
-    """Name the blocks of several groups, of each as many as suits it.
+    """Name the blocks of several groups, each up to its own limit.
 
-    Those with a drafter's layers keep one more, of what their drafters have seen. Counts are
+    Groups with a drafter's layers name one more, of tokens their drafters have seen. Counts are
     rounded first and limited by the keys that exist afterwards, group by group. Where hits may end
-    inside a block, so do names of states and of prompts.
+    inside a block, so do keys of states and of prompts.
     """
     ahead, unit, size = kv.num_hash_lookahead_tokens, kv.alignment, kv.hash_block_size
     known = max(min(num_tokens, request.num_tokens - ahead), 0)
@@ -391,7 +391,7 @@ def cache_by_group(kv: KV, request: Request, own_blocks: RequestBlocks, num_toke
 
 
 def uncount(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int) -> None:
-    """Take a live request's tables out of the sums, or add them (sign -1)."""
+    """Subtract a live request's tables from the sums, or add them (sign -1)."""
     kv.num_filled -= sign * request.num_filled
     kv.dead_bytes -= sign * own_blocks.dead_bytes
     for g in range(kv.num_groups):
@@ -401,7 +401,7 @@ def uncount(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int) -> N
 
 
 def free_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Give back all blocks of a request, last to first, so that shared prefixes outlive ends."""
+    """Free all blocks of a request, last to first, so that shared prefixes outlive the tails."""
     if own_blocks.retired:
         count_retired(kv, own_blocks, -1)
     else:
@@ -414,13 +414,13 @@ def free_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
 
 
 def count_retired(kv: KV, own_blocks: RequestBlocks, sign: int) -> None:
-    """Add the slots of an ended request whose batch keeps them, or take them out (sign -1)."""
+    """Add the slots of an ended request that its batch keeps, or subtract them (sign -1)."""
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
         group.num_retired += sign * (table.length - table.num_null) * group.block_size
 
 
 def retire_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Note that a request has ended while its batch keeps its slots."""
+    """Record that a request has ended while its batch keeps its slots."""
     uncount(kv, request, own_blocks, 1)
     count_retired(kv, own_blocks, 1)

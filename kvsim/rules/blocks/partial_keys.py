@@ -1,9 +1,9 @@
-"""Keys for parts of blocks, where hits may end inside one, and the copies such hits take.
+"""Keys for parts of blocks, where hits may end inside a block, and the copies such hits make.
 
-A block that has a key may get a shorter one beside it, on a card. A card is a record behind those
-of the blocks that the hash map finds like a block; it names its owner.
+A block with a key may also get a shorter one, in a hash alias: a record stored after those of the
+blocks, which the hash map finds like a block and which names its owner.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def owner_of(pool: BlockPool, k: int) -> int:
-    """Return the block behind what the hash map has found: itself, or a card's owner."""
+    """Return the block that the hash map has found: itself, or the owner of a hash alias."""
     return pool.hash_alias_owners[k - pool.num_usable - 1] if k > pool.num_usable else k
 
 
 def add_hash_alias(pool: BlockPool, owner: int, key: int) -> bool:
-    """Give a block one more key; False if it has it."""
+    """Give a block a further key; False if it has an alias with that key."""
     k = pool.first_hash_aliases[owner]
     while k != NONE:
         if pool.blocks[k].key == key:
@@ -43,7 +43,7 @@ def add_hash_alias(pool: BlockPool, owner: int, key: int) -> bool:
 
 
 def num_units(kv: KV, own_blocks: RequestBlocks, block: int, first: int, stop: int) -> int:
-    """Hash units that a block's key covers, found among a request's keys; 0 if it is none."""
+    """Return the hash units that a block's key covers, by a request's keys; 0 if not among them."""
     for unit in range(first, stop):
         if own_blocks.keys[unit] == kv.pool.blocks[block].key:
             return unit + 1
@@ -51,9 +51,9 @@ def num_units(kv: KV, own_blocks: RequestBlocks, block: int, first: int, stop: i
 
 
 def name_part(kv: KV, own_blocks: RequestBlocks, block: int, units: int, first: int) -> bool:
-    """Name a part of a block, which begins at the ``first`` hash unit, up to a later one.
+    """Name a block, which begins at hash unit ``first``, up to hash unit ``units``.
 
-    A longer key replaces a shorter one, and stays beside it. False if the block has the key.
+    A new key replaces a shorter one and joins a longer one. False if the block has it already.
     """
     pool, key = kv.pool, own_blocks.keys[units - 1]
     if not pool.blocks[block].hashed:
@@ -68,7 +68,7 @@ def name_part(kv: KV, own_blocks: RequestBlocks, block: int, units: int, first: 
 
 
 def hold_pair(kv: KV, group: KVGroup, source: int) -> int:
-    """Take a block to copy another one to; both are held until the end of the step."""
+    """Allocate a block to copy another one to; both are held until the end of the step."""
     states, copy = kv.states, take_block(kv.pool, group)
     group.num_used += 1
     states.copies.blocks[2 * states.num_copies] = copy
@@ -80,7 +80,7 @@ def hold_pair(kv: KV, group: KVGroup, source: int) -> int:
 
 
 def copy_hit(kv: KV, group: KVGroup, table: BlockTable) -> None:
-    """Copy the last block of a hit that ends inside it: the request goes on in the copy."""
+    """Copy the last block of a hit that ends inside it; the request continues in the copy."""
     source = table.blocks[table.length - 1]  # its hit holds it until the end of the step
     copy = hold_pair(kv, group, source)
     kv.pool.blocks[copy].ref_cnt += 1
@@ -88,7 +88,7 @@ def copy_hit(kv: KV, group: KVGroup, table: BlockTable) -> None:
 
 
 def copy_own(kv: KV, group: KVGroup, source: int) -> None:
-    """Copy a request's own state inside a block: it goes on in the block, the copy is found."""
+    """Copy a request's own state inside a block: it keeps the block, and hits find the copy."""
     copy = hold_pair(kv, group, source)
     kv.pool.blocks[source].ref_cnt += 1
     move_key(kv.pool, source, copy)

@@ -1,12 +1,12 @@
-"""The block pool: reference counts, a free queue, and what content can be hit.
+"""The block pool: reference counts, a free queue, and the content that can be hit.
 
 The rules are vLLM 0.33's. Block 0 is the null block, a placeholder that is never handed out. Free
-blocks queue up in two parts: those without content in front, last freed first out; behind them
-those whose content may be hit again, in the order of the eviction policy. A block keeps its content
+blocks queue in two parts: first those without content, last freed first out; then those with
+content that may be hit again, in the order of the eviction policy. A block keeps its content
 until it is handed out (lazy eviction), and a block in a table never changes its id: block tables
 are append-only. The price is that one content may sit in several blocks.
 
-docs/vllm-rules.md tells the rules in words, section 5.
+docs/vllm-rules.md, section 5, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def cache(pool: BlockPool, k: int, key: int) -> None:
 
 
 def link(pool: BlockPool, k: int) -> None:
-    """Enter a key into the hash map, behind older copies of the content."""
+    """Add a key to the hash map, behind older copies of the content."""
     block = pool.blocks[k]
     block.copy = NONE
     first = find(pool, block.key, block.group)
@@ -64,7 +64,7 @@ def link(pool: BlockPool, k: int) -> None:
 
 
 def forget(pool: BlockPool, k: int) -> bool:
-    """Take a block's key away; returns whether its content has no block left."""
+    """Remove a block's key; returns whether no block with its content is left."""
     if pool.has_events:
         note_removed(pool, k)
     pool.blocks[k].hashed = False
@@ -73,7 +73,7 @@ def forget(pool: BlockPool, k: int) -> bool:
 
 
 def move_key(pool: BlockPool, k: int, to: int) -> None:
-    """Have another block of the same content carry a block's key; nothing comes or goes."""
+    """Move a block's key to another block of the same content; no content is added or removed."""
     key = pool.blocks[k].key
     pool.blocks[k].hashed = False
     pool.num_hashed -= 1
@@ -82,9 +82,9 @@ def move_key(pool: BlockPool, k: int, to: int) -> None:
 
 
 def unlink(pool: BlockPool, k: int) -> bool:
-    """Take a key out of the hash map; returns whether its content has no block left.
+    """Remove a key from the hash map; returns whether no block with its content is left.
 
-    An older copy's place in the bucket goes to the next one.
+    The next copy takes the place of an older one in the bucket.
     """
     block = pool.blocks[k]
     bucket = (block.key ^ block.group) & pool.bucket_mask
@@ -108,7 +108,7 @@ def unlink(pool: BlockPool, k: int) -> bool:
 
 
 def drop_hash_aliases(pool: BlockPool, owner: int) -> None:
-    """Take all further keys of a block away; :mod:`kvsim.rules.blocks.partial_keys` gives them."""
+    """Remove all further keys of a block; :mod:`kvsim.rules.blocks.partial_keys` adds them."""
     k = pool.first_hash_aliases[owner]
     while k != NONE:
         if pool.has_events:
@@ -122,7 +122,7 @@ def drop_hash_aliases(pool: BlockPool, owner: int) -> None:
 
 
 def take_block(pool: BlockPool, group: KVGroup) -> int:
-    """Hand out a free block, one without content if there is one."""
+    """Allocate a free block, one without content if there is one."""
     if pool.num_unhashed > 0:
         pool.num_unhashed -= 1
         k = pool.unhashed[pool.num_unhashed]
@@ -139,7 +139,7 @@ def take_block(pool: BlockPool, group: KVGroup) -> int:
 
 
 def append_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, num_blocks: int) -> None:
-    """Hand out free blocks to the end of a table; the caller has checked that there are enough."""
+    """Append free blocks to a table; the caller has checked that there are enough."""
     if num_blocks > 1:
         ask_for_victims(pool, num_blocks)
         ask_for_buckets(pool, num_blocks)
@@ -167,9 +167,9 @@ def touch(pool: BlockPool, group: KVGroup, k: int) -> None:
 
 
 def free_blocks(pool: BlockPool, group: KVGroup, table: BlockTable, first: int, stop: int) -> None:
-    """Drop a reference of the entries of a table, last to first; null blocks are passed over.
+    """Drop a reference of the entries of a table, last to first; null blocks are skipped.
 
-    Of those nobody references any more, the ones without content go to the front of the queue (in
+    Of the blocks without references, those without content go to the front of the queue (in
     that order), the others to the eviction policy.
     """
     drop_references(pool, group, table, first, stop)
@@ -200,7 +200,7 @@ def drop_references(
 
 
 def queue_unhashed(pool: BlockPool, table: BlockTable, first: int, stop: int) -> None:
-    """Queue the entries of a table that nobody references and that have no content."""
+    """Queue the blocks of a table that have neither references nor content."""
     for place in range(first, stop):
         k = table.blocks[place]
         if k != NULL_BLOCK and pool.blocks[k].ref_cnt == 0 and not pool.blocks[k].hashed:

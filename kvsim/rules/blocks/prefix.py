@@ -1,9 +1,9 @@
-"""The longest prefix of a request whose KV is still in the pool, over all groups together.
+"""The longest prefix of a request that has its KV in the pool, over all groups together.
 
 Groups with the same spec hit together or not at all. Different specs limit each other: the hit
 shrinks until every one of them can resume at its end (vLLM's hybrid coordinator).
 
-docs/vllm-rules.md tells the rules in words, sections 7 and 8.
+docs/vllm-rules.md, sections 7 and 8, describe the rules in words.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def find_all(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int) -> bool:
-    """Put the blocks of one content in every group into the tables; False if one lacks it."""
+    """Put the blocks of one content in every group into the tables; False if a group lacks it."""
     return find_part(
         kv, own_blocks, spec, place, (place + 1) * (spec.block_size // kv.hash_block_size)
     )
 
 
 def find_part(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, place: int, units: int) -> bool:
-    """Do as :func:`find_all` for the content up to so many hash units, which may end inside."""
+    """Do as :func:`find_all` for the content up to ``units`` hash units, which may end inside."""
     key = own_blocks.keys[units - 1]
     ask_for_key(kv.pool, own_blocks.keys, units - 1, own_blocks.num_keys - 1, spec.groups[0])
     for k in range(spec.num_groups):
@@ -55,8 +55,8 @@ def find_prefix(
 ) -> int:
     """Find the longest prefix of at most ``limit`` tokens that full or chunked layers can reuse.
 
-    Blocks of chunks that nobody sees any more count as hit. With ``drops`` the last block is found
-    and given up. Returns its tokens.
+    Blocks of chunks that no token sees any more count as hit. With ``drops`` the last block is
+    found and given up. Returns the tokens of the prefix.
     """
     place = 0
     if spec.kind == CHUNKED:
@@ -120,7 +120,7 @@ def find_window(
 
 
 def forget_blocks(own_blocks: RequestBlocks, spec: LookupSpec, found: int, first: int) -> None:
-    """Leave out the blocks of a window before its run, where the hit does not need them."""
+    """Drop the blocks of a window before its run that the hit does not need."""
     for place in range(num_skipped(spec.kind, spec.window, found) // spec.block_size, first):
         for k in range(spec.num_groups):
             own_blocks.tables[spec.groups[k]].blocks[place] = NULL_BLOCK
@@ -136,7 +136,7 @@ def find_spec(kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, limit: int, d
 
 
 def find_hit(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Find the longest reusable prefix, in tokens; its blocks then stand in the holding's tables.
+    """Find the longest reusable prefix, in tokens; its blocks are then in the request's tables.
 
     The last token is always left to compute, so that there is something to sample from; as hits are
     whole blocks, a block-aligned full hit computes its whole last block again.
@@ -186,9 +186,9 @@ def find_together(
 def shrink_to_spec(
     kv: KV, own_blocks: RequestBlocks, spec: LookupSpec, length: int, hashed: int
 ) -> int:
-    """Return the longest hit of at most ``length`` tokens at whose end a spec can resume.
+    """Return the longest hit of at most ``length`` tokens after which a spec can resume.
 
-    One that drops its last block looks one block further, of the ``hashed`` tokens, once.
+    A spec that drops its last block looks one block further, of the ``hashed`` tokens, once.
     """
     drops = spec.drops_last_block and not spec.has_dropped
     further = spec.block_size

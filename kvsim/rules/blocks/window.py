@@ -1,8 +1,8 @@
-"""Windows over paged memory: blocks that no later token sees, and what is dead of the next ones.
+"""Windows over paged memory: blocks that no later token sees, and the dead part of the next ones.
 
 A sliding window or a chunk moves with the tokens that are known to be computed. The blocks it has
 left go back to the pool when their request grows. The block it is leaving is dead in part: those
-bytes are counted as they come, as long as requests do not share it.
+bytes are counted incrementally, as long as requests do not share the block.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def num_processed(kv: KV, request: Request) -> int:
-    """Tokens that are known to be computed."""
+    """Return the number of tokens that are known to be computed."""
     return max(0, min(request.num_computed_tokens, kv.max_model_len) - request.num_in_flight_tokens)
 
 
 def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Give back the blocks that no later token sees."""
+    """Free the blocks that no later token sees."""
     own_blocks.num_processed_tokens = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -45,9 +45,9 @@ def drop_out_of_window(kv: KV, request: Request, own_blocks: RequestBlocks) -> N
 def drop_gap(
     kv: KV, request: Request, group: KVGroup, table: BlockTable, num_processed: int
 ) -> None:
-    """Give back the blocks between a prompt and the window, which both stay.
+    """Free the blocks between a prompt and the window, which both stay.
 
-    What the gap leaves of the blocks at its ends counts as live.
+    The partly covered blocks at the ends of the gap count as live.
     """
     prompt = request.num_prompt_tokens
     stop = max(prompt, num_processed - group.reference_window) // group.block_size
@@ -60,12 +60,12 @@ def drop_gap(
 
 
 def first_to_leave(group: KVGroup, table: BlockTable) -> int:
-    """Return at how many processed tokens a sliding window begins to leave its first block."""
+    """Return the processed tokens at which a sliding window begins to leave its first block."""
     return table.num_null * group.block_size + group.window - 1
 
 
 def last_quiet_end(group: KVGroup, table: BlockTable, own_blocks: RequestBlocks) -> int:
-    """Return up to how many tokens a window stays in the block, or before it.
+    """Return the token count up to which a window stays in, or before, its current block.
 
     A token is scheduled when at most those before it are processed.
     """
@@ -108,7 +108,7 @@ def move_own_windows(kv: KV, request: Request, own_blocks: RequestBlocks) -> int
 
 
 def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
-    """Whether a window leaves a block for good when its request grows."""
+    """Return whether a window moves past a block when its request grows."""
     processed = num_processed(kv, request)
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -120,7 +120,7 @@ def leaves_block(kv: KV, request: Request, own_blocks: RequestBlocks) -> bool:
 
 
 def num_dead(group: KVGroup, own_blocks: RequestBlocks) -> int:
-    """Slots before the window in the block that it is leaving."""
+    """Return the slots before the window in the block that it is leaving."""
     if dead_block(group, own_blocks) in (NONE, NULL_BLOCK):
         return 0
     skipped = num_skipped(group.kind, group.window, own_blocks.num_processed_tokens)
@@ -137,7 +137,7 @@ def dead_block(group: KVGroup, own_blocks: RequestBlocks) -> int:
 
 
 def bytes_out_of_window(kv: KV) -> int:
-    """Bytes before the windows in blocks that they still touch."""
+    """Return the bytes before the windows in blocks that they still touch."""
     if kv.pool.num_shared == 0:
         return kv.dead_bytes
     total = 0
@@ -148,9 +148,9 @@ def bytes_out_of_window(kv: KV) -> int:
 
 
 def out_of_window(kv: KV, group: KVGroup) -> int:
-    """Slots before the window in blocks that the window still touches.
+    """Return the slots before the window in blocks that the window still touches.
 
-    A block that several requests share is out of the window where it is so for all of them.
+    A slot of a shared block counts if it is out of the window of all requests that share it.
     """
     total, num_shared, pool = 0, 0, kv.pool
     for h in range(kv.num_request_blocks):

@@ -1,6 +1,6 @@
-"""States and blocks that a step copies: behind a fence they are held until its output is there.
+"""States and blocks that a step copies; a fence holds them until the step's output is there.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def let_copies_go(state: Replica, batch: Batch) -> None:
-    """Let go of the sources and copies of the step just decided, at once or behind its fence."""
+    """Release the sources and copies of the step just decided, at once or behind its fence."""
     if not state.connector.has_fence:
         release_copies(state.kv)
     elif state.kv.states.num_held > 0:
@@ -26,7 +26,7 @@ def let_copies_go(state: Replica, batch: Batch) -> None:
 
 
 def fence_copies(connector: Connector, kv: KV, batch: Batch) -> None:
-    """Put the copies of a step into the list of what is freed later, the last pair first."""
+    """Append the copies of a step to the list of later releases, the last pair first."""
     states, table = kv.states, connector.copies
     for g in range(kv.num_groups - 1, -1, -1):
         for k in range(states.num_held - 1, -1, -1):
@@ -44,7 +44,7 @@ def fence_copies(connector: Connector, kv: KV, batch: Batch) -> None:
 
 
 def pin_copy(connector: Connector, kv: KV, place: int, sign: int) -> None:
-    """Mark a source or copy as a block that nobody who runs holds, or take the mark away."""
+    """Pin a source or copy as a block that no running request holds, or unpin it (sign -1)."""
     pool, k = kv.pool, connector.copies.blocks[place]
     group = kv.groups[connector.copy_groups[place // 2]]
     if sign < 0 and pool.pin_counts[k] == pool.blocks[k].ref_cnt:

@@ -1,6 +1,6 @@
-"""Blocks for KV that comes from elsewhere: taken before it arrives, named when it is there.
+"""Blocks for KV that comes from elsewhere: allocated before it arrives, named when it is there.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped: bool) -> int:
-    """Free blocks that a request lacks which has tables already.
+    """Return the free blocks that a request with block tables lacks.
 
-    ``end`` leaves out slots to look ahead, which states do not need.
+    ``end`` leaves out lookahead slots, which states do not need.
     """
     need = 0
     for g in range(kv.num_groups):
@@ -50,7 +50,7 @@ def need_with_table(kv: KV, request: Request, num_tokens: int, end: int, capped:
 
 
 def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
-    """Take blocks for what comes from elsewhere; of states only the last one comes."""
+    """Allocate blocks for tokens that come from elsewhere; of states only the last one comes."""
     group, table = kv.groups[g], kv.request_blocks[request.own_blocks].tables[g]
     missing = num_missing(group, table, start)
     if group.kind == MAMBA_ALIGN:
@@ -60,23 +60,23 @@ def take_loaded(kv: KV, request: Request, g: int, start: int) -> None:
 
 
 def take_states(kv: KV, group: KVGroup, table: BlockTable, start: int, end: int) -> None:
-    """Take the states of the first tokens behind what comes from elsewhere."""
+    """Allocate the states of the first tokens after those that come from elsewhere."""
     slots = cdiv(end, group.block_size) + group.num_spec_blocks
     if slots > table.length:
         append_states(kv, group, table, slots, 0, takes_checkpoint(kv, group, start, end), end)
 
 
 def watermark(state: Replica) -> int:
-    """Blocks that an admission must leave free."""
+    """Return the blocks that an admission must leave free."""
     return state.kv.watermark_blocks if state.num_running > 0 else 0
 
 
 def take_external(
     state: Replica, request: Request, own_blocks: RequestBlocks, num_tokens: int, reserved: int
 ) -> bool:
-    """Take the slots of a waiting request, those of the connector's tokens behind its hit included.
+    """Allocate the slots of a waiting request, the connector's tokens after its hit included.
 
-    For an asynchronous load, which computes no tokens, there is no lookahead, and nothing is named
+    An asynchronous load computes no tokens, so it needs no lookahead, and no block is named
     yet. ``reserved`` blocks are left to others. False, with nothing changed, if there is no room.
     """
     kv, hit, computes = state.kv, state.connector.hit, not state.connector.is_async
@@ -117,7 +117,7 @@ def take_external(
 
 
 def name_loaded(kv: KV, request: Request, num_tokens: int) -> None:
-    """Name the blocks of a request whose load has ended."""
+    """Name the blocks of a request after its load."""
     if kv.enable_prefix_caching:
         rejoin(kv, request, num_tokens)
         cache_blocks(kv, request, kv.request_blocks[request.own_blocks], num_tokens)
@@ -125,7 +125,7 @@ def name_loaded(kv: KV, request: Request, num_tokens: int) -> None:
 
 
 def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
-    """Take the slots of the next tokens of a request whose load has ended; False if there are none.
+    """Allocate slots for a request's next tokens after its load; False if there is no room.
 
     Out-of-window blocks are dropped even then, as in vLLM.
     """
@@ -160,7 +160,7 @@ def admit_loaded(state: Replica, request: Request, num_tokens: int) -> bool:
 
 
 def missing_blocks(state: Replica, request: Request) -> int:
-    """Blocks that a request lacks until its prompt is computed, drafts included."""
+    """Return the blocks that a request lacks until its prompt is computed, drafts included."""
     kv, length = state.kv, min(request.num_tokens, state.kv.max_model_len)
     if state.limits.num_drafts > 0:
         length += 1 + state.limits.num_drafts + kv.num_lookahead_tokens
@@ -168,7 +168,7 @@ def missing_blocks(state: Replica, request: Request) -> int:
 
 
 def reserved_blocks(state: Replica) -> int:
-    """Blocks that a new load leaves to prompts under way."""
+    """Return the blocks that a new load leaves to prompts in progress."""
     kv, total = state.kv, 0
     for at in range(state.connector.num_prefills):
         total += missing_blocks(state, state.requests[state.connector.prefills[at]])

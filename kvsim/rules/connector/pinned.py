@@ -1,7 +1,7 @@
-"""Blocks of requests that do not run: loading, read by somebody else, or behind a fence.
+"""Blocks pinned for KV transfers of requests that are not running.
 
-Such a request's tables count in no sum over live requests. Its blocks are marked; those that
-nobody else references are reserved for a transfer.
+Such a request's tables count in no sum over live requests. Its blocks are marked; blocks that no
+other request references are reserved for a transfer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def pin_blocks(kv: KV, own_blocks: RequestBlocks, sign: int) -> None:
-    """Mark the blocks of a holding as those of one that does not run, or take the mark away."""
+    """Mark the blocks of a request that does not run, or remove the mark (sign -1)."""
     pool = kv.pool
     for g in range(kv.num_groups):
         group, table = kv.groups[g], own_blocks.tables[g]
@@ -49,7 +49,7 @@ def set_apart(kv: KV, request: Request) -> None:
 
 
 def rejoin(kv: KV, request: Request, num_filled: int) -> None:
-    """Count a request's blocks again as those of one that runs, or is about to."""
+    """Count a request's blocks again as those of one that runs, or is about to run."""
     own_blocks = kv.request_blocks[request.own_blocks]
     pin_blocks(kv, own_blocks, -1)
     own_blocks.retired = False
@@ -59,7 +59,7 @@ def rejoin(kv: KV, request: Request, num_filled: int) -> None:
 
 
 def is_in_use(request: Request, batch: Batch) -> bool:
-    """Whether a step under way computes a request, the batch being decided left out."""
+    """Return whether a step in flight computes a request; the step being decided is left out."""
     num_tokens = request.num_in_flight_tokens
     for at in range(batch.size):
         if batch.entries[at].request == request.place:
@@ -68,7 +68,7 @@ def is_in_use(request: Request, batch: Batch) -> bool:
 
 
 def give_back(state: Replica, request: Request) -> None:
-    """Free a request's blocks, or, if a step under way uses them, put them behind a fence."""
+    """Free a request's blocks, or put them behind a fence if a step in flight uses them."""
     connector, kv = state.connector, state.kv
     if not connector.has_fence or request.num_in_flight_tokens == 0:
         free_slots(kv, request)
@@ -83,7 +83,7 @@ def give_back(state: Replica, request: Request) -> None:
 
 
 def lift_fences(state: Replica, number: int) -> None:
-    """Free the blocks that waited for a step to be done."""
+    """Free the blocks that waited for a step to finish."""
     connector, kv = state.connector, state.kv
     lifted = 0
     while lifted < connector.num_fenced and connector.fences[lifted] <= number:
@@ -103,7 +103,7 @@ def lift_fences(state: Replica, number: int) -> None:
 
 
 def free_own_blocks(kv: KV, h: int) -> None:
-    """Free what a request has left behind a fence."""
+    """Free the blocks that a request left behind a fence."""
     pin_blocks(kv, kv.request_blocks[h], -1)
     free_joined(kv, kv.request_blocks[h])
     kv.request_blocks[h].retired = False

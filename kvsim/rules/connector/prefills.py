@@ -1,9 +1,9 @@
-"""Prompts under way beside loads: a load that begins leaves them the blocks that they still need.
+"""Prompts in progress: a load that begins leaves them the blocks that they still need.
 
-A request is one from the start of its load, or from an admission that leaves prompt to compute. It
-is one no more once a whole step is decided that has its last prompt token, or without blocks.
+A request counts from the start of its load, or from an admission that leaves prompt to compute,
+until a whole step with its last prompt token is decided, or until it has no blocks.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def begin_prefill(state: Replica, k: int) -> None:
-    """Note that a request has prompt left to load or to compute."""
+    """Record that a request has prompt left to load or to compute."""
     connector = state.connector
     for at in range(connector.num_prefills):
         if connector.prefills[at] == k:
@@ -25,7 +25,7 @@ def begin_prefill(state: Replica, k: int) -> None:
 
 
 def end_prefill(state: Replica, k: int) -> None:
-    """Note that a request has none left, or no blocks any more."""
+    """Record that a request has no prompt left, or no blocks any more."""
     connector = state.connector
     for at in range(connector.num_prefills):
         if connector.prefills[at] == k:
@@ -35,13 +35,13 @@ def end_prefill(state: Replica, k: int) -> None:
 
 
 def note_prefill(state: Replica, k: int) -> None:
-    """Note an admission: whether its first tokens leave some of the prompt."""
+    """Record an admission if its first tokens do not complete the prompt."""
     if state.requests[k].num_computed_tokens < state.requests[k].num_prompt_tokens:
         begin_prefill(state, k)
 
 
 def end_prefills(state: Replica, batch: Batch) -> None:
-    """Note whose last prompt token the step just decided has."""
+    """Remove the requests with their last prompt token in the step just decided."""
     if state.connector.num_prefills == 0:
         return
     for at in range(batch.size):

@@ -1,4 +1,4 @@
-"""What a connector reports with the output of a step: loads and sends that ended, and failures."""
+"""The connector's report with a step's output: loads and sends that ended, and failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def begin_update(state: Replica, batch: Batch) -> None:
-    """Lift the fences of a step whose output is there, then see what could not be loaded."""
+    """Lift the fences of a step that has its output, then process the loads that failed."""
     connector = state.connector
     connector.is_idle = False
     connector.num_failed = 0
@@ -40,14 +40,14 @@ def begin_update(state: Replica, batch: Batch) -> None:
 
 
 def resume(state: Replica) -> None:
-    """Go on from the horizon where nothing could before the host's report."""
+    """Resume from the horizon if the replica was waiting for the host's report."""
     if state.connector.is_idle and state.num_batches == 0:
         pass_time(state, state.horizon)
     state.connector.is_idle = False
 
 
 def fail(state: Replica, k: int, num_tokens: int) -> None:
-    """Note that of a request's tokens only the first are computed: the rest could not be loaded."""
+    """Record that only the first tokens of a request are computed: the others failed to load."""
     connector, request = state.connector, state.requests[k]
     if request.status == FINISHED:
         return
@@ -59,16 +59,16 @@ def fail(state: Replica, k: int, num_tokens: int) -> None:
 
 
 def mark_bad(state: Replica, mark: int) -> None:
-    """Mark the blocks reported bad, or take the marks away."""
+    """Mark the blocks reported as bad, or remove the marks."""
     connector = state.connector
     for at in range(connector.num_bad_blocks):
         connector.is_marked[connector.bad_blocks[at]] = mark
 
 
 def first_bad(state: Replica, k: int, num_blocks: int) -> int:
-    """Return the place of a request's first bad block, or NONE.
+    """Return the index of a request's first bad block, or NONE.
 
-    Its bad blocks then count as good for those after it, which share what it computes again.
+    Its bad blocks then count as good for later requests, which share the blocks it recomputes.
     """
     connector, found = state.connector, NONE
     table = state.kv.request_blocks[state.requests[k].own_blocks].tables[0]
@@ -97,7 +97,7 @@ def cut_loading(state: Replica) -> None:
 
 
 def cut_running(state: Replica) -> None:
-    """Cut running requests likewise; their output of this step is void."""
+    """Cut running requests in the same way; their output of this step is void."""
     connector, size = state.connector, state.kv.groups[0].block_size
     mark_bad(state, 1)
     for at in range(state.num_running):
@@ -112,7 +112,7 @@ def cut_running(state: Replica) -> None:
 
 
 def end_update(state: Replica) -> None:
-    """End who could not be loaded, then note loads and sends that have ended, in that order."""
+    """End the requests that failed to load, then record ended loads and sends, in that order."""
     connector = state.connector
     if connector.has_skips:
         connector.has_skips = False
@@ -130,11 +130,11 @@ def end_update(state: Replica) -> None:
 
 
 def note_received(state: Replica) -> None:
-    """Note the loads that have ended."""
+    """Record the loads that have ended."""
     connector = state.connector
     for at in range(connector.num_received):
         row = connector.received[at]
-        if connector.is_pinned[row]:  # it was given up meanwhile
+        if connector.is_pinned[row]:  # the request was given up meanwhile
             free_pinned(state, connector.place[row])
         elif connector.load[row] == STARTED:
             connector.load[row] = RECEIVED
@@ -142,13 +142,13 @@ def note_received(state: Replica) -> None:
 
 
 def see_copies(state: Replica) -> None:
-    """Take in the copies that have ended while no step was under way."""
+    """Process the copies that have ended while no step was in flight."""
     report_copies(state, state.clock)
     note_received(state)
 
 
 def drop_pinned(state: Replica, row: int) -> bool:
-    """Free at once what is kept for a request that has ended; False if nothing is."""
+    """Free at once the blocks kept for an ended request; False if there are none."""
     connector = state.connector
     if connector.kind == NO_CONNECTOR or not connector.is_pinned[row]:
         return False
@@ -159,7 +159,7 @@ def drop_pinned(state: Replica, row: int) -> bool:
 
 
 def free_pinned(state: Replica, k: int) -> None:
-    """Free the blocks of an ended request; its record is free too."""
+    """Free the blocks of an ended request, and its record."""
     let_go(state, state.requests[k])
     recycle(state, k)
     state.head_lookup_failed = False

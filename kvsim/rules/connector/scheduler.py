@@ -1,7 +1,7 @@
-"""KV that others have computed: what a connector offers, and what becomes of it in the scheduler.
+"""KV from a connector: the tokens that it offers, and how the scheduler uses them.
 
-vLLM's KV connectors as its scheduler sees them; docs/vllm-rules.md tells the rules in words,
-section 13.
+vLLM's KV connectors as its scheduler sees them; docs/vllm-rules.md, section 13, describes the
+rules in words.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 #: Times that a request which runs alone may preempt itself without a new token before it waits for
-#: the host. vLLM's would go on so; a few times keep the schedules that are recorded.
+#: the host. vLLM's scheduler would never wait; a few times reproduce the recorded schedules.
 MOST_IN_VAIN = 8
 
 
@@ -63,9 +63,9 @@ def note_connected(state: Replica, batch: Batch) -> None:
 
 
 def ask_connector(state: Replica, request: Request, hit: int) -> int:
-    """Return how many tokens the connector has behind a hit in the pool, or UNKNOWN.
+    """Return how many tokens the connector has after a hit in the pool, or UNKNOWN.
 
-    ``connector.is_async`` then says whether they come later.
+    ``connector.is_async`` then says whether they arrive later.
     """
     if state.connector.kind == FAKE:
         return ask_host(state, request, hit)
@@ -75,7 +75,7 @@ def ask_connector(state: Replica, request: Request, hit: int) -> int:
 
 
 def ask_host(state: Replica, request: Request, hit: int) -> int:
-    """Answer from what the host has offered."""
+    """Return the tokens after a hit that the host has offered, or UNKNOWN."""
     connector, row = state.connector, request.request_id
     if connector.num_unknown[row] > 0:
         connector.num_unknown[row] -= 1
@@ -86,8 +86,8 @@ def ask_host(state: Replica, request: Request, hit: int) -> int:
 
 
 def after_allocation(state: Replica, request: Request) -> None:
-    """Tell the connector that a waiting request has got its blocks."""
-    if request.num_preemptions == 0:  # vLLM counts the others apart
+    """Notify the connector that a waiting request has its blocks."""
+    if request.num_preemptions == 0:  # vLLM counts the others separately
         state.totals.num_external_queries += state.connector.num_queried
         state.totals.num_external_tokens += state.connector.external
     if state.connector.kind == FAKE:
@@ -97,7 +97,7 @@ def after_allocation(state: Replica, request: Request) -> None:
 
 
 def tell_host(state: Replica, request: Request) -> None:
-    """Tell the host once that a request takes what it was offered, or does without."""
+    """Report to the host once how many of the offered tokens a request takes."""
     connector, row = state.connector, request.request_id
     if connector.offered[row] == 0:
         return
@@ -123,7 +123,7 @@ def find_computed(state: Replica, request: Request) -> int:
     tail = hit % connector.block_size
     external = ask_connector(state, request, hit - tail)
     if skips_reading(state, request):
-        external = 0  # whatever the answer
+        external = 0  # regardless of the answer
     if external == UNKNOWN:
         connector.is_async = False
         return UNKNOWN
@@ -132,7 +132,7 @@ def find_computed(state: Replica, request: Request) -> int:
             hit -= tail
         else:
             external = 0
-    if state.kv.replay_window > 0:  # what comes does not restore windows: whole blocks only
+    if state.kv.replay_window > 0:  # loaded KV does not restore windows: whole blocks only
         external -= external % connector.block_size
     connector.is_async = connector.is_async and external > 0
     connector.hit = hit
@@ -142,7 +142,7 @@ def find_computed(state: Replica, request: Request) -> int:
 
 
 def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
-    """Make room for the first tokens that a request computes; False if there is none."""
+    """Allocate slots for the first tokens that a request computes; False if there is no room."""
     kv, connector = state.kv, state.connector
     if request.own_blocks != NONE:
         admitted = admit_loaded(state, request, num_tokens)
@@ -159,7 +159,7 @@ def admit_connected(state: Replica, request: Request, num_tokens: int) -> bool:
 
 
 def start_load(state: Replica, k: int) -> bool:
-    """Take the blocks of an asynchronous load and begin it; False if there is no room."""
+    """Allocate the blocks of an asynchronous load and start it; False if there is no room."""
     connector, kv, request = state.connector, state.kv, state.requests[k]
     if not take_external(state, request, next_own_blocks(kv), 0, reserved_blocks(state)):
         return False
@@ -177,15 +177,15 @@ def start_load(state: Replica, k: int) -> bool:
 
 
 def note_load(state: Replica, request: Request) -> None:
-    """Note that a request loads from the step being decided on."""
+    """Record that a request loads with the step being decided."""
     state.connector.loads[state.connector.num_loads] = request.place
     state.connector.num_loads += 1
 
 
 def promote(state: Replica, request: Request) -> bool:
-    """Make a request whose load has ended one that waits to run; False if it has not.
+    """Return a request to waiting after its load; False if the load has not ended.
 
-    If nothing could be loaded, it begins anew.
+    If nothing could be loaded, the request starts over.
     """
     connector, row = state.connector, request.request_id
     if connector.load[row] != RECEIVED:
@@ -211,7 +211,7 @@ def promote(state: Replica, request: Request) -> bool:
 def release(state: Replica, request: Request, complete: bool) -> None:
     """Free the blocks of a request that ends, unless a transfer still needs them.
 
-    ``complete``: it has got all its tokens, so that whoever waits for its KV can read it.
+    ``complete``: the request has all its tokens, so that its KV can be read.
     """
     connector, kv, row = state.connector, state.kv, request.request_id
     if connector.kind == SESSIONS:
@@ -246,14 +246,14 @@ def let_go(state: Replica, request: Request) -> None:
 
 
 def awaits_copies(state: Replica) -> bool:
-    """Whether steps go on until copies have ended."""
+    """Return whether steps continue until copies have ended."""
     if state.connector.kind != OFFLOADING or state.offloading.timed:
         return False
     return has_copies(state.offloading)
 
 
 def has_transfers(state: Replica) -> bool:
-    """Whether anything goes on that only the host can end."""
+    """Return whether a transfer is in progress that only the host can end."""
     connector = state.connector
     if awaits_copies(state):
         return True
@@ -263,7 +263,7 @@ def has_transfers(state: Replica) -> bool:
 
 
 def has_reports(state: Replica) -> bool:
-    """Whether something has been reported that was not taken in, or will be without the host."""
+    """Return whether a report is unprocessed, or will come without the host."""
     connector = state.connector
     if awaits_copies(state):
         return True
@@ -272,9 +272,9 @@ def has_reports(state: Replica) -> bool:
 
 
 def preempts_in_vain(state: Replica) -> bool:
-    """Whether a request that runs alone has preempted itself again and again, and got no further.
+    """Return whether a request that runs alone has preempted itself repeatedly without progress.
 
-    Blocks that wait for transfers leave too few for it, so that only the host can let it go on.
+    Blocks that wait for transfers leave it too few, so only the host can let it continue.
     """
     connector, request = state.connector, state.requests[state.preempted[0]]
     num_tokens = request.max_computed_tokens + state.num_generated_tokens

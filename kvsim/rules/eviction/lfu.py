@@ -1,4 +1,4 @@
-"""LFU: fewest prefix hits since it was cached first; among equals, least recently freed."""
+"""LFU: evicts the block with the fewest hits since caching; of equals, the least recently freed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ORDER_BITS = 36  # of a rank: more blocks are never freed, and the hits above st
 
 
 def cached_lfu(pool: BlockPool, k: int) -> None:
-    """Begin to count a block's hits."""
+    """Start counting a block's hits."""
     pool.notes[k].num_hits = 0
 
 
@@ -23,7 +23,7 @@ def hit_lfu(pool: BlockPool, k: int) -> None:
 
 
 def insert_lfu(pool: BlockPool, k: int) -> None:
-    """Rank a block whose last reference has gone."""
+    """Rank a block that has lost its last reference."""
     pool.last_rank += 1
     pool.notes[k].rank = (pool.notes[k].num_hits << ORDER_BITS) + pool.last_rank
     insert_ranked(pool, k)

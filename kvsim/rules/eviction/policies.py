@@ -1,4 +1,4 @@
-"""Which cached, unreferenced block gives way first: under vLLM's LRU the least recently freed.
+"""Eviction order of cached, unreferenced blocks; vLLM's LRU evicts the least recently freed.
 
 FIFO takes the block that has been in the cache longest, however often it was hit. The other
 policies have files of their own.
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 def note_arrival(
     pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
 ) -> None:
-    """Tell a policy that knows the future that a prompt has been admitted."""
+    """Notify a Python policy, which may know the future, that a prompt has been admitted."""
     if pool.policy == PYTHON_POLICY:
         python_arrived(pool, request, own_blocks, block_size)
 
 
 def insert_victim(pool: BlockPool, k: int) -> None:
-    """Take in a block whose last reference has gone."""
+    """Insert a block that has lost its last reference."""
     pool.num_cached += 1
     if pool.policy == LRU:
         array_append(pool.line, pool.blocks, k)
@@ -52,7 +52,7 @@ def insert_victim(pool: BlockPool, k: int) -> None:
 
 
 def remove_victim(pool: BlockPool, k: int) -> None:
-    """Let go of a block that a prefix hit references again."""
+    """Remove a block that a prefix hit references again."""
     pool.num_cached -= 1
     if pool.policy == LRU:
         array_remove(pool.line, pool.blocks, k)
@@ -61,7 +61,7 @@ def remove_victim(pool: BlockPool, k: int) -> None:
 
 
 def evict(pool: BlockPool) -> int:
-    """Remove and return the cached block to give away."""
+    """Remove and return the cached block to evict."""
     pool.num_cached -= 1
     if pool.policy == LRU:
         return array_popleft(pool.line)
@@ -80,7 +80,7 @@ def evict_ranked(pool: BlockPool) -> int:
 
 
 def note_cached(pool: BlockPool, k: int) -> None:
-    """Tell the policy that a block in use has got its content's key."""
+    """Notify the policy that a block in use has got its content's key."""
     if pool.policy == FIFO:
         give_rank(pool, k)
     elif pool.policy == LFU:
@@ -94,7 +94,7 @@ def note_cached(pool: BlockPool, k: int) -> None:
 
 
 def note_hit(pool: BlockPool, k: int) -> None:
-    """Tell the policy of a prefix hit on a block, free or in use."""
+    """Notify the policy of a prefix hit on a block, free or in use."""
     if pool.policy == LFU:
         hit_lfu(pool, k)
     elif pool.policy == S3FIFO:

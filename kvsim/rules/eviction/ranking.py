@@ -1,8 +1,8 @@
-"""Free blocks by rank: a binary heap from which blocks need not be taken out.
+"""Free blocks by rank: a binary heap with lazy removal.
 
-A block that is hit leaves its entry behind. Entries of blocks in use are passed over when they come
-to the front, and one whose block has a higher rank by then moves back; so a block that is free
-again, and ranks no lower than before, needs no second entry.
+A block that is hit leaves its entry behind. Entries of blocks in use are skipped at the front, and
+an entry below its block's present rank moves back; so a block that is free again, and ranks no
+lower than before, needs no second entry.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def give_rank(pool: BlockPool, k: int) -> None:
-    """Rank a block behind all that were ranked before."""
+    """Rank a block after all that were ranked before."""
     pool.last_rank += 1
     pool.notes[k].rank = pool.last_rank
 
 
 def insert_ranked(pool: BlockPool, k: int) -> None:
-    """Take a free block that has its rank into its ranking."""
+    """Insert a free block that has a rank into its ranking."""
     note = pool.notes[k]
     if note.has_entry == 0:
         note.has_entry = 1
@@ -33,7 +33,7 @@ def insert_ranked(pool: BlockPool, k: int) -> None:
 
 
 def take_first(pool: BlockPool, ranking: Ranking) -> int:
-    """Take out and return the free block with the smallest rank, or NONE."""
+    """Remove and return the free block with the smallest rank, or NONE."""
     while ranking.length > 0:
         first = ranking.entries[0]
         k, note = first.block, pool.notes[first.block]
@@ -51,7 +51,7 @@ def take_first(pool: BlockPool, ranking: Ranking) -> int:
 
 
 def rise(ranking: Ranking, place: int, rank: int, k: int) -> None:
-    """Put an entry where a place is empty, or nearer to the front, to where it belongs."""
+    """Sift an entry up from an empty index to its position."""
     entries = ranking.entries
     while place > 0:
         parent = (place - 1) >> 1
@@ -65,7 +65,7 @@ def rise(ranking: Ranking, place: int, rank: int, k: int) -> None:
 
 
 def sink(ranking: Ranking, rank: int, k: int) -> None:
-    """Put an entry in place of the first one, or further back, to where it belongs."""
+    """Sift an entry down from the first index to its position."""
     entries, place, child = ranking.entries, 0, 1
     while child < ranking.length:
         if child + 1 < ranking.length:

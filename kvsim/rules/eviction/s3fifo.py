@@ -26,7 +26,7 @@ SMALL, MAIN = 0, 1
 
 
 def queue_up(pool: BlockPool, k: int, queue: int) -> None:
-    """Put a block at the end of a queue."""
+    """Append a block to a queue."""
     pool.notes[k].ranking = queue
     pool.rankings[queue].num_queued += 1
     give_rank(pool, k)
@@ -50,7 +50,7 @@ def hit_s3fifo(pool: BlockPool, k: int) -> None:
 
 
 def is_small_first(pool: BlockPool) -> bool:
-    """Whether the small queue has its share, so that it must give up a block if it can."""
+    """Return whether the small queue has its share, so that it gives up a block first."""
     small, main = pool.rankings[SMALL].num_queued, pool.rankings[MAIN].num_queued
     return small >= SMALL_SHARE * (small + main)
 
@@ -78,7 +78,7 @@ def evict_s3fifo(pool: BlockPool) -> int:
 
 
 def remember_ghost(pool: BlockPool, key: int) -> None:
-    """Remember what has left the small queue; there are as many ghosts as blocks in the main one.
+    """Remember a key that left the small queue; at most as many ghosts as blocks in the main one.
 
     Another copy of the content may have left its ghost already.
     """

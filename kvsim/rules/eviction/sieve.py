@@ -1,4 +1,4 @@
-"""SIEVE: one queue, and a hand that takes the first block that was not hit since it came by.
+"""SIEVE: one queue, and a hand that evicts the first block not hit since its last pass.
 
 All cached content stands in one queue, in order of arrival, and a hit moves nothing but marks its
 block. The hand goes from the oldest block to the newest and round again; it takes the mark of a
@@ -34,7 +34,7 @@ def hit_sieve(pool: BlockPool, k: int) -> None:
 
 
 def insert_sieve(pool: BlockPool, k: int) -> None:
-    """Take in a block whose last reference has gone, where it stands to the hand."""
+    """Insert a block that has lost its last reference, on its side of the hand."""
     note = pool.notes[k]
     if note.has_entry == 0:
         note.ranking = pool.ahead if note.rank > pool.hand else 1 - pool.ahead

@@ -1,4 +1,4 @@
-"""Contiguous placement: where in a linear memory the next piece goes.
+"""Contiguous placement: which hole of a linear memory the next piece is cut from.
 
 Buddy memory hands out powers of two that split in halves and merge with their buddy (Knowlton
 1965). A memory whose size is no power of two starts as the powers it is the sum of, largest first,
@@ -26,7 +26,7 @@ def order_of(num_slots: int) -> int:
 
 
 def piece_size(space: AddressSpace, num_slots: int) -> int:
-    """Return how many slots are handed out when so many are asked for."""
+    """Return how many slots are allocated when ``num_slots`` are requested."""
     return 1 << order_of(num_slots) if space.placement == BUDDY else num_slots
 
 
@@ -38,7 +38,7 @@ def allocate_piece(space: AddressSpace, num_slots: int) -> int:
 
 
 def free_piece(space: AddressSpace, start: int, size: int) -> None:
-    """Take a piece back, exactly as it was handed out."""
+    """Free a piece, exactly as it was allocated."""
     if space.placement == BUDDY:
         free_buddy(space, start, order_of(size))
     else:
@@ -59,7 +59,7 @@ def add_start(row: HolesOfSize, start: int) -> None:
 
 
 def take_start(row: HolesOfSize, start: int) -> bool:
-    """Take a hole away; False if there is none that starts there."""
+    """Remove a hole; False if no hole starts there."""
     at = row.count - 1
     while at >= 0 and row.starts[at] < start:
         at -= 1
@@ -72,7 +72,7 @@ def take_start(row: HolesOfSize, start: int) -> bool:
 
 
 def allocate_buddy(space: AddressSpace, wanted: int) -> int:
-    """Take the lowest of the smallest holes that are large enough; halves too many stay free."""
+    """Take the lowest of the smallest holes that are large enough; surplus halves stay free."""
     order = wanted
     while order < space.num_orders and space.by_order[order].count == 0:
         order += 1
@@ -99,7 +99,7 @@ def free_buddy(space: AddressSpace, start: int, order: int) -> None:
 
 
 def add_hole(space: AddressSpace, at: int, start: int, size: int) -> None:
-    """Put a hole before the hole at a place."""
+    """Insert a hole before the hole at an index."""
     for later in range(space.num_holes, at, -1):
         space.holes[later].start = space.holes[later - 1].start
         space.holes[later].size = space.holes[later - 1].size
@@ -109,7 +109,7 @@ def add_hole(space: AddressSpace, at: int, start: int, size: int) -> None:
 
 
 def remove_hole(space: AddressSpace, at: int) -> None:
-    """Take the hole at a place out of the list."""
+    """Remove the hole at an index from the list."""
     space.num_holes -= 1
     for later in range(at, space.num_holes):
         space.holes[later].start = space.holes[later + 1].start
@@ -117,7 +117,7 @@ def remove_hole(space: AddressSpace, at: int) -> None:
 
 
 def hole_for(space: AddressSpace, num_slots: int) -> int:
-    """Return the place of the hole to cut a piece from, or NONE."""
+    """Return the index of the hole to cut a piece from, or NONE."""
     best = NONE
     for at in range(space.num_holes):
         size = space.holes[at].size
@@ -144,7 +144,7 @@ def allocate_fit(space: AddressSpace, num_slots: int) -> int:
 
 
 def free_fit(space: AddressSpace, start: int, size: int) -> None:
-    """Make a hole of a piece and the holes that it touches."""
+    """Make one hole of a piece and the holes that it touches."""
     at = space.num_holes
     while at > 0 and space.holes[at - 1].start > start:
         at -= 1

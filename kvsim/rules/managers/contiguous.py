@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 def rolled(kv: KV, num_tokens: int) -> int:
-    """Slots that the first ``num_tokens`` tokens of a sequence fill."""
+    """Return the slots that the first ``num_tokens`` tokens of a sequence fill."""
     window = kv.contiguous.window
     return min(num_tokens, window) if window > 0 else num_tokens
 
 
 def num_asked_slots(kv: KV, request: Request) -> int:
-    """Slots that a sequence of a request asks for."""
+    """Return the slots that a sequence of a request asks for."""
     if kv.contiguous.reserve == RESERVE_PYTHON:
         return rolled(kv, python_reserve(kv, request))
     return rolled(kv, num_reserved_slots(kv, request, kv.contiguous.reserve))
 
 
 def num_reserved_slots(kv: KV, request: Request, reserve: int) -> int:
-    """Slots that one of the rules reserves, before any rolling window."""
+    """Return the slots that one of the rules reserves, before any rolling window."""
     if reserve == RESERVE_MAX:
         return kv.max_model_len
     output = request.max_tokens
@@ -55,7 +55,7 @@ def allocate_pieces(space: AddressSpace, pieces: Allocations, count: int, asked:
 
 
 def free_pieces(space: AddressSpace, pieces: Allocations, count: int) -> None:
-    """Take the first ``count`` pieces back."""
+    """Free the first ``count`` pieces."""
     for k in range(count):
         free_piece(space, pieces.starts[k], pieces.size)
 
@@ -77,7 +77,7 @@ def admit_contiguous(kv: KV, request: Request, pieces: Allocations, num_tokens: 
 
 
 def allocate_contiguous(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Fill slots that are reserved; there always are."""
+    """Fill reserved slots; there always are enough."""
     end = rolled(kv, min(request.num_computed_tokens + num_tokens, request.max_slots))
     count = request.num_samples if kv.contiguous.has_samples else 1
     kv.num_filled += count * (end - request.num_filled)
@@ -86,13 +86,13 @@ def allocate_contiguous(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def retire_contiguous(kv: KV, request: Request, pieces: Allocations) -> None:
-    """Note that a request has ended while its batch keeps its slots."""
+    """Record that a request has ended while its batch keeps its slots."""
     kv.num_filled -= request.num_samples * request.num_filled
     kv.contiguous.num_last -= request.num_samples * pieces.last
 
 
 def free_contiguous(kv: KV, request: Request) -> None:
-    """Give back the pieces of a request."""
+    """Free the pieces of a request."""
     memory, count = kv.contiguous, request.num_samples
     pieces = memory.pieces[request.own_blocks]
     if not kv.request_blocks[request.own_blocks].retired:

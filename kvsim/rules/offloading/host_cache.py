@@ -3,7 +3,7 @@
 A chunk is written, then ready, and pinned while it is read. Only a ready chunk without pins can
 leave. Which one does is the policy's: ``rules/offloading/lru.py`` or ``rules/offloading/arc.py``.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations

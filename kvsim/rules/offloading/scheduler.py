@@ -1,7 +1,7 @@
 """Native CPU offloading: the KV connector that keeps computed chunks in host memory.
 
 What requests have computed is stored chunk by chunk, and what a waiting request finds there behind
-its hit on the GPU is loaded. docs/vllm-rules.md tells the rules in words, section 13.
+its hit on the GPU is loaded. docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Admission from the waiting queue, as vLLM's scheduler does it.
 
-docs/vllm-rules.md tells the rules in words, section 3.
+docs/vllm-rules.md, section 3, describes the rules in words.
 """
 
 from __future__ import annotations

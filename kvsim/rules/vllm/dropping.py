@@ -4,7 +4,7 @@ KV for others is made anew in one piece, so a producer drops it; so does a reset
 cache. What is dropped has been sampled: in recorded schedules it uses up its numbers among the
 outputs.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations

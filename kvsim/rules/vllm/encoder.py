@@ -3,7 +3,7 @@
 What is encoded stays in a cache. An item refers to its content from the step that schedules it
 until its tokens are computed; a content without references goes when others need the room.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations

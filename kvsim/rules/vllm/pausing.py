@@ -1,6 +1,6 @@
 """A replica that is paused: it admits nobody new, or schedules nothing at all.
 
-vLLM's pause states; docs/vllm-rules.md tells the rules in words, section 13.
+vLLM's pause states; docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations

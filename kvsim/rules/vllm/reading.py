@@ -1,6 +1,6 @@
 """Requests that hit nothing, as vLLM's skip_reading_prefix_cache has it: others may hit theirs.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """vLLM's reset_prefix_cache: all names of cached content vanish, where nothing is in use.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The scheduler of vLLM 0.33: chunked prefill under a token budget, recompute preemption.
 
-docs/vllm-rules.md tells the rules in words, section 3.
+docs/vllm-rules.md, section 3, describes the rules in words.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ When a turn stops, what is under way is dropped and no block is freed. With the 
 sampled token is thrown away, the outputs before it become prompt, and the new tokens follow. It
 waits in the second queue, with its blocks, and keeps a place of the batch until its input is there.
 
-docs/vllm-rules.md tells the rules in words, section 13.
+docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
