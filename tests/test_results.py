@@ -17,7 +17,7 @@ from kvsim.config import Config, RunConfig
 from kvsim.records import engine as records
 from kvsim.records import paged
 from kvsim.records.engine import Replica
-from kvsim.records.memory import Flat, Zeros
+from kvsim.records.memory import Flat, Memory, Objects, Zeros, copied
 from kvsim.results.metrics import Pool, latencies, summarize
 from kvsim.results.replications import average
 from kvsim.results.result import TABLES
@@ -279,3 +279,16 @@ def test_a_list_of_another_width_is_refused(given: str) -> None:
         table.blocks = getattr(memory, given)(4)
     table.blocks = memory.shorts(4)
     assert list(table.blocks) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("memory", [Objects(), Flat()])
+def test_a_reset_record_has_its_first_values_and_keeps_its_lists(memory: Memory) -> None:
+    """A free record is used again, and its lists are as long as the host made them."""
+    table = memory.one(paged.BlockTable)
+    table.blocks = memory.shorts(4, 7)
+    first = copied(table)
+    for name, value in paged.BlockTable.defaults().items():
+        setattr(table, name, value + 3)
+    table.reset()
+    assert copied(table) == first
+    assert list(table.blocks) == [7, 7, 7, 7]

@@ -26,6 +26,7 @@ from numba.extending import (
     lower_getattr_generic,
     lower_setattr_generic,
     overload_attribute,
+    overload_method,
     register_model,
 )
 
@@ -194,6 +195,25 @@ def prefetch(typing_context: Any, rows: Any, place: Any, line: Any) -> Any:
 @lower_builtin(operator.is_, Ref, Ref)
 def _is(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # by default False, always
     return builder.icmp_unsigned("==", *args)
+
+
+@intrinsic
+def _write_defaults(typing_context: Any, ref: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        for name, value in ref.record.defaults().items():
+            kind, address, size = _field(builder, ref, args[0], name)
+            _store(builder, kind, address, context.get_constant(kind, value), size)
+        return context.get_dummy_value()
+
+    return types.none(ref), generate
+
+
+@overload_method(Ref, "reset")
+def _reset(self):
+    def reset(self):
+        _write_defaults(self)
+
+    return reset
 
 
 # -- properties, and the way in -------------------------------------------------------------------

@@ -315,6 +315,11 @@ class View:
         """Where it lies."""
         return int(self._array.ctypes.data)
 
+    def reset(self) -> None:
+        """Give every number and flag its initial value; lists and embedded records stay."""
+        for name, value in self._record.defaults().items():
+            self._array[name] = value
+
     def __getattr__(self, name: str) -> Any:
         form = _form_of(self._record, name)
         if form == NUMBER:

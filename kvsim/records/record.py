@@ -36,6 +36,7 @@ class Record:
     _kinds: ClassVar[dict[str, Any]]
     _dtype: ClassVar[np.dtype[Any]]
     _initial: ClassVar[Any]
+    _defaults: ClassVar[dict[str, Any]]
 
     @classmethod
     def kinds(cls) -> dict[str, Any]:
@@ -73,14 +74,26 @@ class Record:
         """Return the memory of a record on which nothing has happened, shape (1,)."""
         if "_initial" not in cls.__dict__:
             memory = np.zeros(1, cls.dtype())
-            for f in fields(cls):  # type: ignore[arg-type]
-                kind = cls.kinds().get(f.name)
+            for name, kind in cls.kinds().items():
                 if is_record(kind):
-                    memory[f.name] = kind.initial()  # type: ignore[union-attr]
-                elif kind is not None and item_of(kind) is None and f.default is not MISSING:
-                    memory[f.name] = f.default
+                    memory[name] = kind.initial()
+            for name, value in cls.defaults().items():
+                memory[name] = value
             cls._initial = memory
         return cls._initial
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the initial value of every number and flag."""
+        if "_defaults" not in cls.__dict__:
+            numbers = [f for f in fields(cls) if f.default is not MISSING]  # type: ignore[arg-type]
+            cls._defaults = {f.name: f.default for f in numbers if f.name in cls.kinds()}
+        return cls._defaults
+
+    def reset(self) -> None:
+        """Give every number and flag its initial value; lists and embedded records stay."""
+        for name, value in self.defaults().items():
+            setattr(self, name, value)
 
     @classmethod
     def derived(cls) -> dict[str, Any]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
-
-from kvsim.records.record import NONE
-from kvsim.records.request import WAITING
 
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica, Trace
@@ -16,33 +12,12 @@ if TYPE_CHECKING:
 def make_request(state: Replica, request: Request, place: int) -> None:
     """Make the record of the next arrival; its output is cut at max_model_len."""
     trace = state.trace
+    request.reset()
     describe(state, request, trace.ids[trace.next])
     if trace.has_carried:
         request.num_tokens += trace.carried[request.request_id]
     request.place = place
-    request.is_chunk = 0
-    request.is_deferred = 0
-    request.num_drafts = 0
-    request.next_call = 0
     request.arrival_time = trace.arrival_time[trace.next]
-    request.status = WAITING
-    request.own_blocks = NONE
-    request.next = NONE
-    request.previous = NONE
-    request.num_computed_tokens = 0
-    request.num_placeholders = 0
-    request.next_bookkeeping_at = 0
-    request.num_filled = 0
-    request.max_computed_tokens = 0
-    request.num_in_flight_tokens = 0
-    request.num_stale_tokens = 0
-    request.num_preemptions = 0
-    request.num_cached_tokens = 0
-    request.shared_prefix_boundary = 0
-    request.last_token_time = math.nan
-    request.first_scheduled_time = math.nan
-    request.first_token_time = math.nan
-    request.finish_time = math.nan
 
 
 def known_end(trace: Trace, request: Request) -> int:

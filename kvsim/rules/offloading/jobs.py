@@ -28,18 +28,11 @@ def new_job(offloading: Offloading, s: int, step: int) -> int:
         offloading.free_job = offloading.jobs[j].next_of_state
     job, state = offloading.jobs[j], offloading.states[s]
     offloading.last_job += 1
+    job.reset()
     job.number = offloading.last_job
     job.state = s
     job.row = state.row
-    job.is_load = False
-    job.is_sync = False
     job.step = step
-    job.flushed = NONE
-    job.num_blocks = 0
-    job.first_block = NONE
-    job.last_block = NONE
-    job.first_chunk = NONE
-    job.last_chunk = NONE
     state.num_jobs += 1
     return j
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.records.record import NONE
-from kvsim.rules.sglang.held import forget_progress
 from kvsim.rules.sglang.host.storage import begin_read
 from kvsim.rules.sglang.tree.pages import ceil_page
 from kvsim.rules.sglang.waiting import enter_queue
@@ -18,6 +16,7 @@ def add_sglang(state: Replica, k: int) -> None:
     """Queue a new arrival; its output is cut at what context and pool hold."""
     scheduler, trace = state.sglang, state.trace
     request, mine = state.requests[k], state.sglang.progress[k]
+    mine.reset()
     row, prompt = request.request_id, request.num_prompt_tokens
     asked, stop = trace.max_tokens[row], 0
     if trace.has_stops:
@@ -34,17 +33,6 @@ def add_sglang(state: Replica, k: int) -> None:
     if 0 < stop < request.max_tokens and not mine.ignores_eos:
         request.max_tokens = stop
     request.end = prompt + request.max_tokens
-    mine.row = NONE
-    mine.num_internal = 0
-    mine.is_retracted = False
-    mine.is_listed = False
-    mine.is_victim = False
-    mine.tried_known = 0
-    mine.tried_prefix = 0
-    mine.num_match = 0
-    mine.end = 0
-    mine.num_loaded = 0
-    forget_progress(request, mine)
     scheduler.is_idle = False
     enter_queue(state, k)
     if state.storage.is_on:

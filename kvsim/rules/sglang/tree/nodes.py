@@ -62,31 +62,13 @@ def new_node(tree: Radix, parent: int, start: int, end: int, page: int, last_pag
         tree.free_node = tree.nodes[k].chain
     tree.num_live_nodes += 1
     node = tree.nodes[k]
+    node.reset()
     node.parent = parent
     node.start = start
     node.end = end
     node.page = page
     node.last_page = last_page
-    node.first_child = 0
-    node.last_child = 0
-    node.next = 0
-    node.previous = 0
-    node.num_locks = 0
     node.is_tombstone = tree.window > 0
-    node.num_window_locks = 0
-    node.edge = 0
-    node.num_hits = 0
-    node.priority = 0
-    node.reach = 0
-    node.weight = 0
-    if tree.write_policy != NO_HOST:
-        node.num_here = 0
-        node.on_host_only = False
-        node.has_copy = False
-        node.num_host_locks = 0
-        node.is_pending = False
-        node.is_queued = False
-    node.place = 0
     return k
 
 
