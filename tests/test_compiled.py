@@ -37,7 +37,7 @@ from kvsim.kv.manager import ALLOCATORS
 from kvsim.records.engine import VLLM
 from kvsim.records.engine import Replica as State
 from kvsim.records.memory import Numbers, Room, Views, Zeros
-from kvsim.records.record import NONE, Record, is_record, item_of, plain
+from kvsim.records.record import NONE, Record, is_record, item_of, strip_width
 from kvsim.records.request import Request
 from kvsim.registry import parse_spec
 from kvsim.rules import engine as rules
@@ -387,7 +387,7 @@ def differences(a: Any, b: Any, record: type[Record], name: str = "state") -> It
         return  # never used
     for field, annotation in record.kinds().items():
         kind, path, x, y = (
-            plain(annotation),
+            strip_width(annotation),
             f"{name}.{field}",
             getattr(a, field),
             getattr(b, field),
