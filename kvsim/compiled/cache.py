@@ -1,4 +1,4 @@
-"""Where compiled rules are kept: the user's cache directory, by a hash of all they depend on."""
+"""The cache of compiled rules: a user's folder, by a hash of everything they depend on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cache_folder() -> Path:
 def _make_own(folder: Path) -> bool:
     """Make a folder if need be; returns whether it is ours alone to write.
 
-    What is read from it is executed, so a folder that somebody else has planted is refused.
+    Files read from it are executed, so a folder planted by another user is refused.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def load_routing_loop() -> ModuleType:
 
 
 def _load(name: str, folder: Path) -> ModuleType:
-    """Import a module whose compiled functions are kept in a folder."""
+    """Import a module and cache its compiled functions in a folder."""
     numba_config: Any = import_module("numba.core.config")
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(folder)

@@ -279,7 +279,7 @@ def compile_or_load(entry: Any, signature: tuple[Any, ...]) -> None:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Let one process at a time compile; who has to wait says so.
+    """Let one process at a time compile; a process that has to wait says so.
 
     Where no lock can be made, as on a full disk, every process compiles.
     """

@@ -47,7 +47,7 @@ class Ref(types.Type):
 
 
 class Rows(types.Type):
-    """A list in memory, of records or of numbers in so many bytes."""
+    """A list in memory, of records or of numbers of ``size`` bytes."""
 
     def __init__(self, item: Any, size: int) -> None:
         self.item, self.size = item, size

@@ -1,4 +1,4 @@
-"""What a replica of the plain kind always is, so that its compiled rules need not ask."""
+"""The fixed settings of each compiled variant, which its rules read as constants."""
 
 from __future__ import annotations
 

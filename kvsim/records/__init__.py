@@ -1,1 +1,1 @@
-"""What a replica knows, declared once: Python classes and the memory of compiled code."""
+"""The state of a replica, declared once: Python classes and the memory of compiled code."""

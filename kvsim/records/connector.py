@@ -11,9 +11,9 @@ from kvsim.records.record import NONE, Record
 
 
 class ConnectorKind(IntEnum):
-    """Whose answers the scheduler gets. FAKE is told by the host what it may offer.
+    """The connector that answers the scheduler. FAKE offers what the host has told it.
 
-    SESSIONS is none: only its second queue is there, for who waits with blocks.
+    SESSIONS is no connector: only its second queue exists, for requests that wait with blocks.
     """
 
     NONE = 0
@@ -26,7 +26,7 @@ NO_CONNECTOR, FAKE, OFFLOADING, SESSIONS = (int(kind) for kind in ConnectorKind)
 
 
 class Load(IntEnum):
-    """How far the asynchronous load of a request is."""
+    """The progress of a request's asynchronous load."""
 
     NONE = 0
     STARTED = 1

@@ -9,7 +9,7 @@ from kvsim.records.record import Record
 
 
 class Placement(IntEnum):
-    """Where a piece goes; see :mod:`kvsim.kv.address_space`."""
+    """The rule that places a piece; see :mod:`kvsim.kv.address_space`."""
 
     BUDDY = 0
     FIRST_FIT = 1
@@ -17,7 +17,7 @@ class Placement(IntEnum):
 
 
 class Reserve(IntEnum):
-    """How many output tokens a request asks slots for. PYTHON is a user's own way."""
+    """The output tokens that a request reserves slots for. PYTHON is a user's own rule."""
 
     MAX = 0
     POW2 = 1
@@ -31,7 +31,7 @@ RESERVE_MAX, RESERVE_POW2, RESERVE_ORACLE, RESERVE_PYTHON = (int(reserve) for re
 
 @dataclass(slots=True)
 class Hole(Record):
-    """Slots that nobody holds."""
+    """Free slots between two pieces."""
 
     start: int = 0
     size: int = 0
@@ -47,7 +47,7 @@ class HolesOfSize(Record):
 
 @dataclass(slots=True)
 class AddressSpace(Record):
-    """Which slots of a linear memory are free."""
+    """The free slots of a linear memory."""
 
     placement: int = BUDDY
     by_order: list[HolesOfSize] = field(default_factory=list)  # under BUDDY, by log2 of the size
@@ -58,7 +58,7 @@ class AddressSpace(Record):
 
 @dataclass(slots=True)
 class Allocations(Record):
-    """What a request holds: a piece per sequence, all alike.
+    """The pieces of a request: one per sequence, all alike.
 
     Of ``size`` slots it asked for ``asked``, and will have used ``last`` by its end.
     """

@@ -11,7 +11,7 @@ from kvsim.records.record import Record
 
 
 class Price(IntEnum):
-    """How steps are priced. PYTHON is a cost model that is no rule."""
+    """The cost model of steps. PYTHON is one written in Python, without rules."""
 
     PYTHON = 0
     CONSTANT = 1
@@ -23,7 +23,7 @@ PRICED_IN_PYTHON, CONSTANT, ROOFLINE = (int(price) for price in Price)
 
 @dataclass(slots=True)
 class Layers(Record):
-    """Layers whose attention sees the same tokens, and what a step asks of them.
+    """Layers with attention to the same tokens, and their work in a step.
 
     ``kv_bytes`` per token; FLOPs per query-key pair of a decode and of a prompt.
     """
@@ -41,7 +41,7 @@ class Layers(Record):
 
 @dataclass(slots=True)
 class Gemms(Record):
-    """GEMMs of the layers whose weights have one format, all layers together, on one GPU.
+    """GEMMs of all layers with weights of one format, on one GPU.
 
     ``rate`` of the arithmetic, FLOP/s; ``stream_rate`` of the weights, bytes per second.
     """
@@ -78,7 +78,7 @@ class Experts(Record):
 
 @dataclass(slots=True)
 class Work(Record):
-    """What a step holds, all pipeline stages together, on one GPU of each.
+    """The work of a step, all pipeline stages together, on one GPU of each.
 
     Tokens and requests are counts; of the requests, ``num_sampled`` get a token and
     ``num_decodes`` compute one token. Bytes are reads: weights of the layers (``weight_bytes``) and

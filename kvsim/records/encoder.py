@@ -19,7 +19,7 @@ class Item(Record):
 
 @dataclass(slots=True)
 class Encoded(Record):
-    """What the encoder cache knows of a content."""
+    """The entry of the encoder cache for a content."""
 
     num_tokens: int = 0  # as it was entered
     is_cached: bool = False

@@ -20,7 +20,7 @@ from kvsim.records.storage import Storage
 
 
 class Policy(IntEnum):
-    """Whose rules decide a step. PYTHON is a scheduler that is no rule."""
+    """The scheduler of a replica. PYTHON is one written in Python, without rules."""
 
     PYTHON = 0
     VLLM = 1
@@ -63,7 +63,7 @@ class Outcome(IntEnum):
 
 
 class Pause(IntEnum):
-    """What a paused replica still does. NEW goes on with who runs or is held, ALL with nobody."""
+    """The pause of a replica: NEW goes on with requests that run or are held, ALL with none."""
 
     NONE = 0
     NEW = 1
@@ -74,7 +74,7 @@ NO_PAUSE, PAUSED_NEW, PAUSED_ALL = (int(pause) for pause in Pause)
 
 
 class Operation(IntEnum):
-    """What a host may ask of a radix tree alone, beside what it asks of a replica."""
+    """Commands of the host to a radix tree alone, besides those to a replica."""
 
     MATCH = 16
     INSERT = 17

@@ -9,7 +9,7 @@ from kvsim.records.record import Record, Short, Tiny
 
 
 class EventKind(IntEnum):
-    """What an entry tells. UPDATE ends what an update of the scheduler publishes.
+    """The kind of an entry. UPDATE ends the events that one scheduler update publishes.
 
     CLEARED: no key is left.
     """
@@ -42,7 +42,7 @@ class Event(Record):
 
 @dataclass(slots=True)
 class EventLog(Record):
-    """Events that nobody has read yet, and the keys that they name."""
+    """Events that no reader has taken yet, and the keys that they name."""
 
     events: list[Event] = field(default_factory=list)
     num_events: int = 0

@@ -9,7 +9,7 @@ from kvsim.records.record import Record, Short, Tiny
 
 
 class Eviction(IntEnum):
-    """Whose rules name the next victim. PYTHON is a policy that is no rule."""
+    """The policy that names the next victim. PYTHON is one written in Python, without rules."""
 
     LRU = 0
     FIFO = 1
@@ -25,7 +25,7 @@ LRU, FIFO, LFU, S3FIFO, SIEVE, PYTHON_POLICY = (int(policy) for policy in Evicti
 
 @dataclass(slots=True)
 class Note(Record):
-    """What a policy other than LRU notes about a block that carries a key."""
+    """The data of a policy other than LRU about a block that carries a key."""
 
     rank: int = 0  # the smallest goes first; no two blocks have the same
     num_hits: Short = 0  # those that still count

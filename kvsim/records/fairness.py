@@ -10,7 +10,7 @@ from kvsim.records.record import NONE, Record
 
 
 class Fairness(IntEnum):
-    """How service is shared out between tenants."""
+    """The rule that shares service between tenants."""
 
     NOBODY_COUNTS = 0
     VTC = 1  # virtual token counters
@@ -37,7 +37,7 @@ class Tenant(Record):
 
 @dataclass(slots=True)
 class Shares(Record):
-    """What a fair queue knows."""
+    """The state of a fair queue."""
 
     tenants: list[Tenant] = field(default_factory=list)
     num_tenants: int = 0

@@ -1,4 +1,4 @@
-"""Records of the host cache of native CPU offloading: chunks, their slots, and who leaves next."""
+"""The host cache of native CPU offloading: chunks, their slots, and the order of eviction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRITING = -1  # the pins of a chunk that is not there yet
 
 
 class HostPolicy(IntEnum):
-    """Which chunk leaves next."""
+    """The rule that evicts the next chunk."""
 
     LRU = 0
     ARC = 1
@@ -25,7 +25,7 @@ HOST_LRU, HOST_ARC = (int(policy) for policy in HostPolicy)
 
 
 class Place(IntEnum):
-    """Where ARC has a chunk: seen once, seen again, and those that have left from there."""
+    """The list of ARC that a chunk is in: seen once, seen again, and the ghosts of both."""
 
     RECENT = 0
     FREQUENT = 1

@@ -14,7 +14,7 @@ from kvsim.records.virtual import Virtual
 
 
 class Manager(IntEnum):
-    """Whose rules a KV cache follows. PYTHON is a manager that is no rule."""
+    """The manager of a KV cache. PYTHON is one written in Python, without rules."""
 
     PYTHON = 0
     PAGED = 1
@@ -52,7 +52,7 @@ class Moved(Record):
 
 @dataclass(slots=True)
 class KV(Record):
-    """A KV cache: its settings, who holds what, and sums that every report is made of."""
+    """A KV cache: its settings, the blocks of each request, and the sums behind every report."""
 
     manager: int = PAGED
     pool: BlockPool = field(default_factory=BlockPool)

@@ -1,4 +1,4 @@
-"""Where records lie: as Python objects, or in flat memory that compiled code shares.
+"""The memory of records: Python objects, or flat memory that compiled code shares.
 
 Both memories make the same things, so one text lays out a replica in either. Flat records read and
 write like objects; that is slow, and for the host only.
@@ -49,7 +49,7 @@ class Memory(Protocol):
         """Make a long list of records of which only those that are touched take room."""
 
     def blank(self, record: type[R], count: int) -> list[R]:
-        """Make a list of records without values; whoever takes one into use fills it."""
+        """Make a list of records without values; the code that takes one into use fills it."""
 
     def ints(self, count: int, value: int = 0) -> list[int]:
         """Make a list of equal ints; memory that is never touched is never really taken."""
@@ -243,7 +243,7 @@ def _mapped(num_bytes: int) -> NDArray[np.uint8]:
 
 
 def zeros(record: type[Record], count: int) -> NDArray[Any]:
-    """Return zeroed bytes of so many records, from the beginning of a cache line on."""
+    """Return zeroed bytes for ``count`` records, from the beginning of a cache line on."""
     size = count * record.dtype().itemsize
     try:
         raw = untouched(size + 64)
@@ -312,7 +312,7 @@ class View:
 
     @property
     def address(self) -> int:
-        """Where it lies."""
+        """Address of the record in memory."""
         return int(self._array.ctypes.data)
 
     def reset(self) -> None:

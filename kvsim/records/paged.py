@@ -17,7 +17,7 @@ NULL_BLOCK = 0  # a placeholder that is never handed out
 
 
 class Attention(IntEnum):
-    """What the tokens of a group of layers see."""
+    """The attention of a group of layers: the tokens that a token sees."""
 
     FULL = 0
     SLIDING = 1
@@ -141,7 +141,7 @@ class BlockTable(Record):
 
 @dataclass(slots=True)
 class RequestBlocks(Record):
-    """What a request holds of a paged cache: its block tables, and the keys of its content."""
+    """A request's part of a paged cache: its block tables, and the keys of its content."""
 
     tables: list[BlockTable] = field(default_factory=list)  # one per group, or per sequence
     keys: list[int] = field(default_factory=list)

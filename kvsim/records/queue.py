@@ -18,7 +18,7 @@ class Queue(Record):
 
 @dataclass(slots=True)
 class Neighbours(Record):
-    """Where a record stands in a list beside the one that is threaded through it."""
+    """The neighbours of a record in a list other than the one threaded through it."""
 
     next: Short = NONE
     previous: Short = NONE
@@ -26,7 +26,7 @@ class Neighbours(Record):
 
 @dataclass(slots=True)
 class ArrayQueue(Record):
-    """A queue in an array: places of records, and NONE where somebody has left."""
+    """Array-backed queue: indices of records, and NONE where one was removed."""
 
     entries: list[Short] = field(default_factory=list)
     first: int = 0  # nobody stands before it

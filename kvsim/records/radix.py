@@ -1,4 +1,4 @@
-"""Records of SGLang's prefix cache: pages, who holds them, and the radix tree over them.
+"""Records of SGLang's prefix cache: pages, their locks, and the radix tree over them.
 
 A page is followed by the next one of its node, of its request, or of the free ones: nodes and
 requests know their first page and their last, and how many there are. So a node is split, a
@@ -18,7 +18,7 @@ from kvsim.records.storage import Told
 
 
 class Rank(IntEnum):
-    """What decides which leaf goes first; SGLang's radix_eviction_policy."""
+    """The rank by which leaves are evicted; SGLang's radix_eviction_policy."""
 
     LRU = 0
     LFU = 1
@@ -34,7 +34,7 @@ LRU, LFU, FIFO, MRU, FILO, SLRU, PRIORITY, TLRU = map(int, Rank)
 
 
 class WritePolicy(IntEnum):
-    """When nodes are copied to the host; NO_HOST is a tree without a host tier."""
+    """The rule that copies nodes to the host; NO_HOST is a tree without a host tier."""
 
     NO_HOST = 0
     WRITE_THROUGH = 1
@@ -47,7 +47,7 @@ NO_HOST, WRITE_THROUGH, WRITE_THROUGH_SELECTIVE, WRITE_BACK = map(int, WritePoli
 
 @dataclass(slots=True)
 class Link(Record):
-    """What follows a page: the page numbered next, or one so many behind it.
+    """The page that follows a page: the one numbered next, or one ``jump`` pages behind it.
 
     Untouched memory is the pages in their order.
     """
@@ -67,8 +67,8 @@ class Chain(Record):
 class Pages(Record):
     """A page allocator: free pages, chain behind chain, and those held back in a group.
 
-    Who takes pages gets them as they are linked, and gives back a chain: neither looks at what lies
-    between its ends, but for the chain of which only a part is taken.
+    Pages are taken as they are linked, and given back as a chain. Neither visits the pages between
+    the ends, except of a chain of which only a part is taken.
     """
 
     page_size: int = 1
@@ -98,8 +98,8 @@ class Pages(Record):
 class Piece(Record):
     """Tokens of one content that follow each other, noted at the slot of the first of them.
 
-    Who reads on behind so many tokens goes on at the slot ``behind``. The last piece of a node may
-    go beyond it.
+    A reader continues after these tokens at the slot ``behind``. The last piece of a node may go
+    beyond the node.
     """
 
     content: int = 0

@@ -108,7 +108,7 @@ def _rank(kind: Any) -> int:
 
 @cache
 def is_record(kind: object) -> bool:
-    """Whether a field is an embedded record."""
+    """Return True if a field is an embedded record."""
     return isinstance(kind, type) and issubclass(kind, Record)
 
 

@@ -10,7 +10,7 @@ from kvsim.records.record import NONE, Hot, Rare, Record, Short, Tiny
 
 
 class Status(IntEnum):
-    """Where a request is. SWAPPED is the state of the PagedAttention paper's swap preemption."""
+    """The state of a request. SWAPPED belongs to the PagedAttention paper's swap preemption."""
 
     WAITING = 0
     RUNNING = 1

@@ -9,7 +9,7 @@ from kvsim.records.record import NONE, Record, Short
 
 
 class Order(IntEnum):
-    """Who is admitted next; SGLang's schedule_policy."""
+    """The order of admission; SGLang's schedule_policy."""
 
     FCFS = 0
     LPM = 1
@@ -24,7 +24,7 @@ FCFS, LPM, DFS_WEIGHT, HRRN, LOF, SHORTEST_PREFILL_FIRST, RANDOM = map(int, Orde
 
 
 class Mode(IntEnum):
-    """What a batch computes."""
+    """The kind of a batch."""
 
     NO_BATCH = 0
     EXTEND = 1
@@ -36,7 +36,7 @@ NO_BATCH, EXTEND, MIXED, DECODE = map(int, Mode)
 
 
 class Verdict(IntEnum):
-    """How a prefill pass goes on after a request."""
+    """The reason that a prefill pass goes on or stops after a request."""
 
     CONTINUE = 0
     NO_TOKEN = 1
@@ -48,7 +48,7 @@ CONTINUE, NO_TOKEN, OTHER = map(int, Verdict)
 
 @dataclass(slots=True)
 class Progress(Record):
-    """How far a request has come; beside its record, which holds ``num_computed_tokens``.
+    """The progress of a request; its other record holds ``num_computed_tokens``.
 
     ``prefix`` tokens are matched or computed when its next chunk is built, up to ``end``. The first
     ``num_shared`` tokens lie in the tree, on the path of ``node``; behind them come its own pages.

@@ -10,7 +10,7 @@ from kvsim.records.record import Record
 
 
 class StopRule(IntEnum):
-    """When a request goes on with what it has; SGLang's hicache_storage_prefetch_policy."""
+    """The rule that ends a read from storage; SGLang's hicache_storage_prefetch_policy."""
 
     BEST_EFFORT = 0
     WAIT_COMPLETE = 1
@@ -22,7 +22,7 @@ BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = map(int, StopRule)
 
 @dataclass(slots=True)
 class Read(Record):
-    """What one request reads, beside its record, into pages of the host."""
+    """A read of one request from storage into pages of the host."""
 
     num_tokens: int = 0  # 0 for nothing
     start: int = 0  # the first of these tokens in the prompt

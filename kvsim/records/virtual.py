@@ -39,7 +39,7 @@ class VirtualRange(Record):
 
 @dataclass(slots=True)
 class Virtual(Record):
-    """Pages, who holds them, and sums over live requests."""
+    """Pages, the ranges of requests over them, and sums over live requests."""
 
     tensors: list[TensorKind] = field(default_factory=list)
     num_kinds: int = 0
