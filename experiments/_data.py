@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def is_sample(data: Path) -> bool:
-    """Whether a folder is the sample in tests/data."""
+    """Return whether a folder is the sample in tests/data."""
     return data.resolve() == SAMPLE
 
 

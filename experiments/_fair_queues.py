@@ -190,7 +190,7 @@ def within_limit(trace: Trace) -> NDArray[np.bool_]:
 
 
 def within(ours: float, theirs: float, share: float) -> bool:
-    """Whether ours is as near theirs as a share of it."""
+    """Return whether ours is as near theirs as a share of it."""
     return abs(ours - theirs) <= share * theirs
 
 

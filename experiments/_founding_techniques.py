@@ -56,7 +56,7 @@ def vocabulary() -> set[str]:
 
 
 def is_there(word: str) -> bool:
-    """Whether any name contains a word."""
+    """Return whether any name contains a word."""
     return any(word in name for name in vocabulary())
 
 

@@ -53,7 +53,7 @@ class Rows(NamedTuple):
     concurrency: int = 0
 
     def have(self, row: Mapping[str, str]) -> bool:
-        """Whether a row is one of them."""
+        """Return whether a row is one of them."""
         return (
             self.model.lower() in row["model"].lower()
             and row["gpu"].startswith(self.gpu)
@@ -137,7 +137,7 @@ def why_not(row: Mapping[str, str], engine: str = "vllm") -> str:
 
 
 def is_fitted(identifier: str) -> bool:
-    """Whether a point is in the half that constants may be fitted on.
+    """Return whether a point is in the half that constants may be fitted on.
 
     The lowest bit of its id's SHA-256: the same on every machine, and whatever rows are beside it.
     """
@@ -145,7 +145,7 @@ def is_fitted(identifier: str) -> bool:
 
 
 def decided_constants(row: Mapping[str, str]) -> bool:
-    """Whether a point decided constants before there was a split, whichever half it is in.
+    """Return whether a point decided constants before there was a split, whichever half it is in.
 
     Closed loops of Qwen3-32B on two H100s with prompts of 1,024 tokens stand in an older table as
     well, from which ``experiments.calibrate`` takes ``sync_step`` and ``sync_request``.

@@ -119,7 +119,7 @@ def trace_of(row: Mapping[str, str]) -> Trace:
 
 
 def of_text(row: Mapping[str, str]) -> bool:
-    """Whether the client is known: InferenceX's, whose random prompts are text."""
+    """Return whether the client is known: InferenceX's, whose random prompts are text."""
     return bool(row["random_range_ratio"])
 
 

@@ -111,7 +111,7 @@ class Check(NamedTuple):
 
     @property
     def holds(self) -> bool | None:
-        """Whether ours lies in the band; None without one."""
+        """Return whether ours lies in the band; None without one."""
         if self.low is None or self.high is None:
             return None
         return self.low <= self.ours <= self.high

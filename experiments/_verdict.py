@@ -35,7 +35,7 @@ class Claim(NamedTuple):
 
 
 def agrees(printed: str, ours: float, tolerance: float) -> bool:
-    """Whether ours rounds to what is printed, or is within the tolerance of it."""
+    """Return whether ours rounds to what is printed, or is within the tolerance of it."""
     claimed = float(printed)
     decimals = len(printed.partition(".")[2])
     return abs(ours - claimed) <= max(0.5 * 10.0**-decimals, tolerance * abs(claimed))

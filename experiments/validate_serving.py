@@ -80,7 +80,7 @@ class Pair(NamedTuple):
 
     @property
     def fitted(self) -> bool:
-        """Whether this run decided a constant."""
+        """Return whether this run decided a constant."""
         loop = self.run.options.get("async_scheduling") is False
         few = self.run.options.get("tensor_parallel_size") == 2
         on_two = loop and few and self.run.trace.num_prompt_tokens[0] == 1024

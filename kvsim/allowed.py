@@ -41,7 +41,7 @@ def allowed(annotation: Any, metadata: typing.Iterable[Any] = ()) -> str | None:
 
 
 def is_optional(annotation: Any) -> bool:
-    """Whether None is a value, and the word none is none of its own."""
+    """Return whether None is a value, and the word none is none of its own."""
     kinds, _, optional = _read(annotation, [])
     return optional and not any("none" in _literals(kind) for kind in kinds)
 
@@ -62,7 +62,7 @@ def whole_number(text: str) -> int | str:
 
 
 def takes_whole_numbers(annotation: Any) -> bool:
-    """Whether an annotation is of whole numbers alone."""
+    """Return whether an annotation is of whole numbers alone."""
     return _read(annotation, [])[0] == [int]
 
 

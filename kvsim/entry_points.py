@@ -42,7 +42,7 @@ class Offer(NamedTuple):
             raise ValueError(f"cannot import {what} {self.name!r}: {self} ({reason})") from error
 
     def is_imported_as(self, part: object) -> bool:
-        """Whether it stands for a part that is imported already. Imports nothing."""
+        """Return whether it stands for a part that is imported already. Imports nothing."""
         module = sys.modules.get(self.entry.module)
         return module is not None and getattr(module, self.entry.attr, None) is part
 

@@ -74,6 +74,6 @@ class KVEventsConfig:
 
     @property
     def writes(self) -> bool:
-        """Whether events go anywhere."""
+        """Return whether events go anywhere."""
         sends = self.enable_kv_cache_events and self.publisher != "null"
         return sends and self.path is not None

@@ -147,12 +147,12 @@ class SpeculativeConfig:
 
     @property
     def has_drafter(self) -> bool:
-        """Whether drafts come from a model, and not from the text."""
+        """Return whether drafts come from a model, and not from the text."""
         return self.method not in LOOK_UP
 
     @property
     def drafts_at_once(self) -> bool:
-        """Whether one pass of the drafter gives all drafts."""
+        """Return whether one pass of the drafter gives all drafts."""
         return self.parallel_drafting or self.method == "dflash"
 
     @property
@@ -189,7 +189,7 @@ class SpeculativeConfig:
 
     @property
     def drops_last_block(self) -> bool:
-        """Whether the last block of a hit is computed again."""
+        """Return whether the last block of a hit is computed again."""
         if self.method not in LACK_THE_NEXT or self.disable_eagle_block_drop:
             return False
         return self.disable_lookahead_block_hashes

@@ -257,7 +257,7 @@ class Capacity:
 
     @property
     def scarce(self) -> bool:
-        """Whether KV is so small a part of the budget that errors in the rest decide it."""
+        """Return whether KV is so small a part of the budget that errors in the rest decide it."""
         return self.budget_bytes["kv_cache"] < SCARCE * self.budget_bytes["total"]
 
 

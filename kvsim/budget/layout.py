@@ -126,7 +126,7 @@ class KVLayout:
 
     @property
     def keeps_latent(self) -> bool:
-        """Whether attention reads latents, not keys and values."""
+        """Return whether attention reads latents, not keys and values."""
         return any(layer.num_tensors == 1 and not layer.is_index for layer in self.layers)
 
     @property

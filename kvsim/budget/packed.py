@@ -42,7 +42,7 @@ class _Bucket:
 
     @property
     def balanced(self) -> bool:
-        """Whether all sizes are equally common, so that a repeat has one layer of each."""
+        """Return whether all sizes are equally common, so that a repeat has one layer of each."""
         return len({len(indices) for indices in self.members.values()}) == 1
 
     def bytes_per_block(self, num_groups: int) -> int:

@@ -40,7 +40,7 @@ class Estimate(NamedTuple):
 
     @property
     def is_decided(self) -> bool:
-        """Whether the data decide it."""
+        """Return whether the data decide it."""
         return not self.reason
 
 

@@ -55,7 +55,7 @@ class Feature:
         """Act behind the arrivals of a step."""
 
     def rests(self) -> bool:
-        """Whether a step has nothing to do."""
+        """Return whether a step has nothing to do."""
         return False
 
     def before(self, entry: Entry) -> None:
@@ -104,7 +104,7 @@ class Player(ABC):
 
     @abstractmethod
     def has_work(self, step: int) -> bool:
-        """Whether the case goes on with this step."""
+        """Return whether the case goes on with this step."""
 
     @abstractmethod
     def begin(self, step: int) -> Entry | None:

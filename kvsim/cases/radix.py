@@ -45,7 +45,7 @@ class Handle(NamedTuple):
         return cls(place, tree.nodes[place].end, tree.nodes[place].created)
 
     def is_alive(self, tree: Radix) -> bool:
-        """Whether the node is still in the tree."""
+        """Return whether the node is still in the tree."""
         alive = {0, *(node.place for node in TreeView(tree).nodes())}
         return self.place in alive and self == Handle.of(tree, self.place)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def has_sessions(workload: Workload) -> bool:
-    """Whether any request gets further inputs."""
+    """Return whether any request gets further inputs."""
     return any(request.updates for request in workload.requests)
 
 
@@ -110,7 +110,7 @@ class Sessions(Feature):
         return None
 
     def rests(self) -> bool:
-        """Whether everybody who is unfinished waits for an input."""
+        """Return whether everybody who is unfinished waits for an input."""
         state = self._replica.state
         return state.num_outstanding == state.num_idle and state.num_batches == 0
 

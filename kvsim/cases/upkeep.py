@@ -43,7 +43,7 @@ class Upkeep(Feature):
             self._outcome = self._replica.reset_prefix_cache(with_running=self._resets[step])
 
     def rests(self) -> bool:
-        """Whether a pause leaves a step nothing to do."""
+        """Return whether a pause leaves a step nothing to do."""
         state = self._replica.state
         return state.pause != NO_PAUSE and rests(state) and state.num_batches == 0
 
@@ -59,7 +59,7 @@ class Upkeep(Feature):
 
 
 def drops_output(config: CaseConfig) -> bool:
-    """Whether output may be dropped that has been sampled."""
+    """Return whether output may be dropped that has been sampled."""
     transfer = config.kv_transfer
     sends = transfer is not None and transfer.kind == FAKE and transfer.drops_stale
     return bool(config.resets) or sends

@@ -283,7 +283,7 @@ class ModelSpec:
 
     @cached_property
     def indexed(self) -> tuple[bool, ...]:
-        """Whether each layer with attention, first to last, has an indexer."""
+        """Return whether each layer with attention, first to last, has an indexer."""
         if not self.index_head_dim:
             return (False,) * len(self.layers)
         pattern = self.index_pattern or "I"
@@ -297,12 +297,12 @@ class ModelSpec:
 
     @property
     def is_mla(self) -> bool:
-        """Whether the layers keep one compressed latent per token instead of K and V."""
+        """Return whether the layers keep one compressed latent per token instead of K and V."""
         return self.kv_lora_rank > 0
 
     @property
     def is_moe(self) -> bool:
-        """Whether most layers choose among experts."""
+        """Return whether most layers choose among experts."""
         return self.num_experts > 0
 
     # -- parameter counts -----------------------------------------------------------------

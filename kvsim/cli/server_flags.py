@@ -44,11 +44,11 @@ class ServerFlag(NamedTuple):
 
     @property
     def is_on(self) -> bool:
-        """Whether a switch is on by default."""
+        """Return whether a switch is on by default."""
         return "on" in self.defaults
 
     def is_default(self, value: str) -> bool:
-        """Whether a value says what the server does without it."""
+        """Return whether a value says what the server does without it."""
         if value.lower() in _UNSET or (value == "{}" and not self.defaults):
             return True
         return any(value == one or _number(value) == _number(one) for one in self.defaults)

@@ -30,7 +30,7 @@ class ConstantCost:
 
     @property
     def runs_by_rules(self) -> bool:
-        """Whether the rules say all that it does."""
+        """Return whether the rules say all that it does."""
         return not overridden(self, ("step",))
 
     def lay_out(self, record: Cost, memory: Memory) -> None:

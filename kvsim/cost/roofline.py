@@ -171,7 +171,7 @@ class RooflineCost:
 
     @property
     def runs_by_rules(self) -> bool:
-        """Whether the rules say all that it does."""
+        """Return whether the rules say all that it does."""
         return not overridden(self, PARTS)
 
     def lay_out(self, record: Cost, memory: Memory) -> None:

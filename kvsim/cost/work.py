@@ -122,7 +122,7 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
 
 
 def is_sparse(model: ModelSpec) -> bool:
-    """Whether an indexer chooses the keys of latent attention."""
+    """Return whether an indexer chooses the keys of latent attention."""
     return model.is_mla and model.num_index_layers > 0
 
 

@@ -31,7 +31,7 @@ def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
 
 
 def is_fleet(result: Result) -> bool:
-    """Whether a run had several replicas, or could have had."""
+    """Return whether a run had several replicas, or could have had."""
     return len(result.summary["replicas"]) > 1 or result.summary["scaling"] is not None
 
 

@@ -263,7 +263,7 @@ def features(runs: Runs) -> Figure:
 
 
 def has_features(runs: Runs) -> bool:
-    """Whether any of it is on."""
+    """Return whether any of it is on."""
     return bool(plot_features.shown(_named(runs)))
 
 

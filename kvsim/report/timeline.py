@@ -106,7 +106,7 @@ class _Scene:
         return round((time - self.origin) * MICROSECONDS, 3)
 
     def shows(self, start: float, stop: float) -> bool:
-        """Whether something that lasts from start to stop is drawn."""
+        """Return whether something that lasts from start to stop is drawn."""
         return stop - self.origin >= self.window.start and start - self.origin <= self.window.stop
 
     def shown(self, times: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -197,7 +197,7 @@ def load(directory: str | Path) -> Result:
 
 
 def _is_pinned(table: str, config: Config) -> bool:
-    """Whether a run keeps a table."""
+    """Return whether a run keeps a table."""
     return table not in ON_REQUEST or bool(getattr(config, ON_REQUEST[table]))
 
 

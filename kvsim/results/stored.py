@@ -42,7 +42,7 @@ class StoredRun:
             raise ValueError(f"{folder}: half saved: {error}") from None
 
     def has(self, name: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file is there."""
         with self._told(name):
             return self.find(name).is_file()
 

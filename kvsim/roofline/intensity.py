@@ -67,7 +67,7 @@ class Roofline:
 
     @property
     def fits(self) -> bool:
-        """Whether weights and KV of the batch fit into the GPU's memory, overheads aside."""
+        """Return whether weights and KV of the batch fit into the GPU's memory, overheads aside."""
         return self.decode_memory_bytes <= self.gpu_memory_bytes
 
     def row(self, phase: str, part: str) -> Row:

@@ -66,7 +66,7 @@ class Backlog(NamedTuple):
 
     @property
     def grows(self) -> bool:
-        """Whether more wait at the end than at half time, beyond noise."""
+        """Return whether more wait at the end than at half time, beyond noise."""
         noise = NOISE * math.sqrt(self.half + 1) + SHARE * self.num_requests
         return self.end > self.half + noise
 

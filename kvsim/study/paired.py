@@ -28,7 +28,7 @@ class Difference(NamedTuple):
 
     @property
     def is_certain(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Return whether the interval leaves zero out."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 

@@ -90,7 +90,7 @@ class Slo:
 
     @property
     def needs_many(self) -> bool:
-        """Whether a 99th percentile is asked for."""
+        """Return whether a 99th percentile is asked for."""
         return any(one.metric.startswith("p99") for one in self.predicates)
 
     def margins(self, summary: Mapping[str, Any]) -> dict[str, float]:

@@ -56,7 +56,7 @@ class Trial(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether every target was met."""
+        """Return whether every target was met."""
         return not self.missed
 
 

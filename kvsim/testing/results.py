@@ -15,7 +15,7 @@ __all__ = ["check_result", "equal_tables"]
 
 
 def equal_tables(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Whether two structured arrays agree to the bit, field by field; NaN equals NaN."""
+    """Return whether two structured arrays agree to the bit, field by field; NaN equals NaN."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     for name in a.dtype.names or ():

@@ -334,11 +334,11 @@ class Trace:
 
     @property
     def has_segments(self) -> bool:
-        """Whether some prompts may share content; else all are unique."""
+        """Return whether some prompts may share content; else all are unique."""
         return len(self.segment_content_id) > 0
 
     def has(self, name: str) -> bool:
-        """Whether some request has what a column that is seldom used says."""
+        """Return whether some request has what a column that is seldom used says."""
         values = getattr(self, name)
         if name in LISTED:
             return len(values) > 0

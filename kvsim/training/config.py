@@ -134,7 +134,7 @@ class TrainingConfig(Validated):
         return tuple(part.strip() for part in self.offload_parts.split(","))
 
     def offloads(self, part: str) -> bool:
-        """Whether a part leaves the GPU for good; ``paged`` moves only what does not fit."""
+        """Return whether a part leaves the GPU for good; ``paged`` moves only what does not fit."""
         return self.offload in ("cpu", "nvme") and part in self.parts
 
     @property
