@@ -1,14 +1,14 @@
-"""Which measurements an experiment reads: the sample in tests/data, or a folder with the whole."""
+"""The measurements that an experiment reads: the sample in tests/data, or a folder with all."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-#: What the licences of the measured sets let the project carry; tests/data/README.md lists it.
+#: The part of the measured sets whose licences allow redistribution; tests/data/README.md lists it.
 SAMPLE = Path(__file__).resolve().parents[1] / "tests" / "data"
 
-#: What the sample lacks of the sets that an experiment reads, and why.
+#: Data sets that an experiment reads and the sample lacks, with the reason.
 LEFT_OUT = {
     "serving/qwen3-14b_h100_vllm0.23": "no licence stated",
     "serving/h100_vllm0.15": "no licence stated",
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def is_sample(data: Path) -> bool:
-    """Return whether a folder is the sample in tests/data."""
+    """Return True if the folder is the sample in tests/data."""
     return data.resolve() == SAMPLE
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MODEL = "facebook/opt-13b"
 REQUESTS = Path(__file__).with_name("distserve_requests.csv")
-#: Beside its profile, ms: a stage of a pipeline of prompts; a step, and a token of its contexts.
+#: Costs outside its profile, ms: a prefill pipeline stage; a decode step; a token of its contexts.
 STAGE, PER_STEP, PER_TOKEN = 1.0, 2.0, 1e-4
 
 
@@ -86,7 +86,7 @@ def requests(num_requests: int = 300, request_rate: float = 1.0, seed: int = 0) 
 
     Parameters
     ----------
-    num_requests : the first so many of them
+    num_requests : number of requests, from the first on
     request_rate : mean requests per second
     seed : of the gaps; equal seeds give the same gaps at any rate, closer together
     """

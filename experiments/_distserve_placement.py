@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 SETS = ("fleet/distserve_profiles",)
 NUM_GPUS, NUM_REQUESTS, DRAWS = 4, 300, 10
-#: What its README expects: requests/s per GPU, its search step, and the degrees (prefill, decode).
+#: Expected by its README: requests/s per GPU, its search step, and the degrees (prefill, decode).
 THEIRS, STEP, PLACEMENT = 1.56, 0.25, (2, 1)
-#: Where its search begins, requests/s per GPU.
+#: Start of its search, requests/s per GPU.
 MOST = 5.0
 TTFT_MS, TPOT_MS = 200.0, 100.0
 

@@ -31,7 +31,7 @@ FASTEST = 1e12
 
 
 class Polynomial(RooflineCost):
-    """Prices steps, whatever the model and the GPU are, with the terms of a roofline.
+    """Price steps with the terms of a roofline, independent of the model and the GPU.
 
     KV counts for every request that reads it. Not as in the original, by a percent or two of a
     step, are steps of nothing but parts of prompts, which take ``DECODE`` more; the KV of prompts

@@ -18,10 +18,9 @@ the paper's (arXiv 2401.00588, with 210 requests a minute), 1,500 requests in te
 artifact's; that they have the same means is assumed, and that lengths of answers are the client's
 own. Two figures of a run with a limit say more: a client was served again when fewer than five of
 its requests had been in the last minute. It refused 919 of the 1,500, which is what a power law
-with an exponent of 1.37 loses. And what it served came to 219 output tokens per second: 581 answers
-of 226 to 241 tokens, as the last one ended 600 to 640 seconds after the first request. So answers
-to popular clients, who are refused, are longer than others, and draws in which they are not are
-drawn again.
+with an exponent of 1.37 loses. And it served 219 output tokens per second: 581 answers of 226 to
+241 tokens, as the last one ended 600 to 640 seconds after the first request. So answers to popular
+clients, which are refused, are longer than others; draws in which they are not are repeated.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def _drawn_once(rng: np.random.Generator) -> Trace:
     share = 1.0 / np.arange(1, NUM_CLIENTS + 1) ** SKEW
     client = rng.choice(NUM_CLIENTS, NUM_REQUESTS, p=share / share.sum())
     lengths = []
-    # A client is a model of the arena: prompts are anybody's, answers are as long as it likes.
+    # A client is a model of the arena: prompts are from any user, answer lengths are the model's.
     for mean, own in ((MEAN_PROMPT, 0.0), (MEAN_ANSWER, 0.3)):
         tokens = rng.lognormal(0.0, own, NUM_CLIENTS)[client]
         tokens *= rng.lognormal(0.0, 0.8, NUM_REQUESTS)
@@ -177,7 +176,7 @@ def _clipped(tokens: NDArray[np.float64], mean: float) -> NDArray[np.int64]:
 
 
 def within_limit(trace: Trace) -> NDArray[np.bool_]:
-    """Return who is served when a client may have so many in any minute; shape (requests,)."""
+    """Return True per request that the limit per client and minute admits; shape (requests,)."""
     recent: dict[int, deque[float]] = {}
     served = np.zeros(len(trace), bool)
     times = zip(np.asarray(trace.tenant).tolist(), trace.arrival_time.tolist(), strict=True)
@@ -190,12 +189,12 @@ def within_limit(trace: Trace) -> NDArray[np.bool_]:
 
 
 def within(ours: float, theirs: float, share: float) -> bool:
-    """Return whether ours is as near theirs as a share of it."""
+    """Return True if ours differs from theirs by at most the given share of theirs."""
     return abs(ours - theirs) <= share * theirs
 
 
 def first_answers_longer(trace: Trace) -> bool:
-    """Whether the most popular client's answers are longer than those of the others, on average."""
+    """Return True if the most popular client's mean answer is longer than that of the others."""
     first = np.asarray(trace.tenant) == 0
     return bool(trace.num_output_tokens[first].mean() > trace.num_output_tokens[~first].mean())
 

@@ -30,7 +30,7 @@ def plain(axis: Any, *, base: int = 10) -> None:
 
 
 def diagonal(axes: Any, percent: int) -> None:
-    """Draw equality, and a band of so many percent around it, over what is already drawn."""
+    """Draw the line of equality and a band of +-percent around it into the existing axes."""
     limits = [*axes.get_xlim(), *axes.get_ylim()]
     ends = np.array([min(limits), max(limits)])
     axes.plot(ends, ends, color="black", linewidth=0.8, zorder=0)
@@ -74,7 +74,7 @@ def kernels_against_measured(figure: Any, found: Sequence[Held]) -> None:
     figure.suptitle("Kernels that no constant was fitted on (grey: within 20 %)")
 
 
-#: What the size of a batch is, by kind: the column, and its name on the axis.
+#: Batch size by kind: its column, and its name on the axis.
 SIZES = {
     "GEMM": ("m", "tokens in the batch"),
     "decode attention": ("batch_size", "requests in the batch"),

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: What stands in place of a figure that kvsim cannot compute yet; such a row is a miss.
+#: Placeholder for a figure that kvsim cannot compute yet; such a row is a miss.
 NOT_BUILT = "not built"
 
 

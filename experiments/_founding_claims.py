@@ -1,4 +1,4 @@
-"""What the documents that kvsim was started from claim, and how kvsim computes each figure."""
+"""Claims of the documents that kvsim was started from, and how kvsim computes each figure."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def states(gpus: int, stage: int, **options: Any) -> float:
 
 
 def claims(num_requests: int) -> list[Claim]:
-    """List the claims, those that need a simulation with so many requests."""
+    """List the claims; those that need a simulation use ``num_requests`` requests."""
     seven, llama3 = "llama-2-7b", "llama-3-8b"
     twelve = train(master_weights=False)
     sixteen = train()

@@ -56,7 +56,7 @@ def vocabulary() -> set[str]:
 
 
 def is_there(word: str) -> bool:
-    """Return whether any name contains a word."""
+    """Return True if any name contains the word."""
     return any(word in name for name in vocabulary())
 
 
@@ -215,7 +215,7 @@ def _fragmentation() -> str:
 
 
 def techniques(n: int) -> list[Technique]:
-    """List them, those that need a simulation with so many requests."""
+    """List the techniques; those that need a simulation use ``n`` requests."""
     return [
         Technique(
             "KV of MHA, GQA, MQA, MLA",

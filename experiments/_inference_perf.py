@@ -62,7 +62,7 @@ class Lengths(NamedTuple):
     std: float = 0.0
 
     def draw(self, rng: np.random.Generator, number: int) -> NDArray[np.int64]:
-        """Draw so many, in tokens; shape (number,)."""
+        """Draw ``number`` lengths in tokens; shape (number,)."""
         if self.kind == "uniform":
             found = rng.uniform(self.low, self.high, number)
         elif self.kind == "normal":
@@ -76,16 +76,16 @@ class Lengths(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """What a configuration says of its conversations.
+    """Conversations as a configuration describes them.
 
     Attributes
     ----------
     shared : tokens that all prompts begin with, as drawn
     questions, answers : of each turn; answers are not drawn as text
     turns : of each conversation; None is one
-    own : tokens behind the shared ones, of each conversation; None is none
+    own : tokens after the shared ones, of each conversation; None is none
     rounds : turns that every slot plays
-    vocabulary : of the tokenizer, whose random tokens are drawn between the lengths
+    vocabulary : size of the tokenizer's; random tokens are drawn between the lengths
     """
 
     shared: int
@@ -111,7 +111,7 @@ class Load(NamedTuple):
 
 
 def recounted(tokens: ArrayLike) -> NDArray[np.int64]:
-    """Return how many tokens texts have in which so many were drawn."""
+    """Return the token counts of texts after re-tokenizing, from the counts that were drawn."""
     return np.round(np.asarray(tokens) * RECOUNT).astype(np.int64)
 
 
@@ -236,12 +236,12 @@ def play(load: Load, router: str, **servers: Any) -> Result:
 def play_within(
     load: Load, router: str, timeout: float, **servers: Any
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Play with a client that gives up after some seconds.
+    """Play with a client that aborts a request after ``timeout`` seconds.
 
-    Returns the requests table of the last run, and who was late in any; shape (requests,).
+    Returns the requests table of the last run, and True per request that was late in any run.
 
-    A request that is given up ends where it is then: its output is cut, and the run played again,
-    until nobody is late any more, or has nothing left to cut (no token came in time).
+    An aborted request ends at its timeout: its output is cut, and the run is played again, until no
+    request is late, or no late request has output left to cut (no token came in time).
     """
     trace = load.trace
     outputs, late = trace.num_output_tokens.copy(), np.zeros(len(trace), bool)

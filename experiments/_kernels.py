@@ -62,7 +62,7 @@ def prefill_attention(p: Any, d: Any, gpu: Any) -> Any:
 
 
 def all_reduce(p: Any, d: Any, gpu: Any) -> Any:
-    """A launch, then all parts to everybody, or a second exchange and less to send."""
+    """A launch, then all parts to all GPUs, or a second exchange and less to send."""
     launch, exchange, share, ring_share = p
     sent = 2.0 * d.message_size / (gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s)
     one_shot = (d.num_gpus - 1) * sent / share

@@ -62,7 +62,7 @@ def trace_of(data: Path) -> Trace:
 
 
 def short_ones(trace: Trace, longest: int) -> Trace:
-    """Keep the requests whose prompts are no longer than that."""
+    """Keep the requests with prompts of at most ``longest`` tokens."""
     rows = np.flatnonzero(trace.num_prompt_tokens <= longest)
     return Trace.from_arrays(
         trace.arrival_time[rows],
@@ -90,7 +90,7 @@ def saturated(trace: Trace) -> tuple[float, float, float]:
 
 
 def rows(data: Path) -> list[Row]:
-    """Judge the gain where round robin is saturated, and the loss where nobody is."""
+    """Judge the gain where round robin is saturated, and the loss where no replica is."""
     trace = trace_of(data)
     rate, plain, aware = saturated(trace)
     note = f"{len(trace):,} requests of conversation, not toolagent, at {rate:g} per second: "

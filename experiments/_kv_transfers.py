@@ -22,7 +22,7 @@ PERCENT = 10.0
 
 
 class Setting(NamedTuple):
-    """How a setting of the table was run.
+    """Configuration of one setting of the table.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
     model, tp : what was served, on how many GPUs
     template : tokens that the server's chat template puts around a prompt: one number makes all
         nine sizes of vLLM's table exact; SGLang's table has none
-    units : in which sizes are printed, bytes and decimals, the largest first
+    units : of printed sizes, bytes and decimals, the largest first
     """
 
     fabric: str

@@ -3,17 +3,17 @@
 A run is one trace: a warm-up pass over all 750 prompts, then one burst of requests per stage, the
 same prompts in the same order, with idle time between them until everything has drained; so caches
 persist from stage to stage, as they did. Two constants, of a step and of the front end, were chosen
-on `precise` alone (`_llmd_routers_fit`); estimated, load and random are predicted. What is judged
-is one draw of arrivals and prompts; behind it stand the two prefix routers in other draws.
+on `precise` alone (`_llmd_routers_fit`); estimated, load and random are predicted. One draw of
+arrivals and prompts is judged; the rows after it show the two prefix routers in other draws.
 
 Routers and servers are as that benchmark's README says (llm-d-kv-cache-manager,
 benchmarking/73-capacity), in the form that these programs had in September 2025. `estimated` has
 ``hashBlockSize: 64, maxPrefixBlocksToMatch: 256``: characters of the prompt, not tokens, in the
-Gateway API inference extension of then (00913f92, plugins/multi/prefix/plugin.go), so it never sees
-behind 16,384 characters, which lie in the system prompt: it knows groups, not prompts. `precise`
-has ``mode: cache_tracking``, whose scores lie between the shortest and the longest prefix that any
-pod holds (llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go). Its index has blocks
-of 64 tokens, as the pods must.
+Gateway API inference extension of then (00913f92, plugins/multi/prefix/plugin.go), so it matches at
+most 16,384 characters, which lie in the system prompt: it knows groups, not prompts. `precise` has
+``mode: cache_tracking``, with scores between the shortest and the longest prefix that any pod holds
+(llm-d-inference-scheduler at c8e1e2a8, pkg/plugins/scorer/utils.go). Its index has blocks of 64
+tokens, as the pods must.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SERVERS: dict[str, Any] = {
 
 
 class Stage(NamedTuple):
-    """What a client saw of a stage: output tokens per second, and means in seconds."""
+    """Client-side measurements of a stage: output tokens per second, and means in seconds."""
 
     output_rate: float
     ttft: float

@@ -1,8 +1,8 @@
 """B6: hits per round of chats against a store of 80 GB, Mooncake's SSD benchmark.
 
 The rounds and the publication stand in ``_rounds``; Mooncake's store plays itself, of one engine,
-as in the benchmark. Who asks when is drawn once: the order of the arithmetic that the band came
-with.
+as in the benchmark. The order of clients is drawn once: the order of the arithmetic that the band
+came with.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETS: tuple[str, ...] = ()
-#: Orders of clients whose arithmetic says how much who comes when matters.
+#: Number of client orders drawn to show how much the order changes the arithmetic.
 ORDERS = 40
 #: A store of 80 GB that is full before anything leaves, and one as it is shipped, of 80 GiB.
 PLAIN = f"mooncake+gib={_rounds.HOST_BYTES / (1 << 30)}+mark=1+batch=0+pull=always"

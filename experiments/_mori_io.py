@@ -1,12 +1,12 @@
-"""B16: goodput of 8 MI300X, together and with prefill apart: vLLM's blog on MORI-IO, 2026-04-07.
+"""B16: goodput of 8 MI300X, aggregated and disaggregated: vLLM's blog on MORI-IO, 2026-04-07.
 
 Qwen3-235B-A22B in FP8 with expert parallelism, 2,000 tokens in and 1,000 out, 8 requests a second,
 100 of them; good is a TTFT below 1 s and an inter-token latency below 50 ms. That is the 99th
 percentile of a request's own gaps: the blog tells of P99 far above 50 ms, and of requests in two
 clusters, at 30 and at 150 ms. It gives more rates: two servers of four are all good at 0.5 requests
-per second, 60 % at 1, a quarter from 2 on (the last dozen requests of each server, who see fewer
-than ten prompts in a thousand tokens); with prefill apart and KV read all are good up to 5, and
-44 % at 10.
+per second, 60 % at 1, a quarter from 2 on (the last dozen requests of each server, which see fewer
+than ten prompts in a thousand tokens); with disaggregated prefill and KV read all are good up to 5,
+and 44 % at 10.
 
 Its figure 3 shows both latencies of all 400 requests; here are their means and medians. The client
 is ``vllm bench serve``: TTFT of the figure goes with ours, request by request, if arrivals are its
@@ -97,8 +97,8 @@ def served(
 def p99_gaps(result: Result) -> NDArray[np.float64]:
     """Return the 99th percentile of the gaps between tokens of each request, seconds.
 
-    Every step of its replica from its first token to its last gives a request one; nobody is
-    preempted here.
+    Every step of its replica from its first token to its last gives a request one token; no request
+    is preempted here.
     """
     steps, found = result.steps, []
     for row in result.requests:

@@ -21,7 +21,7 @@ FILE = "serving/inferencex/points.csv.gz"
 
 #: Runs of a pull request that was never merged: their script may have been another one.
 UNMERGED = "unmerged PR run"
-#: What tells a repeated row: the same server and clients, and both times equal as far as a copy of
+#: Criteria of a repeated row: the same server and clients, and both times equal as far as a copy of
 #: two decimals shows. Two runs of one configuration are 0.4 % apart at the median, or 0.02 ms.
 SERVER = ("model", "gpu", "weights", "gpus", "isl", "osl", "concurrency")
 SAME_MS = 0.006
@@ -31,7 +31,7 @@ SAME_MODEL = {"deepseek-ai/DeepSeek-V3": "deepseek-ai/DeepSeek-R1"}
 ONE_MACHINE = 8
 
 
-#: Engines whose servers are simulated, and their names.
+#: Engines of the simulated servers, and their names.
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
@@ -53,7 +53,7 @@ class Rows(NamedTuple):
     concurrency: int = 0
 
     def have(self, row: Mapping[str, str]) -> bool:
-        """Return whether a row is one of them."""
+        """Return True if a row is one of these points."""
         return (
             self.model.lower() in row["model"].lower()
             and row["gpu"].startswith(self.gpu)
@@ -93,10 +93,10 @@ def select(table: pd.DataFrame, engine: str = "vllm") -> Selection:
 
 
 def repeats(rows: Sequence[Mapping[str, str]], places: Iterable[int]) -> list[int]:
-    """Return which of the places hold a copy of a measurement that another row has.
+    """Return the row indices that hold a copy of another row's measurement.
 
     Three source files have some measurements twice or three times; a copy in the half that
-    constants are fitted on would give its twin away. The copy whose flags are known stays.
+    constants are fitted on would give its twin away. The copy with known flags stays.
     """
     seen: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     found = []
@@ -137,15 +137,15 @@ def why_not(row: Mapping[str, str], engine: str = "vllm") -> str:
 
 
 def is_fitted(identifier: str) -> bool:
-    """Return whether a point is in the half that constants may be fitted on.
+    """Return True if a point is in the half that constants may be fitted on.
 
-    The lowest bit of its id's SHA-256: the same on every machine, and whatever rows are beside it.
+    The lowest bit of its id's SHA-256: the same on every machine, independent of the other rows.
     """
     return hashlib.sha256(identifier.encode()).digest()[-1] % 2 == 0
 
 
 def decided_constants(row: Mapping[str, str]) -> bool:
-    """Return whether a point decided constants before there was a split, whichever half it is in.
+    """Return True if a point was used to fit constants before the split, in either half.
 
     Closed loops of Qwen3-32B on two H100s with prompts of 1,024 tokens stand in an older table as
     well, from which ``experiments.calibrate`` takes ``sync_step`` and ``sync_request``.

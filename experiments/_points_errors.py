@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from experiments._points_run import Pair, Point
 
-#: What a group's points have in common.
+#: The values that all points of a group share.
 Key = tuple[str, ...]
 
 HOPPER = ("h100-sxm", "h200-sxm")

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from experiments._constants import Card
     from experiments._points_run import Point
 
-#: How much a time to first token counts beside a time per token, whose errors are smaller; errors
-#: beyond a factor of two count as one: they are of waits in full servers.
+#: Weight of a TTFT error relative to a TPOT error, which is smaller; errors beyond a factor of two
+#: count as one: they are of waits in full servers.
 TTFT_WEIGHT, MOST = 0.3, 0.7
-#: How strongly a constant is held: what a spread away from its start counts as an error.
+#: Regularization: the error that a constant one spread away from its start counts as.
 HOLD = 0.03
 #: Spreads of constants around their start, as logarithms.
 SPREADS = {"weights": 0.04, "gemm": 0.3, "launch": 0.4, "power": 0.4, "quantization": 1.0}

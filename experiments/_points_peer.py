@@ -1,4 +1,4 @@
-"""What another simulator says of the same points: aiconfigurator 0.12.0's ``cli_estimate``.
+"""Another simulator's estimates of the same points: aiconfigurator 0.12.0's ``cli_estimate``.
 
 Asked for 14 to 26 points of each group, with the newest of its tables, means of the real lengths
 and the real KV dtype. Median absolute error, mean absolute error, median error of TPOT; median

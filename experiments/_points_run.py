@@ -26,7 +26,7 @@ HOPPER, BLACKWELL = (11e-3, 4e-6), (16e-3, 2.5e-6)
 
 
 class Point(NamedTuple):
-    """A row of the table: who it is, its server and client, and what was measured.
+    """A row of the table: its identity, its server and client, and what was measured.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Point(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was simulated of a point, by measure, or why it was not."""
+    """Simulated values of a point, by measure, or the reason why there are none."""
 
     ours: dict[str, float]
     backend: str = ""

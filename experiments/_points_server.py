@@ -1,4 +1,4 @@
-"""What a measured point's server was started with, and what its client sent."""
+"""The options of a measured point's server, and the requests of its client."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from kvsim.trace import Trace
 
-#: How the table's ``weights`` begin: kvsim's quantization. Which parts of a model a format leaves
-#: in 16 bits is the catalogue's business.
+#: Prefixes of the table's ``weights``: kvsim's quantization. The catalogue decides which parts of a
+#: model a format leaves in 16 bits.
 FORMATS = {
     "bf16": None,
     "fp8-static": "fp8",
@@ -51,7 +51,7 @@ CORRECTED = (
 #: Prompts per client where a row names no number of them.
 ROUNDS = 10
 SEED = 0
-#: Most tokens of a step where nobody knows the flags: the budget that fits the times to first token
+#: Most tokens of a step where the flags are unknown: the budget that fits the times to first token
 #: of the fitted half best, of 1,024, 2,048, 4,096 and 8,192. All clients of equal lengths begin at
 #: once and move in step; a longer step gives more of them their first tokens together.
 UNKNOWN = {"max_num_batched_tokens": 2048}
@@ -119,7 +119,7 @@ def trace_of(row: Mapping[str, str]) -> Trace:
 
 
 def of_text(row: Mapping[str, str]) -> bool:
-    """Return whether the client is known: InferenceX's, whose random prompts are text."""
+    """Return True if the client is InferenceX's, which sends random prompts as text."""
     return bool(row["random_range_ratio"])
 
 
@@ -185,7 +185,7 @@ def captured_of(row: Mapping[str, str]) -> int:
 
 
 def asynchronous(told: str, version: tuple[int, int] | None) -> bool:
-    """Whether steps were scheduled while the last one ran; a nightly build is a recent version."""
+    """Return True if the server scheduled asynchronously; a nightly build is a recent version."""
     if told in ("on", "off"):
         return told == "on"
     return version is None or version >= ASYNCHRONOUS_SINCE

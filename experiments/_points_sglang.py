@@ -1,4 +1,4 @@
-"""What a measured point's SGLang server was started with."""
+"""The options of a measured point's SGLang server."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CAPTURED = "cuda-graph-max-bs"
 
 
 def sglang_options(row: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options that SGLang's flags of a row are.
+    """Return kvsim's options for the SGLang flags of a row.
 
     Raises
     ------
     ValueError
-        For a script whose branch is not known.
+        For a script of an unknown branch.
     """
     flags, found = row["flags"], {"engine": "sglang"}
     for name, kind in FLAGS.items():

@@ -81,7 +81,7 @@ def verdicts_table(judged: Sequence[dict[str, Any]]) -> Table:
 def markdown(groups: Iterable[dict[str, Any]], half: str = "held out") -> str:
     """Lay out the groups of a record as docs/validation.md has them; held out, beside the other's.
 
-    Of an engine on whose points nothing was fitted, all of a group's are of interest.
+    If no constant was fitted on an engine's points, all points of a group are shown.
     """
     peers = {" ".join(group): peer for group, peer in PEER.items()} if half == "held out" else {}
     columns = ["model, weights, card", "points", *MEASURES[:2], "throughput"]

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 SETS = ("fleet/llmd_p2p",)
 MODEL, GPU, PERCENT = "gpt-oss-120b", "h200-sxm", 10.0
-#: The fleet: prefixes of so many tokens, and seconds of arrivals.
+#: The fleet: number of prefixes, tokens of each, and seconds of arrivals.
 PREFIXES, PREFIX_TOKENS, SECONDS = 64, 16_000, 90.0
-#: Not told: tokens behind a prefix, and of output.
+#: Not published: prompt tokens after a prefix, and output tokens.
 PROMPT_TOKENS, OUTPUT_TOKENS = PREFIX_TOKENS + 128, 100
-#: Not told either, but "larger than any single pod's cache": prefixes that a pod holds. So many
-#: make the fleet without pulls complete 10.7 requests/s of 16, where 10.3 were measured.
+#: Not published either, but "larger than any single pod's cache": prefixes that a pod holds. With
+#: this number the fleet without pulls completes 10.7 requests/s of 16; 10.3 were measured.
 HELD = 22
 #: Places of the measured prefixes that decide the constants.
 DECIDE = (0, -1)

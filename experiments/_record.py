@@ -1,4 +1,4 @@
-"""What an experiment on measurements leaves behind: one JSON file, and its pictures."""
+"""Output of an experiment on measurements: one JSON file, and its pictures."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ Visits = list[tuple[int, int]]  # round and client
 
 
 def visits(seed: int) -> Visits:
-    """Draw who asks when."""
+    """Draw the order of the clients in every round."""
     rng = np.random.default_rng(seed)
     return [(k, int(c)) for k in range(1, ROUNDS + 1) for c in rng.permutation(CLIENTS)]
 
 
 def shuffled(seed: int) -> Visits:
-    """Draw who asks when, by the standard library's generator."""
+    """Draw the order of the clients in every round with the standard library's generator."""
     rng, found = random.Random(seed), []
     for k in range(1, ROUNDS + 1):
         clients = list(range(CLIENTS))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Client, HTTP and tokenisation on every measured time to first token, seconds: as seen on the run
 #: at 2 requests/s.
 FRONT_END = 0.005
-#: What decided constants that kernels do not show: the first run's overheads, the second's
+#: Runs used to fit constants that kernels do not show: the first run's overheads, the second's
 #: `mixed_decode`; the third one's, that only long prompts slow decodes down.
 FITTED = (
     "qwen3-14b H100 2 rps",
@@ -158,9 +158,9 @@ def constant_rates(folder: Path) -> list[Run]:
 def closed_loops(file: Path) -> list[Run]:
     """Qwen3-32B on 2, 4 and 8 H100s, vLLM 0.12, which schedules synchronously: N in flight.
 
-    Clients started one after another in a way that nobody wrote down, so that what a request waits
-    before its first token cannot be compared; its whole time can. Runs that two GPUs' memory does
-    not hold (4,096-token prompts, 64 or more at once) are left out: their blocks were not logged.
+    Clients started one after another in an undocumented way, so that TTFT cannot be compared;
+    end-to-end latency can. Runs that two GPUs' memory does not hold (4,096-token prompts, 64 or
+    more at once) are left out: their blocks were not logged.
     """
     table = pd.read_csv(file)
     table = table[(table.backend == "vllm") & table.concurrency.notna()]

@@ -29,7 +29,7 @@ GIB = 2**30
 #: Host work per step of the 2023 engine, seconds. Fitted on one bar of Fig. 13 (vLLM on ShareGPT,
 #: 30.42 requests in the batch), which is therefore not scored; every other figure is held out.
 HOST_SECONDS = 0.007
-#: How much slower the paged attention kernel is at block size 16: Fig. 18a says 20 to 26 %.
+#: Slowdown of the paged attention kernel at block size 16: Fig. 18a says 20 to 26 %.
 PAGED_OVERHEAD = 0.23
 
 #: Model, GPUs, and KV memory of one GPU (table 1).
@@ -111,7 +111,7 @@ class Check(NamedTuple):
 
     @property
     def holds(self) -> bool | None:
-        """Return whether ours lies in the band; None without one."""
+        """Return True if ours lies in the band; None without a band."""
         if self.low is None or self.high is None:
             return None
         return self.low <= self.ours <= self.high
@@ -129,7 +129,7 @@ def near(name: str, ours: float, paper: float, *, points: float) -> Check:
 
 
 class Figure(NamedTuple):
-    """What an experiment found: its checks, the rows behind them, and how to draw them."""
+    """Result of an experiment: its checks, the rows they rest on, and the drawing function."""
 
     title: str
     checks: list[Check]

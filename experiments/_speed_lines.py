@@ -1,7 +1,7 @@
-"""What `speed` measures, as plain data, and the child process that measures one line.
+"""The measurements of `speed` as plain data, and the child process that measures one line.
 
-Run as a script it reads a line as JSON, serves it by whatever kvsim its interpreter finds, and
-prints JSON; so two checkouts can be measured by the same text.
+Run as a script it reads a line as JSON, serves it with the kvsim that its interpreter imports,
+and prints JSON; so two checkouts can be measured by the same text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PLAIN = LLAMA | {"enable_prefix_caching": False}
 
 
 class Line(NamedTuple):
-    """What is served under which options; without a number as many requests as fill a second."""
+    """A workload and its options; without a number, as many requests as fill a second."""
 
     name: str
     options: dict[str, Any]

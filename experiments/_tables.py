@@ -86,7 +86,7 @@ def gemms(folder: Path, card: str, form: str) -> Any:
 
 
 def experts(folder: Path, card: str, form: str) -> Any:
-    """Return MoE layers whose tokens are spread evenly, so that what they touch is known."""
+    """Return MoE layers with evenly spread tokens, so that the experts they touch are known."""
     dtype, weight, words = EXPERTS[form]
     table = read(folder, card, "moe", "vllm", "moe")
     if form == "mxfp4" and not table.empty and dtype not in set(table.moe_dtype):
@@ -114,7 +114,7 @@ def experts(folder: Path, card: str, form: str) -> Any:
 
 
 def decodes(folder: Path, card: str, kv_dtype: str) -> Any:
-    """Return attention of decodes, whose KV lies in no cache, queries in 16 bits."""
+    """Return decode attention with KV larger than the L2 cache and queries in 16 bits."""
     table = _attention(folder, card, "generation", kv_dtype)
     if table.empty:
         return table

@@ -1,8 +1,8 @@
 """B10: token-aware routing beside a Kubernetes Service at three knees, llm-d's blog.
 
 Each router is taken where the publication puts its knee, and the figure is the ratio of throughputs
-there. What it calls round robin is a Kubernetes Service, whose proxy picks a pod at random for
-every connection; each row shows the same with pods dealt in turn beside it.
+there. Its round robin is a Kubernetes Service: the proxy picks a pod at random for every
+connection; each row also shows the result with pods taken in turn.
 
 The loads are those of the publication's own files, to the token: configurations, seeds and tables
 of results are in its appendix (llm-d/llm-d at 7c4b49aa, ``llm-d-benchmarking/workloads``). Its
@@ -75,7 +75,7 @@ TIMEOUT = 600.0
 
 
 class Knees(NamedTuple):
-    """Where the knees are, in conversations or requests per second, and throughput there.
+    """The knees, in conversations or requests per second, and throughput there.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ def judged(what: str, knees: Knees, rates: Rates, row: Callable[..., Row], more:
 
 
 def code_rows() -> list[Row]:
-    """Judge conversations whose next turn is sent when the last one is answered."""
+    """Judge conversations that send the next turn when the last one is answered."""
     matched, service, _ = CODE_KNEES
     drawn = [code_run(service, KEPT, seed) for seed in SEEDS]
     rates = {

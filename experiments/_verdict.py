@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: How far ours may be from a claim that is not rounded further: 2 %.
+#: Allowed relative deviation from a claim that is not rounded further: 2 %.
 TOLERANCE = 0.02
 GIB_PER_GB = 2**30 / 1e9
 
@@ -35,14 +35,14 @@ class Claim(NamedTuple):
 
 
 def agrees(printed: str, ours: float, tolerance: float) -> bool:
-    """Return whether ours rounds to what is printed, or is within the tolerance of it."""
+    """Return True if ours rounds to the printed figure, or is within the tolerance of it."""
     claimed = float(printed)
     decimals = len(printed.partition(".")[2])
     return abs(ours - claimed) <= max(0.5 * 10.0**-decimals, tolerance * abs(claimed))
 
 
 def off(printed: str, ours: float) -> float:
-    """How many times too large or too small a claim is, at least 1."""
+    """Return the factor by which a claim is too large or too small, at least 1."""
     ratio = float(printed) / ours
     return max(ratio, 1 / ratio)
 

@@ -2,7 +2,7 @@
 
 Two questions. What if Llama-2-7B (32 heads of its own) shared its KV heads, or saw a window only:
 the same weights and KV bytes, on an A100-80GB, 1,024 tokens in and out, all waiting from the start.
-And what a latent (DeepSeek-V3's MLA) keeps per layer and token beside GQA-8. Bands, stated before
+And what a latent (DeepSeek-V3's MLA) stores per layer and token next to GQA-8. Bands, stated before
 looking, all exact: bytes per token 1, 1/4, 1/32 of MHA's; a window of W tokens holds no more than W
 tokens' bytes of a request however long it gets; MLA keeps 576 numbers per layer where GQA-8 with
 heads of 128 keeps 2,048, and still 576 on each of 8 GPUs, where GQA-8 keeps 256.
@@ -72,7 +72,7 @@ def measure(quick: bool) -> Figure:
 
 
 def kept_tokens(variant: str) -> int:
-    """Tokens of a request whose KV is needed when it ends."""
+    """Return the number of a request's tokens that still need KV when it ends."""
     return WINDOW if "window" in variant else LENGTH
 
 

@@ -1,6 +1,6 @@
 """How long should a KV block be: what small and large blocks cost, on prompts that share prefixes.
 
-Llama-3-8B on an L4, whose memory is scarce beside 8 billion weights: twenty system prompts of 500
+Llama-3-8B on an L4, which has little memory for 8 billion weights: twenty system prompts of 500
 tokens, questions of about 200, answers of about 150, all waiting from the start. Attention reads KV
 through a block table 23 % slower at 16 tokens per block, and more below (PagedAttention paper, Fig.
 18a). Bands, stated before looking: the waste (slots reserved or never used) doubles with the block,

@@ -24,7 +24,7 @@ from rich.console import Console
 from kvsim.budget.graphs import LAYER_BYTES, NARROW_KV_BYTES, SHARED
 
 LOGS = Path(__file__).with_suffix(".csv")
-#: What all servers were said to take before.
+#: The constant that was assumed for all servers before, MiB.
 FLAT = 0.30 * 1024
 
 

@@ -4,7 +4,7 @@ OPT-13B, 66B and 175B under ShareGPT-like and Alpaca-like requests. The paper: o
 sustains 1.7 to 2.7 times the rate of Orca (Oracle), 2.7 to 8 times that of Orca (Max), up to 22
 times that of FasterTransformer. A system's rate is the paper's: the highest at which the normalised
 latency, the mean over requests of latency per output token, stays under a threshold while requests
-come for an hour (for 15 minutes to OPT-175B). The paper draws it up to one second per token, the
+arrive for an hour (for 15 minutes to OPT-175B). The paper draws it up to one second per token, the
 threshold here; under half a second OPT-175B's ratios to Orca are the same to 3 %.
 `kvsim.study.search` finds it. The paper's ranges are the bands on ShareGPT; Alpaca is shown.
 
@@ -49,13 +49,13 @@ DURATIONS = {"13B": 3600.0, "66B": 3600.0, "175B": 900.0}
 QUICK = 0.1
 #: The bracket's width, as a share of its upper end.
 TOLERANCE = 0.02
-#: Where a search begins, requests per second; and requests drawn, enough for the highest rate.
+#: Start of a search, requests per second; and requests drawn, enough for the highest rate.
 GUESS, DRAWN = 0.5, 150_000
 #: Shares of vLLM's sustained rate at which latencies are drawn.
 LOADS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95, 1.05)
 
 
-#: What might make OPT-175B miss: host seconds per step, the kernel's overhead, vLLM's scheduler.
+#: Possible causes of OPT-175B's miss: host seconds per step, kernel overhead, vLLM's scheduler.
 TRIED = {
     "no kernel overhead": (HOST_SECONDS, 0.0, "vllm-v0"),
     "0.1 s more per step": (HOST_SECONDS + 0.1, PAGED_OVERHEAD, "vllm-v0"),

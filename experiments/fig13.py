@@ -1,7 +1,7 @@
 """Fig. 13 of the PagedAttention paper: requests in a batch, OPT-13B.
 
 ShareGPT-like at 2 requests/s and Alpaca-like at 30, averaged while arrivals last. Orca (Max) holds
-floor(15,728 / 2,048) = 7 whenever somebody is refused: exact. Bands, stated before looking: 15 %.
+floor(15,728 / 2,048) = 7 whenever a request is refused: exact. Bands, stated before looking: 15 %.
 vLLM on ShareGPT is the bar on which the host time per step was fitted: shown, not scored.
 
 What misses, and why. Alpaca at 30 requests/s sits where Orca (Oracle) just saturates: in a shorter
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kvsim.sched.scheduler import StepPlan
     from kvsim.trace import Trace
 
-#: What steps of prompts might take of their time: tried, not fitted.
+#: Assumed share of the time of prompt steps: tried, not fitted.
 SHORTER = 0.75
 PAPER = {
     "ShareGPT": (7.00, 9.81, 13.62, 30.42),

@@ -40,7 +40,7 @@ from kvsim.trace import Trace
 CHAT = {"turns": 40.0, "system": 0, "user": 161.31, "output": 337.99, "sigma": 0.72}
 
 
-#: What might make vLLM miss: host seconds per step, and the kernel's overhead.
+#: Possible causes of vLLM's miss: host seconds per step, and the kernel's overhead.
 TRIED = {
     "no kernel overhead": (HOST_SECONDS, 0.0),
     "0.05 s more per step": (HOST_SECONDS + 0.05, PAGED_OVERHEAD),

@@ -2,7 +2,7 @@
 
 (a) reading KV through a block table is 20 to 26 % slower at block size 16, and more below, where a
 block gives a warp too little to do (`roofline+paged-overhead`). (b) small blocks slow the kernel,
-large ones waste memory: the paper finds 16 to 128 best on ShareGPT, 16 and 32 on Alpaca, whose
+large ones waste memory: the paper finds 16 to 128 best on ShareGPT, 16 and 32 on Alpaca, where
 requests are shorter than a large block. Bands, stated before looking: the best size of each lies in
 that range, and its ends are within 10 % of the best.
 

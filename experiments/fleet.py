@@ -1,9 +1,9 @@
 """Published figures of fleets beside the same fleets simulated: bars, each with its band.
 
-A bar is a figure that somebody measured or published: routers before eight servers, transfers of
-KV, stores that overflow, prefixes that are pulled or computed again. Bands were stated before
-anything was run. What kvsim cannot compute yet counts as a miss, and a miss ends the script with 1;
-so does a bar that cannot be judged, since its measurements are not in the folder.
+A bar is a measured or published figure: routers in front of eight servers, KV transfers, stores
+that overflow, prefixes that are pulled or computed again. Bands were stated before anything was
+run. A figure that kvsim cannot compute yet counts as a miss, and a miss ends the script with 1;
+so does a bar that cannot be judged because its measurements are not in the folder.
 
     python -m experiments.fleet [--data FOLDER] [--bars B1,B3] [--out DIR]
 """

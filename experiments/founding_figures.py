@@ -2,8 +2,8 @@
 
 The verdict is computed: a figure is right if ours rounds to it or is within 2 % (or the tolerance
 a claim states), right in GiB if it is with bytes counted in GiB, and else wrong by a factor. A
-range is right if all that was measured lies in it, and depends if only some does. Whatever the
-verdicts, the exit code is 0.
+range is right if all that was measured lies in it, and depends if only some does. The exit code
+is always 0.
 
     python -m experiments.founding_figures [--quick] [--out DIR]
 """

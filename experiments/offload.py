@@ -11,7 +11,7 @@ pages have always just left, and page faults bring them back at a hundredth of H
 vLLM's own offloading (`native`) stores prompts as they are computed, not as they are evicted. Its
 LRU is arithmetic: in Mooncake's rounds (20 clients, 4,096 tokens more each round, 80 GB) its hit
 rates are those of a plain LRU to a tenth of a point. The published 36 % of the eighth round are not
-met, by native, tiered or plain LRU: who comes when decides it, and the order is not published.
+met, by native, tiered or plain LRU: the order of the clients decides it, and is not published.
 
     python -m experiments.offload [--quick] [--out DIR]
 """
@@ -60,7 +60,7 @@ def tier(
 
 
 def oversubscribed(share: float, allocator: str) -> dict[str, Any]:
-    """Serve a batch whose KV is 1 / share of the GPU's."""
+    """Serve a batch that needs 1 / share times the GPU's KV memory."""
     trace = workloads.fixed(
         prompt=PROMPT, output=OUTPUT, num_requests=REQUESTS, request_rate=math.inf
     )

@@ -58,7 +58,7 @@ HEADS = (
         "llmservingsim_sharegpt30_llama-3.1-8b.jsonl.gz",
     ),
 )
-#: Start-up logs from this repository alone, whose licence (MIT) the data state.
+#: Start-up logs from this repository alone; the data state its licence (MIT).
 LOGS, LOGS_FROM = "vllm_startup_blocks.csv", "github:casys-kaist/LLMServingSim"
 
 

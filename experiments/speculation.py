@@ -13,7 +13,7 @@ falls as the batch grows. n-gram is shown with the acceptance that is assumed wh
 
 What is found. A small batch leaves the GPU's arithmetic idle while it reads the weights, so three
 more tokens per request are nearly free: 1.8 times as fast. At 128 requests the verification has 512
-tokens, whose arithmetic takes as long as the weights: 1.2 times. n-gram drafts cost nothing but
+tokens, and their arithmetic takes as long as the weights: 1.2 times. n-gram drafts cost only
 their verification, but few of them are accepted, and no step can be scheduled ahead of the tokens
 that they are looked up in: a quarter faster at best, and slower from 32 requests on.
 
@@ -31,7 +31,7 @@ from experiments._setting import Check, Figure, lines, main, within
 
 BATCHES = (1, 4, 16, 32, 64, 128)
 CONTEXT, NUM_DRAFTS, LENGTH = 500, 3, 2.4
-#: Output tokens of a request, whose mean context is CONTEXT.
+#: Output tokens of a request; its mean context is CONTEXT.
 OUTPUT = 200
 DEPLOYMENT: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
 EAGLE3 = {
@@ -56,7 +56,7 @@ def expected_gain(batch: int) -> float:
 
 
 def mean_tpot(batch: int, num_requests: int, **options: Any) -> float:
-    """Return milliseconds per token with so many requests running all the time."""
+    """Return milliseconds per token with ``batch`` requests running all the time."""
     trace = workloads.fixed(
         prompt=CONTEXT - OUTPUT // 2,
         output=OUTPUT,

@@ -1,4 +1,4 @@
-"""How fast kvsim is: requests and steps per CPU-second, and peak memory, line by line.
+"""Speed of kvsim: requests and steps per CPU-second, and peak memory, line by line.
 
 Every measurement has a process of its own and counts CPU time with the kernels loaded; set-up is
 in it, a second's work makes it small. Medians of five; ``--quick`` runs once. Nothing here asserts
@@ -28,7 +28,7 @@ from experiments._speed_lines import Line, lines
 from kvsim.kv.eviction import EVICTION_POLICIES
 
 HERE = Path(__file__).resolve().parents[1]
-#: Two checkouts serve equally many requests, the fewer, unless one wants so many times the other's.
+#: Two checkouts serve equally many requests, the fewer, unless one wants ALIKE times the other's.
 ALIKE = 4
 
 

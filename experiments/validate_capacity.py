@@ -9,9 +9,8 @@ table is not all in sample, the base overhead of every row is taken anew from th
 engine generation (the only ROCm row keeps the shipped one).
 
 Bands: blocks within 3 % at the median and 8 % at the 90th percentile; overhead within 0.25 and
-0.6 GiB. They are stated over all scored logs: the sample in tests/data has one, whose base overhead
-is the shipped one and which is therefore listed and not judged. Exits 1 if a plan differs or a band
-is missed.
+0.6 GiB. They are stated over all scored logs: the sample in tests/data has one; its base overhead
+is the shipped one, so it is listed and not judged. Exits 1 if a plan differs or a band is missed.
 
     python -m experiments.validate_capacity [--data FOLDER] [--out DIR]
 """
@@ -138,7 +137,7 @@ def leave_one_out(rows: list[Row]) -> list[Row]:
     return replaced
 
 
-#: What is judged: its unit, and the bands of median and 90th percentile.
+#: Judged quantities: their unit, and the bands of median and 90th percentile.
 BANDS = {"blocks": ("%", 3.0, 8.0), "overhead": ("GiB", 0.25, 0.6)}
 
 

@@ -4,8 +4,8 @@ Each run is replayed with the block count that its server logged: arrivals, prom
 lengths as measured, under the client's limit of requests in flight. The simulator's step times are
 fitted on kernels and on a few runs (`FITTED`, and the closed loops on two GPUs with prompts of
 1,024 tokens); every other run is held out. The bands are means of absolute errors over the held-out
-runs of each row, and the worst single run. Whatever the verdicts, the exit code is 0:
-tests/test_validation.py says which must hold.
+runs of each row, and the worst single run. The exit code is always 0; tests/test_validation.py
+says which bands must hold.
 
 The sample in tests/data has the runs of Llama-3.1-8B and the closed loops.
 
@@ -80,7 +80,7 @@ class Pair(NamedTuple):
 
     @property
     def fitted(self) -> bool:
-        """Return whether this run decided a constant."""
+        """Return True if a constant was fitted on this run."""
         loop = self.run.options.get("async_scheduling") is False
         few = self.run.options.get("tensor_parallel_size") == 2
         on_two = loop and few and self.run.trace.num_prompt_tokens[0] == 1024

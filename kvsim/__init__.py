@@ -47,7 +47,7 @@ __all__ = [
     "train_memory",
 ]
 
-#: Where each public name lives; imported at first use, so that ``import kvsim`` is light.
+#: Module of each public name; imported at first use, so that ``import kvsim`` is light.
 _HOME = {
     "Comparison": "kvsim.results.comparison",
     "Config": "kvsim.config",

@@ -1,4 +1,4 @@
-"""What a value may be, in words, from the annotation that checks it."""
+"""Allowed values of an option, in words, from the annotation that checks them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def allowed(annotation: Any, metadata: typing.Iterable[Any] = ()) -> str | None:
 
 
 def is_optional(annotation: Any) -> bool:
-    """Return whether None is a value, and the word none is none of its own."""
+    """Return True if None is allowed, and ``none`` is not also the name of another value."""
     kinds, _, optional = _read(annotation, [])
     return optional and not any("none" in _literals(kind) for kind in kinds)
 
@@ -62,7 +62,7 @@ def whole_number(text: str) -> int | str:
 
 
 def takes_whole_numbers(annotation: Any) -> bool:
-    """Return whether an annotation is of whole numbers alone."""
+    """Return True if an annotation allows whole numbers only."""
     return _read(annotation, [])[0] == [int]
 
 

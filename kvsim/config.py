@@ -1,4 +1,4 @@
-"""What a run is: validated, immutable, TOML in and out, with a digest.
+"""Configuration of a run: validated, immutable, TOML in and out, with a digest.
 
 Field names are ``vllm serve``'s flags with underscores wherever vLLM has one.
 """
@@ -41,7 +41,7 @@ GOODPUT_METRICS = ("ttft", "tpot", "e2el")
 #: Parts of a memory budget that a start-up log may tell, for ``--logged``.
 LOGGED_PARTS = ("memory", "weights", "activations", "non_torch", "cuda_graphs", "kv_cache")
 
-#: How TOML and flags write None where it is not the default.
+#: Spelling of None in TOML and flags where it is not the default.
 NONE = "none"
 
 #: Share of beams that continue another one, per step: with it, beams of width 2 share as much as in

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Offer(NamedTuple):
-    """One entry point: the name of a part, where it is (``module:object``), and whose it is."""
+    """One entry point: the name of a part, its path (``module:object``), and its package."""
 
     name: str
     path: str
@@ -33,16 +33,16 @@ class Offer(NamedTuple):
         Raises
         ------
         ValueError
-            Naming the package, whatever its code raises.
+            Naming the package, for any exception of its code.
         """
         try:
             return self.entry.load()
-        except Exception as error:  # a stranger's module may raise anything
+        except Exception as error:  # a third-party module may raise anything
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(f"cannot import {what} {self.name!r}: {self} ({reason})") from error
 
     def is_imported_as(self, part: object) -> bool:
-        """Return whether it stands for a part that is imported already. Imports nothing."""
+        """Return True if it names a part that is already imported. Imports nothing."""
         module = sys.modules.get(self.entry.module)
         return module is not None and getattr(module, self.entry.attr, None) is part
 

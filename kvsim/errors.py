@@ -54,10 +54,10 @@ def too_large(error: MemoryError | OverflowError) -> ValueError:
 
 
 class UnfinishedError(RuntimeError):
-    """A run that came to its end, or to a standstill, before all its requests did."""
+    """A run that ended, or made no progress, before all its requests ended."""
 
 
-#: What must be, by the type of pydantic's error; fields are those of its context.
+#: Requirement by the type of pydantic's error; fields are those of its context.
 _MUST_BE = {
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",

@@ -1,4 +1,4 @@
-"""What checks that a part does what the real one does."""
+"""Evidence that a part behaves as the real one."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 #: A complete set of entries on their way to their places, and what they make obsolete.
 COMMIT, OBSOLETE = ".kvsim-commit", ".kvsim-obsolete.json"
-#: Names of what is being written; older than so many seconds it was left behind by a kill.
+#: Names of files being written; one older than LEFT_BEHIND seconds was left by a killed process.
 TEMPORARY, LEFT_BEHIND = ".kvsim-*.tmp", 3600.0
 
 
-#: How a gzipped file begins.
+#: First bytes of a gzipped file.
 GZIP = b"\x1f\x8b"
 #: Most bytes that a compressed file may unfold to; a small one could fill any memory.
 MAX_UNFOLDED = 2**30
@@ -62,7 +62,7 @@ class _Unfolding(io.RawIOBase):
 
 
 def open_bytes(path: Path) -> io.BufferedReader:
-    """Open a file; a gzipped one, whatever its name, is unfolded as it is read.
+    """Open a file; a gzipped one, of any name, is decompressed as it is read.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def open_bytes(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file; a gzipped one, whatever its name, is unfolded.
+    """Read a file; a gzipped one, of any name, is decompressed.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def check_parquet(metadata: Any, names: Iterable[str] | None = None) -> None:
 
 
 def temporary_in(folder: Path) -> Path:
-    """Return a name in a folder that nobody else has."""
+    """Return a unique temporary name in a folder."""
     return folder / TEMPORARY.replace("*", secrets.token_hex(8))
 
 

@@ -1,4 +1,4 @@
-"""vLLM's JSON flags: an object whose keys are the fields of a class."""
+"""vLLM's JSON flags: an object with the fields of a class as keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the KV cache events of a run go: vLLM's KVEventsConfig."""
+"""Destination of a run's KV cache events: vLLM's KVEventsConfig."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ WITHOUT_EFFECT = frozenset(
     ("endpoint", "replay_endpoint", "buffer_steps", "hwm", "max_queue_size", "topic")
 )
 PUBLISHERS = ("null", "zmq")
-#: How a file is written, by the end of its name.
+#: Formats of a file, by the end of its name.
 SUFFIXES = (".jsonl", ".msgpack")
 
 
 @dataclass(frozen=True)
 class KVEventsConfig:
-    """What becomes of KV cache events; names are vLLM's, but for the last two.
+    """Publication of KV cache events; names are vLLM's, except the last two.
 
     Parameters
     ----------
-    enable_kv_cache_events : tell them
-    publisher : ``zmq``, or ``null`` to drop them; by default ``zmq`` if they are told
+    enable_kv_cache_events : publish events
+    publisher : ``zmq``, or ``null`` to drop them; by default ``zmq`` if events are enabled
     path : the file that gets what a server would send, ``.jsonl`` or ``.msgpack``
     token_ids : write ids for the tokens of stored blocks, stand-ins made of their contents
     """
@@ -74,6 +74,6 @@ class KVEventsConfig:
 
     @property
     def writes(self) -> bool:
-        """Return whether events go anywhere."""
+        """Return True if events are written to a file."""
         sends = self.enable_kv_cache_events and self.publisher != "null"
         return sends and self.path is not None

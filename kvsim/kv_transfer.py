@@ -1,4 +1,4 @@
-"""Where KV comes from and goes to beside the GPU: vLLM's KVTransferConfig."""
+"""Transfers of KV from and to memory other than the GPU's: vLLM's KVTransferConfig."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FailurePolicy = Literal["recompute", "fail"]
 
 #: The connector behind ``--kv-offloading-backend native``.
 OFFLOADING = "OffloadingConnector"
-#: How errors call a setting, and show a connector and what it is told.
+#: Texts of errors: the name of a setting, an example of a connector and of its settings.
 WHAT = "setting of a connector"
 EXAMPLE = f'{{"kv_connector": "{OFFLOADING}", ...}}'
 EXTRA = '{"cpu_bytes_to_use": 34359738368, ...}'
@@ -26,13 +26,13 @@ WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True)
 class OffloadingOptions:
-    """What the native connector is told; names and defaults are vLLM's.
+    """Settings of the native connector; names and defaults are vLLM's.
 
     Parameters
     ----------
     cpu_bytes_to_use : host memory, bytes, all ranks together
     blocks_per_chunk : GPU blocks that are copied together
-    eviction_policy : who leaves host memory first
+    eviction_policy : order in which chunks leave host memory
     store_threshold : offers of a chunk before it is stored, if at least 2
     offload_prompt_only : chunks that hold output are not stored
     sync_load_budget_bytes : loads of a step that the step itself waits for
@@ -92,9 +92,9 @@ class KVTransferConfig:
 
     Parameters
     ----------
-    kv_connector : whose protocol
+    kv_connector : name of the connector, which determines the protocol
     kv_role : makes KV for others, takes it from others, or both
-    kv_load_failure_policy : what becomes of a request whose KV could not be loaded
+    kv_load_failure_policy : treatment of a request after a failed KV load
     kv_connector_extra_config : settings of the connector
     """
 

@@ -1,7 +1,7 @@
-"""What the author of a part imports: protocols and base classes, registries, checks.
+"""Public interface for authors of parts: protocols and base classes, registries, checks.
 
 The names here stay; a module of kvsim's that one of them comes from may be renamed. Each is
-imported at its first use, so that a router's author waits for no allocator. Workloads register in
+imported at its first use, so that a router does not import the allocators. Workloads register in
 ``workloads.WORKLOADS``.
 
 A part is run by its path, ``my_module:Class``. An installed package gives it a name by an entry
@@ -111,7 +111,7 @@ __all__ = [
     "check_router",
 ]
 
-#: Where each name comes from today.
+#: Current module of each name.
 _HOME = {
     "ALLOCATORS": "kvsim.kv.manager",
     "AUTOSCALERS": "kvsim.fleet.scaling.autoscaler",

@@ -1,4 +1,4 @@
-"""A ``[[pool]]`` of a fleet's TOML file: so many replicas of a role, with options of their own."""
+"""A ``[[pool]]`` of a fleet's TOML file: replicas of one role, with options of their own."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from kvsim.errors import unknown_name
 
 #: Most replicas of a pool: each of them is made, with the memory of its own lists.
 MOST_REPLICAS = 4096
-#: What replicas do: whole requests, prompts only, or what comes after prompts.
+#: Work of replicas: whole requests, prefill only, or decode only.
 Role = Literal["mixed", "prefill", "decode"]
 
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """Replicas that are alike.
+    """A pool of identical replicas.
 
     Parameters
     ----------
     role : ``mixed`` replicas do whole requests, ``prefill`` ones prompts, ``decode`` ones the rest
-    replicas : how many there are, at the start
-    name : as tables call it; the role unless told
-    router : who chooses among them; that of the run unless told
-    autoscaler : who says how many there shall be; that of the run unless told
-    options : of the run's options, those that are others here, as (name, value)
+    replicas : number of replicas at the start
+    name : its name in tables; the role by default
+    router : routing policy of the pool; that of the run by default
+    autoscaler : autoscaling policy of the pool; that of the run by default
+    options : options that differ from those of the run, as (name, value)
     """
 
     role: Role = "mixed"

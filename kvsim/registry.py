@@ -69,8 +69,8 @@ class Registry(Generic[T]):
 
     Parameters
     ----------
-    what : how errors call the kind, e.g. ``"scheduler"``
-    package : whose modules are imported before the first look-up, so that a new component is one
+    what : name of the kind in errors, e.g. ``"scheduler"``
+    package : its modules are imported before the first look-up, so that a new component is one
         new file there
     kind : what every factory must make; a class that is none of it is refused by its name alone
     group : of the entry points by which installed packages add names; a part of theirs is imported
@@ -323,9 +323,9 @@ def _type_of(factory: Callable[..., object], parameter: str) -> Any:
 
 
 def overridden(part: object, names: Iterable[str]) -> list[str]:
-    """Return which methods a user's class does in another way than the rules of its base.
+    """Return the methods that a user's class overrides, so that the rules of its base do not apply.
 
-    The base is the nearest class that says whose rules it follows (``rules_of``).
+    The base is the nearest class that names its rules (``rules_of``).
     """
     kind = type(part)
     base = next(c for c in kind.__mro__ if "rules_of" in c.__dict__)

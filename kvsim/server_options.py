@@ -29,7 +29,7 @@ Length = Annotated[int, Field(ge=AUTO), BeforeValidator(_length)]
 
 
 class ServerOptions(BaseModel):
-    """What a server is told beside its limits; None means as vLLM would choose."""
+    """Options of a server other than its limits; None means vLLM's choice."""
 
     hf_overrides: str | None = Field(
         None, description="values of the model's config.json that are others, vLLM's JSON object"

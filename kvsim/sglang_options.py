@@ -18,12 +18,12 @@ Count = Annotated[int, Field(ge=1)]
 SchedulePolicy = Literal[
     "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "shortest-prefill-first", "random"
 ]
-#: Which leaf of the radix tree is evicted first.
+#: Order in which leaves of the radix tree are evicted.
 RadixEviction = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "tlru"]
 
 
 class SglangOptions(BaseModel):
-    """What SGLang's scheduler and memory are told; None means as SGLang 0.5.23 would choose."""
+    """Options of SGLang's scheduler and memory; None means the choice of SGLang 0.5.23."""
 
     engine: Literal["vllm", "sglang"] | None = Field(
         None, description="whose scheduler, KV cache and defaults to take together [vllm]"

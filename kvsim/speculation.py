@@ -1,4 +1,4 @@
-"""What speculative decoding asks of scheduler and KV cache: vLLM's SpeculativeConfig."""
+"""Effects of speculative decoding on scheduler and KV cache: vLLM's SpeculativeConfig."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kvsim.json_object import read_object
 Method = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "mtp", "dflash"]
 
 METHODS: tuple[str, ...] = get_args(Method)
-#: Methods whose drafter reads the target's hidden states.
+#: Methods with a drafter that reads the target's hidden states.
 READ_HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash")
-#: Those of them whose last matched block must be computed again, or hashed with what follows it.
+#: Of these, methods that recompute the last matched block, or hash it with the tokens after it.
 LACK_THE_NEXT = ("eagle", "eagle3", "mtp")
 #: Methods that look drafts up in the text; they have no weights.
 LOOK_UP = ("ngram", "suffix")
@@ -38,11 +38,11 @@ WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """How many tokens are drafted, and how; names and defaults are vLLM's.
+    """Number of drafted tokens, and the method; names and defaults are vLLM's.
 
     Parameters
     ----------
-    method : who drafts
+    method : drafting method
     num_speculative_tokens : drafts per step and request
     num_speculative_tokens_per_batch_size : (first, last, drafts) by requests of a step, optional
     mtp_modules : prediction modules of an MTP head
@@ -147,12 +147,12 @@ class SpeculativeConfig:
 
     @property
     def has_drafter(self) -> bool:
-        """Return whether drafts come from a model, and not from the text."""
+        """Return True if drafts come from a model, and not from the text."""
         return self.method not in LOOK_UP
 
     @property
     def drafts_at_once(self) -> bool:
-        """Return whether one pass of the drafter gives all drafts."""
+        """Return True if one pass of the drafter gives all drafts."""
         return self.parallel_drafting or self.method == "dflash"
 
     @property
@@ -162,7 +162,7 @@ class SpeculativeConfig:
 
     @property
     def num_unnamed_tokens(self) -> int:
-        """Tokens at the end of what is computed whose blocks get no name yet."""
+        """Number of last computed tokens that no named block covers yet."""
         return max(self.num_prefill_lookahead_tokens - 1, 0)
 
     @property
@@ -189,7 +189,7 @@ class SpeculativeConfig:
 
     @property
     def drops_last_block(self) -> bool:
-        """Return whether the last block of a hit is computed again."""
+        """Return True if the last block of a hit is computed again."""
         if self.method not in LACK_THE_NEXT or self.disable_eagle_block_drop:
             return False
         return self.disable_lookahead_block_hashes

@@ -1,4 +1,4 @@
-"""Requests whose prompts are chat messages, as OpenAI's interface takes them."""
+"""Requests with chat messages as prompts, as OpenAI's interface takes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "tool_res
 
 @dataclass(frozen=True)
 class Message:
-    """Who spoke, the text, and how many parts of it are no text."""
+    """The speaker, the text, and the number of parts that are no text."""
 
     speaker: str
     text: str

@@ -30,7 +30,7 @@ def first_tokens(pieces: Sequence[Piece], num_tokens: int) -> list[Piece]:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast the turns of a session follow each other, where a trace does not say.
+    """Pace of the turns of a session, for traces that do not record it.
 
     Turn k + 1 is planned when turn k would be answered and read:
     ``think_time + num_output_tokens * time_per_output_token`` after turn k.

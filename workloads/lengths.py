@@ -1,4 +1,4 @@
-"""How long prompts and outputs are: distributions over whole numbers of tokens."""
+"""Lengths of prompts and outputs: distributions over whole numbers of tokens."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class LogNormal:
             raise ValueError(f"sigma must be 0 to 4, got {self.sigma}")
 
     def sample(self, rng: np.random.Generator, n: int) -> Ints:
-        """Draw ``n`` lengths; as many random numbers whatever the parameters."""
+        """Draw ``n`` lengths; the number of random draws does not depend on the parameters."""
         normal = rng.standard_normal(n)
         if self.sigma == 0 or self.mean in (self.low, self.high):
             return np.full(n, round(self.mean), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Conversations: turns whose prompts repeat all that was said before, outputs included."""
+"""Conversations: the prompt of a turn repeats all earlier prompts and outputs."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Script:
 
     Parameters
     ----------
-    max_prompt : prompts keep their last so many tokens; None keeps all
+    max_prompt : longest prompt in tokens, of which the last are kept; None keeps all
     """
 
     def __init__(self, max_prompt: int | None = None) -> None:
@@ -135,7 +135,7 @@ class Script:
         return len(self._outputs)
 
     def new_content(self) -> int:
-        """Return a content id nobody has."""
+        """Return an unused content id."""
         self._contents += 1
         return self._contents - 1
 

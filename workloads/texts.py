@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 #: OpenAI's rule of thumb for English (help.openai.com, "What are tokens and how to count them?").
 CHARS_PER_TOKEN = 4.0
-#: Who speaks in an answer.
+#: Speaker of an answer.
 ASSISTANT = "assistant"
-#: What a first message follows, and what follows nothing that is said.
+#: Predecessor of a first message, and of a message with an unknown predecessor.
 NONE, ELSEWHERE = -1, -2
 
 
 class Counter(Protocol):
-    """How texts become tokens; ``note`` says so to the user."""
+    """Converter of texts to token counts; ``note`` describes it to the user."""
 
     note: str
 
@@ -33,7 +33,7 @@ class Counter(Protocol):
 
 
 class Characters:
-    """Takes so many characters for a token; the last one of a text may be shorter."""
+    """Counts ``chars_per_token`` characters as a token; the last token of a text may be shorter."""
 
     def __init__(self, chars_per_token: float = CHARS_PER_TOKEN) -> None:
         if not 0.1 <= chars_per_token < math.inf:
@@ -123,7 +123,7 @@ class Messages:
         return self._places[key]
 
     def unknown_answer(self) -> int:
-        """Return the place of an answer whose text is not known."""
+        """Return the index of an answer with unknown text."""
         return self._append(ELSEWHERE, ASSISTANT, "")
 
     def _append(self, after: int, speaker: str, text: str) -> int:

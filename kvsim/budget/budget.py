@@ -1,4 +1,4 @@
-"""What is left for KV on a GPU: utilisation times memory, less weights and all overheads.
+"""KV memory of a GPU: utilisation times memory, minus weights and all overheads.
 
 The overhead terms are a first predictor, fitted on the start-up logs of 24 real vLLM runs (KV
 blocks within 0.65 % at the median and 3.3 % at the 90th percentile of those same runs). Pin the

@@ -1,4 +1,4 @@
-"""How many KV blocks and requests fit: a closed form, no simulation."""
+"""Number of KV blocks and requests that fit: a closed form, no simulation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 SHORTEST = 256
 #: Defaults of max_num_seqs and max_num_batched_tokens over vLLM's versions and GPUs.
 DEFAULT_SEQS, DEFAULT_TOKENS = (128, 256, 1024), (2048, 8192, 16384)
-#: The last vLLM whose log told tokens by the blocks of a group, not by requests of max_model_len.
+#: The last vLLM that logged tokens by the blocks of a group, not by requests of max_model_len.
 LAST_BY_GROUP = (0, 20)
 #: Below this share of the budget, an error in the overheads is several times one in KV.
 SCARCE = 0.25
@@ -202,26 +202,26 @@ def _no_room(config: Config, model: ModelSpec, gpu: GpuSpec, budget: Budget, pla
 
 @dataclass(frozen=True)
 class Capacity:
-    """What fits on one GPU of a deployment.
+    """KV capacity of one GPU of a deployment.
 
     Attributes
     ----------
     bytes_per_token : KV of one token on one GPU, scales included
     num_gpu_blocks, bytes_per_block, block_size : the block pool, null block included
     num_tokens, logged_concurrency : as vLLM logs them ("GPU KV cache size", "Maximum concurrency"):
-        the blocks over those of one request of max_model_len, and the tokens of so many; up to
-        vLLM 0.20 the blocks of one group times its smallest block
+        the blocks over those of one request of max_model_len, and the tokens of that number of
+        requests; up to vLLM 0.20 the blocks of one group times its smallest block
     max_concurrency : requests of a length that fit at once, by length in tokens, were all at the
         peak of their prefill, as vLLM counts: there a window holds the tokens in flight, too
     max_concurrency_decoding : the same were all decoding, the most that a run can reach
     budget_bytes : parts of ``total`` (utilisation times memory); ``kv_cache`` may be pinned
     num_gpu_blocks_range : fewest and most over common values of max_num_seqs and
         max_num_batched_tokens, where one of them was not given; else None
-    fits : whether one request of max_model_len does
-    states : of Mamba and linear-attention layers, on one GPU: how many, bytes of one state in all
-        of them and of what pads their pages, and blocks of a request; None without such layers
-    assumptions : what was not given, and how it was filled in
-    engine : whose rules these are: vllm or sglang
+    fits : whether one request of max_model_len fits
+    states : of Mamba and linear-attention layers, on one GPU: their number, bytes of one state in
+        all of them and of the padding of their pages, and blocks of a request; None without them
+    assumptions : values that were not given, and how they were filled in
+    engine : the engine with these rules: vllm or sglang
     """
 
     model: str
@@ -257,7 +257,7 @@ class Capacity:
 
     @property
     def scarce(self) -> bool:
-        """Return whether KV is so small a part of the budget that errors in the rest decide it."""
+        """Return True if KV is so small a part of the budget that errors in the rest decide it."""
         return self.budget_bytes["kv_cache"] < SCARCE * self.budget_bytes["total"]
 
 
@@ -281,7 +281,7 @@ def capacity_of(config: Config, **what_if: int | None) -> Capacity:
         return plan.blocks_for(num_tokens, in_flight, longest)
 
     def at_once(num_blocks: int) -> int:
-        """Return vLLM's quotient; its null block is counted, but holds nobody's tokens."""
+        """Return vLLM's quotient; its null block is counted, but holds no tokens."""
         return blocks // num_blocks if num_blocks < blocks else 0
 
     lengths = lengths_to(longest)
@@ -332,7 +332,7 @@ def logged_tokens(config: Config, plan: KVPlan, num_blocks: int, num_tokens: flo
 
 
 def blocks_of_tokens(config: Config, memory: Memory, num_tokens: int) -> int:
-    """Return the fewest blocks of which vLLM's log says that they hold so many tokens."""
+    """Return the fewest blocks that hold ``num_tokens`` tokens according to vLLM's log."""
     plan, longest = memory.plan, memory.limits.max_model_len
     if version_of(config.vllm_version) <= LAST_BY_GROUP:
         smallest = min(group.block_tokens for group in plan.groups)

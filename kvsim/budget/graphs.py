@@ -22,7 +22,7 @@ LARGEST, LARGEST_BLACKWELL = 512, 1024
 
 Mode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 
-#: What ``-O0`` to ``-O3`` capture.
+#: CUDA graph modes of ``-O0`` to ``-O3``.
 BY_LEVEL: tuple[Mode, ...] = ("NONE", "PIECEWISE", "FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE")
 
 #: Bytes of a layer in each graph, and how many times as many where GPUs share the layer: their
@@ -41,7 +41,7 @@ class Graphs(NamedTuple):
 
     @property
     def num_graphs(self) -> int:
-        """How many are captured."""
+        """Number of captured graphs."""
         return len(self.piecewise) + len(self.full)
 
 

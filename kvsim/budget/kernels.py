@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvsim.budget.layout import KVDtype
     from kvsim.catalog.spec import ModelSpec
 
-#: What most kernels take, and any multiple of it.
+#: Block size of most kernels, which also take any multiple of it.
 USUAL = 16
 #: Sparse MLA's kernels and their indexer (DeepSeek-V3.2, GLM-5).
 SPARSE = 64

@@ -76,8 +76,8 @@ def kv_dtype(name: str, *, model_dtype: str = "bf16") -> KVDtype:
     return KV_DTYPES[wanted]
 
 
-#: What a layer keeps: of every token (or of a window's), or a state per request: that of a Mamba or
-#: linear-attention layer, or a ring buffer of a compressor.
+#: What a layer stores: KV of every token (or of a window's), or a state per request, of a Mamba or
+#: linear-attention layer, or as the ring buffer of a compressor.
 LayerKind = Literal["full", "sliding", "chunked", "mamba", "ring"]
 
 
@@ -86,7 +86,7 @@ class LayerKV(NamedTuple):
 
     ``num_tensors``: 2 for keys and values, 1 for MLA's latent and for an indexer's keys, which are
     layers of their own (``is_index``). ``state_bytes``: of a layer that keeps a state per request.
-    ``is_draft``: of a drafter, whose KV context parallelism copies to every rank.
+    ``is_draft``: of a drafter; context parallelism copies its KV to every rank.
     """
 
     kind: LayerKind
@@ -126,7 +126,7 @@ class KVLayout:
 
     @property
     def keeps_latent(self) -> bool:
-        """Return whether attention reads latents, not keys and values."""
+        """Return True if attention reads latents, not keys and values."""
         return any(layer.num_tensors == 1 and not layer.is_index for layer in self.layers)
 
     @property
@@ -207,10 +207,10 @@ def sparse_on_rank(
 
 
 def index_on_rank(model: ModelSpec, dtype: KVDtype) -> tuple[LayerKV, int]:
-    """Return what an indexer keeps per token on every rank, and the scales in it, bytes.
+    """Return an indexer's KV per token on every rank, and the bytes of scales in it.
 
-    Beside latents a key in FP8 with its scales, whatever the dtype of KV (132 bytes of 128
-    elements in DeepSeek-V3.2); beside keys and values a key like theirs.
+    With latents a key in FP8 with its scales, independent of the KV dtype (132 bytes of 128
+    elements in DeepSeek-V3.2); with keys and values a key of their dtype.
     """
     dim = model.index_head_dim
     scales = 4 * (dim // SCALED) if model.is_mla else 0

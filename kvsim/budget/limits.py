@@ -96,7 +96,7 @@ def length_by_memory(config: Config, model: ModelSpec, limits: Limits) -> str | 
 
 
 def check_context_parallel(config: Config, model: ModelSpec) -> None:
-    """Raise ValueError where the tokens of a block cannot be shared out over so many ranks.
+    """Raise ValueError where context parallelism cannot split the tokens of a block.
 
     The conditions of vLLM 0.33 (read).
     """

@@ -77,7 +77,7 @@ def _attention(model: ModelSpec, layer: AttentionLayer, tp: int) -> Iterator[Lin
 
 
 def _state(model: ModelSpec, state: StateLayer, tp: int) -> Iterator[Linear]:
-    """What goes into the convolution and the gate, and the output."""
+    """Yield the input projection of convolution and gate, and the output projection."""
     yield Linear(model.hidden_size, state.width / tp + state.num_conv_channels(tp))
     yield Linear(state.width / tp, model.hidden_size)
 

@@ -42,11 +42,11 @@ class _Bucket:
 
     @property
     def balanced(self) -> bool:
-        """Return whether all sizes are equally common, so that a repeat has one layer of each."""
+        """Return True if all sizes are equally common, so that a repeat has one layer of each."""
         return len({len(indices) for indices in self.members.values()}) == 1
 
     def bytes_per_block(self, num_groups: int) -> int:
-        """Bytes of a block when dealt out over so many groups."""
+        """Return the bytes of a block when its layers are split over ``num_groups`` groups."""
         return sum(cdiv(len(m), num_groups) * page for page, m in self.members.items())
 
     def deal(self) -> list[list[int]]:
@@ -77,7 +77,7 @@ def pack(pages: Sequence[Page]) -> list[list[int]]:
 
 
 def _is_state(bucket: _Bucket, repeats: int) -> bool:
-    """Whether a request holds few blocks of it, so that it may be cut as small as others ask."""
+    """Return True if a request holds few blocks of it, so that small groups of it cost little."""
     return bucket.first.kind in STATES or (bucket.first.kind == "sliding" and not repeats)
 
 

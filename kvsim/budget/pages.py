@@ -19,10 +19,10 @@ STATES = ("mamba", "ring")
 
 
 class StateCache(NamedTuple):
-    """How the states of Mamba and linear-attention layers are kept.
+    """Storage of the states of Mamba and linear-attention layers.
 
     ``mode`` is vLLM's ``mamba_cache_mode``: none keeps the newest state alone, align one at each
-    end of a block, for prefix caching. The rest are blocks that a request holds beside.
+    end of a block, for prefix caching. The other fields count additional blocks per request.
     """
 
     mode: Literal["none", "align"] = "none"
@@ -57,7 +57,7 @@ class Page(NamedTuple):
 
     @property
     def sort(self) -> tuple[object, ...]:
-        """What layers of one group have in common; sizes of pages may differ but for states."""
+        """Key that the layers of one group share; page sizes may differ, except for states."""
         if self.kind in STATES:
             return self.kind, self.block_size, self.page_bytes, self.state
         return self.kind, self.block_size, self.window, self.num_shares

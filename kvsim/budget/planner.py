@@ -87,7 +87,7 @@ class KVPlan(NamedTuple):
 
     @property
     def scheduler_block_size(self) -> int:
-        """Tokens at whose multiples all groups' blocks end."""
+        """Number of tokens at multiples of which the blocks of all groups end."""
         return lcm(*(group.block_tokens for group in self.groups))
 
     @property
@@ -120,7 +120,7 @@ def plan_groups(
     block_size : tokens per block of the layers with most KV per token; raised where there are
         states, so that a page of attention holds one
     hybrid : False treats every layer as full attention (``disable_hybrid_kv_cache_manager``);
-        so does vLLM for chunked-local layers next to full ones unless told otherwise
+        vLLM's default for chunked-local layers next to full ones
     packed : group layers of different pages by bytes instead, as vLLM does when the block is the
         outermost dimension of the KV tensor
     state : how states are kept
@@ -140,7 +140,7 @@ def plan_groups(
 
 
 def plan_pages(pages: Sequence[Page], *, packed: bool = False) -> KVPlan:
-    """Group layers whose pages are known.
+    """Group layers with known pages.
 
     Raises
     ------

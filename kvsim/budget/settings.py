@@ -1,4 +1,4 @@
-"""What follows from a configuration alone: its model, and how KV, states and experts are kept."""
+"""Settings derived from the configuration alone: model, and layout of KV, states and experts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def model_of(config: Config) -> ModelSpec:
-    """Find the model, or the one whose shape it is said to have, under its own name.
+    """Return the model, with the shape of another one if the configuration names one.
 
-    That name tells how its weights are stored, unless the file of the shape does.
+    The model's name determines the format of its weights, unless the file of the shape does.
     """
     overrides = json.loads(config.hf_overrides) if config.hf_overrides else None
     if config.hf_config_path is None:

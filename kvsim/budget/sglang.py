@@ -88,21 +88,21 @@ def split_pool(
     page_size: int,
     max_tokens: int | None = None,
 ) -> tuple[int, int]:
-    """Share KV memory out over the layers that see all and those with a sliding window.
+    """Split KV memory between layers with full attention and layers with a sliding window.
 
-    "SGLang 0.5.23", section 12 of its rules: so many tokens, and ``ratio`` times as many of the
-    layers with a window, that their bytes fill the memory.
+    "SGLang 0.5.23", section 12 of its rules: the number of tokens, and ``ratio`` times as many in
+    the layers with a window, whose bytes together fill the memory.
 
     Parameters
     ----------
     token_bytes, window_bytes : bytes of a token in the layers of either kind
     ratio : swa_full_tokens_ratio
-    max_tokens : most tokens of the layers that see all
+    max_tokens : most tokens of the layers with full attention
 
     Returns
     -------
     tokens, tokens
-        Of the layers that see all, and of the others, in whole pages.
+        Of the layers with full attention, and of the others, in whole pages.
     """
     tokens = int(num_bytes // (token_bytes + ratio * window_bytes))
     if max_tokens is not None:
@@ -111,7 +111,7 @@ def split_pool(
 
 
 def host_tokens(num_tokens: int, page_size: int) -> int:
-    """Return the tokens of a host tier that shall hold so many: in whole pages, and one more.
+    """Return the tokens of a host tier for ``num_tokens``: whole pages, and one more page.
 
     "SGLang 0.5.23", section 13 of its rules.
     """

@@ -54,7 +54,7 @@ def measured(
     max_concurrency: int | None = None,
     burstiness: float = 1.0,
 ) -> Measured:
-    """Return a run whose requests are known one by one.
+    """Return a run with individually known requests.
 
     Raises
     ------

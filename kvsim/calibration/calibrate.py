@@ -40,7 +40,7 @@ class Estimate(NamedTuple):
 
     @property
     def is_decided(self) -> bool:
-        """Return whether the data decide it."""
+        """Return True if the data determine the value."""
         return not self.reason
 
 
@@ -53,14 +53,14 @@ class Error(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """What was found.
+    """Result of a calibration.
 
     Attributes
     ----------
     estimates : of every knob
-    values : of those that are decided, by name
-    errors : of each run that was fitted on
-    held_out : of those that were not
+    values : of those that the data determine, by name
+    errors : of each run used for fitting
+    held_out : errors of the other runs
     """
 
     estimates: list[Estimate]

@@ -22,8 +22,8 @@ STEPS, NUDGE = 8, 0.05
 FARTHEST = 1.0
 #: A step that lessens the squares by less than this share is the last.
 ENOUGH = 1e-3
-#: What a figure of a benchmark differs by from one run to the next, at least, however well a fit
-#: meets it: a few figures are met by chance.
+#: Least relative difference of a benchmark's figure from one run to the next, however good the fit:
+#: a few figures agree by chance.
 REPEATS = 0.01
 #: The least that counts as a direction of its own, as a share of the clearest one.
 SINGULAR = 1e-10

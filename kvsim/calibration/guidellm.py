@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def runs(name: str, content: Any, range_ratio: float = 0.0) -> list[Measured] | None:
-    """Read the runs of a report, whose requests are told one by one."""
+    """Read the runs of a report, which lists individual requests."""
     del range_ratio
     if not isinstance(content, dict) or not isinstance(content.get("benchmarks"), list):
         return None

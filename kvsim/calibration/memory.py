@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Half of the last digit that a log prints, GiB.
 ROUNDING = 0.005
-#: What ``--logged`` pins: the KV cache is what these leave.
+#: Parts of the budget that ``--logged`` pins; the KV cache gets the rest.
 PINNED = ("memory", "weights", "activations", "non_torch", "cuda_graphs")
 
 

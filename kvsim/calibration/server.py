@@ -22,9 +22,9 @@ TAKEN = (
     *("max_cudagraph_capture_size", "long_prefill_token_threshold", "scheduling_policy"),
     *("enable_lora", "max_loras", "max_lora_rank", "disable_hybrid_kv_cache_manager"),
 )
-#: Weights whose format the model's name or its config.json tells.
+#: Quantization methods with a weight format that the model's name or its config.json determines.
 OF_MODEL = frozenset(("compressed-tensors", "modelopt", "modelopt_fp4", "inc", "auto-round"))
-#: What a server may do and a simulation does not, by its option.
+#: Server features that a simulation lacks, by option.
 NOT_MODELLED = {
     "cpu_offload_gb": "weights in host memory",
     "num_scheduler_steps": "several steps per schedule",
@@ -37,16 +37,16 @@ NOT_MODELLED = {
     "speculative_model": "drafts: how many are accepted must be told with --speculative-config",
     "limit_mm_per_prompt": "images and audio, if requests had any",
 }
-#: What these are when they are off.
+#: Values of these options when the feature is off.
 _OFF: tuple[Any, ...] = (None, False, 0, 1, "", {}, "None")
-#: The first vLLM whose V1 engine is the default, and the first that schedules asynchronously.
+#: The first vLLM with V1 as the default engine, and the first that schedules asynchronously.
 V1, ASYNC = (0, 8), (0, 14)
-#: How near a card's memory must be to a logged one, as a share.
+#: Allowed relative difference of a card's memory from a logged one.
 NEAR = 0.006
 
 
 class Server(NamedTuple):
-    """What to simulate: options, GiB of a log for the memory budget, and what is left open."""
+    """Server to simulate: options, logged GiB of the memory budget, unmodelled features, notes."""
 
     options: dict[str, Any]
     logged: dict[str, float]

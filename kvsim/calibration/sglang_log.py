@@ -8,7 +8,7 @@ from typing import Any
 from kvsim.calibration.startup import Startup, device_of
 from kvsim.calibration.text import numbers, pairs
 
-#: What only such a log has.
+#: Text that only such a log has.
 MARK = r"server_args=ServerArgs\(|KV Cache is allocated\. #tokens|max_total_num_tokens=\d"
 #: SGLang's options by vLLM's names.
 RENAMED = {

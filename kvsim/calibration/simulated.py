@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kvsim.calibration.bench import Measured
 
-#: What is compared, in this order for every run.
+#: Compared figures, in this order for every run.
 FIGURES = ("ttft", "tpot")
 
 

@@ -1,4 +1,4 @@
-"""What a server said when it started: engine, version, model, options, memory."""
+"""Contents of a server's start-up log: engine, version, model, options, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs as plain lines, whatever terminal or container they went through, and values in them."""
+"""Logs as plain lines without terminal or container prefixes, and values in them."""
 
 from __future__ import annotations
 

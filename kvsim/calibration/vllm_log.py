@@ -12,7 +12,7 @@ from kvsim.server_options import AUTO
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: What only such a log has.
+#: Text that only such a log has.
 MARK = (
     r"LLM engine \(v|vLLM API server version|GPU KV cache size:|non-default args:"
     r"|# (?i:gpu|cuda) blocks:|Available KV cache memory:|Maximum concurrency for"

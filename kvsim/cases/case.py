@@ -80,12 +80,12 @@ class Spec(Part):
 
 
 class CaseConfig(Part):
-    """What the schedule depends on; names and defaults are vLLM's.
+    """Settings that the schedule depends on; names and defaults are vLLM's.
 
     ``num_gpu_blocks`` includes the null block; ``groups`` None is one full-attention group. With
     ``summary`` the log keeps counts and checksums instead of names. kvsim's own: ``allocator`` and
-    ``scheduler`` as on the command line, ``clock_ties`` False where equal arrival times are told
-    apart by the ids, ``eviction`` policy, ``preemption_mode`` with ``num_cpu_blocks`` to swap to;
+    ``scheduler`` as on the command line, ``clock_ties`` False where ids break ties of equal arrival
+    times, ``eviction`` policy, ``preemption_mode`` with ``num_cpu_blocks`` to swap to;
     and, for allocators other than ``paged``, their memory: ``kv_cache_bytes``, ``layers`` as (kind,
     window, bytes per token[, tensors: 1 for MLA's latent, else 2]), and ``swap_space_bytes``.
     ``num_cache_shards`` is read from vLLM's ``dcp``; blocks are then those that tokens fill.
@@ -207,7 +207,7 @@ class CaseConfig(Part):
 
     @property
     def encoder_inputs(self) -> EncoderConfig | None:
-        """What a step may encode, None without an encoder."""
+        """Encoder limits of a step, None without an encoder."""
         return None if self.encoder is None else EncoderConfig(**vars(self.encoder))
 
     @property
@@ -217,7 +217,7 @@ class CaseConfig(Part):
 
     @property
     def kv_config(self) -> KVCacheConfig:
-        """What the KV-cache manager is told."""
+        """Configuration of the KV-cache manager."""
         if self.layers is None or self.kv_cache_bytes is None:  # given by blocks, a byte per slot
             groups = [group.spec for group in self.groups or ()]
             specs = tuple(groups or [FullAttention(self.block_size)])
@@ -259,12 +259,11 @@ class CaseRequest(Part):
     j of ``out_seg``. It joins the queue at the beginning of step ``arrival_step``. ``lora`` names
     its adapter; its grammar is compiled ``grammar_steps`` later. ``accept`` are the drafts accepted
     verification by verification, and ``drafts`` those proposed time by time, each over and over.
-    It is aborted at the beginning of ``abort_step``, if it is still there; ``kv`` is what it loads
-    and sends.
-    ``mm`` are the parts of its prompt that an encoder computes, by offset. ``num_samples`` make it
-    a parent of so many samples, and its ``stop_at``-th output token is a stop token (0: none); for
-    a parent it may be a list. With ``skip_read`` it uses nothing that is cached. ``updates`` make
-    it a session.
+    It is aborted at the beginning of ``abort_step``, unless it has ended; ``kv`` is its transfer.
+    ``mm`` are the parts of its prompt that an encoder computes, by offset. ``num_samples`` is the
+    number of its samples, and its ``stop_at``-th output token is a stop token (0: none), a list if
+    it has several samples. With ``skip_read`` it uses no cached blocks. ``updates`` make it a
+    session.
     """
 
     id: str | int

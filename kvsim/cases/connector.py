@@ -1,4 +1,4 @@
-"""The connector of a case: a worker that loads and sends within so many steps, or fails to."""
+"""The connector of a case: a worker that loads and sends in a set number of steps, or fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvsim.records.connector import Connector
     from kvsim.records.request import Request
 
-Job = tuple[int, int]  # the first step with whose output it is reported, and the row
+Job = tuple[int, int]  # the first step that reports it with its output, and the row
 
 
 def held_names(state: engine.Replica, names: Mapping[int, str | int]) -> list[str | int]:
@@ -124,7 +124,7 @@ class FakeWorker(Feature):
         self._reported["bad"] = bad
 
     def processed(self, entry: Entry) -> None:
-        """Add what was reported, who is held and which blocks stand behind a fence."""
+        """Add the reported transfers, the held requests and the fenced blocks."""
         connector = self._connector
         given = {
             **self._reported,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvsim.cases.player import Entry
     from kvsim.engine.replica import Replica
 
-#: Where the checksum of the tokens stands, which a case does not hold.
+#: Index of the checksum of the tokens, which a case does not contain.
 TOKENS = 4
 
 
@@ -34,7 +34,7 @@ def without_tokens(events: list[list[Any]]) -> list[list[Any]]:
 
 
 class EventNames:
-    """What the events of a case tell besides keys.
+    """Fields of a case's events other than keys.
 
     Parameters
     ----------

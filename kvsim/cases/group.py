@@ -43,7 +43,7 @@ TYPES: dict[type[Any], Any] = {spec: name for name, spec in SPECS.items()}
 
 
 class Group(Part):
-    """What a group of layers keeps, with its window or chunk, and tokens per block."""
+    """KV of a group of layers: its kind, window or chunk, and tokens per block."""
 
     type: Literal[
         "full",

@@ -1,4 +1,4 @@
-"""What a step leaves in a log: who was scheduled, which blocks they got, what is left.
+"""Log entry of a step: the scheduled requests, their new blocks, and the free blocks.
 
 The fields are those of the recorded vLLM schedules. ``s`` step; ``sch`` [id, tokens] in schedule
 order; ``new`` / ``res`` [id, prefix hit, block table per group] of admissions, first or after a
@@ -7,7 +7,7 @@ blocks in which a hit ends; ``free`` free blocks (or slots); then, after the ste
 processed, ``fin`` finished; ``r`` / ``w`` running and waiting; ``free2``; ``fq`` / ``fql`` checksum
 of the free queue, and the queue while short; ``nh`` / ``hc`` number and checksum of blocks with a
 key; ``bt`` checksum of all block tables. Allocators without blocks log ``addr`` [id, start, size]
-instead. What a connector adds is in :mod:`kvsim.cases.connector`.
+instead. :mod:`kvsim.cases.connector` describes the fields that a connector adds.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class StepLog:
         )
 
     def completed(self, entry: Entry) -> None:
-        """Add what the step did whose output was taken in just now. Mutates the entry."""
+        """Add the results of the step that was just processed. Mutates the entry."""
         state = self._state
         rows = self._entries(state.batches[(state.first_batch - 1) % (state.limits.depth + 1)])
         requests = [state.requests[row.request] for row in rows]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OffloadingLog(FakeWorker):
-    """Adds to a case's log what offloading does, by rules of its own: nobody has to report it."""
+    """Adds the actions of native offloading to a case's log; no worker has to report them."""
 
     @property
     def _offloading(self) -> Offloading:
@@ -56,7 +56,7 @@ class OffloadingLog(FakeWorker):
             entry["rcv"] = received
 
     def processed(self, entry: Entry) -> None:
-        """Add what ended, who is held, and what is in the host cache. Mutates the entry."""
+        """Add ended transfers, held requests, and the host cache's contents. Mutates the entry."""
         super().processed(entry)
         self._ended(entry)
         host = self._offloading.host

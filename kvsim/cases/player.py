@@ -55,7 +55,7 @@ class Feature:
         """Act behind the arrivals of a step."""
 
     def rests(self) -> bool:
-        """Return whether a step has nothing to do."""
+        """Return True if a step has nothing to do."""
         return False
 
     def before(self, entry: Entry) -> None:
@@ -104,7 +104,7 @@ class Player(ABC):
 
     @abstractmethod
     def has_work(self, step: int) -> bool:
-        """Return whether the case goes on with this step."""
+        """Return True if the case continues with this step."""
 
     @abstractmethod
     def begin(self, step: int) -> Entry | None:

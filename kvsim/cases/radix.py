@@ -45,7 +45,7 @@ class Handle(NamedTuple):
         return cls(place, tree.nodes[place].end, tree.nodes[place].created)
 
     def is_alive(self, tree: Radix) -> bool:
-        """Return whether the node is still in the tree."""
+        """Return True if the node is still in the tree."""
         alive = {0, *(node.place for node in TreeView(tree).nodes())}
         return self.place in alive and self == Handle.of(tree, self.place)
 
@@ -138,7 +138,7 @@ class RadixPlayer(Player):
         return {"n": self.replica.operate(EVICT, op[1])}
 
 
-#: What each operation does, by its letter; all others evict.
+#: Method of each operation, by its letter; all other letters evict.
 OPERATIONS = {
     "m": RadixPlayer._match,
     "b": RadixPlayer._load,

@@ -109,7 +109,7 @@ class Recording:
             self._close()
 
     def completed(self, replica: Replica) -> None:
-        """Log who has ended."""
+        """Log the requests that have ended."""
         if not self._entry:  # nothing was left to schedule in this step
             self._see(replica)
             self._entry = {"s": len(self.steps)}

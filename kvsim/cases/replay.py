@@ -39,7 +39,7 @@ MOST_SHOWN = 160
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a replay departs from the record.
+    """First difference between a replay and the record.
 
     ``step`` is the step's number ``s``, ``field`` the log's field with the place inside it, such as
     ``new[0][2][0][3]``.

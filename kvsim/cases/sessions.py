@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def has_sessions(workload: Workload) -> bool:
-    """Return whether any request gets further inputs."""
+    """Return True if any request gets further inputs."""
     return any(request.updates for request in workload.requests)
 
 
@@ -68,7 +68,7 @@ def with_second_queue(limits: SchedulerConfig) -> SchedulerConfig:
 
 
 class Sessions(Feature):
-    """Gives sessions their inputs, and says who is held.
+    """Gives sessions their inputs, and logs the held requests.
 
     Parameters
     ----------
@@ -110,11 +110,11 @@ class Sessions(Feature):
         return None
 
     def rests(self) -> bool:
-        """Return whether everybody who is unfinished waits for an input."""
+        """Return True if every unfinished request waits for an input."""
         state = self._replica.state
         return state.num_outstanding == state.num_idle and state.num_batches == 0
 
     def processed(self, entry: Entry) -> None:
-        """Add who is held. Mutates the entry."""
+        """Add the held requests. Mutates the entry."""
         names = {row: request.id for row, request in enumerate(self._requests)}
         add(entry, h=held_names(self._replica.state, names) or None)

@@ -59,7 +59,7 @@ class HostTier(Part):
 
 
 class SglangCaseConfig(Part):
-    """What a schedule depends on; names are SGLang's. ``chunked_prefill_size`` None is off."""
+    """Settings of a schedule; names are SGLang's. ``chunked_prefill_size`` None is off."""
 
     page_size: Count
     max_total_num_tokens: Count

@@ -1,4 +1,4 @@
-"""What a pass of SGLang's loop leaves in a log; docs/reference/files.md lists the fields."""
+"""Log entry of a pass of SGLang's loop; docs/reference/files.md lists the fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.radix import Radix
 
-#: Longest lists that are written out, and longest queue whose ids are.
+#: Longest lists that are written out, and longest queue that is written as ids.
 MOST_SLOTS, MOST_WAITING = 40, 64
 LETTERS = {EXTEND: "E", MIXED: "M", DECODE: "D"}
 
@@ -51,7 +51,7 @@ def host_slots(tree: Radix) -> tuple[int, int]:
 
 
 def window_rows(seen: TreeView) -> tuple[int, int]:
-    """Return the checksums of the tree's slots that have window slots, and of those nobody holds.
+    """Return the checksums of the tree's slots that have window slots, and of the unlocked ones.
 
     Each slot stands with its position.
     """
@@ -153,7 +153,7 @@ class PassLog:
         return slots[first : first + e.num_tokens]
 
     def processed(self, entry: Entry, finished: list[int]) -> None:
-        """Add who has ended, by row, and the state at the end of the pass. Mutates the entry."""
+        """Add the ended requests and the state at the end of the pass. Mutates the entry."""
         state, scheduler, tree = self._state, self._state.sglang, self._state.kv.radix
         ended = [self._names[row] for row in sorted(finished, key=self._order.__getitem__)]
         queue = linked(state.requests, state.waiting.head)
@@ -176,7 +176,7 @@ class PassLog:
             self._windows(entry, seen)
 
     def _windows(self, entry: Entry, seen: TreeView) -> None:
-        """Add the pool of sliding windows, and who has slots of it. Mutates the entry."""
+        """Add the pool of sliding windows, and the slots in use. Mutates the entry."""
         tree = self._state.kv.radix
         entry["av2"] = tree.window_pages.num_unused_slots
         entry["ev2"], entry["pr2"] = tree.window_evictable, tree.window_protected
@@ -186,7 +186,7 @@ class PassLog:
             entry["ts"], entry["tsu"] = window_rows(seen)
 
     def _rows(self, seen: TreeView) -> list[str]:
-        """Return who holds which slots, in order of arrival."""
+        """Return the slots of each request, in order of arrival."""
         state, found = self._state, []
         held = holders(state)
         for k in sorted(held, key=lambda k: self._order[state.requests[k].request_id]):

@@ -19,7 +19,7 @@ MOST_EMPTY = 1000
 
 
 class SglangPlayer(Player):
-    """Plays a case of SGLang. Passes in which there is nobody pass without an entry."""
+    """Plays a case of SGLang. A pass without requests leaves no entry."""
 
     def __init__(self, case: SglangCase, *, compiled: bool) -> None:
         requests = case.workload.requests

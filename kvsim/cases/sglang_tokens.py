@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvsim.cases.rows import Span
 
 RING = 31990
-#: How far the first tokens of neighbouring segments stand apart on the ring.
+#: Distance on the ring between the first tokens of neighbouring segments.
 PER_SEGMENT = 1000003 * pow(7919, -1, RING) % RING
 #: The contents: the ring, and the end-of-sequence token, which no segment has.
 TOKENS, END_OF_SEQUENCE = 0, 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OffloadingOptions(Part):
-    """What vLLM's native offloading is told; a token has 8 bytes of KV per group here."""
+    """Options of vLLM's native offloading; a token has 8 bytes of KV per group here."""
 
     blocks_per_chunk: Count = 1
     eviction_policy: Literal["lru", "arc"] = "lru"
@@ -45,7 +45,7 @@ class ConnectorPart(Part):
         return make_connector(FAKE, self.role, self.failure_policy)
 
     def offloading(self, num_groups: int) -> Offloading | None:
-        """Return its host cache for so many KV-cache groups, None without one."""
+        """Return its host cache for ``num_groups`` KV-cache groups, None without one."""
         if self.kind != "offloading":
             return None
         steps = {"load_steps": self.load_steps, "store_steps": self.store_steps}
@@ -53,7 +53,7 @@ class ConnectorPart(Part):
 
 
 class Transfer(Part):
-    """What a request loads and sends.
+    """KV that a request loads and sends.
 
     The whole prompt is there (``remote_prefill``), or ``ext_tokens`` of it, after ``unknown``
     look-ups without an answer; with ``sync`` when its step runs, else ``load_steps`` later.
@@ -72,7 +72,7 @@ class Transfer(Part):
     send_steps: Whole = 1
 
 
-#: Groups whose blocks native offloading stores.
+#: Kinds of groups that native offloading stores.
 OFFLOADED = ("full", "mla", "sliding_window", "sliding_window_mla")
 
 

@@ -1,4 +1,4 @@
-"""What a case does to the whole engine: pauses, and resets of the prefix cache."""
+"""Operations of a case on the whole engine: pauses, and resets of the prefix cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Upkeep(Feature):
             self._outcome = self._replica.reset_prefix_cache(with_running=self._resets[step])
 
     def rests(self) -> bool:
-        """Return whether a pause leaves a step nothing to do."""
+        """Return True if a pause leaves a step nothing to do."""
         state = self._replica.state
         return state.pause != NO_PAUSE and rests(state) and state.num_batches == 0
 
@@ -59,7 +59,7 @@ class Upkeep(Feature):
 
 
 def drops_output(config: CaseConfig) -> bool:
-    """Return whether output may be dropped that has been sampled."""
+    """Return True if sampled output may be dropped."""
     transfer = config.kv_transfer
     sends = transfer is not None and transfer.kind == FAKE and transfer.drops_stale
     return bool(config.resets) or sends

@@ -39,7 +39,7 @@ FINE_TUNES = frozenset({"base", "chat", "hf", "instruct", "it", "pt", "thinking"
 #: A release date at the end of an id: year and month (-2407) or month and day (-0324).
 DATE = re.compile(r"-(2[3-9](0[1-9]|1[0-2])|(0[1-9]|1[0-2])([0-2]\d|3[01]))$")
 
-#: What the end of an id says of how the weights are stored, most specific first. An 8-bit GPTQ
+#: Weight formats by the end of an id, most specific first. An 8-bit GPTQ
 #: checkpoint takes the bytes of int8, and a 4-bit integer one without a method those of GPTQ.
 QUANTIZED_ENDINGS: tuple[tuple[re.Pattern[str], str | None], ...] = (
     (re.compile(r"-gptq-(int8|8bit)$"), "int8"),
@@ -216,7 +216,7 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def is_config_path(text: str) -> bool:
-    """Whether a text means a file. Any file may be one; a directory only with a config in it."""
+    """Return True if a text means a file: any file, or a directory that has a config in it."""
     if text.endswith(".json") or text.startswith(("./", "../", "/", "~")):
         return True
     path = Path(text)
@@ -228,7 +228,7 @@ def _model_key(name: str) -> str:
 
 
 def _bases_of(key: str, index: Mapping[str, str]) -> list[str]:
-    """Return the models whose name's parts are all in a longer one, those with most of them."""
+    """Return the models with name parts that are all in a longer name, those with most parts."""
     parts = set(re.split(r"[-_]", key))
     found: dict[str, int] = {}
     for name, short in index.items():

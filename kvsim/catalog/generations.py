@@ -16,7 +16,7 @@ CAPABILITIES = (
 
 
 def capability(name: str) -> int | None:
-    """Return the first number of a card's compute capability, None if nobody knows.
+    """Return the major number of a card's compute capability, None if unknown.
 
     Parameters
     ----------

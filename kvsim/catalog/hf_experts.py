@@ -1,4 +1,4 @@
-"""What the keys of a ``config.json`` mean in mixtures of experts with attention of their own kind.
+"""Keys of ``config.json`` in mixtures of experts with special kinds of attention.
 
 Sparse attention with an indexer (DeepSeek-V3.2, GLM-5, MiniMax-M3), windows with other heads
 (MiMo-V2, Step), KV shared between layers (Gemma 3n and the small Gemma 4).

@@ -1,4 +1,4 @@
-"""What the keys of a Hugging Face ``config.json`` mean, family by family.
+"""Keys of a Hugging Face ``config.json``, family by family.
 
 One small function per family turns a configuration into keyword arguments of ``ModelSpec``;
 ``FAMILIES`` lists them with the values transformers takes for keys that published files leave out.
@@ -370,12 +370,12 @@ def _phi(config: Config) -> Fields:
 
 
 class Family(NamedTuple):
-    """How to read one ``model_type``."""
+    """Reader of one ``model_type``."""
 
     read: Callable[[Config], Fields]
     defaults: Mapping[str, Any] = {}
     ties: bool = False  # whether the LM head is the embedding when the file does not say
-    null_means_none: frozenset[str] = frozenset()  # keys whose null is an answer, not a gap
+    null_means_none: frozenset[str] = frozenset()  # keys where null is a value, not a gap
 
 
 WINDOW = frozenset({"sliding_window"})

@@ -1,4 +1,4 @@
-"""What the keys of a ``config.json`` mean in families with Mamba or linear-attention layers."""
+"""Keys of ``config.json`` in families with Mamba or linear-attention layers."""
 
 from __future__ import annotations
 

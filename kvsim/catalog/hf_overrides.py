@@ -34,7 +34,7 @@ SIZES = {
     **{key: key for key in ("kv_lora_rank", "q_lora_rank", "v_head_dim")},
     **{key: key for key in ("qk_rope_head_dim", "qk_nope_head_dim", "index_head_dim")},
 }
-#: Rotary embeddings whose longest sequence ``max_position_embeddings`` tells already.
+#: Rotary embeddings for which ``max_position_embeddings`` already is the longest sequence.
 NOT_SCALED = ("su", "longrope", "llama3")
 ROPE = ("rope_parameters", "rope_scaling")
 LETTERS_WITHOUT_WINDOW = str.maketrans("S", "F")

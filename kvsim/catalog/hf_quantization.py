@@ -1,4 +1,4 @@
-"""How a checkpoint's weights are stored, from ``config.json`` and ``hf_quant_config.json``."""
+"""Weight format of a checkpoint, from ``config.json`` and ``hf_quant_config.json``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER_NAMES = {
     ("gemma4_text", "shared_experts"): ("mlp.up_proj",),
     ("kimi_linear", "state"): MODULES["attention"],
 }
-#: A part that less than one layer in so many leaves out counts as quantised.
+#: A part counts as quantised if fewer than one layer in FEW leaves it out.
 FEW = 8
 PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model.layers")
 
@@ -120,7 +120,7 @@ def _compressed_tensors(config: Config, settings: Mapping[str, Any]) -> str:
 
 
 def _wants_fp8_kv(settings: Mapping[str, Any]) -> bool:
-    """Whether vLLM keeps KV in FP8 unless told otherwise: ModelOpt's files may ask for it."""
+    """Return True if vLLM's default KV dtype is FP8: ModelOpt's files may ask for it."""
     scheme = settings.get("kv_cache_quant_algo") or settings.get("kv_cache_scheme")
     if not str(settings.get("quant_method", "")).startswith("modelopt") or not scheme:
         return False
@@ -145,7 +145,7 @@ def _left_out(layer: int, modules: Sequence[str], patterns: Sequence[str]) -> bo
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Whether a pattern leaves a module out: a regular expression, a glob, or parts of the name."""
+    """Return True if a pattern excludes a module: a regular expression, a glob, or name parts."""
     if pattern.startswith("re:"):
         return re.match(pattern.removeprefix("re:"), name) is not None
     if "*" in pattern:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 #: Gemma 3n's towers and projectors: what its checkpoints have beyond the text backbone.
 GEMMA3N = 983_281_504
-#: Families whose projector merges patches and has two layers as wide as the patches merged.
+#: Families with a projector that merges patches, of two layers as wide as the merged patches.
 MERGERS = ("qwen3_5", "qwen3_vl", "qwen2_5_vl", "qwen2_vl", "kimi")
-#: Those whose tower has MLPs of three matrices, and neither biases nor a second norm's.
+#: Families with a tower of three-matrix MLPs and without any biases.
 GATED = ("pixtral", "gemma4_vision")
 
 

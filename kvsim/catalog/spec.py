@@ -1,4 +1,4 @@
-"""What a model and a GPU are to the simulator: shapes, and the counts that follow from them."""
+"""Models and GPUs as the simulator sees them: shapes, and the counts that follow from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AttentionLayer(NamedTuple):
 
     kind: AttentionKind
     window: int | None  # tokens a sliding layer sees, or the chunk of a chunked-local layer
-    num_kv_heads: int  # 1 for MLA, whose latent is shared by all heads
+    num_kv_heads: int  # 1 for MLA, where all heads share the latent
     #: Elements of one K (or V) vector, their mean where they differ; for MLA the latent plus the
     #: rotary part.
     head_dim: int
@@ -225,7 +225,7 @@ class ModelSpec:
 
     @cached_property
     def mixers(self) -> tuple[AttentionLayer | StateLayer | None, ...]:
-        """What each layer, first to last, remembers tokens by; None for an MLP alone."""
+        """Token mixer of each layer, first to last: attention or a state; None for an MLP alone."""
         letters = (self.layer_pattern[i % len(self.layer_pattern)] for i in range(self.num_layers))
         return tuple(
             self.state if letter == "M" else None if letter in "-E" else self._layer(letter)
@@ -239,7 +239,7 @@ class ModelSpec:
 
     @property
     def state(self) -> StateLayer | None:
-        """What a layer M keeps; None if there is none."""
+        """State of a layer M; None if there is none."""
         sizes = (self.state_num_heads, self.state_head_dim, self.state_size, self.conv_kernel)
         if self.state_form not in STATE_FORMS or min(sizes) <= 0:
             return None
@@ -283,7 +283,7 @@ class ModelSpec:
 
     @cached_property
     def indexed(self) -> tuple[bool, ...]:
-        """Return whether each layer with attention, first to last, has an indexer."""
+        """Return True per layer with attention, first to last, that has an indexer."""
         if not self.index_head_dim:
             return (False,) * len(self.layers)
         pattern = self.index_pattern or "I"
@@ -297,12 +297,12 @@ class ModelSpec:
 
     @property
     def is_mla(self) -> bool:
-        """Return whether the layers keep one compressed latent per token instead of K and V."""
+        """Return True if the layers store one compressed latent per token instead of K and V."""
         return self.kv_lora_rank > 0
 
     @property
     def is_moe(self) -> bool:
-        """Return whether most layers choose among experts."""
+        """Return True if the model has routed experts."""
         return self.num_experts > 0
 
     # -- parameter counts -----------------------------------------------------------------
@@ -442,7 +442,7 @@ class GpuSpec:
     memory_bandwidth_bytes_per_s, bf16_flops_per_s
         Peak HBM bandwidth and peak dense 16-bit rate (FP16 where the card has no BF16).
     fp8_flops_per_s, int8_ops_per_s, fp4_flops_per_s
-        0 where the card has no such unit, or nobody gives its rate; no step time uses FP4's yet.
+        0 where the card has no such unit or its rate is unknown; no step time uses FP4's yet.
     nvlink_bytes_per_s, pcie_bytes_per_s
         One direction; ``nvlink_bytes_per_s`` is 0 where GPUs talk over PCIe.
     num_links
@@ -451,7 +451,7 @@ class GpuSpec:
     num_linked_gpus
         Most GPUs that one fabric joins: the 8 of a server unless the entry says otherwise.
     unverified
-        Fields whose value nobody has re-read at its source.
+        Fields with values that were not checked against their source.
     """
 
     name: str
@@ -473,7 +473,7 @@ class GpuSpec:
     unverified: tuple[str, ...] = ()
 
     def link_bytes_per_s(self, num_gpus: int) -> float:
-        """Return what a GPU sends at most, in one direction, to the others of so many."""
+        """Return the most that a GPU sends, in one direction, to the others of ``num_gpus``."""
         rate = self.nvlink_bytes_per_s or self.pcie_bytes_per_s
         if not self.num_links:
             return rate

@@ -10,7 +10,7 @@ StateForm = Literal["mamba1", "mamba2", "gdn", "kda"]
 
 STATE_FORMS: tuple[str, ...] = get_args(StateForm)
 
-#: Forms whose convolution window is as much longer as tokens are drafted, in vLLM.
+#: Forms for which vLLM lengthens the convolution window by the number of drafted tokens.
 WIDENED = ("mamba2", "gdn")
 
 

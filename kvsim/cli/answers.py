@@ -1,4 +1,4 @@
-"""What every command does with its answer: check the targets, print it, write it, save runs."""
+"""Output of every command: check the targets, print the answer, write it, save runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print a table, as wide as the terminal; or a text as it is, whose lines are to be copied."""
+    """Print a table as wide as the terminal, or a text unchanged, with lines to be copied."""
     if isinstance(renderable, str):
         click.echo(renderable)
         return

@@ -1,4 +1,4 @@
-"""What stands before the flags: a configuration in a file, or a model."""
+"""Positional arguments: a configuration in a file, or a model."""
 
 from __future__ import annotations
 

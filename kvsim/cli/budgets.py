@@ -18,7 +18,7 @@ from kvsim.cli.options import (
 )
 from kvsim.config import Config, RunConfig
 
-#: What the arithmetic intensity of a step depends on, beside its requests.
+#: Options that the arithmetic intensity of a step depends on, besides its requests.
 ROOFLINE_FIELDS = {
     *("model", "gpu", "dtype", "quantization", "tensor_parallel_size", "kv_cache_dtype")
 }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kvsim.calibration.bench import Measured
 
-#: What a server's requests, and what is recorded of a run, are no options of a calibration.
+#: Options of requests and of recording, which a calibration does not have.
 LEFT_OUT = (
     *(
         "workload",

@@ -1,4 +1,4 @@
-"""What a run writes for other programs: metrics and a timeline."""
+"""Output of a run for other programs: metrics and a timeline."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class _Switch(click.Option):
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists the options by section."""
+    """A command with help that lists the options by section."""
 
     sections: Mapping[str, Sequence[str]] = SECTIONS
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 #: Commands that take a deployment.
 COMMANDS = ("run", "compare", "sweep", "search", "calibrate", "capacity", "roofline")
-#: What a server's line begins with, after ``python -m``.
+#: Modules that start a server, after ``python -m``.
 MODULES = {"sglang.launch_server": "sglang", "vllm.entrypoints.openai.api_server": "vllm"}
-#: The same where two words do.
+#: The same for servers that two words start.
 WORDS = {("vllm", "serve"): "vllm", ("sglang", "serve"): "sglang"}
 #: Values that kvsim calls otherwise, by its own flag.
 VALUES = {
@@ -55,14 +55,14 @@ _BOOLEANS = {"true": True, "false": False}
 
 @dataclass
 class Pasted:
-    """A line in kvsim's words, and what of it changes nothing.
+    """A command line translated to kvsim's options, and its flags that have no effect.
 
     Parameters
     ----------
     words : the command and its arguments
     unused : flags of no effect on memory, schedule and time
-    timed : flags whose effect on the time of steps is not known
-    assumed : what is assumed in spite of a flag, with the flags
+    timed : flags with an unknown effect on the time of steps
+    assumed : assumptions that contradict a flag, with the flags
     """
 
     words: list[str]
@@ -120,7 +120,7 @@ def own_flags(command: click.Command) -> dict[str, bool]:
 
 
 def _without_beginning(words: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
-    """Return whose line it is, its words without the beginning, and variables of its shell."""
+    """Return the line's engine, its words without the beginning, and variables of its shell."""
     for index, word in enumerate(words):
         server, first, stop = MODULES.get(word), index, index + 1
         if server is None:
@@ -140,7 +140,7 @@ def _without_beginning(words: Sequence[str]) -> tuple[str | None, list[str], lis
 
 
 def _engine(words: Sequence[str]) -> str:
-    """Return whose flags a line has that is no server's own."""
+    """Return the engine of the flags in a line that starts no server."""
     joined = " ".join(words)
     return "sglang" if re.search(r"(^| )--engine[ =]sglang( |$)", joined) else "vllm"
 
@@ -313,7 +313,7 @@ class _Reader:
     def _compilation(self, text: str, said: str) -> None:
         """Take from vLLM's JSON what CUDA graphs hold; the rest is about kernels."""
         values = _value(text)
-        if isinstance(values, int):  # the level of older versions, whose 3 is today's 2
+        if isinstance(values, int):  # the level of older versions, where 3 is today's 2
             self._level(str(min(values, 2)), said)
             return
         if not isinstance(values, dict):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvsim.study.trial import Requests
     from kvsim.trace import Trace
 
-#: Where a search begins when no rate is told, requests per second.
+#: First rate of a search when none is given, requests per second.
 GUESS = 1.0
 
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 SERVERS = ("vllm", "sglang")
 Does = Literal["modelled", "nothing", "time", "assumed", "refused"]
 _OFF = "!"
-#: How a line writes that a value is not given.
+#: Texts that mean that a value is not given.
 _UNSET = ("", "none", "null", "unset")
 
 
@@ -44,11 +44,11 @@ class ServerFlag(NamedTuple):
 
     @property
     def is_on(self) -> bool:
-        """Return whether a switch is on by default."""
+        """Return True if a switch is on by default."""
         return "on" in self.defaults
 
     def is_default(self, value: str) -> bool:
-        """Return whether a value says what the server does without it."""
+        """Return True if a value equals the server's default."""
         if value.lower() in _UNSET or (value == "{}" and not self.defaults):
             return True
         return any(value == one or _number(value) == _number(one) for one in self.defaults)

@@ -1,4 +1,4 @@
-"""How far simulated latencies were from measured ones, for configurations like one that was run.
+"""Errors of simulated latencies against measured ones, for configurations like one that was run.
 
 An accuracy is claimed only for what a named run shows. Runs of dense layers with full attention and
 16-bit weights and KV speak for their like on the same card (``experiments.validate_serving``);

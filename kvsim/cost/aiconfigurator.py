@@ -37,7 +37,7 @@ class AIConfiguratorCost:
 
     Parameters
     ----------
-    framework : vllm, sglang or trtllm, whose kernels were measured
+    framework : of the measured kernels: vllm, sglang or trtllm
     version : of the framework; the newest measured one if left out
 
     Raises

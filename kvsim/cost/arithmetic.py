@@ -1,4 +1,4 @@
-"""Which arithmetic a card's GEMMs run in, and how fast that is at most."""
+"""Arithmetic of a card's GEMMs, and its peak rate."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @COST_MODELS.register("constant")
 class ConstantCost:
-    """``seconds`` per step, whatever it holds."""
+    """``seconds`` per step, independent of its contents."""
 
     rules_of: ClassVar[int] = CONSTANT
 
@@ -30,7 +30,7 @@ class ConstantCost:
 
     @property
     def runs_by_rules(self) -> bool:
-        """Return whether the rules say all that it does."""
+        """Return True if the compiled rules cover all that it does."""
         return not overridden(self, ("step",))
 
     def lay_out(self, record: Cost, memory: Memory) -> None:

@@ -1,4 +1,4 @@
-"""What drafting costs: a share of a step on the host, or passes of a small model on the GPU."""
+"""Cost of drafting: a share of a step on the host, or passes of a small model on the GPU."""
 
 from __future__ import annotations
 

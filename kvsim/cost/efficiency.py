@@ -1,8 +1,8 @@
-"""How much of a card's peaks each kind of work reaches. The only constants of the roofline.
+"""Fractions of a card's peaks that each kind of work reaches: the only constants of the roofline.
 
-They stand in ``efficiency.toml`` with the error of each fit; ``python -m experiments.calibrate``
-makes them. Cards without measurements take the fractions of the nearest generation that has some,
-of their own peaks, scaled where simple tests of them were timed (:mod:`kvsim.cost.relative`).
+``efficiency.toml`` holds them with the error of each fit; ``python -m experiments.calibrate`` makes
+them. A card without measurements takes the fractions of the nearest measured generation, applied to
+its own peaks and scaled where simple tests of it were timed (:mod:`kvsim.cost.relative`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kvsim.cost.relative import ratios_of, scaled
 from kvsim.errors import unknown_name
 
 TABLE = Path(__file__).with_name("efficiency.toml")
-#: Whose fractions a card without measurements takes.
+#: The card that provides the fractions of a card without measurements.
 DEFAULT = "h100"
-#: Cards of a generation that another card was measured of.
+#: Measured card of the same generation, by card.
 NEAREST = {
     **{"gb200": "b200", "b300": "b200", "gb300": "b200"},
     **{"l4": "l40s", "rtx-5090": "rtx-pro-6000"},
@@ -48,14 +48,14 @@ class GemmShares:
 
 @dataclass(frozen=True)
 class ExpertShares:
-    """Of the routed experts of one format.
+    """Efficiencies of the routed experts of one weight format.
 
     Parameters
     ----------
     launch : seconds per layer: routing, permutation, two grouped GEMMs, combining
     weights, gemm : shares of HBM bandwidth and of peak FLOP/s
     power : of the soft maximum of the two
-    block : rows to which those of each touched expert are padded, about
+    block : approximate number of rows that each touched expert's rows are padded to
     activations : share of HBM bandwidth, moving rows
     uncaptured : least time of a layer beyond ``uncaptured_experts``, in steps that no CUDA graph
         covers
@@ -211,7 +211,7 @@ def basis_of(gpu_name: str) -> str:
 
 
 def measured_narrow_kv(gpu_name: str, kv_dtype: str) -> bool:
-    """Whether attention over such KV was measured on such a card: FP8 on H100, nothing else."""
+    """Return True if attention over this KV dtype was measured on this card: only FP8 on H100."""
     errors = read_table().get(hash_alias_of(gpu_name), {}).get("errors", {})
     return any(f"{kv_dtype.upper()} KV" in kind for kind in errors)
 
@@ -242,7 +242,7 @@ def efficiency_of(gpu_name: str) -> Efficiency:
 
 
 def measured_card(gpu_name: str) -> str:
-    """Return the card whose fractions a card takes: its own, its generation's, or the H100's."""
+    """Return the card that provides a card's fractions: itself, its generation's, or the H100."""
     card = hash_alias_of(gpu_name)
     card = NEAREST.get(card, card)
     return card if card in read_table() else DEFAULT

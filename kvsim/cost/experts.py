@@ -1,4 +1,4 @@
-"""What a step asks of routed experts: how many of a layer its tokens touch, and on which GPU."""
+"""Load of a step on routed experts: how many its tokens touch in a layer, and on which GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FEW_EXPERTS = 16
 #: The soft maximum of memory and arithmetic of such GEMMs, nearly a maximum.
 DENSE_POWER = 8.0
 
-#: Formats of weights whose kernels were timed; the others take the constants of one of these.
+#: Formats of weights with timed kernels; the others take the constants of one of these.
 KERNELS = {
     None: "16-bit",
     "fp8": "fp8-block",
@@ -47,12 +47,12 @@ KERNELS = {
 }
 
 
-#: What 4-bit weights take on cards that widen them before they multiply.
+#: Kernels of 4-bit weights on cards that widen them before they multiply.
 WEIGHTS_ALONE = "int4"
 
 
 class Routing(NamedTuple):
-    """How tokens spread: experts of a layer they touch, by their number, and rows of one token.
+    """Spread of tokens: experts touched in a layer, by number of tokens, and rows per token.
 
     Both on the rank with most to do. A token has as many rows as it visits experts there.
     """
@@ -152,7 +152,7 @@ def count_experts(record: Cost, config: CostConfig) -> None:
 
 
 def routed_layers(config: CostConfig) -> int:
-    """Layers whose routing takes kernels of its own: those of many experts."""
+    """Return the number of layers with separate routing kernels: those of many experts."""
     return config.model.num_moe_layers if config.model.num_experts > FEW_EXPERTS else 0
 
 

@@ -71,6 +71,6 @@ def quantization_time(config: CostConfig, rate: Efficiency) -> float:
 
 
 def quantizes_activations(config: CostConfig) -> bool:
-    """Whether dense GEMMs compute in fewer bits than 16, so that kernels quantise before them."""
+    """Return True if dense GEMMs compute in fewer than 16 bits, so that kernels quantise first."""
     narrow = quantized_params(config.model, config.quantization)[1]
     return narrow > 0 and arithmetic_of(config.gpu, config.quantization) != "16-bit"

@@ -41,12 +41,12 @@ class MeasuredCost(RooflineCost):
     Parameters
     ----------
     tables : the folder
-    framework : whose kernels to take where the tables hold several
+    framework : of the kernels to use, where the tables hold several
 
     Raises
     ------
     ValueError
-        For a missing table or column, or a model whose kernels such tables do not hold: experts,
+        For a missing table or column, or a model with kernels that such tables lack: experts,
         latent attention, windows, quantised weights.
     """
 

@@ -1,4 +1,4 @@
-"""What a cost model answers: how long a step takes on the GPU, and what it moves and computes."""
+"""Interface of a cost model: GPU time of a step, and the bytes and FLOPs of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CostModel(Protocol):
     """Prices steps."""
 
     def step(self, plan: StepPlan) -> StepCost:
-        """Price a step whose requests' ``num_computed_tokens`` already include it.
+        """Price a step that its requests' ``num_computed_tokens`` already include.
 
         Does not mutate.
         """
@@ -45,7 +45,7 @@ class Adapter(NamedTuple):
 
 @dataclass(frozen=True)
 class CostConfig:
-    """What a cost model is told.
+    """Inputs of a cost model.
 
     Parameters
     ----------

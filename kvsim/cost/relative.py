@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TABLE = Path(__file__).with_name("relative.toml")
 #: Cards with the same chips as one of the table.
 SAME_CHIPS = {"mi325x": "mi300x"}
-#: Which test speaks for which constants, of a card and of a format of weights.
+#: Constants that each test scales, of a card and of a format of weights.
 TESTS: dict[str, tuple[str, ...]] = {
     "gemm": ("gemm", "latent_prefill"),
     "memory": (

@@ -46,7 +46,7 @@ ADAPTER_KERNELS = 2 * NUM_GEMMS
 #: Layers of a vision tower: SigLIP so400m, MoonViT and Qwen3-VL's have 27 (their config.json).
 TOWER_LAYERS = 27
 
-#: What a subclass may price in another way, at the price of the compiled engine.
+#: Methods that a subclass may override; overriding one disables the compiled engine.
 PARTS = (
     *("step", "times", "gemms", "lm_head", "decode_attention", "prefill_attention"),
     "all_reduces",
@@ -116,7 +116,7 @@ class RooflineCost:
             rate = with_narrow_kv(rate)
         #: Counts what steps hold.
         self.work = WorkCounter(config)
-        #: What the rules price steps with.
+        #: Record with which the compiled rules price steps.
         self.record = self.work.record
         record, layers, heads = self.record, model.num_layers, model.num_heads / tp
         bandwidth = gpu.memory_bandwidth_bytes_per_s
@@ -171,7 +171,7 @@ class RooflineCost:
 
     @property
     def runs_by_rules(self) -> bool:
-        """Return whether the rules say all that it does."""
+        """Return True if the compiled rules cover all that it does."""
         return not overridden(self, PARTS)
 
     def lay_out(self, record: Cost, memory: Memory) -> None:

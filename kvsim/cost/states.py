@@ -1,4 +1,4 @@
-"""What layers with states add to a step: states read and written, and the scan of prompts."""
+"""Cost of layers with states in a step: states read and written, and the scan of prompts."""
 
 from __future__ import annotations
 

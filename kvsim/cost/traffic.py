@@ -41,7 +41,7 @@ def activation_elements(config: CostConfig) -> tuple[float, float]:
 
 
 def routed_elements(config: CostConfig) -> tuple[float, float]:
-    """Of these, those of the routed experts' GEMMs."""
+    """Activations per token that the routed experts' GEMMs read and write, on one GPU."""
     return _elements(_routed_shapes(config.model, config.tensor_parallel_size))
 
 

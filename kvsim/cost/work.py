@@ -1,4 +1,4 @@
-"""The work in a step: FLOPs and bytes, counted exactly, whatever a card makes of them."""
+"""The work in a step: FLOPs and bytes, counted exactly, independent of the card."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INDEX_TOP = 2048
 
 
 class LayerClass(NamedTuple):
-    """Layers whose attention sees the same tokens: their KV bytes and FLOPs, all together."""
+    """Layers with attention over the same tokens: the sum of their KV bytes and FLOPs."""
 
     kind: str
     window: int
@@ -122,7 +122,7 @@ def layer_classes(config: CostConfig) -> list[LayerClass]:
 
 
 def is_sparse(model: ModelSpec) -> bool:
-    """Return whether an indexer chooses the keys of latent attention."""
+    """Return True if an indexer selects the keys of latent attention."""
     return model.is_mla and model.num_index_layers > 0
 
 

@@ -1,4 +1,4 @@
-"""What a calibration found, as lines for a terminal."""
+"""Result of a calibration, as lines for a terminal."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def save_with_figures(runs: Result | Comparison, folder: Path) -> None:
 
 
 def is_fleet(result: Result) -> bool:
-    """Return whether a run had several replicas, or could have had."""
+    """Return True if a run had several replicas, or autoscaling."""
     return len(result.summary["replicas"]) > 1 or result.summary["scaling"] is not None
 
 

@@ -1,4 +1,4 @@
-"""What pools did and what went from one to another, in lines for the terminal."""
+"""Load of pools and transfers between them, in lines for the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Say what routers came to, how busy each pool was, and how long KV took between them."""
+    """Describe routing statistics, the load of each pool, and KV transfer times between pools."""
     lines = all_routing_lines(summary)
     if summary["pools"]:
         lines.append("; ".join(map(_pool, summary["pools"])))

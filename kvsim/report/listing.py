@@ -69,7 +69,7 @@ def _gpus() -> Table:
     )
 
 
-#: Where the parts of a kind are registered.
+#: Registry of each kind of part.
 REGISTRIES = {
     "allocators": "kvsim.kv.manager:ALLOCATORS",
     "schedulers": "kvsim.sched.scheduler:SCHEDULERS",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Observed(NamedTuple):
-    """What a histogram counts: when, seconds, and how much; each value so many times."""
+    """Observations of a histogram: times in seconds, values, and how often each value counts."""
 
     times: Floats
     values: Floats

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-#: What is shown always, and how; the rest is in the JSON.
+#: Columns that are always shown; the rest is in the JSON.
 SHOWN = (
     Column("mean_ttft_ms", "TTFT\nmean, ms"),
     Column("p99_ttft_ms", "TTFT\np99, ms"),

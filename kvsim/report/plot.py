@@ -60,7 +60,7 @@ def _head(figure: Figure, named: Mapping[str, Result], what: str) -> None:
 
 
 def _shown(result: Result) -> int:
-    """Return the replica whose memory is drawn: the first one that ran anything."""
+    """Return the replica to draw the memory of: the first one that ran a request."""
     return int(result.memory["replica"].min()) if len(result.memory) else 0
 
 
@@ -263,7 +263,7 @@ def features(runs: Runs) -> Figure:
 
 
 def has_features(runs: Runs) -> bool:
-    """Return whether any of it is on."""
+    """Return True if any of these features is on."""
     return bool(plot_features.shown(_named(runs)))
 
 
@@ -304,5 +304,5 @@ STYLE: dict[str, Any] = {
     "lines.markersize": 4,
 }
 
-#: What ``kvsim compare --out`` and ``kvsim run --out`` draw, by file name.
+#: Figures of ``kvsim compare --out`` and ``kvsim run --out``, by file name.
 FIGURES = {"waste": waste, "memory": memory, "memory_map": memory_map, "latency": latency}

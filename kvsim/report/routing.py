@@ -1,4 +1,4 @@
-"""What a router came to, in lines for the terminal."""
+"""Routing statistics, in lines for the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELD = {
 
 
 def all_routing_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Say of every pool with several replicas what its router came to."""
+    """Describe the routing statistics of every pool with several replicas."""
     cache = summary["kv_cache"]
     if not summary["pools"]:
         number_of = None if summary["scaling"] else len(summary["replicas"])
@@ -37,12 +37,12 @@ def all_routing_lines(summary: Mapping[str, Any]) -> list[str]:
 def routing_lines(
     routing: Mapping[str, Any] | None, num_tokens: int, num_replicas: int | None
 ) -> list[str]:
-    """Say which rules decided, what was cached, and how even the work was.
+    """Describe the deciding rules, the cached tokens, and the balance of the load.
 
     Parameters
     ----------
-    routing : what a router came to, None where it had no choice
-    num_tokens : that a replica has room for
+    routing : statistics of a router, None where it had no choice
+    num_tokens : KV capacity of a replica, tokens
     num_replicas : None if their number changes
     """
     if routing is None:

@@ -28,7 +28,7 @@ COLUMNS = (
     ("KV used\n%", "kv_cache.mean_usage", percent),
 )
 DROPPED = ("completed", "KV used\n%", "mean\nTTFT")
-#: What ``load`` holds.
+#: Fields of ``load``.
 LOAD = ("offered_request_rate", "served_request_rate", "saturated", "binding")
 #: Most cells shown; the table on disk has all.
 MOST_SHOWN = 40

@@ -1,4 +1,4 @@
-"""What each tenant got, in a table for the terminal."""
+"""Service of each tenant, in a table for the terminal."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ LEGEND = (
     "whatever is free while the queue's head is refused. hit: % of the prompt tokens found in "
     "the prefix cache. preempted: how often."
 )
-#: What a narrow terminal does without, the first before the others.
+#: Columns that a narrow terminal omits, the first before the others.
 DROPPED = (
     *("preempted", "mean\nTPOT", "hit\n%", "mean\nTTFT", "output\ntok/s"),
     *reversed(HEADINGS[2:5]),
@@ -181,7 +181,7 @@ def waste(summary: Mapping[str, Any]) -> float | None:
 
 
 def verdict(rows: Sequence[Row]) -> str | None:
-    """Compare the most with the least wasteful allocator of those whose tokens are as large."""
+    """Compare the most and the least wasteful of the allocators with equal KV bytes per token."""
     known = [row for row in rows if waste(row) is not None and row["completed"]]
     known = [row for row in known if _what_ifs(row) == _what_ifs(known[0])]
     if len(known) < 2:

@@ -39,7 +39,7 @@ LETTERS = {"prefill": "P", "decode": "D", "mixed": "R"}
 
 @dataclass(frozen=True)
 class Window:
-    """What of a run is drawn: seconds from its first arrival, and requests at most."""
+    """Part of a run that is drawn: seconds from its first arrival, and requests at most."""
 
     start: float = 0.0
     stop: float = math.inf
@@ -106,7 +106,7 @@ class _Scene:
         return round((time - self.origin) * MICROSECONDS, 3)
 
     def shows(self, start: float, stop: float) -> bool:
-        """Return whether something that lasts from start to stop is drawn."""
+        """Return True if an interval from start to stop is drawn."""
         return stop - self.origin >= self.window.start and start - self.origin <= self.window.stop
 
     def shown(self, times: NDArray[np.float64]) -> NDArray[np.bool_]:

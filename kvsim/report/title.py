@@ -1,4 +1,4 @@
-"""What a table or figure shows: model, GPU and requests, a line each."""
+"""Title of a table or figure: model, GPU and requests, a line each."""
 
 from __future__ import annotations
 

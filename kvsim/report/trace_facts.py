@@ -1,4 +1,4 @@
-"""What there is to say about a trace."""
+"""Statistics of a trace, and their table."""
 
 from __future__ import annotations
 

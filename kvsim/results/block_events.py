@@ -1,4 +1,4 @@
-"""What became of every KV block: events, and the stretches between them."""
+"""History of every KV block: events, and the intervals between them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class BlockEvent(IntEnum):
-    """What happens to a block, or to all that a request holds."""
+    """Event of a block, or of all blocks that a request holds."""
 
     ALLOC = 0  # a request takes a block whose content it will write
     HIT = 1  # a request takes a block for its content
     REF_ADD = 2  # one more sequence holds a block
     REF_DROP = 3  # one fewer holds it, others still do
-    FREE = 4  # nobody holds it any more
-    STORE = 5  # its content has got a key: others can hit it
+    FREE = 4  # no request holds it any more
+    STORE = 5  # its content has a key: other requests can hit it
     EVICT = 6  # its content cannot be hit any more
     PREEMPT = 7  # a request loses all its blocks
     ADMIT = 8  # a request joins the batch; place holds the tokens it hit
@@ -32,14 +32,14 @@ class BlockEvent(IntEnum):
 
 
 class BlockState(IntEnum):
-    """What a block is between two events."""
+    """State of a block between two events."""
 
     FREE = 0  # without content
     RUNNING = 1
     SHARED = 2  # by several sequences
-    CACHED_FREE = 3  # nobody's, and can be hit
+    CACHED_FREE = 3  # held by no request, can be hit
     IN_TRANSFER = 4
-    HOST_COPY = 5  # nobody's, can be hit, and was copied to or from host memory
+    HOST_COPY = 5  # held by no request, can be hit, and was copied to or from host memory
 
 
 #: One row per event, in order of time. request, block and place are -1 where there is none; place
@@ -106,7 +106,7 @@ class _Block:
         self.since = 0.0
 
     def state(self, waits: set[int]) -> BlockState:
-        """Return the state, given the requests whose KV is under way."""
+        """Return the state, given the requests with KV in transfer."""
         if not self.holders:
             return BlockState.HOST_COPY if self.copied else BlockState.CACHED_FREE
         if self.holders[0] in waits:
@@ -131,7 +131,7 @@ def _runs_of(events: NDArray[Any], replica: int, end_time: float) -> list[tuple[
     """Return the stretches of one replica's blocks."""
     blocks: defaultdict[int, _Block] = defaultdict(_Block)
     held: defaultdict[int, set[int]] = defaultdict(set)  # blocks by request
-    waits: set[int] = set()  # requests whose KV is under way
+    waits: set[int] = set()  # requests with KV in transfer
     rows: list[tuple[Any, ...]] = []
 
     def end(numbers: Iterable[int], time: float) -> None:
@@ -162,12 +162,12 @@ Floats = NDArray[np.float64]
 
 
 class Residency(NamedTuple):
-    """How long evicted content was there, seconds.
+    """Lifetimes of evicted content, seconds.
 
-    ``ends`` says when it went, ``lives`` how long it was there, ``idles`` how long since it was
-    last touched; ``gaps`` lie between touches of content that went at ``gap_ends``. A touch is a
-    hit. Taking a block for new content begins its life, or naming content that came back from the
-    host into a radix tree.
+    ``ends`` are the eviction times, ``lives`` the times in the cache, ``idles`` the times since the
+    last touch; ``gaps`` lie between touches of content that was evicted at ``gap_ends``. A touch is
+    a hit. A life begins when a block is allocated for new content, or when content fetched from the
+    host gets its key in a radix tree.
     """
 
     ends: Floats

@@ -1,4 +1,4 @@
-"""What must hold of every finished run; ARCHITECTURE.md numbers the invariants."""
+"""Invariants of every finished run; ARCHITECTURE.md numbers them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kvsim.results.tables import FinishReason
 if TYPE_CHECKING:
     from kvsim.results.result import Result
 
-#: What a request that has not ended says, and where requests are at two replicas, or at none.
+#: Finish reasons of requests that have not ended; features that put requests on two replicas, or on
+#: none.
 NOT_ENDED = (FinishReason.IN_FLIGHT, FinishReason.UNSENT)
 ELSEWHERE = ("kv_transfers", "scaling", "migration", "flow_control")
 
@@ -29,7 +30,7 @@ def never_ended(result: Result) -> list[int]:
 
 
 def refuse_unfinished(result: Result) -> None:
-    """Refuse a run some of whose requests are lost; of a fleet, one that breaks any invariant.
+    """Raise if a run has lost requests; for a fleet, also if it breaks any invariant.
 
     Raises
     ------

@@ -58,7 +58,7 @@ def idle_times(result: Result, replica: int) -> NDArray[np.float64]:
     come = np.concatenate([requests["arrival_time"][here], requests["arrival_time"][prompts]])
     gone = np.concatenate([requests["finish_time"][here], requests["first_token_time"][prompts]])
     known = ~np.isnan(gone)
-    if not known.all():  # somebody is still there: no gap is sure after it came
+    if not known.all():  # a request is still running: no gap is certain after its arrival
         until = come[~known].min()
         come, gone = come[known & (come < until)], gone[known & (come < until)]
     else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 GPU = "GPU"
 
-#: How vLLM calls the kinds of a case's groups, where it is not the same.
+#: vLLM's names of the kinds of a case's groups, where they differ.
 KINDS = {
     "full": "full_attention",
     "mla": "mla_attention",
@@ -70,7 +70,7 @@ class KVEventBatch:
 
 
 class Names(Protocol):
-    """What events tell besides keys."""
+    """Fields of events other than keys."""
 
     #: By group: the kind of its layers, and its window if it slides.
     kinds: list[tuple[str, int | None]]

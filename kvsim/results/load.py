@@ -1,10 +1,10 @@
-"""Whether a server keeps up with its load, and what binds it if not.
+"""Saturation of a server, and the resource that binds it.
 
 ``saturated`` is a backlog that grows through the arrivals and never clears: in the last quarter of
-the time in which requests come, the fewest that wait at once for their first token are more than
-the fewest in the second quarter, by more than chance explains. The fewest, since a queue that keeps
-up empties now and then, however long it is at times; the second quarter, since in the first one the
-replicas still fill up. An overload by a share x leaves x N / 2 more of N requests waiting.
+the arrivals, the fewest requests that wait at once for their first token are more than the fewest
+in the second quarter, by more than chance explains. The fewest, since the queue of a server that
+keeps up empties now and then, however long it is at times; the second quarter, since in the first
+one the replicas still fill up. An overload by a share x leaves x N / 2 more of N requests waiting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Load = Mapping[str, Any]
 
-#: What keeps more from being served. ``arrivals``: nothing does, there is no more to serve.
+#: Limits of the served rate. ``arrivals``: no limit, there are no more requests to serve.
 Cause = Literal[
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -37,7 +37,7 @@ Cause = Literal[
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 #: Instants, evenly spaced through the arrivals, at which waiting requests are counted.
 INSTANTS = 400
-#: By how much more must wait: this share of all requests, and so many times the square root of
+#: Least growth of the queue: this share of all requests, and this multiple of the square root of
 #: their number, the standard deviation of Poisson arrivals. Of 200 M/D/1 queues of 1,000 requests
 #: none passed both at 90 % of its capacity, and all did at 120 %.
 LEAST_SHARE, LEAST_DEVIATIONS = 0.02, 0.7

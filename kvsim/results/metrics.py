@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Summary = dict[str, Any]
 
 PERCENTILES = {"median": 50, "p90": 90, "p99": 99}
-#: Of the gaps between tokens a rare one is a stall that somebody sees.
+#: Among the gaps between tokens a rare one is a stall that a user sees.
 GAP_PERCENTILES = {**PERCENTILES, "p999": 99.9}
 
 

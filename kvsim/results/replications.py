@@ -19,7 +19,7 @@ T95 = (
 
 
 def t95(degrees: int) -> float:
-    """Return Student's t, two-sided 95 %, for so many degrees of freedom.
+    """Return Student's t, two-sided 95 %, for ``degrees`` degrees of freedom.
 
     Examples
     --------

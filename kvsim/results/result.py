@@ -33,15 +33,15 @@ TABLES = {
     "block_events": BLOCK_EVENTS,
     "samples": SAMPLES,
 }
-#: What is kept only if the configuration asks for it.
+#: Tables that are recorded only if the configuration asks for them.
 ON_REQUEST = {"steps": "record_steps", "block_events": "record_block_events"}
-#: What codes mean, in the metadata of their Parquet file.
+#: Meanings of codes, in the metadata of their Parquet file.
 LEGENDS = {
     "requests": {
         "finish_reason": ", ".join(f"{int(r)} {r.name.lower()}" for r in FinishReason),
     }
 }
-#: What a run directory holds; figures are drawn by :mod:`kvsim.report.plot`.
+#: Files of a run directory; :mod:`kvsim.report.plot` draws the figures.
 OWNED = (
     *(f"{name}.parquet" for name in TABLES),
     *("memory_map.npy", "tenant.npy", "config.toml", "provenance.json", "summary.json"),
@@ -51,7 +51,7 @@ OWNED = (
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a simulation produced.
+    """Result of a simulation.
 
     Attributes
     ----------
@@ -61,10 +61,10 @@ class Result:
     memory_map : uint8, (memory samples, address bins) of :class:`kvsim.kv.usage.Cause` codes;
         empty unless ``record_memory_map`` was set
     token_gaps : the gaps between tokens of each replica, binned to 0.1 %
-    block_events : what became of every KV block; empty unless ``record_block_events`` was set.
+    block_events : history of every KV block; empty unless ``record_block_events`` was set.
         See ``kvsim.results.block_events.BLOCK_EVENTS``
-    tenant : whom each row of ``served`` is served for, as the trace numbers them; empty without
-        block events or tenants
+    tenant : tenant of each row of ``served``, as the trace numbers them; empty without block events
+        or tenants
     samples : a row per sample where requests have several that are served as requests of their own,
         else empty
     config, provenance : what was run; version, seed, trace digest, backend
@@ -84,7 +84,7 @@ class Result:
 
     @property
     def served(self) -> NDArray[Any]:
-        """What the replicas served: requests, or their samples where those are requests to them.
+        """Rows that the replicas served: requests, or samples where those are served separately.
 
         Block events count these rows.
         """
@@ -197,7 +197,7 @@ def load(directory: str | Path) -> Result:
 
 
 def _is_pinned(table: str, config: Config) -> bool:
-    """Return whether a run keeps a table."""
+    """Return True if a run records a table."""
     return table not in ON_REQUEST or bool(getattr(config, ON_REQUEST[table]))
 
 

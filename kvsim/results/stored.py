@@ -22,7 +22,7 @@ MAX_BYTES, MAX_RATIO = 2**30, 1000
 
 
 class StoredRun:
-    """What a run's folder holds. Reads only.
+    """Contents of a run's folder, read-only.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class StoredRun:
             raise ValueError(f"{folder}: half saved: {error}") from None
 
     def has(self, name: str) -> bool:
-        """Return whether a file is there."""
+        """Return True if a file exists."""
         with self._told(name):
             return self.find(name).is_file()
 
@@ -85,7 +85,7 @@ class StoredRun:
     def _told(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever damaged bytes make of a reader
+        except Exception as error:  # damaged bytes may raise anything in a reader
             said = " ".join(f"{error}".split()) or type(error).__name__
             raise ValueError(f"{self._folder}: cannot be read: {name}: {said}") from None
 

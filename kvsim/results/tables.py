@@ -11,10 +11,10 @@ from kvsim.rules.recorder import MAX_MEMORY_SAMPLES
 
 
 class FinishReason(IntEnum):
-    """How a request ended: all its tokens out, refused for good, or neither by the horizon.
+    """Reason why a request ended: all its tokens out, refused for good, or neither by the horizon.
 
-    In flight is who had been sent by then, unsent who had not; metrics know nothing of the latter.
-    Aborted is whose client went away, failed whose KV could not be loaded.
+    In flight: sent by then; unsent: not sent by then, and excluded from metrics. Aborted: its
+    client disconnected; failed: its KV could not be loaded.
     """
 
     FINISHED = 0
@@ -46,7 +46,7 @@ MEMORY = MemorySample.dtype()
 #: One row per step; flops and bytes are one GPU's.
 STEPS = StepRow.dtype()
 
-#: How often each gap between two tokens came, in seconds: the middles of bins of 0.1 %.
+#: Count of each gap between two tokens, in seconds: the middles of bins of 0.1 %.
 TOKEN_GAPS = np.dtype([("replica", "i4"), ("gap", "f8"), ("count", "i8")])
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What each tenant got, and how far apart tenants that waited were served."""
+"""Service of each tenant, and the largest service gap between tenants that waited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Tenants whose service is compared, those that were served most: every pair is looked at.
+#: Number of tenants with compared service, those served most: every pair is compared.
 MOST_COMPARED = 8
 
 
@@ -26,7 +26,7 @@ def describe_tenants(
 ) -> dict[str, Any]:
     """Return ``tenants``, a row for each in the order of their numbers, and ``max_service_gap``.
 
-    Both are None without tenants; requests of nobody have a row with the name None. Service is a
+    Both are None without tenants; requests without one have a row with the name None. Service is a
     token of a prompt once it is computed, and :data:`OUTPUT_WEIGHT` for each of an output. The gap
     is that of :func:`largest_gap`, over the pairs of named tenants.
 
@@ -106,7 +106,7 @@ def service_by(rows: NDArray[Any], times: Floats, end_time: float) -> tuple[Floa
 
 
 def is_waiting(rows: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
-    """Whether a tenant has requests that were never scheduled yet, from each time to the next."""
+    """Return True if a tenant has requests never scheduled yet, from each time to the next."""
     begin, until = rows["arrival_time"], rows["first_scheduled_time"]
     until = np.where(np.isnan(until), np.inf, until)
     waits = (until > begin) & (rows["finish_reason"] != FinishReason.REJECTED)

@@ -1,1 +1,1 @@
-"""What limits a step: arithmetic intensity, and the bounds it runs into."""
+"""Limits of a step: its arithmetic intensity, and the bounds that apply to it."""

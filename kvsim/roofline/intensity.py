@@ -35,14 +35,14 @@ MOST_REQUESTS = 2**24
 
 @dataclass(frozen=True)
 class Roofline:
-    """What limits a model on a GPU at one batch size and context length.
+    """Limits of a model on a GPU at one batch size and context length.
 
     Parameters
     ----------
     arithmetic : of the GEMMs: fp8, int8 or 16-bit; attention's is 16-bit
     peak_flops_per_s, ridge_point : of the GEMMs, and FLOPs per byte of HBM
     rows : prefill of ``batch_size`` prompts of ``context_len`` tokens, and one decode of as many
-        requests that then have so many, each as GEMMs, attention and step
+        requests at that context length, each as GEMMs, attention and step
     compute_bound_batch_size : of decodes, by part: fewest requests at which arithmetic limits it,
         None if no batch does
     decode_memory_bytes : weights and KV of that batch, on one GPU
@@ -67,7 +67,7 @@ class Roofline:
 
     @property
     def fits(self) -> bool:
-        """Return whether weights and KV of the batch fit into the GPU's memory, overheads aside."""
+        """Return True if weights and KV of the batch fit into GPU memory, overheads not counted."""
         return self.decode_memory_bytes <= self.gpu_memory_bytes
 
     def row(self, phase: str, part: str) -> Row:

@@ -1,4 +1,4 @@
-"""Whether as many requests begin as come: what a short trace hides from latency targets."""
+"""Check that requests start as fast as they arrive; latency targets miss this on short traces."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def spread_of(table: NDArray[Any], session_id: NDArray[np.int64], rate: float) -
 
 
 class Backlog(NamedTuple):
-    """Requests that have come and wait for their first token: before half time, and at the end.
+    """Arrived requests that wait for their first token: before half time, and at the end.
 
-    Those that decode do not count: there are more of them when more have come, and at most
-    ``max_num_seqs``; an overload shows in who waits. ``is_long`` where half the arrivals take no
-    less time than a mean request stays; in a shorter trace the replicas are still filling up.
-    ``enough_requests`` would do at this rate.
+    Decoding requests do not count: their number grows with the arrivals, and is at most
+    ``max_num_seqs``; an overload shows in the waiting requests. ``is_long`` if half the arrivals
+    take no less time than a mean request stays; in a shorter trace the replicas are still filling
+    up. ``enough_requests`` is a sufficient number at this rate.
     """
 
     half: float
@@ -66,7 +66,7 @@ class Backlog(NamedTuple):
 
     @property
     def grows(self) -> bool:
-        """Return whether more wait at the end than at half time, beyond noise."""
+        """Return True if more requests wait at the end than at half time, beyond noise."""
         noise = NOISE * math.sqrt(self.half + 1) + SHARE * self.num_requests
         return self.end > self.half + noise
 

@@ -1,13 +1,13 @@
-"""What binds: read off the lowest rate that fails.
+"""The binding limit, derived from the lowest rate that fails.
 
-In this order, by evidence of that run:
+The first that applies, by evidence of that run:
 
-1. A run that does not keep up with its arrivals (``load.saturated``) says what binds it itself, as
-   every run does.
+1. A run that does not keep up with its arrivals (``load.saturated``) reports its binding limit
+   itself, as every run does.
 2. ``kv_cache``: requests were preempted, or an admission was refused, in at least one of a hundred
    steps or requests: there was a place in the batch and no KV memory for it.
 3. ``link``, with separate pools: a mean transfer of KV takes more than half of a mean TTFT.
-4. ``decode``: what was missed is TPOT, ITL, or end-to-end latency of which most is not TTFT; or
+4. ``decode``: the missed target is TPOT, ITL, or end-to-end latency of which most is not TTFT; or
    TTFT, while requests waited for places that decoding ones held (``max_num_seqs``), or with
    separate pools while those that decode were busier than those that prefill.
 5. ``prefill``: any other missed TTFT, and a backlog of requests that wait for their first token.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Share of the steps that refuse an admission, or of the requests that are preempted, for memory.
 OFTEN = 0.01
 
-#: What moves each bound.
+#: Remedies for each limit.
 REMEDIES: dict[Cause, str] = {
     "kv_cache": "more KV memory: --kv-cache-dtype fp8, more GPUs per replica",
     "max_num_seqs": "a larger --max-num-seqs, more replicas",
@@ -41,7 +41,7 @@ REMEDIES: dict[Cause, str] = {
 
 
 class Binding(NamedTuple):
-    """What binds, and what tells so."""
+    """The binding limit, and the evidence for it."""
 
     cause: Cause
     evidence: str

@@ -80,7 +80,7 @@ def store_cell(
     summary: Mapping[str, Any] | None = None,
     error: str | None = None,
 ) -> None:
-    """Write a cell under another name and rename it; who comes second to the same cell discards."""
+    """Write a cell under another name and rename it; a second writer discards its copy."""
     files = {CONFIG: config.encode()}
     if error is None:
         files[SUMMARY] = (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode()

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from kvsim.study.trial import Requests
     from kvsim.trace import Trace
 
-#: So many configurations are all served the whole trace.
+#: Up to this number of configurations, all are served the whole trace.
 FEW = 8
-#: One request in so many in the stages before the whole trace, at least so many, and the bracket's
-#: tolerance there.
+#: Stages before the whole trace: one request in each of these numbers, the least number of requests
+#: of a stage, and the bracket's tolerance.
 SHARES, LEAST, ROUGH = (8, 3), 100, 0.1
-#: Configurations that go on: one in so many, and at least so many.
+#: Configurations kept for the next stage: one in KEPT, and at least LEAST_KEPT.
 KEPT, LEAST_KEPT = 4, 4
-#: A space with more options and more combinations than this is sampled, so many times.
+#: A space with more options and more combinations than this is sampled SAMPLES times.
 MOST_OPTIONS, MOST_COMBINATIONS, SAMPLES = 5, 2000, 200
 #: Most replicas that ``gpus`` tries without ``--max-gpus``.
 MOST_REPLICAS = 64
@@ -90,8 +90,8 @@ def choose(
 ) -> tuple[list[Candidate], list[Outcome]]:
     """Search configurations; returns all of them, and the outcomes of those served the whole trace.
 
-    Outcomes come best first, and are the same whatever the number of ``workers``: processes among
-    which configurations are shared out, one per core if None and there are more than a few.
+    Outcomes are sorted, best first, and do not depend on the number of ``workers``: processes that
+    share the configurations, one per core if None and there are more than a few.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def _answered(
     rest: tuple[Any, ...],
     workers: int | None,
 ) -> Iterator[Outcome]:
-    """Search configurations in so many processes; yields what was found, in their order."""
+    """Search configurations in ``workers`` processes; yields their outcomes in order."""
     # A few are done before other processes have started.
     few = workers is None and len(asked) <= FEW
     number = 1 if few else num_workers(workers, len(asked))

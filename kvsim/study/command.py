@@ -50,7 +50,7 @@ VALUES = {
     "scheduling_policy": ("fcfs", "priority"),
 }
 NAMES = {("kv_cache_dtype", "bf16"): "bfloat16"}
-#: What is no property of a server: its card, its requests, and what is recorded of a run.
+#: Options that are no server flags: card, requests, and recording of a run.
 NOT_SERVING = frozenset(
     (
         *("model", "gpu", "workload", "trace", "tokenizer", "request_rate", "num_requests", "seed"),
@@ -63,7 +63,7 @@ NOT_SERVING = frozenset(
 )
 
 
-#: What lines of several pools leave to be done.
+#: Remaining work if there are lines of several pools.
 SERVERS = (
     "prefill and decode replicas are servers of their own: one of its pool's line for each, with a "
     "--kv-transfer-config for its role"

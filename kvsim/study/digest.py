@@ -1,4 +1,4 @@
-"""What names a cell: everything that its numbers depend on, and nothing else."""
+"""Digest of a cell: everything that its numbers depend on, and nothing else."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def kvsim_version() -> str:
 def physics_revision(package: Path = Path(__file__).parents[1]) -> str:
     """Return sixteen hex digits over the package's files, code and constants.
 
-    An edit of any of them gives new cells: nobody has to remember to count a version up.
+    An edit of any of them gives new cells, without a version number to increment.
     """
     whole = hashlib.sha256()
     for path in sorted(package.rglob("*")):

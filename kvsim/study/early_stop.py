@@ -29,14 +29,14 @@ _LATENCY = re.compile(rf"(mean|{'|'.join(PERCENTILES)})_(ttft|tpot|e2el)_ms")
 def is_infeasible(
     slo: Slo, table: NDArray[Any], num_outputs: NDArray[np.int64], now: float, front_end: float
 ) -> bool:
-    """Say whether a run that was cut already misses a target, whatever follows.
+    """Return True if a truncated run certainly misses a target, however it would continue.
 
     Parameters
     ----------
     slo : the targets
     table : the requests table of the cut run
     num_outputs : most tokens that each request will give
-    now : when it was cut, seconds
+    now : time of the cut, seconds
     front_end : seconds in every TTFT and E2E beside the server's
     """
     served = table["finish_reason"] != FinishReason.REJECTED

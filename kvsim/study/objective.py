@@ -1,4 +1,4 @@
-"""What makes one configuration better than another."""
+"""Objectives by which configurations are ranked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 @dataclass
 class Outcome:
-    """What a configuration carries.
+    """Load that a configuration sustains.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Outcome:
     trials : its runs
     bracket : the highest rate that passed, and the next that failed
     num_gpus : of the replicas that the bracket is for
-    replicas : how many there are, where that was asked
+    replicas : their number, where the search is for it
     """
 
     candidate: Candidate
@@ -87,7 +87,7 @@ class Wish(NamedTuple):
         return rate / gpus
 
     def hourly(self, config: RunConfig, gpus: int) -> float:
-        """Return the price of an hour of so many GPUs; every pool has its own card."""
+        """Return the price of an hour of ``gpus`` GPUs; every pool has its own card."""
         cards = gpus_by_card(config)
         hourly = sum(self.prices[name] * number for name, number in cards.items())
         return hourly * (gpus / sum(cards.values()))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-#: Parts of a summary whose numbers are compared, too.
+#: Nested parts of a summary that are compared, too.
 PARTS = ("kv_cache", "load")
 
 
@@ -28,7 +28,7 @@ class Difference(NamedTuple):
 
     @property
     def is_certain(self) -> bool:
-        """Return whether the interval leaves zero out."""
+        """Return True if the interval excludes zero."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 

@@ -1,4 +1,4 @@
-"""What a sweep runs: options crossed, options walked together, parts of a trace, seeds."""
+"""Plan of a sweep: options crossed, options zipped, parts of a trace, seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Most cells of a sweep; more are a slip of the hand.
 MOST_CELLS = 100_000
-#: What a cell does not keep, so that it need not be recorded.
+#: Recording options, off because a cell does not store these tables.
 _NOT_KEPT: dict[str, Any] = dict.fromkeys(
     ("record_steps", "record_memory_map", "record_block_events"), False
 )
@@ -26,12 +26,12 @@ Slice = tuple[int, int]
 
 @dataclass(frozen=True)
 class Study:
-    """What was asked for.
+    """Specification of a sweep.
 
     Parameters
     ----------
     crossed : values per option; every one is combined with every one of the others
-    zipped : values per option, as many of each; walked together
+    zipped : values per option, equally many of each; the k-th of each together
     slices : rows of the trace, each a cell of its own
     replications : runs with seed, seed + 1, ...
     """

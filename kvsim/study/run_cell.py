@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a worker is told.
+    """Inputs of a worker.
 
     Parameters
     ----------
     digest : the cell's name
-    ingredients : what the digest is of
-    config : what is run
+    ingredients : values that the digest covers
+    config : configuration of the run
     rows : of the trace, for the record; the file holds only these
     trace_file : the requests, as :func:`kvsim.study.traces.hand_over` writes them
-    expected : how long it may take, in no unit
+    expected : relative estimate of its duration, without unit
     """
 
     digest: str
@@ -67,7 +67,7 @@ def run_cell(cells: Path, cell: Cell) -> str:
             result = run(cell.config, trace)
             if result.summary["num_rejected"] == len(trace):
                 raise ValueError(why_none(result))
-        except Exception as problem:  # whatever it is, the other cells go on
+        except Exception as problem:  # after any error, the other cells continue
             error = _line(problem)
     digest = f'trace_digest = "{trace.digest}"\n'
     store_cell(

@@ -2,8 +2,8 @@
 
 The two kinds are never mixed up. A predicate such as ``p99_ttft_ms<=1000`` looks at one aggregate
 over the requests that finished, with percentiles as the summary has them (linear interpolation).
-Goodput looks at every request: so many of all must meet every target, and one that was rejected or
-did not finish is a miss.
+Goodput looks at every request: a given share of all must meet every target, and one that was
+rejected or did not finish is a miss.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 #: Share of all requests that must meet the targets of ``--goodput`` when nothing is said.
 ATTAIN = 0.95
-#: Below so many requests a 99th percentile rests on fewer than ten of them.
+#: With fewer requests a 99th percentile rests on fewer than ten of them.
 ENOUGH_FOR_P99 = 1000
-#: What the targets are called that every search adds. The first: as many requests begin as come.
+#: Names of the targets that every search adds. The first: requests start as fast as they arrive.
 STABLE = "backlog"
 #: The second: half the arrivals take no less time than a request stays, so that the replicas have
 #: filled up; a shorter trace cannot overload them, and shows nothing of a rate.
 LONG = "long trace"
 #: The third: what could be served was served.
 SERVED = "unserved"
-#: What it is where sessions come at a lower rate, since their later turns keep their own times.
+#: Its name where sessions arrive at a lower rate, since their later turns keep their own times.
 REACHED = "rate of sessions"
 GOODPUT = "goodput_attainment"
 _PREDICATE = re.compile(r"\s*([A-Za-z][\w-]*)\s*([<>=!~]+)\s*(\S*)\s*")
@@ -66,14 +66,14 @@ class Predicate(NamedTuple):
 
 @dataclass(frozen=True)
 class Slo:
-    """All that a run must meet.
+    """All targets of a run.
 
     Parameters
     ----------
     predicates : bounds on aggregates
     goodput : targets of each request in ms by metric: ttft, tpot, e2el
     attain : share of all requests that must meet every target
-    trim : seconds at both ends whose arrivals are served and do not count
+    trim : seconds at both ends; requests that arrive there are served and do not count
     """
 
     predicates: tuple[Predicate, ...] = ()
@@ -90,7 +90,7 @@ class Slo:
 
     @property
     def needs_many(self) -> bool:
-        """Return whether a 99th percentile is asked for."""
+        """Return True if a target is a 99th percentile."""
         return any(one.metric.startswith("p99") for one in self.predicates)
 
     def margins(self, summary: Mapping[str, Any]) -> dict[str, float]:

@@ -37,7 +37,7 @@ SHARED = frozenset(
 ROLES = ("prefill", "decode")
 
 
-#: How many replicas each of them has.
+#: Role counted by each option.
 COUNTED = {"num_prefill_workers": "prefill", "num_decode_workers": "decode"}
 
 
@@ -187,7 +187,7 @@ def candidate(
 
 
 def with_pools(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Put options of roles into pools, a prefill and a decode one, of so many workers as are told.
+    """Move options of roles into a prefill and a decode pool of the given numbers of workers.
 
     Examples
     --------

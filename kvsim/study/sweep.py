@@ -28,13 +28,13 @@ _FASTEST = 1000.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a plan is.
+    """Progress of a plan.
 
     Parameters
     ----------
     todo : cells to run, those expected to take longest first, so that the end is short
     num_done, num_failed : cells that need not be run, and those of them that could not run
-    corrupt : what was wrong with each cell that is run again
+    corrupt : the defect of each cell that is run again
     """
 
     todo: Sequence[Cell]

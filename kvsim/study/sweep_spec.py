@@ -1,4 +1,4 @@
-"""How a sweep is asked for: comma lists of the command line, and a TOML file."""
+"""Specification of a sweep: comma lists of the command line, and a TOML file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Keys of a study's file that are no options.
 ZIP, SLICES, REPLICATIONS = "zip", "slices", "replications"
-#: Options whose one value is a list itself: pools of a fleet.
+#: Options with a list as one value: pools of a fleet.
 LISTS = {"pool"}
 
 _OPENING, _CLOSING, _QUOTE = "{[(", "}])", '"'
@@ -90,7 +90,7 @@ def with_options(study: Study, options: Mapping[str, list[Any]]) -> Study:
     for name in options:
         if name in study.zipped:
             raise FieldError(name, "is in the file's [zip]; change it there")
-    # What is varied stands in the order of the file, then of the command line.
+    # Varied options are in the order of the file, then of the command line.
     crossed = dict(study.crossed) | dict(options)
     return Study(crossed, study.zipped, study.slices, study.replications)
 

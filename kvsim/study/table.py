@@ -28,7 +28,7 @@ STRUCTURES = {
     *("replicas", "tenants", "pools", "routing", "kv_transfers", "kv_store", "flow_control"),
     *("scaling", "migration", "rejections", "branches"),
 }
-#: What is said of a cell that has no result and no error.
+#: Text for a cell that has no result and no error.
 NOT_RUN = "not run"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     #: The requests of a rate and a replication, of which 0 is the search's own.
     Requests = Callable[[float, int], Trace]
 
-#: How far above a rate that passed a run is worth a look at its first half.
+#: Ratio to a passed rate above which the first half of a run is examined first.
 FAR = 1.25
 
 
@@ -56,7 +56,7 @@ class Trial(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Return whether every target was met."""
+        """Return True if every target was met."""
         return not self.missed
 
 

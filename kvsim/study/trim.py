@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: What is of requests, and not of the whole run.
+#: Endings of metrics of requests, as opposed to those of the whole run.
 OF_REQUESTS = ("_ttft_ms", "_tpot_ms", "_e2el_ms", "_normalized_latency_ms", "goodput_attainment")
 
 
 def counted(table: NDArray[Any], seconds: float) -> NDArray[Any]:
-    """Return the rows that came neither in the first nor in the last so many seconds."""
+    """Return the rows that arrived neither in the first nor in the last ``seconds`` seconds."""
     sent: NDArray[Any] = table[table["finish_reason"] != FinishReason.UNSENT]
     arrivals = sent["arrival_time"]
     if not len(sent):
@@ -35,7 +35,7 @@ def trimmed(
     goodput: Mapping[str, float] | None,
     front_end_latency: float,
 ) -> dict[str, Any]:
-    """Return a summary whose latencies are those of the requests that count; None if none does."""
+    """Return a summary with latencies of the requests that count only, None if there are none."""
     rows = counted(table, seconds)
     names = [name for name in summary if name.endswith(OF_REQUESTS)]
     if not len(rows):

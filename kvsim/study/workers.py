@@ -1,8 +1,8 @@
-"""Who runs the cells: this process, a pool of processes, or a Dask cluster; the same function.
+"""Workers that run cells: this process, a pool of processes, or a Dask cluster.
 
-Each yields the digest of every cell that has ended, in the order of their ends, and None for one
-whose worker died. A worker stores its cell itself, so that what was finished stays whoever dies.
-A search's configurations are answered in the order in which they are asked: see :func:`in_order`.
+Each yields the digest of every cell that has ended, in the order of their ends, and None for a cell
+if its worker died. A worker stores its cell itself, so that finished cells survive any crash.
+Results of a search's configurations keep the order of the configurations: see :func:`in_order`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How to get what neither a run nor a sweep of one process needs.
+#: Installation of packages that neither a run nor a sweep of one process needs.
 INSTALL = "pip install 'kvsim[study]'"
 #: Keeps Python from putting a new process's current folder on its path, where any file might be
 #: taken for a package.
 SAFE_PATH = "PYTHONSAFEPATH"
-#: How long a Dask scheduler may take to answer, in seconds.
+#: Timeout of a Dask scheduler's answer, in seconds.
 PATIENCE = 10
 
 
@@ -60,7 +60,7 @@ def in_process(cells: Path, todo: Sequence[Cell]) -> Iterator[str | None]:
 
 
 def in_processes(cells: Path, todo: Sequence[Cell], workers: int) -> Iterator[str | None]:
-    """Run cells in so many processes of this machine.
+    """Run cells in ``workers`` processes of this machine.
 
     Raises
     ------

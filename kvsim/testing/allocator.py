@@ -1,4 +1,4 @@
-"""A check of an allocator, for those who write one."""
+"""A check of an allocator, for authors of allocators."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Drive:
         return self._held() | {"bytes of cached": cached, "memory_map": map_of}
 
     def _held(self) -> dict[str, Any]:
-        """Return what must be the same whenever nobody holds anything, by name."""
+        """Return the quantities that must be equal whenever no request holds memory, by name."""
         usage, names = self.kv.usage, [cause.label for cause in WHOLE]
         bytes_of = {f"bytes of {name}": usage[place] for place, name in enumerate(names)}
         return bytes_of | {"num_free": self.kv.num_free, "kv_usage": self.kv.kv_usage}
@@ -145,7 +145,7 @@ class Drive:
         self.check()
 
     def check_empty(self) -> None:
-        """Look at a memory that nobody holds anything of."""
+        """Check the state of a memory when no request holds any of it."""
         if self._held() != self._empty:
             _fail(f"everybody has left, and {_difference(self._empty, self._held())}")
 

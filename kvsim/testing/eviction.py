@@ -1,4 +1,4 @@
-"""A check of an eviction policy, for those who write one."""
+"""A check of an eviction policy, for authors of eviction policies."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ class _Prompt:
 
 
 class _Pool:
-    """What a block pool does, written plainly, with the policy under check beside it."""
+    """Reference implementation of a block pool that drives the policy under check."""
 
     def __init__(self, policy: EvictionPolicy, seed: list[int]) -> None:
         self.policy, self.rng, self.time = policy, np.random.default_rng(seed), 0.0
         policy.clock = lambda: self.time
         num_blocks = int(self.rng.integers(2, 13))
         self.unused = list(range(1, num_blocks + 1))
-        self.free: set[int] = set()  # with content, and held by nobody
+        self.free: set[int] = set()  # with content, and held by no request
         self.ref_cnt = dict.fromkeys(self.unused, 0)
         self.key_of: dict[int, int] = {}
         self.blocks_of: dict[int, list[int]] = {}

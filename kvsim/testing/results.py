@@ -1,4 +1,4 @@
-"""What must hold of every finished run, and of two runs that should be one."""
+"""Invariants of every finished run, and equality of two runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_result", "equal_tables"]
 
 
 def equal_tables(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Return whether two structured arrays agree to the bit, field by field; NaN equals NaN."""
+    """Return True if two structured arrays agree to the bit, field by field; NaN equals NaN."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     for name in a.dtype.names or ():

@@ -1,4 +1,4 @@
-"""A check of a router, for those who write one."""
+"""A check of a router, for authors of routers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_router(
                         raise AssertionError(f"with one replica, its {table} table is another")
 
 
-#: What of a view a router may ask, and the attribute by which it says so.
+#: Members of a view that a router may use, and the attribute that declares each use.
 DECLARED = {
     "num_cached_tokens": "needs_prefix_cache",
     "local": "watches_requests",

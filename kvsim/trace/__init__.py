@@ -132,8 +132,8 @@ class Trace:
         Parts of prompts that an encoder computes, such as images, by first token and length. Each
         lies within one segment, which says what is in it; two of the same content are encoded once.
     tenant : int64
-        Whom the request is served for, as fair schedulers count; -1 is nobody. Where tenants have
-        names, their places in ``tenant_names``.
+        Tenant of the request, as fair schedulers count; -1 is none. Where tenants have names,
+        indices into ``tenant_names``.
     tenant_names : text, one per tenant, in order of first appearance; empty where ids are numbers
     ends_by : int64
         How the answer ends: 0 by its length, which the engine knows as max_tokens, 1 by EOS or a
@@ -334,11 +334,11 @@ class Trace:
 
     @property
     def has_segments(self) -> bool:
-        """Return whether some prompts may share content; else all are unique."""
+        """Return True if some prompts may share content; else all are unique."""
         return len(self.segment_content_id) > 0
 
     def has(self, name: str) -> bool:
-        """Return whether some request has what a column that is seldom used says."""
+        """Return True if any request has a value in a rarely used column."""
         values = getattr(self, name)
         if name in LISTED:
             return len(values) > 0
@@ -346,7 +346,7 @@ class Trace:
         return bool((values != none).any())
 
     def tenant_of(self, request_id: int) -> int | str | None:
-        """Return whom a request is served for, by name or number; None is nobody."""
+        """Return the tenant of a request, by name or number; None without one."""
         tenant = int(self.tenant[request_id])
         if tenant == NO_TENANT:
             return None

@@ -41,9 +41,9 @@ class RowError(ValueError):
 
 
 def everywhere(value: float, n: int) -> NDArray[Any]:
-    """Return a column that says one thing of every request; it takes no room.
+    """Return a column with one value for every request; it takes no memory.
 
-    Nor do zeros until somebody writes there, and compiled code can read those as they are.
+    Zeros take none either until they are written to, and compiled code can read them as they are.
     """
     return np.broadcast_to(np.asarray(value), n) if value else np.zeros(n, np.int64)
 

@@ -1,4 +1,4 @@
-"""How answers end, and how long each sample of a request is: columns of a trace."""
+"""Ends of answers, and lengths of a request's samples: columns of a trace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: By its number of tokens, which the engine knows, or by EOS (or a stop token), which it does not.
 EndsBy: TypeAlias = Literal["length", "eos"]
-#: What numbers of ``Trace.ends_by`` mean: 0 is length, 1 is eos.
+#: Meanings of the numbers in ``Trace.ends_by``: 0 is length, 1 is eos.
 ENDINGS: tuple[EndsBy, ...] = get_args(EndsBy)
 LENGTH, EOS = range(len(ENDINGS))
 

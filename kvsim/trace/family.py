@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: Columns with several entries per request, by the column that says which are whose.
+#: Columns with several entries per request, by the column of their offsets.
 RAGGED = {
     "accept_offsets": ("accepted_drafts",),
     "item_offsets": ("item_start", "item_num_tokens"),
 }
-#: What is said of samples alone, or not of requests, or is made anew.
+#: Columns of samples alone, or not of requests, or that are recomputed.
 OWN = frozenset(
     (
         *("num_samples", "sample_offsets", "sample_output_tokens", "num_output_tokens"),

@@ -46,7 +46,7 @@ def read_items(
 
 
 def rows_of(trace: Trace) -> Ints:
-    """Return whose each item is."""
+    """Return the request of each item."""
     return np.repeat(np.arange(len(trace)), np.diff(trace.item_offsets))
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ACTIVATION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 GEMM_INPUT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
-#: What selective recomputation does not keep (section 5 of the paper).
+#: Activations that selective recomputation drops (section 5 of the paper).
 CORE_ATTENTION = ("scores",)
 
 
@@ -145,7 +145,7 @@ def stage_activations(
     Parameters
     ----------
     num_layers : of the stage
-    in_flight : micro-batches whose backward pass is still to come: under 1F1B as many as there are
+    in_flight : micro-batches that await their backward pass: under 1F1B as many as there are
         stages from this one on (section 4.2.3 of the paper), or fewer if a step has fewer
     first, last : whether the stage has the embedding, and the LM head (section 4.3)
     """

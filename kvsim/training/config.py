@@ -1,4 +1,4 @@
-"""What a training budget is asked for: validated, immutable."""
+"""Configuration of a training budget: validated, immutable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvsim.catalog.spec import GpuSpec, ModelSpec  # noqa: TC001 - pydantic read
 from kvsim.config import Validated
 from kvsim.errors import FieldError, unknown_name
 
-#: What can leave the GPU, in the order it costs least to move.
+#: Parts that can be offloaded, cheapest to move first.
 OFFLOADED_PARTS = ("optimizer", "weights", "activations")
 
 Count = Annotated[int, Field(ge=1)]
@@ -130,11 +130,11 @@ class TrainingConfig(Validated):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What is offloaded, wherever to."""
+        """Offloaded parts, for any destination."""
         return tuple(part.strip() for part in self.offload_parts.split(","))
 
     def offloads(self, part: str) -> bool:
-        """Return whether a part leaves the GPU for good; ``paged`` moves only what does not fit."""
+        """Return True if a part is offloaded entirely; ``paged`` moves only the excess."""
         return self.offload in ("cpu", "nvme") and part in self.parts
 
     @property

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TrainingShape(NamedTuple):
-    """What training memory depends on. Widths in elements.
+    """Shape of a model that training memory depends on. Widths in elements.
 
     ``num_embedding_params`` and ``num_head_params`` are 0, and ``vocab_size`` too, where only the
     layers are known; a tied head counts as the embedding it is.

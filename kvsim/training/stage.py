@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from kvsim.training.config import TrainingConfig
     from kvsim.training.shape import TrainingShape
 
-#: Layers whose weights are whole at once where they are gathered or fetched: the one in use and
-#: the next one (PyTorch FSDP's ``limit_all_gathers`` admits two).
+#: Number of layers with complete weights at once where weights are gathered or fetched: the one in
+#: use and the next one (PyTorch FSDP's ``limit_all_gathers`` admits two).
 GATHERED_LAYERS = 2
 
 
@@ -79,5 +79,5 @@ def _workspace(whole: States, num_layers: int, config: TrainingConfig) -> int:
     if config.offloads("weights") or (sharded and config.zero_stage == 3):
         total += GATHERED_LAYERS * share(whole.weights, num_layers)
     if config.offloads("optimizer") or (sharded and config.zero_stage >= 2):
-        total += share(whole.gradients, num_layers)  # of the layer whose backward pass runs
+        total += share(whole.gradients, num_layers)  # of the layer in its backward pass
     return total

@@ -25,8 +25,8 @@ MASTER_BYTES = 4
 
 #: States per parameter and bytes of each. PyTorch's SGD keeps none without momentum.
 OPTIMIZERS = {"adamw": (2, 4), "adamw-8bit": (2, 1), "sgd": (0, 0), "sgd-momentum": (1, 4)}
-#: An 8-bit state has one FP32 scale per so many values: bitsandbytes 0.44 on (2,048 in the paper,
-#: Dettmers et al., arXiv 2110.02861).
+#: Values per FP32 scale of an 8-bit state: bitsandbytes 0.44 on (2,048 in the paper, Dettmers et
+#: al., arXiv 2110.02861).
 STATE_BLOCK = 256
 
 #: Bits of a frozen weight: NF4 with double quantisation, 4 + 8/64 + 32/(64 x 256) (QLoRA, arXiv
@@ -58,7 +58,7 @@ def trained_bytes(config: TrainingConfig) -> tuple[int, int]:
 
 
 def optimizer_bytes(num_params: int, config: TrainingConfig) -> int:
-    """Bytes of the optimizer's states of so many parameters, master weights included."""
+    """Bytes of the optimizer's states of ``num_params`` parameters, master weights included."""
     states, size = OPTIMIZERS[config.optimizer]
     total = states * size * num_params
     if config.optimizer == "adamw-8bit":

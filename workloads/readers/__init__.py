@@ -97,7 +97,7 @@ def read(
 def split_options(text: str) -> tuple[str, dict[str, Any]]:
     """Return a file and the options of its format, from ``FILE[+KEY=VALUE]...``.
 
-    A file whose own name has a ``+`` is taken as it is.
+    An existing file with a ``+`` in its name is taken as it is.
     """
     if "+" not in text or Path(text).exists():
         return text, {}

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 def read_burstgpt(table: Table, *, drop_failed: bool = True) -> Draft:
     """Read times as seconds after the first row, and session ids where the file has them.
 
-    Session ids only say who belongs together: the trace does not tell which tokens a prompt shares
-    with earlier ones, so every prompt is unique.
+    Session ids only group requests: the trace does not record which tokens a prompt shares with
+    earlier ones, so every prompt is unique.
 
     Parameters
     ----------
     table : of the columns Timestamp (seconds), Request tokens, Response tokens, Session ID
     drop_failed : leave out rows with 0 response tokens
         They are requests that failed, as the data set's README says, and its "without fails" files
-        lack them. How many were left out is in ``read(...).notes``. False refuses the first.
+        lack them. Their number is in ``read(...).notes``. False raises at the first.
     """
     table, notes = without_failed(table, "Response tokens", drop_failed)
     return Draft(

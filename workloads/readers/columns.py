@@ -1,4 +1,4 @@
-"""Columns that many kinds of logs have: times in several units, and who belongs together."""
+"""Columns that many kinds of logs have: times in several units, and session ids."""
 
 from __future__ import annotations
 

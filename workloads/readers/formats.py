@@ -80,7 +80,7 @@ def known() -> list[Format]:
 
 
 def recognise(path: object, fields: Iterable[str]) -> Format:
-    """Return the format whose columns a file has; of several, the one that uses most of them.
+    """Return the format that a file has the columns of; of several, the one that uses most of them.
 
     Raises
     ------

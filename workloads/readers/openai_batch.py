@@ -29,14 +29,14 @@ def read_openai_batch(
     tokenizer: str | None = None,
     output_tokens: int = OUTPUT_TOKENS,
 ) -> Draft:
-    """Read the requests of a batch, which come at once; equal beginnings are equal tokens.
+    """Read the requests of a batch, which arrive at once; equal beginnings are equal tokens.
 
     Parameters
     ----------
     table : of the keys custom_id and body
     chars_per_token : characters that make a token
     tokenizer : a tokenizer.json that counts instead; needs the package tokenizers
-    output_tokens : of a request whose body has no ``max_tokens``
+    output_tokens : of a request without ``max_tokens`` in its body
     """
     for row, url in enumerate(table.columns.get("url", ())):
         if isinstance(url, str) and url.rstrip("/").endswith(("/embeddings", "/moderations")):

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from workloads.readers.table import Table
 
 _PACE = Pace()
-#: When a request was sent, the best name first.
+#: Names of the column of send times, the best first.
 TIMES = (
     *("arrival_time", "timestamp", "created_at", "created", "request_time", "start_time"),
     *("startTime", "time"),
 )
-#: How a cell of messages must look, for errors.
+#: Required form of a cell of messages, for errors.
 MESSAGES = 'a list of {"role": ..., "content": text}'
 
 

@@ -15,7 +15,7 @@ from workloads.readers.table import MIN_INT
 if TYPE_CHECKING:
     from workloads.readers.table import Table
 
-#: Columns whose entries may be texts.
+#: Columns with entries that may be texts.
 NAMED = ("cache_salt", "lora_id")
 
 

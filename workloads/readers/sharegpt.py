@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PACE = Pace()
 
-#: Who speaks for the model in ShareGPT's "from".
+#: Names of the model in ShareGPT's "from".
 _MODEL = frozenset({"gpt", "chatgpt", "assistant", "bing", "bard", "model"})
 
 
@@ -29,7 +29,7 @@ def read_sharegpt_lengths(
     think_time: float = _PACE.think_time,
     time_per_output_token: float = _PACE.time_per_output_token,
 ) -> Draft:
-    """Read turns whose prompt is the whole history, as in microsoft/sarathi-serve.
+    """Read turns with the whole history as prompt, as in microsoft/sarathi-serve.
 
     Rows of one conversation are consecutive; a prompt shorter than the previous prompt and output
     together starts a new one. Each prompt names the earlier prompts' texts and outputs.

@@ -73,7 +73,7 @@ def _source(path: str, file: io.BufferedReader, opened: ExitStack) -> Source:
         raise _not_text(path)
     if not first:
         raise ValueError(f"{path}: is empty")
-    # What ends a line is the reader's business: lines of JSON end nowhere else than at \n.
+    # The line ending depends on the format: lines of JSON end only at \n.
     end = "\n" if first in (b"{", b"[") else ""
     text = opened.enter_context(io.TextIOWrapper(whole, encoding="utf-8-sig", newline=end))
     if first == b"[":

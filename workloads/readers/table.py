@@ -1,8 +1,8 @@
 """The raw columns of a trace file, and the one place where cells become checked numbers.
 
 Every reader gets a :class:`Table` of just the columns it asked for and turns them into a draft.
-Whatever is wrong with a cell is reported with the file, the line, the file's own name of the column
-and what is allowed there.
+An error in a cell is reported with the file, the line, the file's own name of the column and the
+allowed values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 MIN_INT = -(2**63)
 
-#: What parsing a cell of the wrong kind raises: a text, a null, a number of 400 digits, a nest.
+#: Exceptions from parsing a cell of the wrong kind: a text, a null, a number of 400 digits, a nest.
 _REFUSED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
@@ -75,7 +75,7 @@ class Table:
         return ValueError(f"{self.path}, {self.unit} {self.places[row]}: {what}")
 
     def keep(self, rows: Sequence[bool]) -> Table:
-        """Return the rows whose entry is true, each still with its own place in the file."""
+        """Return the rows with a true entry, each still with its own place in the file."""
         columns = {name: list(compress(cells, rows)) for name, cells in self.columns.items()}
         return replace(self, columns=columns, places=list(compress(self.places, rows)))
 

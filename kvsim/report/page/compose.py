@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Most characters of a page.
 MOST_CHARACTERS = 4_900_000
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end to end"}
-#: What a comparison is of, by what its names are.
+#: Compared parts, by the option that the names of a comparison belong to.
 COMPARED = {"allocator": "KV-cache managers", "engine": "engines"}
 TOLD = ("kvsim_version", "seed", "num_requests", "trace_digest", "scheduler", "backend")
 KINDS = {

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-#: What is shown, or that and the exact value.
+#: The text shown, or the text and the exact value.
 Cell = str | tuple[str, Any]
-#: In the order in which they need each other.
+#: Scripts in the order of their dependencies.
 SCRIPTS = ("tables",)
 EXPLORER_SCRIPTS = (
     *("unpack", "history", "colours", "raster", "panels", "tree", "arrows", "explorer", "controls"),

@@ -1,4 +1,4 @@
-"""What the memory-map explorer of a page is fed with, as JSON of packed integers."""
+"""Data of a page's memory-map explorer, as JSON of packed integers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MICROSECONDS = 1e6
 
 
 class Scope(NamedTuple):
-    """What of the runs is in a page."""
+    """Part of the runs that a page contains."""
 
     most_events: int = MOST_EVENTS
     most_requests: int = MOST_REQUESTS
@@ -58,7 +58,7 @@ def explorer(named: Mapping[str, Result], scope: Scope) -> dict[str, Any]:
         notes += [f"{name}: {one}" for one in result.provenance["notes"] if "record ends" in one]
         trees = _tree(events, result) if len(events) else None
         made = [_view(name, result, number, events, len(shown) > 1) for number in shown]
-        # What concerns all replicas of a run stands with its first one.
+        # Data of all replicas of a run are stored with its first one.
         if made:
             made[0]["tree"] = trees
             made[0]["requests"] = _requests(result, scope, notes, name)
@@ -112,12 +112,12 @@ def _view(
 
 
 def _num_blocks(result: Result, replica: int) -> int:
-    """Return one more than the largest number of a replica's blocks; nobody gets block 0."""
+    """Return the largest block number of a replica plus one; block 0 is never allocated."""
     summary = result.summary
     (role,) = (one["role"] for one in summary["replicas"] if one["replica"] == replica)
     caches = {pool["role"]: pool for pool in summary["pools"] or ()}
     cache = caches.get(role, summary["kv_cache"])
-    # Runs that were saved before they told it had pools with a null block.
+    # Older saved runs lack this number; their pools had a null block.
     return 1 + int(cache.get("num_usable_blocks", cache["num_gpu_blocks"] - 1))
 
 

@@ -50,7 +50,7 @@ def path(points: Iterable[tuple[float, float]], colour: str, dash: str | None, t
 
 
 def chart(width: int, height: int, label: str, parts: Sequence[str]) -> str:
-    """Return an ``svg`` element of marks; ``label`` is for who does not see it."""
+    """Return an ``svg`` element of marks; ``label`` is its text for screen readers."""
     return element(
         "svg",
         "".join(parts),

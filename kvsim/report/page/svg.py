@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-#: What figures draw in black becomes the colour of the page's text.
+#: Colours of figures that become the colour of the page's text.
 INK = ("#000000", "black")
-#: Where texts and lines are drawn so that a page's policy needs no inline styles.
+#: Settings of texts and lines with which a page's policy needs no inline styles.
 SETTINGS: dict[str, Any] = {"svg.fonttype": "none", "font.family": "sans-serif"}
 
 
@@ -25,7 +25,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
     Parameters
     ----------
     name : unlike that of any other figure of the page; its ids begin with it
-    label : what the figure shows, for who does not see it
+    label : description of the figure for screen readers
     """
     figure.patch.set_alpha(0.0)
     for axes in figure.axes:

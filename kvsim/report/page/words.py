@@ -1,4 +1,4 @@
-"""What a page says in words: the result in a sentence or two, and how far to trust it."""
+"""Text of a page: the result in a sentence or two, and how far to trust it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is switched on beside the cache: drafts, connectors, host copies, images, adapters."""
+"""Features other than the cache: drafts, connectors, host copies, images, adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Summary = Mapping[str, Any]
 
-#: Of the two bars that a panel may have.
+#: Colours of the two bars that a panel may have.
 COLOURS = ("#0072B2", "#E69F00")
 GIB = 2**30
 

@@ -93,7 +93,7 @@ def _by_replica(result: Result, column: str) -> tuple[list[int], NDArray[np.floa
 
 
 def _queues(axes: Axes, result: Result) -> None:
-    """Draw who has been scheduled and not ended, and who waits for that, wherever it is."""
+    """Draw the numbers of scheduled and of waiting requests, over the whole fleet."""
     rows = result.served
     rows = rows[~np.isin(rows["finish_reason"], (FinishReason.REJECTED, FinishReason.UNSENT))]
     start, times = _start(result), _edges(result, BINS)[:-1]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.roofline.intensity import Roofline
 
 TERA = 1e12
-#: Memories whose roofs are drawn.
+#: Memories with a roof in the figure.
 ROOFS = {"L2": "#999999", "HBM": "#000000"}
 #: Colour by phase, marker by part (Okabe and Ito's palette).
 PHASES = {"prefill": "#D55E00", "decode": "#0072B2"}
