@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-#: The part of the measured sets whose licences allow redistribution; tests/data/README.md lists it.
+#: The measured sets with licences that allow redistribution; tests/data/README.md lists them.
 SAMPLE = Path(__file__).resolve().parents[1] / "tests" / "data"
 
 #: Data sets that an experiment reads and the sample lacks, with the reason.

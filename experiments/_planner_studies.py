@@ -1,10 +1,10 @@
 """A planner whose replicas start late: Dynamo's simulated studies of an hour of traffic.
 
-Their trace (Mooncake's toolagent) is not to be had. One that is like it stands in: Mooncake's
+Their trace (Mooncake's toolagent) is not available. A similar one replaces it: Mooncake's
 conversations of an hour, twice as many requests, as toolagent has, with prompts and outputs scaled
-to toolagent's means. Two replicas of Qwen3-32B at the start and eight at most, dealt requests in
-turn; targets of 1.5 s and 50 ms. Start-up times are studied with decisions every 10 s and never
-fewer than the requests of the last 300 s need, intervals with load alone (ai-dynamo/dynamo at
+to toolagent's means. Two replicas of Qwen3-32B at the start and eight at most, under round robin;
+targets of 1.5 s and 50 ms. Start-up times are studied with decisions every 10 s and never fewer
+replicas than the requests of the last 300 s need, intervals with load alone (ai-dynamo/dynamo at
 9bdb4cb3, planner_exp_2 and planner_exp_3).
 
 The scripts ask for two H200s a replica by AIConfigurator, and their runs without a planner have its
@@ -16,8 +16,9 @@ found the same of its blocks), so the mocker's own formulas priced the steps
 takes up to 203 ms, where their print has a 99th percentile of 195 to 202. So do the steps here.
 Nothing is fitted; that the load is like theirs shows in the GPU-hours without a start-up time.
 
-Theirs is another simulator's print, so the shape is judged: start-up times that do not matter up to
-three minutes, then do, and a shorter interval between decisions that buys events and no latency.
+Theirs is another simulator's output, so the shape is judged: start-up times do not matter up to
+three minutes, then do; a shorter interval between decisions adds scaling events and does not lower
+latency.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def sharegpt300(folder: Path) -> list[Run]:
     return runs
 
 
-#: Of the runs below: kvsim's model, GPUs, and blocks in the server's log.
+#: kvsim's model, GPUs, and blocks in the server's log, of the runs below.
 CONSTANT_RATES = {
     "llama-2-7b-tp1": ("llama-2-7b", 1, 7463),
     "codellama-34b-tp2": ("codellama-34b", 2, 26603),

@@ -52,7 +52,7 @@ ACTIVE = (
     "llm-d+prefix=0+queue=0+kv=0+active=1+affinity=0.8+explore=0+max-ttft-penalty=14"
     "+scrape-interval=10"  # no score reads the metrics
 )
-#: Of the shared prefixes, up to the knee: requests per second, and seconds.
+#: Stages with shared prefixes, up to the knee: requests per second, and seconds.
 STAGES = _llmd_routers.STAGES
 #: Before the shared prefixes: 64 workers at a given rate, taken as a connection per request.
 SERVICE = "random"
@@ -110,7 +110,7 @@ SERVICE_RUNS = {
     60: (22_125, 30_149),
     80: (40_560, 35_734),
 }
-#: Of the published run over the Service with 30 conversations: thousand input tokens/s; seconds
+#: The published run over the Service with 30 conversations: thousand input tokens/s; seconds
 #: until all were sent (180 requests at 0.26 per second), of half, 90 and 99 % of first tokens and
 #: of requests; a request's mean seconds in queues; requests that run, on average.
 SLOW = (16.3, 692.0, 5.6, 74.4, 136.8, 28.3, 113.3, 186.0, 13.7, 7.9)

@@ -1,4 +1,4 @@
-"""What do attention variants buy: MHA, GQA, MQA, MLA and windows, at the same KV bytes.
+"""Benefit of attention variants: MHA, GQA, MQA, MLA and windows, at the same KV bytes.
 
 Two questions. What if Llama-2-7B (32 heads of its own) shared its KV heads, or saw a window only:
 the same weights and KV bytes, on an A100-80GB, 1,024 tokens in and out, all waiting from the start.
@@ -7,7 +7,7 @@ looking, all exact: bytes per token 1, 1/4, 1/32 of MHA's; a window of W tokens 
 tokens' bytes of a request however long it gets; MLA keeps 576 numbers per layer where GQA-8 with
 heads of 128 keeps 2,048, and still 576 on each of 8 GPUs, where GQA-8 keeps 256.
 
-What is found. GQA-8 serves 3.8 times MHA's requests at once and 2.6 times its tokens per second,
+Findings. GQA-8 serves 3.8 times MHA's requests at once and 2.6 times its tokens per second,
 MQA 18 times and 5.8: GEMMs and launches grow with the batch, so throughput lags behind memory more
 the larger it gets. A window of half the length gives 1.5x and no more, since a request of 2,048
 tokens is 1,536 long on average while it answers; and it changes what the model sees. MLA keeps 28 %

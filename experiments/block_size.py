@@ -1,4 +1,4 @@
-"""How long should a KV block be: what small and large blocks cost, on prompts that share prefixes.
+"""Length of a KV block: the cost of small and large blocks, on prompts that share prefixes.
 
 Llama-3-8B on an L4, which has little memory for 8 billion weights: twenty system prompts of 500
 tokens, questions of about 200, answers of about 150, all waiting from the start. Attention reads KV
@@ -7,7 +7,7 @@ through a block table 23 % slower at 16 tokens per block, and more below (PagedA
 within 25 %; the hit rate is what whole blocks of the shared 500 tokens allow, within 1 point; 16
 and 32 are within 3 % of the best throughput.
 
-What is found. The waste does double. A hit ends at a block's edge: of 500 shared tokens, 16 reuses
+Findings. The waste does double. A hit ends at a block's edge: of 500 shared tokens, 16 reuses
 496, 128 only 384, 256 only 256. Below 16 the kernel slows down, and tables grow up to 16 times as
 long. 16 is best, and vLLM's default.
 

@@ -78,7 +78,7 @@ def ratios_of(targets: list[tuple[Run, str]], card: dict[str, Any]) -> list[floa
 def run_targets(data: Path) -> dict[tuple[str, ...], list[tuple[Run, str]]]:
     """Return the constants that no kernel shows, with the figures of runs they are fitted on.
 
-    Those whose runs a folder lacks are left out.
+    Constants are left out if the folder lacks their runs.
     """
     targets: dict[tuple[str, ...], list[tuple[Run, str]]] = {}
     if not absent(data, (LIGHT, DENSE)):

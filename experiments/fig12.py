@@ -11,7 +11,7 @@ threshold here; under half a second OPT-175B's ratios to Orca are the same to 3 
 What misses, and why: 175B. Its 60,074 slots hold 59 requests for Orca (Oracle) and 144 for vLLM;
 ours then takes 108 ms per token with 144 and 61 ms with 59, so that more memory than 59 requests
 buys little. Several causes were tried, and are shown as rows: the slower kernel is a small part of
-it; 0.1 s of host time per step, whatever the batch, lifts Orca (Max) into its band; with prompts
+it; 0.1 s of host time per step, at any batch size, lifts Orca (Max) into its band; with prompts
 and decodes in one step besides, both bands hold, at 1.70 and 3.48. So the bands of 175B ask for a
 step two to three times as long as the roofline's, at any batch. Nothing measured on eight GPUs
 says so; the constants stay those of the other figures. Another definition does not help: what a

@@ -8,7 +8,7 @@ within 3 % of each other on chats, and vLLM at 1.5 to 2.5 times them (the paper:
 What misses, and why: vLLM's 2x. It runs 12 to 13 requests where Orca runs 7, but reads 1,200 tokens
 of each through the slower kernel (43 ms per step against 34), so that 1.8 times the requests give
 1.35 times the rate. The paper's step hardly depended on the batch: with 0.05 s more per step,
-whatever the batch, the band holds (1.50; 1.55 with 0.1 s), as rows show; without the slower kernel
+at any batch size, the band holds (1.50; 1.55 with 0.1 s), as rows show; without the slower kernel
 it does not (1.43).
 
     python -m experiments.fig17 [--quick] [--out DIR]

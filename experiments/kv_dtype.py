@@ -1,4 +1,4 @@
-"""What does a smaller KV dtype buy: capacity, requests in flight, and how much of it as speed.
+"""Benefit of a smaller KV dtype: capacity, requests in flight, and how much of it as speed.
 
 Llama-3-8B on an A100-80GB at the same KV bytes: ShareGPT-like lengths, all waiting from the start,
 and as many in flight as memory holds. INT8 has one FP32 scale per token, head and vector, INT4 an
@@ -6,7 +6,7 @@ FP16 scale and a zero point; FP8 has a scale per tensor, which weighs nothing. B
 looking: tokens that fit, over BF16, are 2 for FP8, 2 / (1 + 4/128) for INT8 and 4 / (1 + 4/64) for
 INT4 (0.1 %); the throughput of FP8 is between 1.05 and 1.7 times that of BF16, not 2.
 
-What is found. Capacity follows the bytes, minus the scales: INT8 is 1.94x, INT4 3.76x. Requests in
+Findings. Capacity follows the bytes, minus the scales: INT8 is 1.94x, INT4 3.76x. Requests in
 flight follow capacity while requests wait. Throughput does not: half the bytes per token are read,
 but twice as many requests read them, so a step takes as long as before for attention, and longer
 for the GEMMs of twice the tokens; what is gained is that weights are read half as often per token.

@@ -1,4 +1,4 @@
-"""What does host memory behind the GPU buy? Prefix blocks yes, live KV no.
+"""Benefit of host memory as a second KV tier: good for prefix blocks, not for live KV.
 
 Chats of six turns a minute apart, Llama-3-8B on an A100-40GB with 4 GiB of KV: blocks that are
 evicted to the host and fetched on a hit (`tiered`, vLLM's --kv-offloading-size) raise the hit rate

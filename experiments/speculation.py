@@ -1,4 +1,4 @@
-"""What speculative decoding buys, and up to which batch.
+"""Speed-up of speculative decoding, and the batch size up to which it holds.
 
 Llama-3.1-8B on an H100, contexts of 500 tokens, EAGLE-3 with three drafts of which 2.4 tokens per
 verification come out. The measure is a formula fitted to measured servers (SpecDecode-Bench):
@@ -11,7 +11,7 @@ Bands, stated before looking: the gain is within 10 % of the formula's at every 
 falls as the batch grows. n-gram is shown with the acceptance that is assumed where none is given
 (1.40 tokens on ShareGPT).
 
-What is found. A small batch leaves the GPU's arithmetic idle while it reads the weights, so three
+Findings. A small batch leaves the GPU's arithmetic idle while it reads the weights, so three
 more tokens per request are nearly free: 1.8 times as fast. At 128 requests the verification has 512
 tokens, and their arithmetic takes as long as the weights: 1.2 times. n-gram drafts cost only
 their verification, but few of them are accepted, and no step can be scheduled ahead of the tokens

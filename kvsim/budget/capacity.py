@@ -221,7 +221,7 @@ class Capacity:
     states : of Mamba and linear-attention layers, on one GPU: their number, bytes of one state in
         all of them and of the padding of their pages, and blocks of a request; None without them
     assumptions : values that were not given, and how they were filled in
-    engine : the engine with these rules: vllm or sglang
+    engine : the simulated engine: vllm or sglang
     """
 
     model: str

@@ -99,7 +99,7 @@ class LayerKV(NamedTuple):
 
 
 #: Bytes of an indexer's key and of each latent where KV is FP8, as DeepSeek-V3.2 keeps them: one
-#: FP32 scale per so many elements, and the rotary part in 16 bits.
+#: FP32 scale per SCALED elements, and the rotary part in 16 bits.
 SCALED = 128
 
 #: Elements that vLLM padded keys and values of MLA to before 0.7.1, which had no kernels for

@@ -111,9 +111,9 @@ def plan_groups(
 ) -> KVPlan:
     """Group layers so that all groups' blocks have one size.
 
-    A model whose layers are all alike has one group. Otherwise layers with less KV per token get
-    proportionally longer blocks, and each kind of layer is dealt out over groups of one size; a
-    group short of layers wastes the difference.
+    A model with identical layers has one group. Otherwise layers with less KV per token get
+    proportionally longer blocks, and each kind of layer is split over groups of one size; a
+    group with fewer layers wastes the difference.
 
     Parameters
     ----------
@@ -123,9 +123,9 @@ def plan_groups(
         vLLM's default for chunked-local layers next to full ones
     packed : group layers of different pages by bytes instead, as vLLM does when the block is the
         outermost dimension of the KV tensor
-    state : how states are kept
+    state : storage of states
     max_model_len : tokens, the block size of states that are not cached
-    num_shares : ranks of decode context parallelism, which share out the tokens of a block
+    num_shares : ranks of decode context parallelism, which split the tokens of a block
     """
     layers = layout.layers
     kinds = {layer.kind for layer in layers}

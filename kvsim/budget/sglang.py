@@ -90,8 +90,8 @@ def split_pool(
 ) -> tuple[int, int]:
     """Split KV memory between layers with full attention and layers with a sliding window.
 
-    "SGLang 0.5.23", section 12 of its rules: the number of tokens, and ``ratio`` times as many in
-    the layers with a window, whose bytes together fill the memory.
+    "SGLang 0.5.23", section 12 of its rules: layers with a window get ``ratio`` times as many
+    tokens as the others, and the bytes of both fill the memory.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class BlockEvent(IntEnum):
     """Event of a block, or of all blocks that a request holds."""
 
-    ALLOC = 0  # a request takes a block whose content it will write
+    ALLOC = 0  # a request allocates a block to write new content
     HIT = 1  # a request takes a block for its content
     REF_ADD = 2  # one more sequence holds a block
     REF_DROP = 3  # one fewer holds it, others still do
