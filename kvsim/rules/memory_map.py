@@ -46,9 +46,9 @@ def paint(state: Replica, first: int) -> None:
 
 
 def paint_paged(state: Replica, first: int) -> None:
-    """Paint blocks: dead slots, live ones, those to come, those nobody will use, cached, free.
+    """Paint blocks by cause: dead, live, reserved, never used, cached and free slots.
 
-    Those that only requests hold who do not run are reserved, for a transfer.
+    Blocks that only requests which do not run hold are reserved, for a transfer.
     """
     kv, pool = state.kv, state.kv.pool
     for block in range(pool.num_usable + 1):
@@ -84,9 +84,9 @@ def paint_units(state: Replica, first: int, num_bins: int, num_units: int, first
 
 
 def mark_blocks(state: Replica, kv: KV, own_blocks: RequestBlocks) -> None:
-    """Note where dead, live and reserved slots end in a request's blocks, as shares of a block.
+    """Record where dead, live and reserved slots end in a request's blocks, as shares of a block.
 
-    Of a block that several share, that is dead which is so for all.
+    A slot of a shared block is dead if it is dead for all requests that share it.
     """
     request = state.requests[own_blocks.request]
     filled = 0 if own_blocks.retired else request.num_filled
@@ -100,7 +100,7 @@ def mark_blocks(state: Replica, kv: KV, own_blocks: RequestBlocks) -> None:
             if block == NULL_BLOCK:
                 continue
             end = (dead - start) / group.block_size
-            if kv.unused[block] == INTERNAL:  # noted for somebody else
+            if kv.unused[block] == INTERNAL:  # recorded for another request
                 end = min(end, kv.dead_ends[block])
             if kv.pool.tracks_pins and kv.pool.pin_counts[block] > 0:
                 end = 0.0
@@ -113,7 +113,7 @@ def mark_blocks(state: Replica, kv: KV, own_blocks: RequestBlocks) -> None:
 
 
 def paint_contiguous(state: Replica, first: int) -> None:
-    """Paint pieces: live slots, those to come, those nobody will use, those not asked for."""
+    """Paint pieces by cause: live, reserved, never used and not requested slots."""
     kv, memory = state.kv, state.kv.contiguous
     for b in range(state.num_bins):
         state.maps[first + b] = FREE
@@ -133,20 +133,20 @@ def paint_contiguous(state: Replica, first: int) -> None:
 
 
 def paint_slots(state: Replica, first: int, start: int, stop: int, cause: int) -> None:
-    """Paint the bins whose middles lie in a range of slots."""
+    """Paint the bins with their middle in a range of slots."""
     end = first_bin(state, stop)
     for b in range(first_bin(state, start), end):
         state.maps[first + b] = cause
 
 
 def first_bin(state: Replica, slot: int) -> int:
-    """Return the first bin whose middle is not before a slot of contiguous memory."""
+    """Return the first bin with its middle at or after a slot of contiguous memory."""
     num_slots = state.kv.contiguous.num_slots
     return cdiv(2 * slot * state.num_bins - num_slots, 2 * num_slots)
 
 
 def paint_virtual(state: Replica, first: int) -> None:
-    """Paint pages: dead bytes, live ones, those to come, those nobody will use, free."""
+    """Paint pages by cause: dead, live, reserved, never used and free bytes."""
     kv = state.kv
     for page in range(kv.virtual.num_pages):
         kv.dead_ends[page] = kv.live_ends[page] = kv.last_ends[page] = 0.0
@@ -158,7 +158,7 @@ def paint_virtual(state: Replica, first: int) -> None:
 
 
 def mark_pages(state: Replica, kv: KV, h: int) -> None:
-    """Note where dead, live and reserved bytes end in a request's pages, as shares of a page."""
+    """Record where dead, live and reserved bytes end in a request's pages, as shares of a page."""
     request, live = state.requests[kv.request_blocks[h].request], not kv.request_blocks[h].retired
     size = kv.virtual.page_bytes
     for k in range(kv.virtual.num_kinds):

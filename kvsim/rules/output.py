@@ -1,4 +1,4 @@
-"""The output of a finished step: every request's token, and who ends with it.
+"""The output of a finished step: every request's token, and the requests that end with it.
 
 vLLM knows max_tokens and max_model_len beforehand. A token that ends an answer by itself, EOS or a
 stop token, it knows only when it processes the step's output. Asynchronous scheduling has put the
@@ -96,7 +96,7 @@ def num_accepted(state: Replica, entry: Entry, request: Request) -> int:
 def gets_nothing(
     state: Replica, request: Request, entry: Entry, accepted: int, stale: bool
 ) -> bool:
-    """Return whether a step leaves a request without a token; rejected drafts are taken back."""
+    """Return whether a step leaves a request without a token; roll back rejected drafts."""
     skips = state.connector.kind != NO_CONNECTOR or state.limits.has_drops
     if skips and is_void(state, request, entry, stale, accepted + 1):
         return True
@@ -111,7 +111,7 @@ def gets_nothing(
 
 
 def deliver(state: Replica, k: int, accepted: int, stale: bool) -> None:
-    """Give a request the token that was sampled, and the accepted drafts before it.
+    """Append the sampled token, and the accepted drafts before it, to a request.
 
     Also when its KV is stale: the token was delivered and is kept.
     """
@@ -129,7 +129,7 @@ def deliver(state: Replica, k: int, accepted: int, stale: bool) -> None:
 
 
 def confirm(state: Replica, request: Request, accepted: int) -> None:
-    """Count tokens that were scheduled before they were known as known, and name their blocks."""
+    """Confirm tokens that were scheduled before they were known, and name their blocks."""
     speculates = state.limits.num_drafts > 0
     if request.num_placeholders > 0:
         request.num_placeholders -= accepted + 1
@@ -141,7 +141,7 @@ def confirm(state: Replica, request: Request, accepted: int) -> None:
 
 
 def finish(state: Replica, k: int, now: float) -> None:
-    """End a request that has got its last token."""
+    """End a request that has its last token."""
     request = state.requests[k]
     if request.status != RUNNING:  # preempted while its last token was in flight
         leave_queue(state, k)
@@ -158,7 +158,7 @@ def finish(state: Replica, k: int, now: float) -> None:
 
 
 def end_output(state: Replica, batch: Batch, num_finished: int, num_turns: int) -> None:
-    """Take finished requests and ended turns off the batch."""
+    """Remove finished requests and ended turns from the batch."""
     if state.limits.num_drafts > 0 and not state.limits.asynchronous:
         hand_back_drafts(state, batch)
     if num_finished > 0:
@@ -172,7 +172,7 @@ def end_output(state: Replica, batch: Batch, num_finished: int, num_turns: int) 
 
 
 def forget_finished(state: Replica) -> None:
-    """Take finished requests off the running list; their records are free again, unless retired."""
+    """Remove finished requests from the running list, and free their records unless retired."""
     kept = 0
     for place in range(state.num_running):
         k = state.running[place]
@@ -188,7 +188,7 @@ def forget_finished(state: Replica) -> None:
 
 
 def note_surplus(state: Replica, batch: Batch) -> None:
-    """Record since when steps compute nothing but surplus tokens of requests that have ended."""
+    """Record since when steps compute only surplus tokens of requests that have ended."""
     if state.num_outstanding > 0:
         state.surplus_since = math.inf
     elif batch.size > 0:

@@ -5,7 +5,7 @@ blocks of their prompt; a sequence about to write into a block that others hold 
 beam that loses its place drops its blocks and shares its successor's.
 
 A request's sequences advance together and end together; ``own_blocks.tables`` has a table for each.
-Which beams change parents is not known without a model, so it is drawn: at every step each beam
+Without a model it is unknown which beams change parents, so this is drawn: at every step each beam
 continues another one, chosen at random, with the probability ``beam_switch``. The draw depends on
 the request and its length only.
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def num_blocks_for(kv: KV, request: Request, num_tokens: int) -> int:
-    """Blocks of all sequences when they share what they must: full blocks of the prompt."""
+    """Return the blocks of all sequences if they share all they must: the prompt's full blocks."""
     size = kv.groups[0].block_size
     if num_tokens <= request.num_prompt_tokens:
         return cdiv(num_tokens, size)
@@ -38,13 +38,13 @@ def num_blocks_for(kv: KV, request: Request, num_tokens: int) -> int:
 
 
 def fits_forked(kv: KV, request: Request) -> bool:
-    """Whether an empty memory could serve the request to its end."""
+    """Return whether an empty memory could serve the request to its end."""
     tokens = min(request.num_prompt_tokens + request.max_tokens, kv.max_model_len)
     return num_blocks_for(kv, request, tokens) <= kv.pool.num_usable
 
 
 def num_last(request: Request, own_blocks: RequestBlocks) -> int:
-    """Last blocks of a request's tables: its sequences share one, or each has its own."""
+    """Return how many last blocks a request's tables have: one shared, or one per sequence."""
     last = own_blocks.tables[0].length - 1
     if request.num_samples > 1 and (
         own_blocks.tables[0].blocks[last] == own_blocks.tables[1].blocks[last]
@@ -54,7 +54,7 @@ def num_last(request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def count_forked(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int) -> None:
-    """Add a request's last blocks to the sums, or take them out (sign -1)."""
+    """Add a request's last blocks to the sums, or subtract them (sign -1)."""
     group, table, last = kv.groups[0], own_blocks.tables[0], num_last(request, own_blocks)
     kv.num_filled += sign * last * request.num_filled
     group.num_table_blocks += sign * last * table.length
@@ -63,9 +63,9 @@ def count_forked(kv: KV, request: Request, own_blocks: RequestBlocks, sign: int)
 
 
 def admit_forked(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int) -> bool:
-    """Take the blocks of a waiting request; False, with nothing changed, if they are not there.
+    """Allocate the blocks of a waiting request; False, with nothing changed, if there are too few.
 
-    One that is computed again after a preemption has an output, which is never shared.
+    A request that is recomputed after a preemption has an output, which is never shared.
     """
     group, pool, size = kv.groups[0], kv.pool, kv.groups[0].block_size
     needed = num_blocks_for(kv, request, num_tokens)
@@ -93,7 +93,7 @@ def admit_forked(kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens
 
 
 def allocate_forked(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Make room for the next tokens of every sequence; False, unchanged, if there is none."""
+    """Allocate the next tokens of every sequence; False, unchanged, if there is no room."""
     end = request.num_computed_tokens + num_tokens
     if end > request.next_bookkeeping_at:
         return grow_forked(kv, request, kv.request_blocks[request.own_blocks], end)
@@ -134,7 +134,7 @@ def grow_forked(kv: KV, request: Request, own_blocks: RequestBlocks, end: int) -
 
 
 def copy_shared(kv: KV, blocks: list[int], place: int) -> None:
-    """Give a sequence a block of its own to write into; the last that shares one keeps it."""
+    """Give a sequence its own block to write into; the last sequence to share a block keeps it."""
     old = kv.pool.blocks[blocks[place]]
     if old.ref_cnt > 1:
         blocks[place] = take_block(kv.pool, kv.groups[0])
@@ -154,14 +154,14 @@ def choose_parents(kv: KV, request: Request, end: int) -> bool:
 
 
 def is_first(kv: KV, block: int) -> bool:
-    """Whether a block is met for the first time; marks it."""
+    """Return whether a block is seen for the first time, and mark it."""
     first = kv.pool.num_seen[block] == 0
     kv.pool.num_seen[block] = 1
     return first
 
 
 def count_writers(kv: KV, request: Request, own_blocks: RequestBlocks, length: int) -> int:
-    """Count different last blocks once every sequence continues its parent."""
+    """Count the distinct last blocks once every sequence continues its parent."""
     count = 0
     for s in range(request.num_samples):
         count += is_first(kv, own_blocks.tables[kv.parents[s]].blocks[length - 1])
@@ -171,7 +171,7 @@ def count_writers(kv: KV, request: Request, own_blocks: RequestBlocks, length: i
 
 
 def first_fork(request: Request, own_blocks: RequestBlocks, length: int) -> int:
-    """Return the first place at which not all sequences share one block; they do before it."""
+    """Return the first index at which not all sequences share one block; they do before it."""
     place = length
     while place > 0:
         first, shared = own_blocks.tables[0].blocks[place - 1], True
@@ -184,7 +184,7 @@ def first_fork(request: Request, own_blocks: RequestBlocks, length: int) -> int:
 
 
 def count_pinned(kv: KV, request: Request, own_blocks: RequestBlocks, length: int) -> int:
-    """Count different blocks that some sequence still has once each continues its parent."""
+    """Count the distinct blocks that stay in use once every sequence continues its parent."""
     fork = first_fork(request, own_blocks, length)
     count = fork
     for s in range(request.num_samples):
@@ -196,7 +196,7 @@ def count_pinned(kv: KV, request: Request, own_blocks: RequestBlocks, length: in
 
 
 def unmark(kv: KV, request: Request, own_blocks: RequestBlocks, first: int) -> None:
-    """Forget which blocks of a request were met, from a place on."""
+    """Clear the marks of a request's blocks from an index on."""
     for s in range(request.num_samples):
         table = own_blocks.tables[s]
         for place in range(first, table.length):
@@ -204,7 +204,7 @@ def unmark(kv: KV, request: Request, own_blocks: RequestBlocks, first: int) -> N
 
 
 def follow_parents(kv: KV, request: Request, own_blocks: RequestBlocks, length: int) -> None:
-    """Give every sequence its parent's blocks; blocks that none has any more become free."""
+    """Give every sequence its parent's blocks; blocks that no sequence has any more become free."""
     n, blocks = request.num_samples, kv.pool.blocks
     fork = first_fork(request, own_blocks, length)
     for s in range(n):
@@ -221,7 +221,7 @@ def follow_parents(kv: KV, request: Request, own_blocks: RequestBlocks, length: 
 
 
 def drop_tables(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Give back all blocks of a request; its tables still name them."""
+    """Free all blocks of a request; its tables still name them."""
     count_forked(kv, request, own_blocks, -1)
     for s in range(request.num_samples):
         table = own_blocks.tables[s]
@@ -229,7 +229,7 @@ def drop_tables(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
 
 
 def free_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Give back all blocks of a request, sequence by sequence, last to first."""
+    """Free all blocks of a request, sequence by sequence, last to first."""
     drop_tables(kv, request, own_blocks)
     own_blocks.num_blocks = 0
     for s in range(request.num_samples):

@@ -1,4 +1,4 @@
-"""Swapping a request between GPU and host: its tables keep their form, its blocks go and come."""
+"""Swapping a request between GPU and host: its tables keep their form, its blocks change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def swap_out_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move a request's blocks to host memory; returns bytes, 0 if it has no room."""
+    """Move a request's blocks to host memory; returns bytes, 0 if there is no room."""
     num_blocks = 0
     for g in range(kv.num_groups):
         num_blocks += own_blocks.tables[g].length - own_blocks.tables[g].num_null
@@ -30,21 +30,21 @@ def swap_out_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def leave(kv: KV, own_blocks: RequestBlocks) -> int:
-    """Take host memory for a request's blocks; returns bytes."""
+    """Allocate host memory for a request's blocks; returns bytes."""
     kv.num_cpu_free -= own_blocks.num_blocks
     return own_blocks.num_blocks * kv.bytes_per_block
 
 
 def come_back(kv: KV, own_blocks: RequestBlocks) -> int:
-    """Give back the host memory of a request's blocks; returns bytes."""
+    """Free the host memory of a request's blocks; returns bytes."""
     kv.num_cpu_free += own_blocks.num_blocks
     return own_blocks.num_blocks * kv.bytes_per_block
 
 
 def can_swap_in(kv: KV, own_blocks: RequestBlocks, num_more: int) -> bool:
-    """Whether a request can come back: beside others only if it can also grow.
+    """Return whether a request can be swapped in: beside others only if it can also grow.
 
-    As in vLLM's V0; a lone request takes what there is.
+    As in vLLM's V0; a lone request needs no more than its own blocks.
     """
     needed = own_blocks.num_blocks
     if kv.num_held > 0:
@@ -53,7 +53,7 @@ def can_swap_in(kv: KV, own_blocks: RequestBlocks, num_more: int) -> bool:
 
 
 def swap_in_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Bring a request back into new blocks; returns bytes, 0 if they are not there."""
+    """Move a request back into new blocks; returns bytes, 0 if there are too few."""
     if not can_swap_in(kv, own_blocks, 1):
         return 0
     for g in range(kv.num_groups):
@@ -68,7 +68,7 @@ def swap_in_paged(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def swap_out_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Move a request's blocks to host memory; returns bytes, 0 if it has no room."""
+    """Move a request's blocks to host memory; returns bytes, 0 if there is no room."""
     if own_blocks.num_blocks > kv.num_cpu_free:
         return 0
     drop_tables(kv, request, own_blocks)
@@ -76,7 +76,7 @@ def swap_out_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def swap_in_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
-    """Bring a request back into new blocks; returns bytes, 0 if they are not there."""
+    """Move a request back into new blocks; returns bytes, 0 if there are too few."""
     if not can_swap_in(kv, own_blocks, request.num_samples):
         return 0
     bring_back(kv, request, own_blocks)
@@ -84,7 +84,7 @@ def swap_in_forked(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 
 
 def bring_back(kv: KV, request: Request, own_blocks: RequestBlocks) -> None:
-    """Put a request's blocks into new ones, in the order of their old places."""
+    """Replace a request's blocks by new ones, in the order of their old ids."""
     pool, count = kv.pool, 0
     for s in range(request.num_samples):
         table = own_blocks.tables[s]

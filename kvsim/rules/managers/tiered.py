@@ -1,7 +1,7 @@
-"""A paged KV cache whose evicted prefix blocks go to host memory, and come back on a hit.
+"""A paged KV cache that evicts prefix blocks to host memory and fetches them on a hit.
 
-A content goes down when its last block on the GPU is handed out again, and comes up when a waiting
-request would hit it right after what it hits on the GPU. One group of full attention.
+A content is stored when its last block on the GPU is reused, and fetched when a waiting request
+would hit it right after its hit on the GPU. One group of full attention.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find_tiered(kv: KV, request: Request, own_blocks: RequestBlocks) -> int:
 def admit_tiered(
     kv: KV, request: Request, own_blocks: RequestBlocks, num_tokens: int, hit: int
 ) -> bool:
-    """Do as :func:`admit_paged`; what was found in host memory gets new blocks, and is named."""
+    """Do as :func:`admit_paged`; contents found in host memory get new blocks with keys."""
     host, size = kv.pool.host, kv.groups[0].block_size
     first, last = host.num_found, hit // size
     pin(host, own_blocks, first, last, 1)  # room for the request may push others out to the host
@@ -49,7 +49,7 @@ def admit_tiered(
 
 
 def count_transfers(kv: KV) -> None:
-    """Note what the admissions and evictions since the last step copy."""
+    """Count the bytes that admissions and evictions since the last step copy."""
     host = kv.pool.host
     kv.moved.fetched = host.num_fetched * kv.bytes_per_block
     kv.moved.stored = host.num_stored * kv.bytes_per_block

@@ -1,13 +1,13 @@
 """Contiguous virtual addresses over physical pages: vAttention (arXiv 2405.04437).
 
-Every running request has, per layer, a stretch of virtual memory for its keys and one for its
+Every running request has, per layer, a range of virtual memory for its keys and one for its
 values, each as long as max_model_len; physical pages are mapped behind them as the request grows,
 so attention kernels need no block table. A page holds tokens of one tensor of one layer: a token
 needs a slot in all of them, and each tensor's last page is partly empty.
 
 Mapping costs no time here: pages of ended requests stay mapped until they are needed, and new ones
-are mapped ahead, while the step before computes (sections 6.1 and 6.2 there). Which page a request
-gets decides only what the memory map looks like: the last ones returned come first.
+are mapped ahead, while the step before computes (sections 6.1 and 6.2 there). The choice of a page
+affects only the memory map: the pages returned last are used first.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def num_rows(memory: Virtual, kind: TensorKind, num_tokens: int) -> int:
-    """Pages behind the first ``num_tokens`` tokens of one tensor, the last one partly used."""
+    """Return the pages behind the first ``num_tokens`` tokens of a tensor, the last partly used."""
     return cdiv(num_tokens * kind.token_bytes, memory.page_bytes)
 
 
 def num_needed_pages(kv: KV, num_tokens: int) -> int:
-    """Most pages that a request of so many tokens holds at once.
+    """Return the most pages that a request of ``num_tokens`` tokens holds at once.
 
-    Where prompts are computed in chunks, a window and what is in flight are all a sliding layer
-    holds; a stretch of them may begin and end inside a page.
+    With chunked prefill, a sliding layer holds only a window and the tokens in flight, which may
+    begin and end inside a page.
     """
     memory, total = kv.virtual, 0
     for k in range(memory.num_kinds):
@@ -45,7 +45,7 @@ def num_needed_pages(kv: KV, num_tokens: int) -> int:
 
 
 def num_held_pages(memory: Virtual, virtual_range: VirtualRange) -> int:
-    """Pages behind a stretch."""
+    """Return the pages behind a virtual range."""
     total = 0
     for k in range(memory.num_kinds):
         rows = virtual_range.rows[k]
@@ -54,21 +54,21 @@ def num_held_pages(memory: Virtual, virtual_range: VirtualRange) -> int:
 
 
 def num_slots_to_map(kv: KV, request: Request, end: int) -> int:
-    """Slots to own when the tokens up to ``end`` are scheduled."""
+    """Return the slots to own when the tokens up to ``end`` are scheduled."""
     if kv.reserve_output:
         end = max(end, request.max_slots)
     return min(end + kv.num_lookahead_tokens, kv.max_model_len)
 
 
 def take_pages(memory: Virtual, rows: MappedRows, first: int, stop: int) -> None:
-    """Take free pages into places of a list."""
+    """Allocate free pages to the entries from ``first`` to ``stop`` of a list."""
     for place in range(first, stop):
         memory.num_free_pages -= 1
         rows.pages[place] = memory.free_pages[memory.num_free_pages]
 
 
 def put_page(memory: Virtual, page: int) -> None:
-    """Make a page free."""
+    """Free a page."""
     memory.free_pages[memory.num_free_pages] = page
     memory.num_free_pages += 1
 
@@ -94,7 +94,7 @@ def map_pages(memory: Virtual, virtual_range: VirtualRange, slots: int, spared: 
 
 
 def unmap_out_of_window(kv: KV, request: Request, virtual_range: VirtualRange) -> None:
-    """Give back the pages that no later token sees."""
+    """Unmap the pages that no later token sees."""
     memory = kv.virtual
     processed = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
     for k in range(memory.num_kinds):
@@ -113,7 +113,7 @@ def unmap_out_of_window(kv: KV, request: Request, virtual_range: VirtualRange) -
 def count_virtual_range(
     memory: Virtual, request: Request, virtual_range: VirtualRange, sign: int
 ) -> None:
-    """Add a live request to the sums, or take it out (sign -1)."""
+    """Add a live request to the sums, or subtract it (sign -1)."""
     for k in range(memory.num_kinds):
         kind, rows = memory.tensors[k], virtual_range.rows[k]
         last = min(rows.end * memory.page_bytes, request.max_slots * kind.token_bytes)
@@ -122,7 +122,7 @@ def count_virtual_range(
 
 
 def set_quiet_virtual(kv: KV, request: Request, virtual_range: VirtualRange) -> None:
-    """Note until when growing means nothing but filling mapped pages."""
+    """Set the token count up to which growth only fills mapped pages."""
     if kv.has_windows:
         return  # windows may move at every step
     memory, quiet = kv.virtual, kv.max_model_len
@@ -133,7 +133,7 @@ def set_quiet_virtual(kv: KV, request: Request, virtual_range: VirtualRange) -> 
 
 
 def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tokens: int) -> bool:
-    """Map what a waiting request's first tokens need, or nothing."""
+    """Map the pages that a waiting request's first tokens need, or nothing."""
     memory = kv.virtual
     spared = memory.num_spared if kv.num_held > 0 else 0
     length = request.num_tokens if kv.reserve_full_isl else num_tokens
@@ -154,7 +154,7 @@ def admit_virtual(kv: KV, request: Request, virtual_range: VirtualRange, num_tok
 
 
 def allocate_virtual(kv: KV, request: Request, num_tokens: int) -> bool:
-    """Map what the next tokens of a running request need, or nothing.
+    """Map the pages that the next tokens of a running request need, or nothing.
 
     Out-of-window pages are unmapped even when the call is then refused, as blocks are in vLLM.
     """
@@ -168,7 +168,7 @@ def allocate_virtual(kv: KV, request: Request, num_tokens: int) -> bool:
 
 
 def grow_virtual(kv: KV, request: Request, end: int) -> bool:
-    """Own the slots of the tokens up to ``end``."""
+    """Map the slots of the tokens up to ``end``."""
     memory = kv.virtual
     virtual_range = memory.virtual_ranges[request.own_blocks]
     if kv.has_windows:
@@ -181,7 +181,7 @@ def grow_virtual(kv: KV, request: Request, end: int) -> bool:
 
 
 def retire_virtual(kv: KV, request: Request) -> None:
-    """Note that a request has ended while its batch keeps its slots."""
+    """Record that a request has ended while its batch keeps its slots."""
     kv.num_filled -= request.num_filled
     count_virtual_range(kv.virtual, request, kv.virtual.virtual_ranges[request.own_blocks], -1)
 
@@ -227,9 +227,9 @@ def swap_out_virtual(kv: KV, request: Request) -> int:
 
 
 def swap_in_virtual(kv: KV, request: Request) -> int:
-    """Bring a request's pages back; returns bytes, 0 if there is no room.
+    """Move a request's pages back; returns bytes, 0 if there is no room.
 
-    A page of every tensor more must be free for its next token; a lone request takes what there is.
+    Another page of every tensor must be free for its next token, unless the request is alone.
     """
     memory = kv.virtual
     virtual_range = memory.virtual_ranges[request.own_blocks]

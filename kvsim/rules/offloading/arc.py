@@ -1,7 +1,7 @@
-"""ARC over the chunks of the host cache (Megiddo and Modha 2003), as vLLM's offloading has it.
+"""ARC over the chunks of the host cache (Megiddo and Modha 2003), as in vLLM's offloading.
 
-Chunks that requests used once queue apart from those used again. Names of chunks that have left
-remain as ghosts: a store that misses one moves the share of the two queues.
+Chunks that requests used once and chunks used again have separate queues. Keys of evicted chunks
+remain as ghosts: a store of a ghost's key moves the target share of the two queues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def move_to(host: HostCache, k: int, place: int) -> None:
 
 
 def note_miss(host: HostCache, k: int) -> None:
-    """Learn from the ghost of a chunk that a request wants to store."""
+    """Adapt the target to the ghost of a chunk that a request wants to store."""
     place = host.chunks[k].place
     recent, frequent = host.lists[RECENT_GHOST].length, host.lists[FREQUENT_GHOST].length
     if place == RECENT_GHOST:
@@ -36,34 +36,34 @@ def note_miss(host: HostCache, k: int) -> None:
 
 
 def can_leave(host: HostCache, k: int) -> bool:
-    """Whether a chunk has no pins and was not offered last."""
+    """Return whether a chunk has no pins and is not part of the last offer."""
     return host.chunks[k].pins == 0 and host.chunks[k].offer != host.last_offer
 
 
 def begin_eviction(host: HostCache) -> None:
-    """Begin to look for chunks that can leave, at the ends where they leave first."""
+    """Start the search for evictable chunks at the ends that are evicted first."""
     host.next_recent = host.lists[RECENT].head
     host.next_frequent = host.lists[FREQUENT].head
 
 
 def next_recent(host: HostCache) -> int:
-    """Return the next chunk used once that can leave, or NONE."""
+    """Return the next evictable chunk used once, or NONE."""
     while host.next_recent != NONE and not can_leave(host, host.next_recent):
         host.next_recent = host.chunks[host.next_recent].next
     return host.next_recent
 
 
 def next_frequent(host: HostCache) -> int:
-    """Return the next chunk used again that can leave, or NONE."""
+    """Return the next evictable chunk used again, or NONE."""
     while host.next_frequent != NONE and not can_leave(host, host.next_frequent):
         host.next_frequent = host.chunks[host.next_frequent].next
     return host.next_frequent
 
 
 def evict_arc(host: HostCache) -> int:
-    """Make a ghost of the next chunk that leaves, and return it; there is one.
+    """Turn the next chunk to evict into a ghost, and return it; there is one.
 
-    It is one used once if there are as many of them as there should be.
+    The chunk is one used once if their number has reached its target.
     """
     k = NONE
     if host.lists[RECENT].length >= int(host.target):

@@ -1,7 +1,7 @@
 """The host cache of native CPU offloading: chunks by key, with pins, in slots.
 
-A chunk is written, then ready, and pinned while it is read. Only a ready chunk without pins can
-leave. Which one does is the policy's: ``rules/offloading/lru.py`` or ``rules/offloading/arc.py``.
+A chunk is written, then ready, and pinned while it is read. Only a ready chunk without pins can be
+evicted. The policy chooses it: ``rules/offloading/lru.py`` or ``rules/offloading/arc.py``.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def find_record(host: HostCache, key: int) -> int:
-    """Return the record of a chunk, in host memory or gone; NO_CHUNK without one."""
+    """Return the record of a chunk, in host memory or evicted; NO_CHUNK without one."""
     k = host.buckets[key & host.bucket_mask]
     while k != NO_CHUNK and host.chunks[k].key != key:
         k = host.chunks[k].chain
@@ -43,19 +43,19 @@ def find_chunk(host: HostCache, key: int) -> int:
 
 
 def is_ready(host: HostCache, k: int) -> bool:
-    """Whether a chunk in host memory is written."""
+    """Return whether a chunk in host memory is written."""
     return host.chunks[k].pins != WRITING
 
 
 def pin_chunk(host: HostCache, k: int) -> None:
-    """Read a ready chunk: it stays until it is unpinned."""
+    """Pin a ready chunk for reading: it stays until it is unpinned."""
     chunk = host.chunks[k]
     host.num_ready -= chunk.pins == 0
     chunk.pins += 1
 
 
 def unpin_chunk(host: HostCache, k: int) -> None:
-    """Note that a load has read a chunk."""
+    """Unpin a chunk that a load has read."""
     chunk = host.chunks[k]
     chunk.pins -= 1
     if chunk.pins == 0:
@@ -65,7 +65,7 @@ def unpin_chunk(host: HostCache, k: int) -> None:
 
 
 def finish_writing(host: HostCache, k: int) -> None:
-    """Note that a chunk is written."""
+    """Record that a chunk is written."""
     host.chunks[k].pins = 0
     host.num_writing -= 1
     host.num_ready += 1
@@ -74,7 +74,7 @@ def finish_writing(host: HostCache, k: int) -> None:
 
 
 def take_slot(host: HostCache) -> int:
-    """Hand out a slot: one never used if there is any, else the one freed last."""
+    """Allocate a slot: one never used if there is any, else the one freed last."""
     if host.num_slots_used < host.capacity:
         host.num_slots_used += 1
         return host.num_slots_used - 1
@@ -83,11 +83,11 @@ def take_slot(host: HostCache) -> int:
 
 
 def add_chunk(host: HostCache, key: int, order: int) -> int:
-    """Begin to write a chunk that is not in host memory; there is a slot."""
+    """Start writing a chunk that is not in host memory; there is a free slot."""
     k = find_record(host, key)
     if k == NO_CHUNK:
         k = new_record(host, key)
-    else:  # a ghost comes back
+    else:  # a ghost is stored again
         remove(host.lists[host.chunks[k].place], host.chunks, k)
     chunk = host.chunks[k]
     chunk.slot = take_slot(host)
@@ -103,7 +103,7 @@ def add_chunk(host: HostCache, key: int, order: int) -> int:
 
 
 def new_record(host: HostCache, key: int) -> int:
-    """Make a record that a key leads to."""
+    """Create the record of a key."""
     k = host.first_free
     if k == NO_CHUNK:
         host.num_made += 1
@@ -120,7 +120,7 @@ def new_record(host: HostCache, key: int) -> int:
 
 
 def drop_record(host: HostCache, k: int) -> None:
-    """Forget a key."""
+    """Remove the record of a key."""
     chunk = host.chunks[k]
     bucket = chunk.key & host.bucket_mask
     at = host.buckets[bucket]
@@ -145,7 +145,7 @@ def release_slot(host: HostCache, k: int) -> None:
 
 
 def evict_chunks(host: HostCache, count: int) -> None:
-    """Put out chunks without pins that are not part of the last offer; there are enough."""
+    """Evict chunks without pins that are not part of the last offer; there are enough."""
     if host.policy == HOST_LRU:
         for _ in range(count):
             k = evict_lru(host)
@@ -164,9 +164,9 @@ def evict_chunks(host: HostCache, count: int) -> None:
 
 
 def count_offer(host: HostCache, key: int) -> bool:
-    """Count an offer of a chunk; whether it has been offered often enough to be stored.
+    """Count an offer of a chunk; returns whether it has been offered often enough to be stored.
 
-    Of the chunks that are counted, the one not offered for longest is forgotten for a new one.
+    Of the counted chunks, the one not offered for longest makes room for a new one.
     """
     offers = host.offers
     k = find_content(offers, key)

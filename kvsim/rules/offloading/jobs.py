@@ -1,7 +1,7 @@
-"""Copies between GPU and host: begun with a step, reported with the output of a later one.
+"""Copies between GPU and host: started with a step, reported with the output of a later one.
 
-A store may have to end before the step that uses its blocks for something else: it is flushed, and
-reported with that step.
+A store may have to end before a step that reuses its blocks: it is flushed, and reported with
+that step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def new_job(offloading: Offloading, s: int, step: int) -> int:
-    """Begin a job of a request, without blocks and chunks."""
+    """Start a job of a request, without blocks and chunks."""
     j = offloading.free_job
     if j == NONE:
         j = offloading.num_made_jobs
@@ -38,7 +38,7 @@ def new_job(offloading: Offloading, s: int, step: int) -> int:
 
 
 def add_block(offloading: Offloading, j: int, block: int, is_window: bool) -> None:
-    """Say that a job reads or writes a GPU block."""
+    """Add a GPU block that a job reads or writes."""
     b = offloading.free_block
     if b == NONE:
         b = offloading.num_made_blocks
@@ -60,7 +60,7 @@ def add_block(offloading: Offloading, j: int, block: int, is_window: bool) -> No
 
 
 def add_chunk_to(offloading: Offloading, j: int, k: int) -> None:
-    """Say that a job reads or writes a chunk of the host cache."""
+    """Add a chunk of the host cache that a job reads or writes."""
     c = offloading.free_chunk
     if c == NONE:
         c = offloading.num_made_chunks
@@ -78,7 +78,7 @@ def add_chunk_to(offloading: Offloading, j: int, k: int) -> None:
 
 
 def launch_load(offloading: Offloading, j: int, due: float) -> None:
-    """Put a load with its blocks and chunks under way; where copies take time, at once."""
+    """Launch a load with its blocks and chunks; a timed one starts as soon as the link is free."""
     job = offloading.jobs[j]
     job.is_load = True
     if offloading.timed:
@@ -93,9 +93,9 @@ def launch_load(offloading: Offloading, j: int, due: float) -> None:
 
 
 def launch_store(offloading: Offloading, j: int, due: float) -> None:
-    """Put a store with its blocks and chunks under way; blocks of windows are watched at once.
+    """Launch a store with its blocks and chunks; its window blocks are watched at once.
 
-    Where copies take time, ``due`` is when it can begin.
+    With timed copies, ``due`` is when it can start.
     """
     job = offloading.jobs[j]
     if offloading.timed:
@@ -137,7 +137,7 @@ def first_due(offloading: Offloading) -> float:
 
 
 def insert_by_due(offloading: Offloading, queue: Queue, j: int) -> None:
-    """Put a job among those under way, behind those that are due as early."""
+    """Insert a job into those in flight, after those that are due at the same time."""
     jobs, due = offloading.jobs, offloading.jobs[j].due
     at = queue.tail
     while at != NONE and jobs[at].due > due:
@@ -157,7 +157,7 @@ def insert_by_due(offloading: Offloading, queue: Queue, j: int) -> None:
 
 
 def hasten(offloading: Offloading, j: int, due: float) -> None:
-    """Put a job under way before those that are due later, from the front on."""
+    """Move a store in flight to an earlier due time, before those that are due later."""
     jobs, queue = offloading.jobs, offloading.stores
     remove(queue, jobs, j)
     jobs[j].due = due
@@ -178,11 +178,11 @@ def hasten(offloading: Offloading, j: int, due: float) -> None:
     queue.length += 1
 
 
-# -- blocks that somebody else may use ------------------------------------------------------------
+# -- blocks that other requests may reuse ---------------------------------------------------------
 
 
 def watch(offloading: Offloading, b: int) -> None:
-    """Have the job flushed when its block is handed out."""
+    """Watch a block, so that its job is flushed when the block is allocated again."""
     entry = offloading.blocks[b]
     first = offloading.watchers[entry.block] - 1
     entry.watched = 1
@@ -206,7 +206,7 @@ def unwatch(offloading: Offloading, b: int) -> None:
 
 
 def flush(offloading: Offloading, j: int, step: int, due: float) -> None:
-    """Have a store end before this step, and be reported with it, not later than without."""
+    """Flush a store: it ends before this step, and is reported with it or, if due, earlier."""
     job = offloading.jobs[j]
     if job.flushed == step:
         return
@@ -218,7 +218,7 @@ def flush(offloading: Offloading, j: int, step: int, due: float) -> None:
 
 
 def flush_block(offloading: Offloading, block: int, step: int, due: float) -> None:
-    """Flush the stores that watch a block which somebody got in this step."""
+    """Flush the stores that watch a block which a request got in this step."""
     b = offloading.watchers[block] - 1
     while b != NONE:
         flush(offloading, offloading.blocks[b].job, step, due)
@@ -234,7 +234,7 @@ def flush_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
 
 
 def watch_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
-    """Watch all blocks of a finished request's stores; those handed out in this step count."""
+    """Watch the blocks of a finished request's stores; flush those with a block reused now."""
     j = offloading.states[s].first_job
     while j != NONE:
         b = offloading.jobs[j].first_block
@@ -252,7 +252,7 @@ def watch_all_of(offloading: Offloading, s: int, step: int, due: float) -> None:
 
 
 def collect_due(offloading: Offloading, now: float) -> None:
-    """List the jobs that are reported by now, in the order in which they were begun."""
+    """List the jobs that are reported by now, in the order of their start."""
     offloading.num_reported = 0
     for direction in range(2):
         queue = offloading.loads if direction == 0 else offloading.stores
@@ -268,12 +268,12 @@ def collect_due(offloading: Offloading, now: float) -> None:
 
 
 def is_older(offloading: Offloading, a: int, b: int) -> bool:
-    """Whether a job was begun before another."""
+    """Return whether a job was started before another."""
     return offloading.jobs[a].number < offloading.jobs[b].number
 
 
 def end_job(offloading: Offloading, j: int) -> None:
-    """Note that a copy is done; its record is free again."""
+    """End a copy, and free its record."""
     job = offloading.jobs[j]
     c = job.first_chunk
     while c != NONE:
@@ -300,7 +300,7 @@ def end_job(offloading: Offloading, j: int) -> None:
 
 
 def leave_state(offloading: Offloading, job: Job) -> None:
-    """Take a job off its request's list."""
+    """Remove a job from its request's list."""
     state = offloading.states[job.state]
     state.num_jobs -= 1
     if job.is_load:
@@ -314,7 +314,7 @@ def leave_state(offloading: Offloading, job: Job) -> None:
 
 
 def forget_jobs(offloading: Offloading, s: int) -> None:
-    """Take a finished request off its jobs, which go on without it."""
+    """Detach a finished request from its jobs, which continue without it."""
     j = offloading.states[s].first_job
     while j != NONE:
         offloading.jobs[j].state = NONE

@@ -1,7 +1,7 @@
-"""Looking up a prompt in the host cache, behind what of it is on the GPU.
+"""Look-up of a prompt in the host cache, after its hit on the GPU.
 
-With several groups all must be able to go on at the end of a hit. Full groups come first; each
-shortens the hit to what it has, and what was looked up before may have to be looked up again.
+With several groups, all must be able to resume at the end of a hit. Full groups come first; each
+shortens the hit to what it has, and groups checked before may have to be checked again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from kvsim.records.paged import RequestBlocks
     from kvsim.records.request import Request
 
-#: The host cache cannot tell yet.
+#: The host cache does not know yet.
 UNKNOWN = -1
 
 
 def find_offloaded(
     kv: KV, offloading: Offloading, request: Request, own_blocks: RequestBlocks, local: int
 ) -> int:
-    """Return how many tokens behind the first ``local`` ones can be loaded, or UNKNOWN."""
+    """Return how many tokens after the first ``local`` ones can be loaded, or UNKNOWN."""
     if has_own_copies(offloading, request):
         return UNKNOWN
     extend_keys(
@@ -46,7 +46,7 @@ def find_offloaded(
 
 
 def has_own_copies(offloading: Offloading, request: Request) -> bool:
-    """Whether copies of a request's own are under way; its next store begins at the front again."""
+    """Return whether a request's own copies are in flight; its next store starts at the front."""
     s = offloading.state_of[request.request_id] - 1
     if s == NONE:
         return False
@@ -59,7 +59,7 @@ def has_own_copies(offloading: Offloading, request: Request) -> bool:
 def find_in_one(
     kv: KV, offloading: Offloading, request: Request, own_blocks: RequestBlocks, local: int
 ) -> tuple[int, int]:
-    """Return where a hit ends (0 without one), and whether some of it is still being written."""
+    """Return the end of a hit (0 without one), and whether part of it is still being written."""
     group = offloading.groups[0]
     known = num_chunk_keys(kv, group, request.num_tokens) * group.chunk_tokens
     end, unknown = find_run(offloading, own_blocks, 0, local, known)
@@ -111,7 +111,7 @@ def chunk_at(offloading: Offloading, own_blocks: RequestBlocks, g: int, place: i
 def find_run(
     offloading: Offloading, own_blocks: RequestBlocks, g: int, local: int, end: int
 ) -> tuple[int, int]:
-    """Return where the chunks behind ``local`` end that are there, 0 if the first is missing."""
+    """Return the end of the chunks present after ``local``, 0 if the first is missing."""
     size, unknown = offloading.groups[g].chunk_tokens, 0
     first = local // size
     place = first
@@ -153,7 +153,7 @@ def find_end_of_run(
 
 
 def is_loading(offloading: Offloading, own_blocks: RequestBlocks, local: int, end: int) -> bool:
-    """Whether a chunk of a hit is being loaded for somebody else."""
+    """Return whether a chunk of a hit is being loaded for another request."""
     for g in range(offloading.num_groups):
         group = offloading.groups[g]
         first, last = local // group.chunk_tokens, cdiv(end, group.chunk_tokens)

@@ -1,8 +1,8 @@
-"""LRU over the chunks of the host cache, as vLLM's native offloading has it.
+"""LRU over the chunks of the host cache, as in vLLM's native offloading.
 
-Every request that meets the cache has a number, and chunks that it touches rank by that number:
-later positions of the prompt leave before earlier ones. When it ends, its chunks are ranked anew,
-one by one.
+Every request that uses the cache has a number, and chunks that it touches rank by that number:
+later positions of the prompt are evicted before earlier ones. When the request ends, its chunks
+are ranked anew, one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def rank_chunk(host: HostCache, k: int, number: int) -> None:
 
 
 def insert_entry(host: HostCache, k: int) -> None:
-    """Take a chunk without pins into the ranking, if it has no entry there."""
+    """Insert a chunk without pins into the ranking, if it has no entry there."""
     chunk, ranking = host.chunks[k], host.ranking
     if chunk.has_entry == 0:
         chunk.has_entry = 1
@@ -38,10 +38,10 @@ def insert_entry(host: HostCache, k: int) -> None:
 
 
 def evict_lru(host: HostCache) -> int:
-    """Return the chunk with the lowest rank that has no pins and was not offered last.
+    """Return the chunk with the lowest rank that has no pins and is not part of the last offer.
 
-    Those that were offered are set aside. An entry whose chunk has risen moves back, and one whose
-    chunk is pinned is dropped: it gets another one.
+    Offered chunks are skipped. An entry below its chunk's present rank moves back, and the entry of
+    a pinned chunk is dropped: the chunk gets another one.
     """
     ranking, found = host.ranking, NO_CHUNK
     while found == NO_CHUNK:
@@ -63,7 +63,7 @@ def evict_lru(host: HostCache) -> int:
 
 
 def restore_aside(host: HostCache) -> None:
-    """Take the chunks that were set aside into the ranking again."""
+    """Return the skipped chunks to the ranking."""
     while host.aside != NO_CHUNK:
         k = host.aside
         host.aside = host.chunks[k].next

@@ -1,4 +1,4 @@
-"""What a request has to do with the host cache: keys of its chunks, blocks it is known to have."""
+"""Offloading state of a request: keys of its chunks, and the blocks it is known to have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def meet(offloading: Offloading, request: Request) -> int:
-    """Return a request's side of offloading; a new one if it is admitted for the first time."""
+    """Return a request's offloading state; a new one at its first admission."""
     s = offloading.state_of[request.request_id] - 1
     if s != NONE:
         return s
@@ -41,7 +41,7 @@ def meet(offloading: Offloading, request: Request) -> int:
 
 
 def num_chunk_keys(kv: KV, group: OffloadGroup, num_tokens: int) -> int:
-    """Chunks whose last token is known."""
+    """Return the number of chunks with a known last token."""
     return num_tokens // kv.hash_block_size // group.keys_per_chunk
 
 
@@ -52,7 +52,7 @@ def key_of(own_blocks: RequestBlocks, group: OffloadGroup, g: int, place: int) -
 
 
 def chunk_order(offloading: Offloading, group: OffloadGroup, g: int, place: int) -> int:
-    """Return where a chunk stands among those of one number: later positions leave first."""
+    """Return the rank of a chunk among those of one number: later positions are evicted first."""
     end, num_groups = (place + 1) * group.chunk_tokens, offloading.num_groups
     return offloading.host.orders - 1 - (end * num_groups + num_groups - 1 - g)
 
@@ -76,13 +76,13 @@ def learn_keys(
 
 
 def meet_cache(offloading: Offloading, state: OffloadState) -> None:
-    """Give a request its number, with which it ranks its chunks."""
+    """Give a request the number by which it ranks its chunks."""
     if state.number == 0:
         state.number = new_number(offloading.host)
 
 
 def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
-    """Note that a request loads a chunk, or wants to store one that is there."""
+    """Record that a request loads a chunk, or wants to store one that is there."""
     meet_cache(offloading, state)
     if state.marks[at] & STORED == 0:
         state.marks[at] |= REUSED
@@ -91,7 +91,7 @@ def reuse(offloading: Offloading, state: OffloadState, at: int, k: int) -> None:
 
 
 def leave_cache(offloading: Offloading, s: int) -> None:
-    """Rank the chunks of a finished request anew, the last position first; its record is free."""
+    """Rank the chunks of a finished request anew, the last position first, and free its state."""
     state = offloading.states[s]
     last = NONE
     while state.number > 0:
@@ -106,9 +106,9 @@ def leave_cache(offloading: Offloading, s: int) -> None:
 
 
 def last_marked(offloading: Offloading, state: OffloadState) -> int:
-    """Return the last of a request's chunks, of the highest group; NONE if there is none.
+    """Return the last marked chunk of a request, of the highest group; NONE if there is none.
 
-    Chunks that it had nothing to do with are forgotten.
+    Unmarked chunks after it are dropped.
     """
     last, end = NONE, 0
     for g in range(offloading.num_groups):
@@ -124,7 +124,7 @@ def last_marked(offloading: Offloading, state: OffloadState) -> int:
 
 
 def touch_at_end(offloading: Offloading, key: int, marks: int) -> None:
-    """Rank one chunk anew: under LRU last of all, under ARC by whether it was used again."""
+    """Rank one chunk anew: under LRU as the newest, under ARC by whether it was used again."""
     host = offloading.host
     k = find_chunk(host, key)
     if k == NO_CHUNK:

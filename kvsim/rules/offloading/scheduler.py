@@ -1,7 +1,7 @@
 """Native CPU offloading: the KV connector that keeps computed chunks in host memory.
 
-What requests have computed is stored chunk by chunk, and what a waiting request finds there behind
-its hit on the GPU is loaded. docs/vllm-rules.md, section 13, describes the rules in words.
+Computed KV is stored chunk by chunk, and chunks that a waiting request finds in host memory after
+its hit on the GPU are loaded. docs/vllm-rules.md, section 13, describes the rules in words.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 def lacks_states(state: Replica) -> bool:
-    """Whether more requests may be admitted in a step than there are records for.
+    """Return whether a step may admit more requests than there are records for.
 
-    Each runs, or loads a chunk into a free block.
+    Each request runs, or loads a chunk into a free block.
     """
     offloading = state.offloading
     loads = min(state.kv.pool.num_free, offloading.host.num_chunks)
@@ -50,9 +50,9 @@ def lacks_states(state: Replica) -> bool:
 
 
 def ask_offloading(state: Replica, request: Request, own_blocks: RequestBlocks, local: int) -> int:
-    """Return how many tokens the host cache has behind a hit on the GPU, or UNKNOWN.
+    """Return how many tokens the host cache has after a hit on the GPU, or UNKNOWN.
 
-    ``connector.is_async`` then says whether they come later.
+    ``connector.is_async`` then says whether they arrive later.
     """
     offloading = state.offloading
     external = find_offloaded(state.kv, offloading, request, own_blocks, local)
@@ -63,7 +63,7 @@ def ask_offloading(state: Replica, request: Request, own_blocks: RequestBlocks, 
 
 
 def loads_with_step(offloading: Offloading, request: Request, local: int, external: int) -> bool:
-    """Whether a load is small enough for its step to wait for it."""
+    """Return whether a load is small enough for its step to wait for it."""
     num_tokens = offloading.num_sync_tokens + external
     if local + external >= request.num_tokens or num_tokens > offloading.sync_load_budget:
         return False
@@ -72,7 +72,7 @@ def loads_with_step(offloading: Offloading, request: Request, local: int, extern
 
 
 def begin_load(state: Replica, request: Request) -> None:
-    """Load what a request with new blocks has in the host cache behind its hit on the GPU."""
+    """Load the chunks after the GPU hit of a request with new blocks from the host cache."""
     offloading, kv, local = state.offloading, state.kv, state.connector.hit
     end, is_sync = local + state.connector.external, not state.connector.is_async
     s, step = meet(offloading, request), state.num_calls
@@ -99,7 +99,7 @@ def load_group(
     local: int,
     end: int,
 ) -> None:
-    """Add what a load copies into the blocks of one group."""
+    """Add the blocks and chunks that a load copies for one group."""
     offloading, group, table = state.offloading, state.offloading.groups[g], own_blocks.tables[g]
     block_size, size = state.kv.groups[g].block_size, offloading.blocks_per_chunk
     first, stop = cdiv(local, block_size), cdiv(end, block_size)
@@ -118,9 +118,9 @@ def load_group(
 
 
 def is_target(kv: KV, block: int, is_sync: bool) -> bool:
-    """Whether a load begins with a block: one that has no content yet.
+    """Return whether a block is a target of a load: it has no content yet.
 
-    Blocks of a load that the step waits for have their names already.
+    Blocks of a load that the step waits for have their keys already.
     """
     return block != NULL_BLOCK and (is_sync or not kv.pool.blocks[block].hashed)
 
@@ -129,14 +129,14 @@ def is_target(kv: KV, block: int, is_sync: bool) -> bool:
 
 
 def flush_preempted(state: Replica, row: int, step: int) -> None:
-    """Have the stores of a preempted request end before a step."""
+    """Flush the stores of a preempted request before a step."""
     s = state.offloading.state_of[row] - 1
     if s != NONE:
         flush_all_of(state.offloading, s, step, float(step))
 
 
 def schedule_stores(state: Replica, batch: Batch) -> None:
-    """Decide what a step stores, and which stores must have ended before it."""
+    """Decide which chunks a step stores, and which stores must have ended before it."""
     offloading, step = state.offloading, state.num_calls
     offloading.num_sync_tokens = 0
     offloading.num_reported = 0
@@ -164,7 +164,7 @@ def schedule_stores(state: Replica, batch: Batch) -> None:
 
 
 def see_blocks(state: Replica, request: Request) -> None:
-    """Learn of the blocks that a request got in this step; who still copies from them hurries."""
+    """Record the blocks that a request got in this step; flush the stores that still copy them."""
     offloading, step = state.offloading, state.num_calls
     side = offloading.states[offloading.state_of[request.request_id] - 1]
     own_blocks = state.kv.request_blocks[request.own_blocks]
@@ -178,7 +178,7 @@ def see_blocks(state: Replica, request: Request) -> None:
 
 
 def note_got(offloading: Offloading, block: int, step: int) -> None:
-    """Note that somebody has got a block in this step."""
+    """Record that a request got a block in this step, and flush the stores that watch it."""
     if block != NULL_BLOCK:
         offloading.got[block] = step
         flush_block(offloading, block, step, float(step))
@@ -199,7 +199,7 @@ def store_computed(state: Replica, request: Request, end: int) -> None:
 
 
 def set_quiet_until(state: Replica, request: Request) -> None:
-    """Note until when a running request gets no block, and completes no chunk."""
+    """Set the token count up to which a running request gets no block and completes no chunk."""
     offloading, kv = state.offloading, state.kv
     side = offloading.states[offloading.state_of[request.request_id] - 1]
     quiet = kv.max_model_len
@@ -212,7 +212,7 @@ def set_quiet_until(state: Replica, request: Request) -> None:
 
 
 def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
-    """Whether some group has chunks to store."""
+    """Return whether any group has chunks to store."""
     for g in range(offloading.num_groups):
         if end // offloading.groups[g].chunk_tokens > side.cursors[g]:
             return True
@@ -220,7 +220,7 @@ def is_behind(offloading: Offloading, side: OffloadState, end: int) -> bool:
 
 
 def store_finished(state: Replica, s: int) -> None:
-    """Store the rest of a request that has finished, and let it go."""
+    """Store the rest of a finished request, and free its state."""
     offloading, step = state.offloading, state.num_calls
     end = offloading.states[s].num_stored_tokens
     due = offloading.now if offloading.timed else float(step + offloading.store_steps)
@@ -233,7 +233,7 @@ def store_finished(state: Replica, s: int) -> None:
 
 
 def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
-    """Remember what is to be stored of a request that ends."""
+    """Record which tokens of an ending request are to be stored."""
     offloading, kv = state.offloading, state.kv
     offloading.has_unpublished = True
     s = offloading.state_of[request.request_id] - 1
@@ -252,9 +252,9 @@ def note_end(state: Replica, request: Request, is_aborted: bool) -> None:
 
 
 def begin_copies(state: Replica, batch: Batch, start: float, time: float) -> float:
-    """Begin what a step stores, where copies take time; returns when the step can start.
+    """Start the timed stores of a step; returns when the step can start.
 
-    ``offloading.slow_time`` then says what earlier stores add to the step.
+    ``offloading.slow_time`` is then the time that earlier stores add to the step.
     """
     offloading, totals, size = state.offloading, state.totals, state.kv.bytes_per_block
     begin, free = offloading.store_begin_time, offloading.store_free_time
@@ -272,9 +272,9 @@ def begin_copies(state: Replica, batch: Batch, start: float, time: float) -> flo
 
 
 def slowed_by(share: float, begin: float, free: float, start: float, time: float) -> float:
-    """Return the seconds that copies from ``begin`` to ``free`` add to a step beside them.
+    """Return the seconds that copies from ``begin`` to ``free`` add to a concurrent step.
 
-    While both run, a copy reads a share of what the GPU's memory can give, and each second of the
+    While both run, a copy takes a share of the GPU's memory bandwidth, and each second of the
     step takes 1 + share.
     """
     beside = max(time - max(begin - start, 0.0), 0.0)
@@ -295,5 +295,5 @@ def report_copies(state: Replica, now: float) -> None:
 
 
 def has_copies(offloading: Offloading) -> bool:
-    """Whether copies are under way, or yet to begin, or an end has not been told of yet."""
+    """Return whether copies are in flight or yet to start, or an end is not reported yet."""
     return offloading.has_unpublished or offloading.loads.length + offloading.stores.length > 0

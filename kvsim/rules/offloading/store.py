@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def last_to_store(offloading: Offloading, state: OffloadState, g: int, num_tokens: int) -> int:
-    """Return how many of a group's first chunks are computed once so many tokens are."""
+    """Return how many first chunks of a group the first ``num_tokens`` tokens complete."""
     group, size = offloading.groups[g], offloading.blocks_per_chunk
     last = min(num_tokens // group.chunk_tokens, state.num_known[g] // size)
     return min(last, state.num_keys[g])
@@ -57,7 +57,7 @@ def store_up_to(
 def offer_group(
     offloading: Offloading, state: OffloadState, g: int, last: int, count: int, is_finished: bool
 ) -> int:
-    """Add the chunks of a group that were not offered yet; returns how many there are by then."""
+    """Add the chunks of a group that were not offered yet; returns the number of offers."""
     group, cursor = offloading.groups[g], state.cursors[g]
     if group.window == 0:
         for place in range(cursor, last):
@@ -82,7 +82,7 @@ def offer_group(
 
 
 def add_offer(offloading: Offloading, state: OffloadState, g: int, place: int, count: int) -> int:
-    """Add a chunk to what is offered; returns how many there are by then."""
+    """Add a chunk to the offers; returns their number."""
     group, offer = offloading.groups[g], offloading.offers[count]
     offer.key = state.keys[group.first_chunk + place]
     offer.order = chunk_order(offloading, group, g, place)
@@ -92,9 +92,9 @@ def add_offer(offloading: Offloading, state: OffloadState, g: int, place: int, c
 
 
 def prepare_store(offloading: Offloading, state: OffloadState, count: int) -> int:
-    """Make room for the offered chunks that are missing, and take them into the host cache.
+    """Make room for the offered chunks that are missing, and add them to the host cache.
 
-    Returns how many they are; the offers are then these. NONE if there is no room: then nothing is
+    Returns their number; the offers are then these. NONE if there is no room: then nothing is
     stored, but the requests' touches stay.
     """
     host = offloading.host
@@ -121,7 +121,7 @@ def prepare_store(offloading: Offloading, state: OffloadState, count: int) -> in
 
 
 def often_enough(offloading: Offloading, count: int) -> int:
-    """Leave out chunks that were not offered often enough yet; returns how many remain."""
+    """Remove chunks that were not offered often enough yet; returns how many remain."""
     if offloading.host.threshold < 2:
         return count
     kept = 0
@@ -133,7 +133,7 @@ def often_enough(offloading: Offloading, count: int) -> int:
 
 
 def move_offer(offloading: Offloading, at: int, to: int) -> None:
-    """Put an offer nearer to the front."""
+    """Move an offer nearer to the front."""
     old, new = offloading.offers[at], offloading.offers[to]
     new.key = old.key
     new.order = old.order
@@ -143,9 +143,9 @@ def move_offer(offloading: Offloading, at: int, to: int) -> None:
 
 
 def touch_offered(offloading: Offloading, state: OffloadState, count: int) -> tuple[int, int]:
-    """Find what is in the host cache already.
+    """Find which offered chunks are in the host cache already.
 
-    Returns how many chunks are missing, and how many of those without pins must stay.
+    Returns how many chunks are missing, and how many present ones without pins must stay.
     """
     host, num_missing, num_pinned = offloading.host, 0, 0
     host.last_offer += 1
@@ -165,7 +165,7 @@ def touch_offered(offloading: Offloading, state: OffloadState, count: int) -> tu
 
 
 def note_missing(offloading: Offloading, state: OffloadState, count: int) -> None:
-    """Show the policy what is missing, the last first, once per request and chunk."""
+    """Report the missing chunks to the policy, the last first, once per request and chunk."""
     host = offloading.host
     for at in range(count - 1, -1, -1):
         offer = offloading.offers[at]
