@@ -45,13 +45,13 @@ def gemms_time(cost: Cost, work: Work) -> float:
 
 
 def format_time(gemms: Gemms, num_tokens: int) -> float:
-    """Seconds of the GEMMs whose weights have one format."""
+    """Seconds of the GEMMs with weights of one format."""
     moved = gemms.num_bytes + num_tokens * gemms.token_bytes
     return gemm_time(gemms, moved, num_tokens * gemms.token_flops, num_tokens)
 
 
 def experts_time(cost: Cost, work: Work) -> float:
-    """Seconds of the routed experts: those touched are read, their rows padded to blocks.
+    """Seconds of the routed experts: touched experts are read, their rows padded to blocks.
 
     Memory and arithmetic hide each other in part: a soft maximum of the two.
     """
@@ -129,7 +129,7 @@ def elementwise_time(cost: Cost, work: Work) -> float:
 
 
 def all_reduce_time(cost: Cost, work: Work) -> float:
-    """Seconds of adding up what the GPUs of a tensor-parallel group have."""
+    """Seconds of the all-reduce over the GPUs of a tensor-parallel group."""
     return min(
         cost.one_shot + work.num_tokens * cost.one_shot_token,
         cost.two_shot + work.num_tokens * cost.two_shot_token,
@@ -137,7 +137,7 @@ def all_reduce_time(cost: Cost, work: Work) -> float:
 
 
 def work_time(cost: Cost, work: Work) -> float:
-    """Seconds of a step, what it computes and what is swapped before it."""
+    """Seconds of a step: its computation and the swaps before it."""
     time = host_time(cost, work)
     time += gemms_time(cost, work)
     time += head_time(cost, work)
@@ -186,8 +186,8 @@ def with_transfers(cost: Cost, time: float, moved: Moved) -> float:
     """Return the seconds of a step that computes for ``time``, its transfers included.
 
     Blocks are fetched layer by layer under the computation and stored the other way at the same
-    time, so the longest of the three counts. In a page fault the GPU waits; what it takes in and
-    what it gives up for that go both ways at once.
+    time, so the longest of the three counts. In a page fault the GPU waits; pages that come in and
+    pages that go out for them move both ways at once.
     """
     if moved.fetched > 0 or moved.stored > 0:
         time = max(time, copy_time(cost, moved.fetched), copy_time(cost, moved.stored))

@@ -1,4 +1,4 @@
-"""What a replica tells of its load: to who may ask at any time, and as metrics."""
+"""The load of a replica: as read directly at any time, and as published in metrics."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def record_load(state: Replica) -> None:
-    """Note what a replica has in hand now."""
+    """Record the present load of a replica."""
     state.scraped_waiting = num_waiting(state)
     state.scraped_usage = kv_usage(state.kv)
 
 
 def publish_metrics(state: Replica) -> None:
-    """Note what the metrics say from now on: vLLM makes them behind each step's output.
+    """Publish the present load as metrics, as vLLM does after each step's output.
 
-    So who arrives during a step is in no metric before the end of the next one.
+    So a request that arrives during a step is in no metric before the end of the next one.
     """
     state.published_waiting = num_waiting(state)
     state.published_running = state.num_running

@@ -1,6 +1,6 @@
-"""Where rules meet parts that are no rules: a user's own allocator, scheduler, policy, cost model.
+"""Calls from rules to a user's Python classes: allocator, scheduler, policy, cost model.
 
-Compiled code has none of them; the compiled engine refuses such a part with the reason.
+Compiled code calls none of them; the compiled engine refuses such a class and says why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def python_lookup(kv: KV, request: Request) -> int:
-    """Ask a manager for a hit, and keep it for the admission."""
+    """Ask a manager for a hit, and store it for the admission."""
     manager: Any = kv.python
     hit = manager.lookup(request)
     manager.last_hit = hit
@@ -54,13 +54,13 @@ def python_free(kv: KV, request: Request) -> None:
 
 
 def python_retire(kv: KV, request: Request) -> None:
-    """Tell a manager that a request has ended while its batch keeps its slots."""
+    """Notify a manager that a request has ended while its batch keeps its slots."""
     manager: Any = kv.python
     manager.retire(request)
 
 
 def python_cache_computed(kv: KV, request: Request, num_tokens: int) -> None:
-    """Tell a manager that tokens are computed and known."""
+    """Notify a manager that tokens are computed and known."""
     manager: Any = kv.python
     manager.cache_computed(request, num_tokens)
 
@@ -84,7 +84,7 @@ def python_swap_in(kv: KV, request: Request) -> int:
 
 
 def python_has_blocks(kv: KV, request: Request) -> bool:
-    """Whether a manager keeps block tables."""
+    """Return whether a manager keeps block tables."""
     manager: Any = kv.python
     return bool(manager.block_ids(request))
 
@@ -116,7 +116,7 @@ def python_kv_usage(kv: KV) -> float:
 
 
 def python_heap(state: Replica, seconds: float) -> None:
-    """Integrate what a caching allocator holds, where there is one."""
+    """Integrate the bytes of a caching allocator, if there is one."""
     manager: Any = state.kv.python
     heap = None if manager is None else manager.heap_bytes
     if heap is not None:
@@ -138,7 +138,7 @@ def python_paint(state: Replica, first: int) -> None:
 def python_arrived(
     pool: BlockPool, request: Request, own_blocks: RequestBlocks, block_size: int
 ) -> None:
-    """Tell a policy that a prompt with these keys has been admitted."""
+    """Notify a policy that a prompt with these keys has been admitted."""
     policy: Any = pool.python
     if policy.foresees:
         num_keys = (request.num_prompt_tokens - 1) // block_size
@@ -147,13 +147,13 @@ def python_arrived(
 
 
 def python_insert(pool: BlockPool, k: int) -> None:
-    """Tell a policy that a block's last reference has gone."""
+    """Notify a policy that a block has lost its last reference."""
     policy: Any = pool.python
     policy.insert(k)
 
 
 def python_remove(pool: BlockPool, k: int) -> None:
-    """Tell a policy that a block is referenced again."""
+    """Notify a policy that a block is referenced again."""
     policy: Any = pool.python
     policy.remove(k)
 
@@ -165,13 +165,13 @@ def python_evict(pool: BlockPool) -> int:
 
 
 def python_cached(pool: BlockPool, k: int) -> None:
-    """Tell a policy that a block has got its key."""
+    """Notify a policy that a block has got its key."""
     policy: Any = pool.python
     policy.cached(k, pool.blocks[k].key)
 
 
 def python_hit(pool: BlockPool, k: int) -> None:
-    """Tell a policy of a hit."""
+    """Notify a policy of a hit."""
     policy: Any = pool.python
     policy.hit(k)
 
@@ -180,7 +180,7 @@ def python_hit(pool: BlockPool, k: int) -> None:
 
 
 def python_add(state: Replica, k: int) -> None:
-    """Hand a scheduler a new arrival."""
+    """Pass a new arrival to a scheduler."""
     scheduler: Any = state.scheduler
     scheduler.add(state.requests[k])
 
@@ -192,7 +192,7 @@ def python_schedule(state: Replica, batch: Batch) -> None:
 
 
 def python_complete(state: Replica, batch: Batch) -> None:
-    """Have a scheduler take in a step's output."""
+    """Pass a step's output to a scheduler."""
     scheduler: Any = state.scheduler
     scheduler.take_in(batch)
 

@@ -1,4 +1,4 @@
-"""The waiting queue: in order of arrival, by priority, or by what tenants have been served."""
+"""The waiting queue: in order of arrival, by priority, or by the service that tenants got."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def is_before(a: Request, b: Request) -> bool:
-    """Whether a request stands before another in the waiting queue; no two are equal.
+    """Return whether a request is before another in the waiting queue; no two are equal.
 
-    Among equals the ids decide, as text: vLLM's are strings.
+    Equally urgent requests are ordered by id, as text: vLLM's ids are strings.
     """
     if is_more_urgent(a, b):
         return True
@@ -27,14 +27,14 @@ def is_before(a: Request, b: Request) -> bool:
 
 
 def is_more_urgent(a: Request, b: Request) -> bool:
-    """Whether a request has a better priority than another, or the same and came earlier."""
+    """Return whether a request has a better priority, or the same and an earlier arrival."""
     if a.priority != b.priority:
         return a.priority < b.priority
     return a.arrival_time < b.arrival_time
 
 
 def sift_up(state: Replica, place: int) -> None:
-    """Move an entry of the heap towards its root, to where it belongs."""
+    """Move an entry of the heap towards its root, to its position."""
     heap, requests = state.heap, state.requests
     while place > 0:
         parent = (place - 1) // 2
@@ -47,7 +47,7 @@ def sift_up(state: Replica, place: int) -> None:
 
 
 def sift_down(state: Replica, place: int) -> None:
-    """Move an entry of the heap away from its root, to where it belongs."""
+    """Move an entry of the heap away from its root, to its position."""
     heap, requests, length = state.heap, state.requests, state.waiting.length
     while True:
         least = place
@@ -75,7 +75,7 @@ def enqueue(state: Replica, k: int) -> None:
 
 
 def requeue(state: Replica, k: int) -> None:
-    """Return a request to the waiting queue that was taken out, or preempted."""
+    """Return a request that was taken out or preempted to the waiting queue."""
     if state.limits.fairness == VTC:
         requeue_fair(state, k)
     elif state.limits.by_priority:
@@ -85,7 +85,7 @@ def requeue(state: Replica, k: int) -> None:
 
 
 def defer(state: Replica, request: Request) -> None:
-    """Note that a waiting request is set aside: others are admitted past it."""
+    """Count a waiting request as skipped: others are admitted past it."""
     state.num_deferred += 1 - request.is_deferred
     request.is_deferred = 1
 
@@ -100,7 +100,7 @@ def head_of(state: Replica) -> int:
 
 
 def dequeue(state: Replica, k: int) -> None:
-    """Take a request out of the waiting queue, wherever it stands."""
+    """Remove a request from any position of the waiting queue."""
     if state.limits.fairness == VTC:
         dequeue_fair(state, k)
         return

@@ -1,4 +1,4 @@
-"""What is written down: exact integrals over time, samples, steps, token gaps, ended requests."""
+"""Recording: exact integrals over time, samples, steps, token gaps, ended requests."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MAX_MEMORY_SAMPLES = 4096
 
 
 def num_waiting(state: Replica) -> int:
-    """Requests that have arrived, are unfinished and not running."""
+    """Return the number of requests that have arrived, are unfinished and not running."""
     return num_queued(state) + state.num_swapped
 
 
 def pass_time(state: Replica, to: float) -> None:
-    """Let time pass in which nothing changes."""
+    """Advance the clock over a time in which nothing changes."""
     if not to > state.clock:
         return
     seconds = to - state.clock
@@ -63,7 +63,7 @@ def pass_time(state: Replica, to: float) -> None:
 
 
 def record_step(state: Replica) -> None:
-    """Note a scheduled step: its transfers, and a sample of the memory if one is due."""
+    """Record a scheduled step: its transfers, and a sample of the memory if one is due."""
     totals, moved = state.totals, state.kv.moved
     totals.fetched_bytes += moved.fetched
     totals.stored_bytes += moved.stored
@@ -141,7 +141,7 @@ def note_gap(state: Replica, seconds: float, num_tokens: int) -> None:
 
 
 def note_token(state: Replica, request: Request, now: float) -> None:
-    """Stamp a first token, or bin the gap since the last one."""
+    """Record the time of a first token, or bin the gap since the last one."""
     if math.isnan(request.last_token_time):
         request.first_token_time = now
         state.num_started += 1

@@ -1,4 +1,4 @@
-"""Formulas of routers, of one replica or, where they are given arrays, of all at once."""
+"""Formulas of routers, for one replica or, given arrays, for all at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 def dynamo_decode_cost(
     decode: Any, active: Any, cached: Any, size: int, credit: float, active_weight: float
 ) -> Any:
-    """Return what a request costs by Dynamo's formula where prompts are computed elsewhere.
+    """Return the cost of a request by Dynamo's formula with disaggregated prefill.
 
     In blocks; parameters as of :func:`dynamo_cost`.
     """
@@ -30,18 +30,18 @@ def dynamo_cost(
     decay: float,
     beyond: Any,
 ) -> Any:
-    """Return what a prompt costs by Dynamo's formula, in blocks.
+    """Return the cost of a prompt by Dynamo's formula, in blocks.
 
     Parameters
     ----------
-    prefilling : prompt tokens ahead of their first token there, their cached part left out
-    decode : different blocks of the prompts that are there
-    active : requests that are there
-    cached : tokens of this prompt that are cached there
+    prefilling : tokens of prompts on the replica without a first token yet, cached part left out
+    decode : different blocks of the prompts on the replica
+    active : requests on the replica
+    cached : tokens of this prompt that are cached on the replica
     least : the least of ``prefilling`` among all replicas
     prompt : tokens
     size : tokens of a block
-    beyond : tokens that lie behind these in the replica's other tiers, each by its own credit
+    beyond : tokens after these in the replica's other tiers, each by its own credit
     credit, prefill_weight, active_weight, decay : see :class:`kvsim.fleet.routers.dynamo.Dynamo`
     """
     ahead = (prefilling - least) / max(prompt, size)

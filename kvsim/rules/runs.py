@@ -1,4 +1,4 @@
-"""Runs of steps: between two events that can change a batch of decodes, it changes by arithmetic.
+"""Runs of steps: a batch of decodes changes only by arithmetic until the next event.
 
 A run advances whole steps at once: times by the same sequence of additions, blocks in the same
 order (by step, then by position in the running list), so nothing is approximated. It ends before
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from kvsim.records.request import Request
 
 ENDLESS_RUN = 2**62
-#: Steps like the one under way that must fit before the horizon; a run begins and ends at a price.
+#: Steps like the one in flight that must fit before the horizon; starting a run has a cost.
 LEAST_STEPS = 3
 
 
 def is_trying(state: Replica) -> bool:
-    """Whether the head of the queue asks for memory at every step."""
+    """Return whether the head of the queue asks for memory at every step."""
     limits, running = state.limits, state.num_running
     if state.waiting.length == 0 or limits.scheduler == STATIC:
         return False
@@ -106,14 +106,14 @@ def price_allows_runs(state: Replica) -> bool:
 
 
 def stays_refused(state: Replica) -> bool:
-    """Return whether the head of the queue finds no memory until somebody ends."""
+    """Return whether the head of the queue finds no memory until a request ends."""
     if state.kv.enable_prefix_caching or not state.head_lookup_failed:
         return False
     return state.limits.fairness == 0 or can_stay_refused(state)
 
 
 def has_time(state: Replica) -> bool:
-    """Whether some steps fit before the horizon, as far as is known before they are priced."""
+    """Return whether some steps fit before the horizon, as far as is known before pricing them."""
     if not state.limits.asynchronous:
         return False  # a step's end is known only after it has its blocks
     end = batch_at(state, 0).end
@@ -121,15 +121,15 @@ def has_time(state: Replica) -> bool:
 
 
 def sees_windows(cost: Cost) -> bool:
-    """Whether any layers do not look at all tokens."""
+    """Return whether any layers do not attend to all tokens."""
     return cost.num_layers > 1 or cost.layers[0].kind != FULL
 
 
 def longest_run(state: Replica) -> int:
     """Return for how many steps the batch changes only by arithmetic; 0 if it is not steady.
 
-    Every running request decodes, nobody ends, nobody joins. With asynchronous scheduling the step
-    under way holds just these requests, too.
+    Every running request decodes, none ends, none joins. With asynchronous scheduling the step
+    in flight holds just these requests, too.
     """
     if not can_run(state):
         return 0
@@ -146,7 +146,7 @@ def longest_run(state: Replica) -> int:
             if entry.unfinished > 0:
                 return 0
         longest = min(longest, request.end - request.num_tokens - 1)
-        if state.kv.manager == VIRTUAL:  # nobody needs a page
+        if state.kv.manager == VIRTUAL:  # no request needs a page
             longest = min(longest, request.next_bookkeeping_at - request.num_computed_tokens)
         if longest < 2:
             return 0
@@ -169,7 +169,7 @@ def decodes_regularly(state: Replica, request: Request) -> bool:
 
 
 def join_phase(state: Replica, steps: int, k: int) -> None:
-    """Note that the k-th running request needs attention at that step and each block after."""
+    """Add entry k to the phase of a step: it needs attention then and every block size later."""
     phase = state.phases[steps % state.kv.groups[0].block_size]
     state.phase_next[k] = NONE
     if phase.first == NONE:
@@ -181,7 +181,7 @@ def join_phase(state: Replica, steps: int, k: int) -> None:
 
 
 def sort_by_phase(state: Replica) -> int:
-    """List who takes (2k) or fills (2k + 1) a block, by step modulo block size.
+    """List the requests that take (2k) or fill (2k + 1) a block, by step modulo block size.
 
     Returns the sum of computed tokens.
     """
@@ -212,14 +212,14 @@ def sort_by_phase(state: Replica) -> int:
 
 
 def tend_blocks(state: Replica, step: int, tries: bool) -> bool:
-    """Take and name the blocks of one step of a run; False, unchanged, if they run out."""
+    """Allocate and name the blocks of one step of a run; False, unchanged, if they run out."""
     if has_groups(state.kv):
         return tend_groups(state, step, tries)
     if state.kv.manager != PAGED:
         return True
     kv, group = state.kv, state.kv.groups[0]
     phase = state.phases[step % group.block_size]
-    # V0 wants a free block for every decode, also for one that takes none.
+    # V0 requires a free block for every decode, also for one that takes none.
     if phase.count + int(state.limits.scheduler == VLLM_V0) > kv.pool.num_free:
         return False
     k = phase.first
@@ -270,7 +270,7 @@ def begin_run(state: Replica, num_keys: int) -> None:
 
 
 def end_run(state: Replica, steps: int, last_token_time: float) -> None:
-    """Bring the running requests to where so many steps leave them."""
+    """Advance the running requests to the end of a run of ``steps`` steps."""
     state.num_generated_tokens += steps * state.num_running
     if state.limits.fairness > 0:
         charge_run(state, steps)
@@ -343,7 +343,7 @@ def run_of_steps(state: Replica, most_steps: int) -> int:
 
 
 def fill(state: Replica, num_tokens: int) -> None:
-    """Move how far the running requests have filled their slots, for the memory map."""
+    """Advance the fill counts of the running requests, for the memory map."""
     if num_tokens != 0:
         for place in range(state.num_running):
             state.requests[state.running[place]].num_filled += num_tokens

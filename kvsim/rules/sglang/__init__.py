@@ -1,1 +1,1 @@
-"""SGLang's rules: its slots, its radix tree and its scheduler; docs/sglang-rules.md tells them."""
+"""SGLang's rules: slots, radix tree and scheduler; docs/sglang-rules.md describes them."""

@@ -1,4 +1,4 @@
-"""A request that arrives: how much it may generate, and where it stands."""
+"""Arrival of a request: the limit of its output, and its initial state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_sglang(state: Replica, k: int) -> None:
-    """Queue a new arrival; its output is cut at what context and pool hold."""
+    """Queue a new arrival; context length and pool size limit its output."""
     scheduler, trace = state.sglang, state.trace
     request, mine = state.requests[k], state.sglang.progress[k]
     mine.reset()

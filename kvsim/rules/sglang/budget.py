@@ -1,7 +1,7 @@
-"""The budget of a prefill pass: what is promised to those who run, and what is left for others.
+"""The budget of a prefill pass: tokens promised to running requests, and tokens left for others.
 
-Requests that run are expected to use a share of what they may still generate, ``ratio``; a request
-that is admitted is promised all of it.
+A running request is expected to use a share, ``ratio``, of what it may still generate; an admitted
+request is promised all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_NEW_TOKENS = 4096
 
 
 def open_budget(state: Replica) -> None:
-    """Begin the budget of a pass: what running requests are expected to take."""
+    """Start the budget of a pass with the tokens that running requests are expected to take."""
     scheduler = state.sglang
     scheduler.num_mixed = scheduler.num_running if scheduler.mixes else 0
     scheduler.rem_input = scheduler.max_prefill_tokens - scheduler.num_mixed
@@ -35,36 +35,36 @@ def open_budget(state: Replica) -> None:
 
 
 def promised(state: Replica, k: int) -> float:
-    """Tokens that a running request is expected to generate yet."""
+    """Return the tokens that a running request is still expected to generate."""
     mine = state.sglang.progress[k]
     left = min(mine.max_new - state.requests[k].num_output_tokens, MOST_NEW_TOKENS)
     return left * (1.0 if mine.ignores_eos else state.sglang.ratio)
 
 
 def rem_total(state: Replica) -> float:
-    """Tokens that are neither taken nor promised."""
+    """Return the tokens that are neither taken nor promised."""
     return num_available(state.kv.radix) - state.sglang.budget
 
 
 def rem_current(state: Replica) -> int:
-    """Tokens that are not taken."""
+    """Return the tokens that are not taken."""
     return num_available(state.kv.radix) - state.sglang.current
 
 
 def rem_window(state: Replica) -> int:
-    """Window slots that are neither taken nor promised."""
+    """Return the window slots that are neither taken nor promised."""
     return num_windows_available(state.kv.radix) - state.sglang.window_budget
 
 
 def window_need(state: Replica, num_tokens: int, max_new: int) -> int:
-    """Window slots for a prompt: what a chunk takes beyond a window, and a window at its end."""
+    """Return a prompt's window slots: a chunk's part beyond a window, and a window at its end."""
     scheduler, window = state.sglang, state.kv.radix.window
     chunk = min(num_tokens, scheduler.rem_chunk) if scheduler.chunk_size > 0 else num_tokens
     return max(chunk - window, 0) + min(num_tokens + max_new, window) + scheduler.page_size
 
 
 def verdict_of(state: Replica) -> int:
-    """Say whether the budget leaves room for more."""
+    """Return the verdict on whether the budget leaves room for more."""
     scheduler = state.sglang
     if rem_total(state) <= 0 or rem_current(state) <= 0:
         return NO_TOKEN
@@ -76,7 +76,7 @@ def verdict_of(state: Replica) -> int:
 
 
 def charge_prefill(state: Replica, num_tokens: int, max_new: int) -> None:
-    """Take tokens of a prompt, and promise outputs, out of the budget."""
+    """Charge tokens of a prompt, and its promised output, to the budget."""
     scheduler, size = state.sglang, state.sglang.page_size
     num_tokens = ceil_page(num_tokens, size)
     if state.kv.radix.window > 0:

@@ -1,7 +1,7 @@
-"""What the slots of a radix cache are used for.
+"""Use of the slots of a radix cache, by cause.
 
-Tokens of requests count once, in the tree or outside. What nobody holds in the tree may be evicted:
-it is unallocated, and cached. Output tokens to come hold nothing, so only the rest of a request's
+Tokens of requests count once, in the tree or outside. Unlocked tokens in the tree may be evicted:
+they are unallocated, and cached. Future output tokens hold nothing, so only the rest of a request's
 last page is reserved, or internal where it will never be written.
 """
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def num_available(tree: Radix) -> int:
-    """Slots that are free or whose tokens may be evicted."""
+    """Return the slots that are free or have evictable tokens."""
     return tree.pages.num_unused_slots + tree.num_evictable
 
 
 def num_windows_available(tree: Radix) -> int:
-    """Window slots that are free or may be taken from the tree."""
+    """Return the window slots that are free or may be taken from the tree."""
     return tree.window_pages.num_unused_slots + tree.window_evictable
 
 
 def radix_usage(tree: Radix) -> float:
-    """Share of the slots that requests hold, in the fuller pool."""
+    """Return the share of the slots that requests hold, in the fuller pool."""
     size = tree.pages.page_size
     num_slots = tree.pages.num_pages * size
     usage = (num_slots - num_available(tree)) / num_slots if num_slots > 0 else 0.0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def drop_finishing(state: Replica) -> int:
-    """Take out who gets its last token from the batch under way; returns how many."""
+    """Remove requests that get their last token from the batch in flight; returns how many."""
     scheduler, kept = state.sglang, 0
     if not scheduler.may_finish:
         return 0
@@ -45,7 +45,7 @@ def build_decode(state: Replica, batch: Batch) -> None:
         return
     if decodes_fit(state):
         scheduler.ratio = max(scheduler.ratio - scheduler.decay, scheduler.min_ratio)
-    elif finishing > 0:  # their slots come back with their last token
+    elif finishing > 0:  # their slots are freed with their last token
         return
     else:
         retract_decodes(state)

@@ -1,4 +1,4 @@
-"""Operations on the radix tree alone, one by one, as recorded cases have them."""
+"""Single operations on the radix tree alone, as in recorded cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def operate(state: Replica, command: int, argument: int) -> int:
-    """Do an operation; ``argument`` is a row of the trace, a node, or a number of tokens.
+    """Execute an operation; ``argument`` is a row of the trace, a node, or a number of tokens.
 
     Returns the tokens evicted, or 1 where an insert found no room. ``tree.node`` and
     ``tree.num_found`` say what was matched.
@@ -47,7 +47,7 @@ def operate(state: Replica, command: int, argument: int) -> int:
 
 
 def insert_behind(tree: Radix, request: Request, node: int, matched: int) -> int:
-    """Take pages for what is not matched and insert all; 1 if there are not enough."""
+    """Allocate pages for the unmatched tokens and insert all; 1 if there are not enough."""
     size = tree.pages.page_size
     num_tokens = floor_page(request.num_prompt_tokens, size)
     edge = lock_path(tree, node)

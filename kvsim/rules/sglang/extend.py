@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def build_prefill(state: Replica, batch: Batch) -> None:
-    """Make a batch of those admitted, chunked one first; decodes join it where they are mixed."""
+    """Batch the admitted requests, the chunked one first; decodes join if they are mixed in."""
     scheduler, tree = state.sglang, state.kv.radix
     needed, num_new = 0, 0
     for place in range(scheduler.num_admitted):
@@ -48,10 +48,10 @@ def build_prefill(state: Replica, batch: Batch) -> None:
 
 
 def add_prefill(state: Replica, batch: Batch, k: int) -> None:
-    """Give a request of the batch its slots."""
+    """Allocate the slots of a request in the batch."""
     scheduler, tree = state.sglang, state.kv.radix
     request, mine = state.requests[k], scheduler.progress[k]
-    if request.num_computed_tokens == 0:  # new in the batch, behind what it has matched
+    if request.num_computed_tokens == 0:  # new in the batch, after its matched prefix
         request.num_computed_tokens = mine.prefix
         request.status = RUNNING
         mine.is_retracted = False
@@ -90,7 +90,7 @@ def add_prefill(state: Replica, batch: Batch, k: int) -> None:
 def mix_decodes(state: Replica, batch: Batch) -> None:
     """Let the running requests decode in a prefill batch, if all of them fit."""
     scheduler = state.sglang
-    is_last = scheduler.may_finish  # of a prompt in this batch, or of who runs
+    is_last = scheduler.may_finish  # of a prompt in this batch, or of a running request
     drop_finishing(state)
     scheduler.may_finish = scheduler.may_finish or is_last
     if scheduler.num_running == 0 or not decodes_fit(state):

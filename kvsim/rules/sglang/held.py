@@ -1,4 +1,4 @@
-"""What a request holds: a path of the tree, its own pages behind it, and a row."""
+"""Memory of a request: a path of the tree, its own pages after it, and a row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def append_page(tree: Radix, mine: Progress) -> None:
-    """Give a request another page; there is one."""
+    """Append a page to a request; one is free."""
     page = take_page(tree.pages)
     if tree.window > 0:
         tree.windows[page] = take_page(tree.window_pages)
@@ -43,7 +43,7 @@ def append_page(tree: Radix, mine: Progress) -> None:
 
 
 def append_pages(tree: Radix, mine: Progress, count: int) -> None:
-    """Give a request more pages, as they lie in the chain of free ones; there are enough."""
+    """Append pages to a request, in the order of the free chain; there are enough."""
     first = tree.pages.first
     last = take_chain(tree.pages, count)
     if tree.window > 0:
@@ -74,7 +74,7 @@ def extend_slots(tree: Radix, request: Request, mine: Progress, end: int) -> Non
 
 
 def count_internal(tree: Radix, request: Request, mine: Progress) -> None:
-    """Count the slots of a request's last page behind its end."""
+    """Count the slots of a request's last page after its end."""
     tree.num_internal -= mine.num_internal
     slots = mine.num_shared + mine.num_pages * tree.pages.page_size
     mine.num_internal = max(slots - max(request.max_slots, request.num_computed_tokens), 0)
@@ -82,15 +82,15 @@ def count_internal(tree: Radix, request: Request, mine: Progress) -> None:
 
 
 def own_tokens(request: Request, mine: Progress) -> int:
-    """Tokens of a request behind its path in the tree."""
+    """Return the tokens of a request after its path in the tree."""
     return request.num_computed_tokens - mine.num_shared
 
 
 def checkpoint(state: Replica, request: Request, mine: Progress, upto: int, goes_on: bool) -> None:
-    """Hand a request's first tokens to the tree, and cut the tree at its prompt's end.
+    """Insert a request's first tokens into the tree, and cut the tree at its prompt's end.
 
-    With sliding windows it is not cut there. But who has passed a node from which it could not go
-    on first hands over no more than up to there, so that a window stays before it.
+    With sliding windows the tree is not cut there. But a request that has passed a node from which
+    it could not resume first inserts tokens only up to that node, so that a window stays before it.
     """
     tree = state.kv.radix
     if not tree.enabled:
@@ -125,7 +125,7 @@ def checkpoint(state: Replica, request: Request, mine: Progress, upto: int, goes
 
 
 def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
-    """Note that a request's first own pages, so many tokens of them, are the tree's."""
+    """Transfer the first ``num_tokens`` tokens of a request's own pages to the tree."""
     num_pages = num_tokens // tree.pages.page_size
     tree.num_slid_tokens -= num_slid(mine)
     mine.num_shared += num_tokens
@@ -136,7 +136,7 @@ def shed_pages(tree: Radix, mine: Progress, num_tokens: int) -> None:
 
 
 def release_request(state: Replica, k: int, keeps: bool) -> None:
-    """Take back all that a request holds; its computed tokens stay in the tree if they are kept."""
+    """Free all that a request holds; with ``keeps``, its computed tokens stay in the tree."""
     request, mine, tree = state.requests[k], state.sglang.progress[k], state.kv.radix
     if keeps:
         mine.num_known = request.num_tokens
@@ -157,7 +157,7 @@ def release_request(state: Replica, k: int, keeps: bool) -> None:
 
 
 def forget_progress(request: Request, mine: Progress) -> None:
-    """Bring a request to where nothing of it is computed."""
+    """Reset a request to a state in which nothing of it is computed."""
     mine.num_pages = 0
     mine.num_internal = 0
     mine.num_shared = 0
@@ -186,7 +186,7 @@ def take_rows(state: Replica, count: int) -> None:
 
 
 def give_row(state: Replica, mine: Progress) -> None:
-    """Give a row back."""
+    """Free a row."""
     state.sglang.rows[state.sglang.num_rows] = mine.row
     state.sglang.num_rows += 1
     state.num_running -= 1
@@ -194,6 +194,6 @@ def give_row(state: Replica, mine: Progress) -> None:
 
 
 def reuse_record(state: Replica, k: int) -> None:
-    """Use the record of a request that has ended again, unless a batch still names it."""
+    """Reuse the record of an ended request, unless a batch still names it."""
     if state.requests[k].status == FINISHED and not state.sglang.progress[k].is_listed:
         recycle(state, k)

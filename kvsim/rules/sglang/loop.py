@@ -1,4 +1,4 @@
-"""A pass of SGLang's loop, normal or overlapped, and what becomes of its output."""
+"""A pass of SGLang's loop, normal or overlapped, and the processing of its output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def pass_sglang(state: Replica) -> bool:
-    """Decide a batch and launch it behind the one under way; False if SGLang dies of it."""
+    """Decide a batch and launch it after the one in flight; False if SGLang would crash."""
     batch, sent = batch_at(state, state.num_batches), state.kv.radix.num_sent
     schedule_sglang(state, batch)
     count_sent(state, sent)
@@ -51,7 +51,7 @@ def pass_sglang(state: Replica) -> bool:
 
 
 def schedule_sglang(state: Replica, batch: Batch) -> None:
-    """Decide the next batch: a prefill if anybody can be admitted, else a decode."""
+    """Decide the next batch: a prefill if any request can be admitted, else a decode."""
     scheduler, tree = state.sglang, state.kv.radix
     if tree.write_policy != NO_HOST:
         see_copies_done(tree, state.clock)
@@ -68,14 +68,14 @@ def schedule_sglang(state: Replica, batch: Batch) -> None:
 
 
 def count_sent(state: Replica, before: int) -> None:
-    """Count what has been sent to the host since so many tokens had been."""
+    """Count the bytes sent to the host since ``before`` tokens had been sent."""
     tree = state.kv.radix
     if tree.write_policy != NO_HOST:
         state.totals.stored_bytes += (tree.num_sent - before) * tree.token_bytes
 
 
 def keep_chunk(state: Replica) -> None:
-    """Hand the last chunk of the request that is computed in chunks to the tree."""
+    """Insert the last chunk of the request that is computed in chunks into the tree."""
     if state.sglang.chunked == NONE:
         return
     k = state.sglang.chunked
@@ -86,7 +86,7 @@ def keep_chunk(state: Replica) -> None:
 
 
 def merge_last(state: Replica) -> None:
-    """Let those of the last prefill batch run who go on, behind those who run."""
+    """Append the requests that continue from the last prefill batch to the running ones."""
     scheduler = state.sglang
     if scheduler.num_last == 0:
         return
@@ -112,7 +112,7 @@ def merge_last(state: Replica) -> None:
 
 
 def drop_finished(state: Replica) -> None:
-    """Take those who have ended off the running batch."""
+    """Remove ended requests from the running batch."""
     scheduler, kept = state.sglang, 0
     if not scheduler.has_ended:
         return
@@ -131,13 +131,13 @@ def drop_finished(state: Replica) -> None:
 
 
 def rest(state: Replica) -> None:
-    """Do what an idle scheduler does: hope again that outputs are short.
+    """Handle an idle pass; with no request left, reset the ratio of expected outputs.
 
-    A head that not even an idle replica admits never will be. SGLang stands still; here it is
+    A head that not even an idle replica admits is never admitted. SGLang hangs; here the head is
     rejected.
     """
     scheduler, tree = state.sglang, state.kv.radix
-    if tree.backups.count + tree.loads.count > 0:  # they hold what the head may need
+    if tree.backups.count + tree.loads.count > 0:  # they lock memory that the head may need
         tree.held_until = max(tree.held_until, tree.out_free, tree.in_free)
         see_copies_done(tree, tree.held_until)
         if tree.emits_events:
@@ -149,7 +149,7 @@ def rest(state: Replica) -> None:
         leave_waiting(state, k)
         if state.storage.is_on and state.storage.reads[k].num_tokens > 0:
             end_read(state, k, 0, state.clock)
-        # It was never one of those who wait to be served.
+        # A rejected request does not count as waiting.
         state.totals.waiting_seconds -= state.clock - state.requests[k].arrival_time
         end_request(state, k, REJECTED)
         reuse_record(state, k)
@@ -159,18 +159,18 @@ def rest(state: Replica) -> None:
 
 
 def waits_for_read(state: Replica) -> bool:
-    """Whether somebody goes on later, who waits for what is read."""
+    """Return whether a request waits for a read and can continue later."""
     now, time = max(state.clock, state.kv.radix.held_until), next_read(state)
     return now < time < math.inf
 
 
 def has_work_sglang(state: Replica) -> bool:
-    """Whether a pass of the loop would do anything."""
+    """Return whether a pass of the loop would do anything."""
     return state.waiting.length > 0 or state.num_running > 0 or not state.sglang.is_idle
 
 
 def take_in_sglang(state: Replica, batch: Batch) -> None:
-    """Give every request of a finished batch its token; its slots go back as one block."""
+    """Give every request of a finished batch its token; freed slots return as one block."""
     scheduler, before, now = state.sglang, state.last_token_time, batch.end
     num_regular, num_sampled, sent = 0, 0, state.kv.radix.num_sent
     open_groups(state.kv.radix)

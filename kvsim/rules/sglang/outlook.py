@@ -1,4 +1,4 @@
-"""Admission without a tree and without EOS: whether all fit until each has ended, one by one."""
+"""Admission without a tree and without EOS: all requests must fit until each has ended."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def foresees_room(state: Replica, k: int, num_tokens: int) -> bool:
-    """Whether a request fits beside the others until they end, the shortest first.
+    """Return whether a request fits beside the others until they end, the shortest first.
 
-    The list of those others is made once in a pass; whoever is tried later joins it.
+    The list of the others is made once in a pass; a request tried later joins it.
     """
     scheduler = state.sglang
     if scheduler.num_states < 0:
@@ -36,14 +36,14 @@ def foresees_room(state: Replica, k: int, num_tokens: int) -> bool:
 
 
 def tokens_left(state: Replica, k: int) -> float:
-    """Tokens that a request is expected to generate yet."""
+    """Return the tokens that a request is still expected to generate."""
     mine = state.sglang.progress[k]
     ratio = 1.0 if mine.ignores_eos else state.sglang.ratio
     return mine.max_new * ratio - state.requests[k].num_output_tokens
 
 
 def place_of(state: Replica, left: float) -> int:
-    """Return where a request joins the list: before the first that has as much left, or more.
+    """Return the list index for a request: before the first with as many tokens left, or more.
 
     If there is none, before the last.
     """
@@ -54,7 +54,7 @@ def place_of(state: Replica, left: float) -> int:
 
 
 def add_outlook(state: Replica, k: int, place: int) -> None:
-    """Put a request into the list; one with nothing left is left out."""
+    """Insert a request into the list, unless it has no tokens left."""
     scheduler, left = state.sglang, tokens_left(state, k)
     if left <= 0:
         return
@@ -67,7 +67,7 @@ def add_outlook(state: Replica, k: int, place: int) -> None:
 
 
 def sort_outlooks(state: Replica) -> None:
-    """Sort the list by what is left; equals keep their order."""
+    """Sort the list by tokens left; equals keep their order."""
     scheduler = state.sglang
     for place in range(1, scheduler.num_states):
         left, held, at = scheduler.states_left[place], scheduler.states_held[place], place

@@ -1,4 +1,4 @@
-"""Copies to the host, and what goes there to make room for them."""
+"""Copies to the host, and evictions there that make room for them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def evict_copies(tree: Radix, num_tokens: int) -> int:
-    """Free so many slots of the host, or what there is; returns how many.
+    """Free ``num_tokens`` slots of the host, or as many as possible; returns how many.
 
-    Under write_back nodes that the GPU has, too, lose their copies first, leaves of the GPU last.
-    Then leaves that the host alone has go, whole, by rank.
+    Under write_back, nodes also on the GPU lose their copies first, leaves of the GPU last.
+    Then leaves that only the host has are dropped whole, by rank.
     """
     freed = 0
     if tree.write_policy == WRITE_BACK:
@@ -47,7 +47,7 @@ def drop_queued(tree: Radix, num_tokens: int, spares_leaves: bool) -> int:
 
 
 def drop_host_leaf(tree: Radix, k: int) -> int:
-    """Drop a leaf that the host alone has; returns its tokens."""
+    """Drop a leaf that only the host has; returns its tokens."""
     parent, num_tokens = tree.nodes[k].parent, drop_copy(tree, k)
     drop_node(tree, k)
     settle_leaf(tree, parent)
@@ -55,7 +55,7 @@ def drop_host_leaf(tree: Radix, k: int) -> int:
 
 
 def drop_descendants(tree: Radix, k: int) -> None:
-    """Drop all that the host has below a leaf of the GPU; nobody holds it, or it would be held."""
+    """Drop the host's nodes below a leaf of the GPU; none is locked, or the leaf would be, too."""
     at = tree.nodes[k].first_child
     while at != 0:
         while tree.nodes[at].first_child != 0:
@@ -67,7 +67,7 @@ def drop_descendants(tree: Radix, k: int) -> None:
 
 
 def back_up(tree: Radix, k: int) -> bool:
-    """Give a node a copy on the host, if there is room or can be made."""
+    """Give a node a copy on the host, if there is room or room can be made."""
     size = tree.pages.page_size
     short = tree.nodes[k].span - tree.host_pages.num_left * size
     if short > 0 and evict_copies(tree, short) < short:
@@ -77,7 +77,7 @@ def back_up(tree: Radix, k: int) -> bool:
 
 
 def send_out(tree: Radix, num_tokens: int) -> float:
-    """Send tokens to the host, behind what is under way; returns when they are there."""
+    """Send tokens to the host, after the copies in flight; returns when they arrive."""
     tree.num_sent += num_tokens
     begins = max(tree.now, tree.out_free)
     tree.out_free = begins + tree.copy_time + num_tokens * tree.token_time
@@ -85,9 +85,9 @@ def send_out(tree: Radix, num_tokens: int) -> float:
 
 
 def write_through(tree: Radix, k: int) -> None:
-    """Begin to copy a node to the host, and before it those above it that have no copy.
+    """Start copying a node to the host, after the nodes above it that have no copy.
 
-    Until the host has a node it is held.
+    A node is locked until the host has it.
     """
     while not tree.nodes[k].has_copy:
         top = k

@@ -1,4 +1,4 @@
-"""What nodes have in host memory: copies, the order in which they go, and moves between the tiers.
+"""Host copies of nodes: their pages, the order of their eviction, and moves between the tiers.
 
 A node has slots on the GPU, a copy on the host, or both; those without slots on the GPU lie below
 all that have some.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def take_copy(tree: Radix, k: int) -> None:
-    """Give a node pages on the host; there are enough."""
+    """Allocate host pages for a node's copy; there are enough."""
     node, size, pages = tree.nodes[k], tree.pages.page_size, tree.host_pages
     node.host_page = pages.first
     node.host_last = take_chain(pages, node.span // size)
@@ -36,7 +36,7 @@ def take_copy(tree: Radix, k: int) -> None:
 
 
 def tell_copy(tree: Radix, k: int) -> None:
-    """Note that the host has got a node, where somebody wants to know."""
+    """Log that the host has got a node, if events are emitted."""
     if not tree.emits_events:
         return
     told, node = tree.told[tree.num_told], tree.nodes[k]
@@ -56,9 +56,9 @@ def drop_copy(tree: Radix, k: int) -> int:
 
 
 def join_copies(tree: Radix, k: int) -> None:
-    """Put a node on both tiers at the end of the queue that loses copies under write_back.
+    """Append a node on both tiers to the queue that loses copies under write_back.
 
-    Who is in it keeps its place.
+    A node that is queued already keeps its place.
     """
     node = tree.nodes[k]
     if tree.write_policy != WRITE_BACK or node.is_queued:
@@ -68,7 +68,7 @@ def join_copies(tree: Radix, k: int) -> None:
 
 
 def leave_copies(tree: Radix, k: int) -> None:
-    """Take a node out of the queue, if it is in it."""
+    """Remove a node from the queue, if it is in it."""
     node = tree.nodes[k]
     if node.is_queued:
         node.is_queued = False
@@ -76,7 +76,7 @@ def leave_copies(tree: Radix, k: int) -> None:
 
 
 def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:
-    """Give the new parent of a node its part of the copy, and what the node is on the host."""
+    """Give the new parent of a node its part of the copy, and the node's state on the host."""
     child, parent, pages = tree.nodes[k], tree.nodes[new], tree.host_pages
     parent.on_host_only = child.on_host_only
     parent.has_copy = child.has_copy
@@ -95,7 +95,7 @@ def split_copy(tree: Radix, k: int, new: int, num_pages: int) -> None:
 
 
 def leave_device(tree: Radix, k: int) -> None:
-    """Free the slots of a leaf of the GPU that has a copy; the host alone has it then."""
+    """Free the GPU slots of a leaf that has a copy; then only the host has it."""
     node = tree.nodes[k]
     free_whole(tree, node.page, node.last_page, node.span // tree.pages.page_size)
     tree.num_evictable -= node.span
@@ -109,7 +109,7 @@ def leave_device(tree: Radix, k: int) -> None:
 
 
 def enter_device(tree: Radix, k: int, page: int, last_page: int) -> None:
-    """Give a node that the host alone has slots, a chain of pages; its copy stays."""
+    """Give slots, a chain of pages, to a node that only the host has; its copy stays."""
     node, size = tree.nodes[k], tree.pages.page_size
     if node.place > 0:
         leave_heap(tree, k)

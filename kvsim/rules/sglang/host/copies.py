@@ -1,4 +1,4 @@
-"""Copies under way in one direction, in the order in which they end: a ring of records."""
+"""Copies in flight in one direction, in the order of their ends: a ring of records."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
 
 
 def begin_copy(copies: Copies) -> Copy:
-    """Return the record of a copy behind all others."""
+    """Append the record of a new copy, and return it."""
     copy = copies.rows[(copies.first + copies.count) % copies.most]
     copies.count += 1
     return copy
 
 
 def is_done(copies: Copies, now: float) -> bool:
-    """Whether the copy that began first has ended."""
+    """Return whether the oldest copy has ended."""
     return copies.count > 0 and copies.rows[copies.first].time <= now
 
 
 def end_copy(copies: Copies) -> Copy:
-    """Take out the copy that began first; its record stays until another one takes its place."""
+    """Remove and return the oldest copy; its record stays until another copy reuses it."""
     copy = copies.rows[copies.first]
     copies.first = (copies.first + 1) % copies.most
     copies.count -= 1

@@ -1,4 +1,4 @@
-"""Copies from the host: a prompt finds there what the GPU has lost. And the end of copies."""
+"""Copies from the host of prompt tokens that the GPU has lost, and the end of copies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kvsim.rules.sglang.tree.pages import take_chain
 if TYPE_CHECKING:
     from kvsim.records.radix import Radix
 
-#: Fewer tokens are computed again.
+#: Fewer tokens are recomputed instead of loaded.
 LEAST_LOADED = 10
 
 
 def load_path(tree: Radix, k: int) -> int:
-    """Bring what the host alone has of a path to the GPU; returns its tokens, 0 if it cannot be.
+    """Load the part of a path that only the host has; returns its tokens, 0 if it cannot.
 
-    The node is held until the copy is there.
+    The node is locked until the copy has arrived.
     """
     num_tokens = num_host_tokens(tree, k)
     lock_path(tree, k)
@@ -52,7 +52,7 @@ def load_path(tree: Radix, k: int) -> int:
 
 
 def num_host_tokens(tree: Radix, k: int) -> int:
-    """Tokens of a path that the host alone has."""
+    """Return the tokens of a path that only the host has."""
     count = 0
     while tree.nodes[k].on_host_only:
         count += tree.nodes[k].span
@@ -61,7 +61,7 @@ def num_host_tokens(tree: Radix, k: int) -> int:
 
 
 def see_copies_done(tree: Radix, now: float) -> None:
-    """Let go of what copies held that are done by now, all to the host before those from it."""
+    """Unlock the nodes of copies that are done by now, all to the host before those from it."""
     tree.now = now
     while is_done(tree.backups, now):
         copy = end_copy(tree.backups)

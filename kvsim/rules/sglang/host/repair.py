@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def share_windows(tree: Radix, k: int) -> None:
-    """Free the inserting request's pages whose tokens a node has; a tombstone takes what it lacks.
+    """Free an insert's pages with tokens that a node has; a tombstone takes the slots it lacks.
 
-    The pages begin at ``tree.page``, which is left behind them.
+    The pages begin at ``tree.page``, which then points after them.
     """
     start, end, size = tree.nodes[k].start, tree.nodes[k].end, tree.pages.page_size
     first, live = tree.page, max(start, tree.dead)
@@ -30,10 +30,10 @@ def share_windows(tree: Radix, k: int) -> None:
 
 
 def revive(tree: Radix, k: int, page: int) -> int:
-    """Let a tombstone have the window slots of equal pages of a request; returns what is behind.
+    """Give a tombstone the window slots of equal pages of a request; returns the page after them.
 
-    If nobody holds it, it takes those pages over whole, and its own are freed; else it keeps its
-    own, since others read them.
+    A node without locks takes over those pages, and its own are freed; else it keeps its own
+    pages, since others read them.
     """
     node, size = tree.nodes[k], tree.pages.page_size
     mine, num_pages = node.page, node.span // size
@@ -58,9 +58,9 @@ def revive(tree: Radix, k: int, page: int) -> int:
 
 
 def cut_windows(tree: Radix, k: int) -> None:
-    """Part a new leaf: a tombstone as far as its request has no window slots, then one window.
+    """Split a new leaf into a tombstone, where its request has no window slots, and one window.
 
-    What lies between them is a node of its own, which can lose its slots before the window does.
+    Tokens between them form a node of their own, which can lose its slots before the window.
     """
     node, longest = tree.nodes[k], ceil_page(tree.window, tree.pages.page_size)
     live = max(node.start, tree.dead)

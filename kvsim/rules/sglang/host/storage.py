@@ -1,9 +1,9 @@
-"""What a storage behind the host has of a prompt is read while its request waits: HiCache's L3.
+"""HiCache's L3: a storage behind the host, from which prompts are read while requests wait.
 
-A request that comes looks how much of its prompt the storage has beyond both tiers. If that is
-worth it, it takes pages of the host, and the read joins those before it. When the request's turn to
-be admitted comes, the rule of the replica says whether it goes on with what has been read, which
-joins the tree as if the host had always had it, or is passed over. docs/sglang-rules.md tells the
+For an arriving request, the storage is searched for tokens of its prompt beyond both tiers. If they
+are worth it, the request gets pages of the host, and its read is queued. At the request's turn to
+be admitted, the rule of the replica decides whether it continues with the tokens read so far, which
+join the tree as if the host had always had them, or is skipped. docs/sglang-rules.md describes the
 rules in words.
 """
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def begin_read(state: Replica, k: int) -> None:
-    """Begin to read what the storage has of a new request beyond both tiers, if it is worth it.
+    """Start reading a new request's stored tokens beyond both tiers, if it is worth it.
 
-    Only below what the host has, too, or at the root: SGLang does not hold the GPU's slots for it.
-    Under write_back only at the root: above what the host has there may be what it has not.
+    Only below a node that the host has, too, or at the root: SGLang does not lock GPU slots for it.
+    Under write_back only at the root: nodes above one that the host has may be missing there.
     """
     storage, tree, request = state.storage, state.kv.radix, state.requests[k]
     read, row = storage.reads[k], request.request_id
@@ -47,7 +47,7 @@ def begin_read(state: Replica, k: int) -> None:
     start, best = tree.num_walked, tree.best
     num_tokens = storage.offered[row] - start
     if num_tokens < storage.least or start < storage.held[row]:
-        return  # in the latter case, what lies between may not be there
+        return  # in the latter case, tokens in between may be missing
     if not has_copy(tree, tree.node) or (tree.write_policy == WRITE_BACK and best != 0):
         return
     hold_node(tree, read, best)
@@ -70,12 +70,12 @@ def begin_read(state: Replica, k: int) -> None:
 
 
 def has_copy(tree: Radix, k: int) -> bool:
-    """Whether the host has a node, as it has the root."""
+    """Return whether the host has a node; it counts as having the root."""
     return k == 0 or tree.nodes[k].has_copy
 
 
 def hold_node(tree: Radix, read: Read, k: int) -> None:
-    """Keep a node on the host."""
+    """Lock a node on the host."""
     read.node = k
     if k == 0:
         return
@@ -85,7 +85,7 @@ def hold_node(tree: Radix, read: Read, k: int) -> None:
 
 
 def let_node_go(tree: Radix, read: Read) -> None:
-    """Keep it no longer."""
+    """Unlock the node of a read on the host."""
     at = read.node
     while at != 0 and tree.nodes[at].start >= read.node_start:
         tree.nodes[at].num_host_locks -= 1
@@ -99,7 +99,7 @@ def end_of_read(read: Read) -> float:
 
 
 def advance_reads(storage: Storage, now: float) -> None:
-    """Let reads follow each other on the link, up to a time."""
+    """Advance the reads, one after another on the link, up to a time."""
     k = storage.queue.head
     while k != NONE:
         read = storage.reads[k]
@@ -128,7 +128,7 @@ def num_read(read: Read, now: float, page_size: int) -> int:
 
 
 def goes_on_at(storage: Storage, read: Read) -> float:
-    """Return from when on a request goes on, though its read has not ended; ``inf`` for never."""
+    """Return when a request continues although its read has not ended; ``inf`` for never."""
     if storage.stop_rule == BEST_EFFORT:
         return -math.inf
     if storage.stop_rule == TIMEOUT:
@@ -137,7 +137,7 @@ def goes_on_at(storage: Storage, read: Read) -> float:
 
 
 def settle_read(state: Replica, k: int) -> bool:
-    """Let a request go on with what has been read for it; False if it has to wait."""
+    """Let a request continue with the tokens read for it; False if it has to wait."""
     storage, tree = state.storage, state.kv.radix
     read = storage.reads[k]
     if read.num_tokens == 0:
@@ -151,7 +151,7 @@ def settle_read(state: Replica, k: int) -> bool:
 
 
 def end_read(state: Replica, k: int, num_tokens: int, now: float) -> None:
-    """Put what has been read of a prompt into the tree, and free the other pages."""
+    """Insert the tokens read of a prompt into the tree, and free the other pages."""
     storage, tree, request = state.storage, state.kv.radix, state.requests[k]
     read, size, pages = storage.reads[k], tree.pages.page_size, tree.host_pages
     if not read.is_done:
@@ -176,7 +176,7 @@ def end_read(state: Replica, k: int, num_tokens: int, now: float) -> None:
     had, parent = tree.num_walked, tree.best
     known = (had - read.start) // size
     if had < read.start or not has_copy(tree, parent):
-        known = number  # what it would follow is gone, or on the GPU alone
+        known = number  # its predecessor is gone, or on the GPU alone
     known = min(known, number)
     if known > 0:
         end = page_behind(pages, page, known - 1)
@@ -190,7 +190,7 @@ def end_read(state: Replica, k: int, num_tokens: int, now: float) -> None:
 def add_copy(
     tree: Radix, request: Request, parent: int, start: int, stop: int, page: int, last_page: int
 ) -> None:
-    """Let pages of the host with a request's tokens become a leaf that the host alone has."""
+    """Make host pages with a request's tokens a leaf that only the host has."""
     k = new_node(tree, parent, start, stop, 0, 0)
     node = tree.nodes[k]
     node.on_host_only = True
@@ -211,7 +211,7 @@ def add_copy(
 
 
 def next_read(state: Replica) -> float:
-    """Return when the first of those who wait for a read may go on, ``inf`` if nobody waits."""
+    """Return when the first request that waits for a read may continue, ``inf`` if none waits."""
     storage, first = state.storage, math.inf
     advance_reads(storage, max(state.clock, state.kv.radix.held_until))
     k = storage.queue.head
@@ -224,7 +224,7 @@ def next_read(state: Replica) -> float:
 
 
 def tell_copies(state: Replica) -> None:
-    """Tell which tokens have copies on the host since the last pass, and may be stored behind it.
+    """Log the tokens copied to the host since the last pass, which may be stored behind it.
 
     The storage itself keeps no list of what each replica evicts.
     """
