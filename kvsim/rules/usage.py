@@ -1,4 +1,4 @@
-"""The causes of waste: what every byte of KV memory is used for at one instant."""
+"""The causes of waste: the use of every byte of KV memory at one instant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def measure(kv: KV) -> None:
-    """Bring ``kv.usage`` up to date."""
+    """Update ``kv.usage``."""
     if has_pool(kv):
         measure_paged(kv)
     elif kv.manager == CONTIGUOUS:
@@ -80,9 +80,9 @@ def measure_paged(kv: KV) -> None:
 
 
 def is_refused(state: Replica) -> bool:
-    """Whether the head of the queue stands refused for lack of KV room.
+    """Return whether the head of the queue is refused for lack of KV room.
 
     Set by the last admission attempt and kept until the next; limits other than memory do not
-    refuse. All free memory is external waste while it does.
+    refuse. While the head is refused, all free memory is external waste.
     """
     return state.refused and num_queued(state) > 0

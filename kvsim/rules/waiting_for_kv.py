@@ -1,6 +1,6 @@
 """The second waiting queue: requests that have blocks already, or wait for their load to end.
 
-vLLM's kv_holding_waiting. It is drained before the other one, whatever the priorities.
+vLLM's kv_holding_waiting. It is drained before the other one, regardless of priorities.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def num_queued(state: Replica) -> int:
-    """Requests in either queue, and behind them."""
+    """Return the requests in both queues, and those that have arrived but have no record yet."""
     num_behind = state.trace.seen - state.trace.next
     if state.connector.kind == NO_CONNECTOR:
         return state.waiting.length + num_behind
@@ -26,14 +26,14 @@ def num_queued(state: Replica) -> int:
 
 
 def next_in_line(state: Replica) -> int:
-    """Return who is to be admitted next; one of the queues is not empty."""
+    """Return the request to admit next; one of the queues is not empty."""
     if state.connector.kind != NO_CONNECTOR and state.connector.waiting_for_kv.length > 0:
         return state.connector.waiting_for_kv.head
     return head_of(state)
 
 
 def leave_queue(state: Replica, k: int) -> None:
-    """Take a request out of the queue it is in."""
+    """Remove a request from the queue it is in."""
     if state.connector.kind != NO_CONNECTOR:
         row = state.requests[k].request_id
         if state.connector.is_waiting_for_kv[row]:
@@ -44,7 +44,7 @@ def leave_queue(state: Replica, k: int) -> None:
 
 
 def put_back(state: Replica, k: int) -> None:
-    """Return a request that was set aside to the front of the queue it belongs to."""
+    """Return a skipped request to the front of the queue it belongs to."""
     request = state.requests[k]
     if state.connector.kind != NO_CONNECTOR and (
         request.num_computed_tokens > 0 or request.status == WAITING_FOR_REMOTE_KVS
@@ -55,7 +55,7 @@ def put_back(state: Replica, k: int) -> None:
 
 
 def hold_last(state: Replica, k: int) -> None:
-    """Put a request at the end of the held ones, or where its priority says."""
+    """Put a request at the end of the second queue, or where its priority says."""
     if state.limits.by_priority:
         hold_back(state, k)
         return
@@ -64,7 +64,7 @@ def hold_last(state: Replica, k: int) -> None:
 
 
 def hold_back(state: Replica, k: int) -> None:
-    """Put a request at the front of the held ones, or where its priority says."""
+    """Put a request at the front of the second queue, or where its priority says."""
     held, requests = state.connector.waiting_for_kv, state.requests
     state.connector.is_waiting_for_kv[requests[k].request_id] = 1
     if not state.limits.by_priority or held.length == 0:

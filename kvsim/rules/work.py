@@ -1,4 +1,4 @@
-"""The work in a step: FLOPs and bytes, counted exactly, whatever a card makes of them."""
+"""The work of a step: exact counts of FLOPs and bytes, independent of the GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def num_pairs(kind: int, window: int, num_tokens: int) -> int:
 
 
 def num_keys(kind: int, window: int, num_computed: int, num_new: int) -> int:
-    """Distinct keys that the ``num_new`` tokens after ``num_computed`` ones look at."""
+    """Distinct keys that the ``num_new`` tokens after ``num_computed`` ones attend to."""
     if kind == SLIDING:
         return min(num_computed, window - 1) + num_new
     if kind == CHUNKED:
@@ -35,7 +35,7 @@ def num_keys(kind: int, window: int, num_computed: int, num_new: int) -> int:
 
 
 def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
-    """Count what a step that is not empty computes, and what each kind of layers looks at."""
+    """Count what a step that is not empty computes, and the keys each kind of layers attends to."""
     work = cost.work
     num_tokens, num_decodes, num_sampled, decode_keys, has_samples = 0, 0, 0, 0, False
     if cost.has_drafts:
@@ -66,7 +66,7 @@ def count_work(cost: Cost, requests: Sequence[Request], batch: Batch) -> None:
 
 
 def is_verified(cost: Cost, entry: Entry) -> bool:
-    """Whether an entry is a token and the drafts after it, which attention reads KV for once."""
+    """Return whether an entry is a token and its drafts, for which attention reads KV once."""
     return cost.has_drafts and entry.num_tokens == 1 + entry.num_drafts
 
 
@@ -112,7 +112,7 @@ def count_samples(work: Work, requests: Sequence[Request], batch: Batch) -> bool
 
 
 def count_attention(cost: Cost, layers: Layers, requests: Sequence[Request], batch: Batch) -> None:
-    """Count keys and pairs that layers of one kind look at."""
+    """Count keys and pairs that layers of one kind attend to."""
     decode_keys, prefill_keys, pairs, kind, window = 0, 0, 0, layers.kind, layers.window
     draft_pairs = 0
     for at in range(batch.size):

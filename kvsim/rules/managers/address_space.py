@@ -1,7 +1,7 @@
 """Contiguous placement: which hole of a linear memory the next piece is cut from.
 
 Buddy memory hands out powers of two that split in halves and merge with their buddy (Knowlton
-1965). A memory whose size is no power of two starts as the powers it is the sum of, largest first,
+1965). Memory of another size starts as the powers of two that add up to it, largest first,
 so every piece is aligned to its own size and a piece's buddy differs in one address bit. First and
 best fit cut exact pieces from the holes: the first that fits, or the smallest that does.
 """

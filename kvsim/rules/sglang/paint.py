@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def mark_radix(state: Replica, cached: int, internal: int, share: float) -> None:
-    """Note what fills each page, as shares of it: live, to come, cached or free.
+    """Mark the use of each page, as shares of it: live, reserved, cached or free.
 
-    Pages are free unless they are marked, and most pages of a large pool never are. So who has
-    painted them takes the marks away: ``share`` is 1 to mark, and 0, with causes for free ones, to
-    do so.
+    Pages are free unless they are marked, and most pages of a large pool never are. So the caller
+    clears the marks after painting: ``share`` is 1 to mark, and 0, with causes for free ones, to
+    clear.
     """
     tree = state.kv.radix
     k = tree.nodes[0].first_child
@@ -40,7 +40,7 @@ def mark_radix(state: Replica, cached: int, internal: int, share: float) -> None
 
 
 def pool_bins(state: Replica) -> int:
-    """Bins of the first pool: its share of the bytes, all where there is no other."""
+    """Return the bins of the first pool: its share of the bytes, all if there is no other pool."""
     tree = state.kv.radix
     num_bytes = tree.pages.num_pages * tree.token_bytes
     total = num_bytes + tree.window_pages.num_pages * tree.window_bytes
@@ -48,9 +48,9 @@ def pool_bins(state: Replica) -> int:
 
 
 def mark_node(state: Replica, node: Node, cached: int, share: float) -> None:
-    """Note the pages of a node; window pages stand behind all others.
+    """Mark the pages of a node; window pages come after all others.
 
-    What the host alone has is on none: the pages that it had are others' now.
+    A node that only the host has is on no page: its former pages belong to others now.
     """
     if node.on_host_only:
         return
@@ -70,7 +70,7 @@ def mark_node(state: Replica, node: Node, cached: int, share: float) -> None:
 
 
 def mark_own(state: Replica, request: Request, mine: Progress, unused: int, share: float) -> None:
-    """Note a request's own pages: what it has written, what it will write, and what is left."""
+    """Mark a request's own pages: slots that it has written, will write, and never writes."""
     kv, tree, page, size = state.kv, state.kv.radix, mine.page, state.kv.radix.pages.page_size
     written = request.num_computed_tokens - mine.num_shared
     last = max(request.max_slots - mine.num_shared, written)

@@ -1,4 +1,4 @@
-"""Priority preemption: who runs gives way to who waits, if the priorities are far enough apart."""
+"""Priority preemption: a waiting request displaces running ones of sufficiently lower priority."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
 
-#: Passes in a row that preempt while nobody gets a token. SGLang knows no limit: where those who
-#: are preempted go first again, and who preempts them is not admitted, it goes on for ever (D100).
+#: Passes in a row that preempt while no request gets a token. SGLang has no limit: if preempted
+#: requests go first again, and the preempting one is not admitted, it loops for ever (D100).
 MOST_FRUITLESS = 32
 
 
 def preempt_for(state: Replica, k: int) -> bool:
-    """Preempt running requests until a waiting one has room; False, with nobody, if it has not."""
+    """Preempt until a waiting request has room; False, preempting none, if that is impossible."""
     scheduler, request, mine = state.sglang, state.requests[k], state.sglang.progress[k]
     if scheduler.num_fruitless >= MOST_FRUITLESS:
         return False
@@ -45,9 +45,9 @@ def preempt_for(state: Replica, k: int) -> bool:
 
 
 def least_urgent(state: Replica, after: int) -> int:
-    """Return who is preempted after a running request, or first; NONE if nobody is left.
+    """Return the next victim after ``after`` (NONE: the first), or NONE if none is left.
 
-    The least urgent goes first, of equals who entered the queue last.
+    The least urgent request goes first; of equals, the one that entered the queue last.
     """
     found = NONE
     for place in range(state.sglang.num_running):
@@ -62,7 +62,7 @@ def least_urgent(state: Replica, after: int) -> int:
 
 
 def gives_way_before(state: Replica, a: int, b: int) -> bool:
-    """Whether a running request is preempted before another."""
+    """Return whether a running request is preempted before another."""
     sign = -state.sglang.sign
     one, other = state.requests[a].priority * sign, state.requests[b].priority * sign
     if one != other:
@@ -71,7 +71,7 @@ def gives_way_before(state: Replica, a: int, b: int) -> bool:
 
 
 def preempt_victims(state: Replica) -> None:
-    """Take those marked out of the running batch, in its order; they wait after the pass."""
+    """Remove the marked requests from the running batch, in its order; they wait after the pass."""
     scheduler, kept, num_gone = state.sglang, 0, 0
     for place in range(scheduler.num_running):
         k = scheduler.running[place]

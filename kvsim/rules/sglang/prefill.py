@@ -1,4 +1,4 @@
-"""The prefill pass: whose prompts, or chunks of prompts, are computed next."""
+"""The prefill pass: choosing the prompts, or chunks of prompts, that are computed next."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
 
-#: Of a plan: the prompt does not fit.
+#: Result of a plan: the prompt does not fit.
 NO_ROOM = -1
 
 
 def choose_prefills(state: Replica) -> bool:
-    """Fill the list of those admitted; False if there is nobody."""
+    """List the requests to admit; False if there are none."""
     scheduler = state.sglang
     scheduler.num_preempted = 0
     if scheduler.preempts or scheduler.num_running == 0 or state.kv.radix.window > 0:
@@ -64,13 +64,13 @@ def choose_prefills(state: Replica) -> bool:
 
 
 def num_places(state: Replica, num_rows_held: int) -> int:
-    """Requests that may run beside those that do."""
+    """Return the number of requests that may run beside the running ones."""
     scheduler = state.sglang
     return min(scheduler.max_running - scheduler.num_running, scheduler.num_rows + num_rows_held)
 
 
 def go_on_with_chunked(state: Replica) -> None:
-    """Admit the next chunk of the request that is being computed in chunks, whatever is free."""
+    """Admit the next chunk of the request that is computed in chunks, regardless of free slots."""
     scheduler, k = state.sglang, state.sglang.chunked
     request, mine = state.requests[k], state.sglang.progress[k]
     left = request.num_tokens - mine.prefix
@@ -94,7 +94,7 @@ def go_on_with_chunked(state: Replica) -> None:
 
 
 def spare_for_shorter(state: Replica, left: int, limit: int) -> int:
-    """Lower a chunk so that those fit beside it that need less than it does."""
+    """Lower a chunk so that waiting requests that need fewer tokens fit beside it."""
     scheduler, size = state.sglang, state.sglang.page_size
     if scheduler.rem_chunk < 2 * size:
         return limit
@@ -135,7 +135,7 @@ def admit_waiting(state: Replica) -> None:
 
 
 def try_prefill(state: Replica, k: int) -> int:
-    """Admit a waiting request if there is room; says how the pass goes on."""
+    """Admit a waiting request if there is room; returns how the pass continues."""
     scheduler, tree, size = state.sglang, state.kv.radix, state.sglang.page_size
     request, mine = state.requests[k], state.sglang.progress[k]
     match_prefix(tree, request, request.num_tokens - 1)
@@ -169,9 +169,9 @@ def try_prefill(state: Replica, k: int) -> int:
 
 
 def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> int:
-    """Find how much of a prompt is computed in this pass, and charge it.
+    """Determine how much of a prompt is computed in this pass, and charge it.
 
-    What the host alone has of it is loaded; if it cannot be, all is decided again without it.
+    Tokens that only the host has are loaded; if they cannot be, the plan is made without them.
     """
     scheduler, tree, mine = state.sglang, state.kv.radix, state.sglang.progress[k]
     best, left = tree.best, needed - on_host
@@ -202,7 +202,7 @@ def fit_prompt(state: Replica, k: int, needed: int, on_host: int, size: int) -> 
 
 
 def note_fetch(state: Replica, num_tokens: int) -> None:
-    """Count a load from the host that has begun, and how long it takes until it is there."""
+    """Count a load that has started from the host, and the time until it ends."""
     totals, tree = state.totals, state.kv.radix
     totals.num_loads += 1
     totals.loading_seconds += tree.in_free - tree.now
@@ -232,9 +232,9 @@ def plan_prompt(state: Replica, k: int, needed: int, left: int, size: int) -> in
 
 
 def window_limit(state: Replica, num_tokens: int, to_come: int) -> int:
-    """Most tokens of a prompt that its window slots allow; 0 if they do not suffice now.
+    """Return the most tokens of a prompt that its window slots allow; 0 if there are too few now.
 
-    One that would not fit into an empty pool is cut at what is left.
+    A prompt that would not fit into an empty pool is cut at the slots that are left.
     """
     tree = state.kv.radix
     if tree.window == 0:
@@ -248,7 +248,7 @@ def window_limit(state: Replica, num_tokens: int, to_come: int) -> int:
 
 
 def fit_without_tree(state: Replica, k: int, needed: int) -> int:
-    """Do the same where there is no tree and no EOS: look ahead to everybody's end."""
+    """Do as :func:`fit_prompt` without a tree and EOS: look ahead to the ends of all requests."""
     scheduler, mine, size = state.sglang, state.sglang.progress[k], state.sglang.page_size
     paged = ceil_page(needed, size) + size
     if paged > min(rem_current(state), rem_total(state)):
@@ -265,7 +265,7 @@ def fit_without_tree(state: Replica, k: int, needed: int) -> int:
 
 
 def cut_prompt(state: Replica, k: int, num_tokens: int) -> int:
-    """Compute only the first tokens of a prompt; the request goes on in the next pass."""
+    """Compute only the first tokens of a prompt; the request continues in the next pass."""
     if num_tokens <= 0:
         return OTHER
     take_prompt(state, k, num_tokens, 0)

@@ -14,12 +14,12 @@ from kvsim.rules.sglang.waiting import enter_queue, sort_listed
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
-#: Decode steps that shall fit after a retraction (SGLang's retract steps).
+#: Decode steps that must fit after a retraction (SGLang's retract steps).
 RETRACT_STEPS = 20
 
 
 def decodes_fit(state: Replica) -> bool:
-    """Whether every running request that needs a page finds one; evicts for them."""
+    """Return whether every running request that needs a page finds one; evicts for them."""
     scheduler, tree, num_pages = state.sglang, state.kv.radix, 0
     if num_free_slots(tree) >= scheduler.page_size * scheduler.num_running:
         return True  # a page for each
@@ -32,7 +32,7 @@ def decodes_fit(state: Replica) -> bool:
 
 
 def give_up(state: Replica, k: int, num_left: int) -> None:
-    """Take all slots of a request that will be computed again, and make room for the others."""
+    """Free all slots of a request, which will be recomputed, and make room for the others."""
     request, mine = state.requests[k], state.sglang.progress[k]
     request.max_computed_tokens = max(request.max_computed_tokens, request.num_computed_tokens)
     release_request(state, k, False)
@@ -48,7 +48,7 @@ def give_up(state: Replica, k: int, num_left: int) -> None:
 
 
 def retract_decodes(state: Replica) -> None:
-    """Retract requests until the rest fits; the ratio rises to what they turned out to need."""
+    """Retract requests until the others fit; the ratio rises to what they turned out to need."""
     scheduler = state.sglang
     for place in range(scheduler.num_running):
         k = scheduler.running[place]
@@ -82,7 +82,7 @@ def retract_decodes(state: Replica) -> None:
 
 
 def fail_last(state: Replica) -> None:
-    """End the only running request, for which there is no slot even alone."""
+    """Fail the only running request, which finds no slot even alone."""
     k = state.sglang.running[0]
     state.sglang.num_running = 0
     state.sglang.progress[k].is_listed = False

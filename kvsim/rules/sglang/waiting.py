@@ -1,4 +1,4 @@
-"""The waiting queue: who enters it, and the order in which a prefill pass tries those in it."""
+"""The waiting queue: entry of requests, and the order in which a prefill pass tries them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Replica
     from kvsim.records.request import Request
 
-#: More waiting requests than that are not sorted by what they match.
+#: Longer queues are not sorted by what their requests match.
 MOST_MATCHED = 128
-#: Requests that begin with that many equal tokens are not prefilled together.
+#: Requests that begin with this many equal tokens are not prefilled together.
 EQUAL_TOKENS = 32
 #: Sorted passes between those that keep waiting prefixes recent.
 REFRESH_INTERVAL = 32
 
 
 def enter_queue(state: Replica, k: int) -> None:
-    """Put a request at the end of the queue: a new one, or one that was retracted."""
+    """Append a request to the queue: a new one, or one that was retracted."""
     mine, scheduler = state.sglang.progress[k], state.sglang
     scheduler.num_entries += 1
     mine.number = scheduler.num_entries
@@ -43,7 +43,7 @@ def enter_queue(state: Replica, k: int) -> None:
 
 
 def leave_waiting(state: Replica, k: int) -> None:
-    """Take a request out of the queue."""
+    """Remove a request from the queue."""
     remove(state.waiting, state.requests, k)
 
 
@@ -93,7 +93,7 @@ def refresh_waiting(state: Replica) -> None:
 
 
 def match_waiting(state: Replica) -> None:
-    """Find what the tree holds of every waiting request, and which begin alike."""
+    """Find how much of every waiting request the tree holds, and which requests begin alike."""
     k = state.waiting.head
     while k != NONE:
         request, mine, tree = state.requests[k], state.sglang.progress[k], state.kv.radix
@@ -108,7 +108,7 @@ def match_waiting(state: Replica) -> None:
 
 
 def beginning_of(request: Request) -> int:
-    """Name the first tokens of a request, however they are cut into pieces."""
+    """Compute a key of a request's first tokens, independent of their division into pieces."""
     key, missing, segment = mix(1, request.cache_salt), EQUAL_TOKENS, 0
     piece, piece_start, piece_length = 0, 0, 0
     while missing > 0:
@@ -126,7 +126,7 @@ def beginning_of(request: Request) -> int:
 
 
 def defer_equals(state: Replica) -> None:
-    """Of requests that begin alike and have little in the tree, let all but the first be late."""
+    """Of requests that begin alike and have little in the tree, mark all but the first as late."""
     count = list_waiting(state)
     for place in range(count):
         mine = state.sglang.progress[state.sglang.order_now[place]]
@@ -152,7 +152,7 @@ def rank_by_priority(state: Replica) -> None:
 
 
 def rank_by_length(state: Replica) -> None:
-    """Rank by the longest output first, behind priority if that counts."""
+    """Rank by the longest output first, after priority if that counts."""
     k = state.waiting.head
     while k != NONE:
         mine, by = state.sglang.progress[k], int(state.sglang.by_priority)
@@ -187,7 +187,7 @@ def rank_by_match(state: Replica) -> None:
 
 
 def missing_tokens(state: Replica, k: int) -> int:
-    """Tokens of a waiting request that the tree does not hold, as last matched."""
+    """Return the tokens of a waiting request that the tree does not hold, as last matched."""
     return max(1, state.requests[k].num_tokens - state.sglang.progress[k].num_match)
 
 
@@ -209,7 +209,7 @@ def sort_waiting(state: Replica) -> None:
 
 
 def shuffle_waiting(state: Replica) -> None:
-    """Shuffle the queue as Python does: from the end on, each changes places with one before."""
+    """Shuffle the queue as Python does: from the end on, swap each request with one before."""
     rows, count = state.sglang.order_now, list_waiting(state)
     for place in range(count - 1, 0, -1):
         other = draw_below(state.sglang, place + 1)
@@ -220,7 +220,7 @@ def shuffle_waiting(state: Replica) -> None:
 
 
 def queue_listed(state: Replica, count: int) -> None:
-    """Make the scratch list the queue."""
+    """Replace the queue by the scratch list."""
     state.waiting.head = NONE
     state.waiting.tail = NONE
     state.waiting.length = 0
@@ -253,7 +253,7 @@ def merge_parts(state: Replica, first: int, middle: int, stop: int) -> None:
 
 
 def stands_before(state: Replica, a: int, b: int) -> bool:
-    """Whether a request goes before another by the keys of the policy."""
+    """Return whether a request is before another by the keys of the policy."""
     one, other = state.sglang.progress[a], state.sglang.progress[b]
     if state.sglang.sorts_by_tree:
         return is_visited_before(state.kv.radix, one.matched, other.matched)

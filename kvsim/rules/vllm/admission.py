@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from kvsim.records.engine import Batch, Replica
     from kvsim.records.request import Request
 
-#: What becomes of the head of the queue; SKIP admits others past it, STOP nobody.
+#: Verdicts on the head of the queue; SKIP lets others pass it, STOP ends the admissions.
 ADMITTED, SKIP, STOP = range(3)
 
 
 def schedule_waiting(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
-    """Admit from the head of the queue while budget, places and memory last.
+    """Admit from the head of the queue while budget, batch slots and memory last.
 
-    The head blocks those behind it, but for requests that must wait for something else.
+    A head without room blocks the queue; a head that must wait for something else is passed.
     ``threshold``: most tokens of one request, 0 for no limit; ``held``: no prompts in this step.
     """
     num_skipped, limits = 0, state.limits
@@ -102,7 +102,7 @@ def consider(state: Replica, batch: Batch, k: int, threshold: int, held: bool) -
 
 
 def load_first(state: Replica, k: int) -> int:
-    """Start to load a request's KV; it is admitted once that is there."""
+    """Start to load a request's KV; the request is admitted once the load has ended."""
     state.refused = not start_load(state, k)
     if not state.refused:
         return SKIP
@@ -115,7 +115,7 @@ def first_tokens(
 ) -> tuple[int, int]:
     """Return how many tokens of a waiting request a step computes, and how many are drafts.
 
-    NONE tokens: neither this request nor those behind it can be admitted.
+    NONE tokens: neither this request nor those after it can be admitted.
     """
     limits, num_tokens, num_drafts = state.limits, request.num_tokens - computed, 0
     room = min(state.budget, state.input_budget - limits.num_draft_slots)
@@ -134,7 +134,7 @@ def first_tokens(
 
 
 def take_slots(state: Replica, request: Request, num_tokens: int, hit: int) -> bool:
-    """Make room for the first tokens that a request computes; False if there is none."""
+    """Allocate slots for the first tokens that a request computes; False if there is no room."""
     if state.connector.kind != NO_CONNECTOR:
         admitted = admit_connected(state, request, num_tokens)
     else:

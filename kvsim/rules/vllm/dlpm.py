@@ -1,9 +1,9 @@
-"""Deficit longest prefix match: locality first, within what a tenant may have (arXiv 2501.14312).
+"""Deficit longest prefix match: locality first, within a tenant's quota (arXiv 2501.14312).
 
-Of the waiting requests whose tenant has tokens left, the one with the longest cached prefix comes
-first, and of equal ones the oldest. Computed prompt tokens and output tokens are taken off; cached
-tokens are free. When a pass over the queue admits nobody for lack of them, every tenant that has
-none left gets a quantum.
+Of the waiting requests of tenants with tokens left, the one with the longest cached prefix comes
+first, and of equal ones the oldest. Computed prompt tokens and output tokens are deducted; cached
+tokens are free. When a pass over the queue admits none for lack of tokens, every tenant without
+tokens left gets a quantum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def match_prefixes(state: Replica) -> None:
-    """Note of every waiting request how many of its tokens are cached, once per step."""
+    """Count the cached tokens of every waiting request, once per step."""
     k = state.waiting.head
     while k != NONE:
         state.shares.matched[k] = 0
@@ -30,12 +30,12 @@ def match_prefixes(state: Replica) -> None:
 
 
 def has_left(state: Replica, k: int) -> bool:
-    """Whether a request's tenant may still be served."""
+    """Return whether a request's tenant has tokens left."""
     return state.shares.tenants[tenant_of(state, k)].deficit > 0
 
 
 def has_eligible(state: Replica) -> bool:
-    """Whether the tenant of any waiting request may still be served."""
+    """Return whether the tenant of any waiting request has tokens left."""
     k = state.waiting.head
     while k != NONE:
         if has_left(state, k):
@@ -45,7 +45,7 @@ def has_eligible(state: Replica) -> bool:
 
 
 def refill(state: Replica) -> None:
-    """Give a quantum to every tenant that has nothing left."""
+    """Give a quantum to every tenant without tokens left."""
     for t in range(state.shares.num_tenants):
         tenant = state.shares.tenants[t]
         if tenant.deficit <= 0:
@@ -53,9 +53,9 @@ def refill(state: Replica) -> None:
 
 
 def may_admit(state: Replica) -> bool:
-    """Whether anybody may be admitted; a pass that has admitted nobody so far refills.
+    """Return whether any request may be admitted; refill if the pass has admitted none so far.
 
-    Passes follow each other until somebody is eligible: nothing else changes between them.
+    Refills follow each other until a request is eligible: nothing else changes between them.
     """
     if state.connector.kind != NO_CONNECTOR and state.connector.waiting_for_kv.length > 0:
         return True
@@ -71,7 +71,7 @@ def may_admit(state: Replica) -> bool:
 def best_match(state: Replica) -> int:
     """Return the eligible request with the longest cached prefix, the oldest of equals.
 
-    Where nobody is eligible, the oldest of all.
+    If none is eligible, return the oldest of all.
     """
     k, best = state.waiting.head, NONE
     while k != NONE:

@@ -1,8 +1,8 @@
-"""Output that was under way at a preemption: delivered as a rule, dropped for some.
+"""Output in flight at a preemption: delivered as a rule, dropped for some requests.
 
-KV for others is made anew in one piece, so a producer drops it; so does a reset of the prefix
-cache. What is dropped has been sampled: in recorded schedules it uses up its numbers among the
-outputs.
+KV for others is recomputed in one piece, so a producer drops such output; so does a reset of the
+prefix cache. Dropped tokens have been sampled: in recorded schedules they use up their numbers
+among the outputs.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 def drops_stale(state: Replica, request: Request) -> bool:
-    """Whether stale output of a request is dropped; then it waits for none of it."""
+    """Return whether stale output of a request is dropped; it then does not wait for any."""
     if state.connector.drops_stale:
         return True
     return state.limits.has_drops and state.trace.drops_stale[request.request_id] > 0
 
 
 def drop_what_is_under_way(state: Replica, request: Request) -> None:
-    """Let a request just preempted drop what is under way for it."""
+    """Make a request that was just preempted drop its output in flight."""
     if request.num_stale_tokens > 0:
         state.trace.drops_stale[request.request_id] = 1
 
 
 def see_stale(state: Replica, request: Request) -> None:
-    """See that a request is preempted: it drops on while output that it drops is under way."""
+    """Handle a preemption: the request drops on only while output that it drops is in flight."""
     if request.num_stale_tokens == 0:
         state.trace.drops_stale[request.request_id] = 0
 
 
 def is_void(state: Replica, request: Request, entry: Entry, stale: bool, num_tokens: int) -> bool:
-    """Whether a request gets nothing from a step, since its KV is wrong, or for somebody else."""
+    """Return whether a request gets nothing from a step: stale output is dropped, or KV was bad."""
     connector = state.connector
     if stale:
         if not drops_stale(state, request):
@@ -66,7 +66,7 @@ def number_outputs(state: Replica, request: Request, num_tokens: int) -> None:
 
 
 def number_dropped(state: Replica, request: Request, num_tokens: int) -> None:
-    """Use up the numbers of tokens that are dropped; a stop token among them ends nothing."""
+    """Skip the numbers of tokens that are dropped; a stop token among them ends nothing."""
     trace, row = state.trace, request.request_id
     trace.next_number[row] += num_tokens
     if state.limits.has_sessions:
@@ -82,7 +82,7 @@ def number_dropped(state: Replica, request: Request, num_tokens: int) -> None:
 
 
 def turn_end(state: Replica, request: Request) -> int:
-    """Return the tokens at which a session's turn stops, by length or by a stop token."""
+    """Return the token count at which a session's turn stops, by length or by a stop token."""
     trace, row = state.trace, request.request_id
     left, before = trace.asked_tokens[row], trace.next_number[row] - request.num_output_tokens
     if trace.session_stop[row] > trace.next_number[row]:
@@ -91,7 +91,7 @@ def turn_end(state: Replica, request: Request) -> int:
 
 
 def move_end(state: Replica, request: Request, end: int) -> None:
-    """Let a request end at another length, which what it holds is counted by."""
+    """Change the length at which a request ends, and the counts that depend on it."""
     kv = state.kv
     counts = request.own_blocks != NONE and not kv.request_blocks[request.own_blocks].retired
     if counts:

@@ -1,7 +1,7 @@
 """Encoder inputs: a chunk ends before an item that the encoder cannot compute in its step.
 
-What is encoded stays in a cache. An item refers to its content from the step that schedules it
-until its tokens are computed; a content without references goes when others need the room.
+Encoded contents stay in a cache. An item refers to its content from the step that schedules it
+until its tokens are computed; a content without references is evicted when others need room.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -26,9 +26,9 @@ def begin_encoding(state: Replica) -> None:
 
 
 def choose_items(state: Replica, request: Request, computed: int, num_tokens: int) -> int:
-    """Choose what to encode for a chunk; returns the tokens of it that can be computed then.
+    """Choose the items to encode for a chunk; returns the tokens of it that can be computed then.
 
-    Contents in the cache are kept for the request at once, even if it is not scheduled now.
+    Cached contents are kept for the request at once, even if it is not scheduled now.
     """
     encoder, trace, row = state.encoder, state.trace, request.request_id
     ahead = state.limits.num_prefill_lookahead_tokens
@@ -58,7 +58,7 @@ def choose_items(state: Replica, request: Request, computed: int, num_tokens: in
 
 
 def is_chosen(state: Replica, content: int) -> bool:
-    """Whether a content is to be encoded for the request at hand already."""
+    """Return whether a content is already chosen to be encoded for the current request."""
     encoder, found = state.encoder, False
     for n in range(encoder.num_chosen):
         found |= state.trace.items[encoder.chosen[n]].content == content
@@ -84,7 +84,7 @@ def make_room(state: Replica, item: Item) -> bool:
 
 
 def keep_item(state: Replica, place: int) -> None:
-    """Let an item refer to its content, which is in the cache."""
+    """Add an item's reference to its content, which is in the cache."""
     encoder = state.encoder
     if encoder.is_needed[place] > 0:
         return
@@ -99,7 +99,7 @@ def keep_item(state: Replica, place: int) -> None:
 
 
 def encode_items(state: Replica, k: int) -> None:
-    """Enter what was chosen for a request into the cache: it has its slots."""
+    """Add the items chosen for a request, which has its slots, to the cache."""
     encoder = state.encoder
     for n in range(encoder.num_chosen):
         place = encoder.chosen[n]
@@ -118,12 +118,12 @@ def encode_items(state: Replica, k: int) -> None:
         encoder.num_encoded += 1
     for n in range(encoder.num_duplicates):
         keep_item(state, encoder.duplicates[n])
-    if encoder.num_chosen > 0:  # what victims have given back since is lost, as in vLLM
+    if encoder.num_chosen > 0:  # budget that victims have returned since is lost, as in vLLM
         encoder.budget = encoder.budget_before - encoder.num_chosen_tokens
 
 
 def meet_item(state: Replica, place: int, is_found: bool) -> None:
-    """Count an item that is looked for the first time, and whether its content was there."""
+    """Count an item that is looked up for the first time, and whether its content was there."""
     if state.encoder.is_met[place] == 0:
         state.encoder.is_met[place] = 1
         state.totals.num_encoder_items += 1
@@ -131,7 +131,7 @@ def meet_item(state: Replica, place: int, is_found: bool) -> None:
 
 
 def count_encoded(state: Replica) -> None:
-    """Sum up what a step encodes, once it is decided."""
+    """Sum up the items that a step encodes, once it is decided."""
     encoder, num_tokens = state.encoder, 0
     for n in range(encoder.num_encoded):
         num_tokens += state.trace.items[encoder.encoded[n]].num_tokens
@@ -141,7 +141,7 @@ def count_encoded(state: Replica) -> None:
 
 
 def forget_eviction(state: Replica, content: int) -> None:
-    """Take a content off the list of evicted ones: it is there again."""
+    """Remove a content from the list of evicted ones: it is cached again."""
     encoder, kept = state.encoder, 0
     for n in range(encoder.num_evicted):
         if encoder.evicted[n] != content:
@@ -151,7 +151,7 @@ def forget_eviction(state: Replica, content: int) -> None:
 
 
 def release_items(state: Replica, request: Request, num_tokens: int) -> None:
-    """Let go of the items that end within the first tokens of a request."""
+    """Release the items that end within the first tokens of a request."""
     encoder, trace, row = state.encoder, state.trace, request.request_id
     for place in range(trace.item_offsets[row], trace.item_offsets[row + 1]):
         item = trace.items[place]
@@ -165,17 +165,17 @@ def release_items(state: Replica, request: Request, num_tokens: int) -> None:
 
 
 def release_all(state: Replica, request: Request) -> None:
-    """Let go of all items of a request."""
+    """Release all items of a request."""
     release_items(state, request, request.num_prompt_tokens)
 
 
 def release_computed(state: Replica, request: Request) -> None:
-    """Let go of the items whose tokens are computed."""
+    """Release the items that end within the computed tokens."""
     release_items(state, request, request.num_computed_tokens - request.num_placeholders)
 
 
 def give_back_items(state: Replica, k: int) -> None:
-    """Let a preempted request go, and give what was to be encoded for it back to the step."""
+    """Release a preempted request's items, and return the budget of those still to be encoded."""
     encoder, kept = state.encoder, 0
     for n in range(encoder.num_encoded):
         place, owner = encoder.encoded[n], encoder.owners[n]

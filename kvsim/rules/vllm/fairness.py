@@ -1,11 +1,10 @@
-"""Virtual token counters: who has been served least comes first (VTC, arXiv 2401.00588).
+"""Virtual token counters: the least served tenant comes first (VTC, arXiv 2401.00588).
 
 Every tenant has a counter of the service it got, one per prompt token and two per output token,
-over its weight. It
-pays for a prompt when the request is admitted first, and for every output token as it comes; work
-done again after a preemption is free. A tenant that comes back after its queue was empty is lifted
-to the least served of those that wait, so that it has no credit from when it asked for nothing.
-Tenants that have as much as each other are served in the order of their numbers.
+over its weight. It pays for a prompt when the request is admitted first, and for every output token
+as it is sampled; work repeated after a preemption is free. A tenant that returns after its queue
+was empty is lifted to the least served of the waiting tenants, so it has no credit from its idle
+time. Tenants with equal counters are served in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from kvsim.rules.links import append, push_front, remove
 if TYPE_CHECKING:
     from kvsim.records.engine import Replica
 
-#: A head that nobody overtakes.
+#: A head that no tenant overtakes.
 FOR_EVER = 2**62
 
 
 def tenant_of(state: Replica, k: int) -> int:
-    """Return the number of a request's tenant; without tenants all belong to one."""
+    """Return the number of a request's tenant; without tenants, all requests belong to one."""
     if not state.trace.has_tenants:
         return 0
     return state.trace.tenant[state.requests[k].request_id]
 
 
 def first_tenant(state: Replica) -> int:
-    """Return the tenant that has been served least of those with waiting requests, or NONE."""
+    """Return the least served tenant of those with waiting requests, or NONE."""
     shares, first = state.shares, NONE
     for t in range(shares.num_tenants):
         tenant = shares.tenants[t]
@@ -43,12 +42,12 @@ def first_tenant(state: Replica) -> int:
 
 
 def fair_head(state: Replica) -> int:
-    """Return the oldest request of the tenant that has been served least."""
+    """Return the oldest request of the least served tenant."""
     return state.shares.tenants[first_tenant(state)].queue.head
 
 
 def lift(state: Replica, t: int) -> None:
-    """Take away the credit of a tenant whose queue was empty."""
+    """Remove the credit of a tenant that had an empty queue."""
     tenants, other = state.shares.tenants, first_tenant(state)
     if other == NONE:
         other = state.shares.last_active
@@ -67,13 +66,13 @@ def enqueue_fair(state: Replica, k: int) -> None:
 
 
 def requeue_fair(state: Replica, k: int) -> None:
-    """Return a request to the front of its tenant's queue; it had its turn, so nobody is lifted."""
+    """Return a request to the front of its tenant's queue; it had its turn, so there is no lift."""
     push_front(state.shares.tenants[tenant_of(state, k)].queue, state.requests, k)
     state.waiting.length += 1
 
 
 def dequeue_fair(state: Replica, k: int) -> None:
-    """Take a request out of its tenant's queue, wherever it stands."""
+    """Remove a request from any position of its tenant's queue."""
     t = tenant_of(state, k)
     tenant = state.shares.tenants[t]
     remove(tenant.queue, state.requests, k)
@@ -83,7 +82,7 @@ def dequeue_fair(state: Replica, k: int) -> None:
 
 
 def charge_admission(state: Replica, k: int, hit: int) -> None:
-    """Let a tenant pay for a prompt that is admitted for the first time."""
+    """Charge a tenant for a prompt that is admitted for the first time."""
     prompt = state.requests[k].num_prompt_tokens
     tenant = state.shares.tenants[tenant_of(state, k)]
     tenant.counter += tenant.price * INPUT_WEIGHT * prompt
@@ -91,20 +90,20 @@ def charge_admission(state: Replica, k: int, hit: int) -> None:
 
 
 def charge_output(state: Replica, k: int, num_tokens: int) -> None:
-    """Let a tenant pay for tokens that one of its requests has got."""
+    """Charge a tenant for tokens that one of its requests has got."""
     tenant = state.shares.tenants[tenant_of(state, k)]
     tenant.counter += tenant.price * OUTPUT_WEIGHT * num_tokens
     tenant.deficit -= num_tokens
 
 
 def charge_run(state: Replica, steps: int) -> None:
-    """Let tenants pay for a run of steps, in each of which every running request got a token."""
+    """Charge tenants for a run of steps, in each of which every running request got a token."""
     for place in range(state.num_running):
         charge_output(state, state.running[place], steps)
 
 
 def can_stay_refused(state: Replica) -> bool:
-    """Whether the head of the queue is who found no room last, so that it need not try again."""
+    """Return whether the head of the queue found no room last, so that it need not try again."""
     return state.limits.fairness == VTC and fair_head(state) == state.shares.refused
 
 

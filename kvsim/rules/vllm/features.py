@@ -1,6 +1,6 @@
 """Optional features of vLLM's scheduler: every hook, called in vLLM's order.
 
-A feature's rules stand in a file of its own; here is where a step calls them. Each call is guarded
+A feature's rules are in a file of its own; a step calls them from here. Each call is guarded
 by the feature's switch, so compiled code contains only the features that are on.
 """
 
@@ -43,13 +43,13 @@ def begin_features(state: Replica) -> None:
 
 
 def begin_admission(state: Replica) -> None:
-    """Prepare the queue before its head is looked at."""
+    """Prepare the queue before its head is checked."""
     if state.limits.fairness == DLPM and state.num_running < state.limits.max_active:
         match_prefixes(state)
 
 
 def must_wait(state: Replica, request: Request) -> bool:
-    """Return whether a waiting request cannot run yet, whatever the room; others pass it."""
+    """Return whether a waiting request cannot run yet, even if there is room; others pass it."""
     if request.status == WAITING_FOR_REMOTE_KVS and not promote(state, request):
         return True
     if request.num_stale_tokens > 0 and not drops_stale(state, request):
@@ -77,7 +77,7 @@ def limit_first_tokens(
 ) -> tuple[int, int]:
     """Return how many tokens and drafts of a waiting request the features allow in this step.
 
-    NONE tokens: neither this request nor those behind it can be admitted.
+    NONE tokens: neither this request nor those after it can be admitted.
     """
     if state.limits.has_encoder:
         num_tokens = choose_items(state, request, computed, num_tokens)
@@ -101,7 +101,7 @@ def note_refused(state: Replica, k: int) -> None:
 
 
 def note_admitted(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
-    """Count an admitted request, whose first tokens are planned."""
+    """Count an admitted request after its first tokens are planned."""
     if state.connector.kind != NO_CONNECTOR:
         note_prefill(state, k)
     if state.limits.has_encoder:
@@ -114,7 +114,7 @@ def note_admitted(state: Replica, batch: Batch, k: int, num_drafts: int) -> None
 
 
 def note_planned(state: Replica, batch: Batch, k: int, num_drafts: int) -> None:
-    """Count a running request, whose next tokens are planned."""
+    """Count a running request after its next tokens are planned."""
     if state.limits.has_encoder:
         encode_items(state, k)
     if state.limits.num_drafts > 0:

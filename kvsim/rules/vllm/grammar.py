@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def await_grammar(state: Replica, request: Request) -> None:
-    """Note when the grammar of a new arrival will be compiled; it is deferred even if at once."""
+    """Set when the grammar of a new arrival will be compiled; it is deferred even if at once."""
     trace, row = state.trace, request.request_id
     if trace.has_grammar_times and trace.grammar_time[row] >= 0.0:
         trace.ready_time[row] = request.arrival_time + trace.grammar_time[row]
@@ -24,12 +24,12 @@ def await_grammar(state: Replica, request: Request) -> None:
 
 
 def lacks_grammar(state: Replica, request: Request) -> bool:
-    """Whether a request's grammar is not compiled yet."""
+    """Return whether a request's grammar is not compiled yet."""
     return state.trace.ready_time[request.request_id] > state.ready_clock
 
 
 def first_ready(state: Replica) -> float:
-    """Return when the next grammar is compiled that a waiting request lacks, or infinity."""
+    """Return when the next grammar that a waiting request lacks is compiled, or infinity."""
     if state.limits.fairness == VTC:
         first = math.inf
         for t in range(state.shares.num_tenants):
@@ -39,7 +39,7 @@ def first_ready(state: Replica) -> float:
 
 
 def first_ready_in(state: Replica, queue: Queue) -> float:
-    """Return the same of one queue."""
+    """Do as :func:`first_ready` for one queue."""
     first, k = math.inf, queue.head
     for place in range(queue.length):
         if state.limits.by_priority:

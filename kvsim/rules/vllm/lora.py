@@ -1,4 +1,4 @@
-"""Which LoRA adapters a batch may hold: at most max_loras different ones."""
+"""The limit of LoRA adapters in a batch: at most max_loras different ones."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def add_lora(state: Replica, request: Request) -> None:
 
 
 def note_switch(state: Replica, request: Request) -> None:
-    """Count an adapter that nobody in the batch had before an admitted request."""
+    """Count an adapter that no request in the batch had before an admitted one."""
     if request.lora > 0 and not has_lora(state, request.lora):
         state.totals.num_adapter_switches += 1
 
 
 def has_lora(state: Replica, lora: int) -> bool:
-    """Whether the batch holds an adapter already."""
+    """Return whether the batch holds an adapter already."""
     found = False
     for place in range(state.num_loras):
         found |= state.loras[place] == lora
@@ -38,7 +38,7 @@ def has_lora(state: Replica, lora: int) -> bool:
 
 
 def has_room_for_lora(state: Replica, request: Request) -> bool:
-    """Whether a request's adapter is in the batch, or may join it."""
+    """Return whether a request's adapter is in the batch, or may join it."""
     if request.lora == 0 or state.num_loras < state.limits.max_loras:
         return True
     return has_lora(state, request.lora)

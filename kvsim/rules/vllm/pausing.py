@@ -1,4 +1,4 @@
-"""A replica that is paused: it admits nobody new, or schedules nothing at all.
+"""A paused replica: it admits no new requests, or schedules nothing at all.
 
 vLLM's pause states; docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 def is_paused(state: Replica) -> bool:
-    """Whether nobody new is admitted."""
+    """Return whether no new requests are admitted."""
     return state.limits.has_pauses and state.pause != NO_PAUSE
 
 
 def step_budget(state: Replica) -> int:
-    """Return the tokens that a step may schedule: none under a whole pause."""
+    """Return the tokens that a step may schedule: none under a full pause."""
     if is_paused(state) and state.pause == PAUSED_ALL:
         return 0
     return state.limits.max_num_scheduled_tokens
 
 
 def num_admissible(state: Replica) -> int:
-    """Return how many waiting requests a step may look at: under a pause those that are held."""
+    """Return how many waiting requests a step may check: under a pause, those waiting for KV."""
     if is_paused(state):
         return state.connector.waiting_for_kv.length
     return num_queued(state)
 
 
 def rests(state: Replica) -> bool:
-    """Whether a pause leaves nothing to schedule. With a connector steps go on, empty ones too."""
+    """Return whether a pause leaves nothing to schedule. With a connector, empty steps continue."""
     if not is_paused(state) or state.connector.kind != NO_CONNECTOR:
         return False
     return state.pause == PAUSED_ALL or state.num_running == 0

@@ -1,4 +1,4 @@
-"""Requests that hit nothing, as vLLM's skip_reading_prefix_cache has it: others may hit theirs.
+"""Requests that hit nothing (vLLM's skip_reading_prefix_cache); others may hit their blocks.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def skips_reading(state: Replica, request: Request) -> bool:
-    """Whether a request computes its whole prompt, whatever is cached."""
+    """Return whether a request computes its whole prompt, even if it is cached."""
     return state.trace.has_skips and state.trace.skips_reading[request.request_id] > 0
 
 

@@ -1,4 +1,4 @@
-"""Bounded replay: windows that nothing is cached of are computed again behind a hit.
+"""Bounded replay: windows without cached KV are recomputed after a hit.
 
 vLLM does so for the windows of DeepSeek-V4.1: the other layers' blocks are hit, and the last tokens
 of the hit go through the model once more, so that the windows fill.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def worth_replaying(state: Replica, hit: int) -> int:
-    """Return the hit; none, also of a connector's tokens, if all of it would be computed again."""
+    """Return the hit; 0, also for a connector's tokens, if all of it would be recomputed."""
     if hit > state.kv.replay_window:
         return hit
     state.connector.hit = 0
@@ -26,10 +26,10 @@ def worth_replaying(state: Replica, hit: int) -> int:
 
 
 def num_replayed(kv: KV, hit: int) -> int:
-    """Tokens of a hit that are computed again."""
+    """Return the tokens of a hit that are recomputed."""
     return min(kv.replay_window, hit)
 
 
 def filled_by_hit(request: Request, own_blocks: RequestBlocks, filled: int) -> int:
-    """Return how many slots are written: those of a hit are, also where it is computed again."""
+    """Return how many slots are written, those of a recomputed hit included."""
     return max(filled, min(own_blocks.num_cached_tokens, request.max_slots))

@@ -1,4 +1,4 @@
-"""vLLM's reset_prefix_cache: all names of cached content vanish, where nothing is in use.
+"""vLLM's reset_prefix_cache: remove all keys of cached content, if no block is in use.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from kvsim.records.kv import KV
     from kvsim.records.paged import BlockPool
 
-#: What comes of a reset. vLLM raises an error where running requests are preempted for it and
-#: blocks are in use still: loads, kept blocks, blocks behind a fence.
+#: Results of a reset. vLLM raises an error if running requests are preempted for it and blocks are
+#: still in use: loads, pinned blocks, blocks behind a fence.
 REFUSED, DONE_ALL, LEFT = 0, 1, -1
 
 
 def reset_prefix_cache(state: Replica, with_running: bool) -> int:
-    """Forget all cached content, running requests preempted before, if asked for.
+    """Remove all cached content, after preempting the running requests if asked for.
 
-    Nothing is forgotten while a block is in use; preemptions stay.
+    Nothing is removed while a block is in use; preemptions stay.
     """
     if with_running:
         preempt_all(state)
@@ -46,7 +46,7 @@ def reset_prefix_cache(state: Replica, with_running: bool) -> int:
 
 
 def preempt_all(state: Replica) -> None:
-    """Preempt who runs, from the last to the first; output under way is dropped."""
+    """Preempt the running requests, from the last to the first; output in flight is dropped."""
     while state.num_running > 0:
         state.num_running -= 1
         k = state.running[state.num_running]
@@ -67,7 +67,7 @@ def preempt_all(state: Replica) -> None:
 
 
 def forget_all(kv: KV) -> None:
-    """Take all names away; the order of the free queue stays as it is."""
+    """Remove all keys; the order of the free queue stays as it is."""
     pool = kv.pool
     num_named, num_before = pool.num_cached, pool.num_unhashed
     for place in range(num_before - 1, -1, -1):
@@ -82,7 +82,7 @@ def forget_all(kv: KV) -> None:
 
 
 def forget_names(pool: BlockPool, k: int) -> None:
-    """Take a free block's keys away, untold."""
+    """Remove a free block's keys without events."""
     pool.blocks[k].hashed = False
     pool.num_hashed -= 1
     unlink(pool, k)

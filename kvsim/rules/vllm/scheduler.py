@@ -52,7 +52,7 @@ def schedule_vllm(state: Replica, batch: Batch) -> None:
 
 
 def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -> None:
-    """Give every running request its next tokens, drafts included.
+    """Schedule the next tokens of every running request, drafts included.
 
     A request that finds no block preempts: under FCFS the latest admitted one, under priority the
     least urgent one, possibly itself. ``held``: prompts are not computed in this step.
@@ -78,7 +78,7 @@ def schedule_running(state: Replica, batch: Batch, threshold: int, held: bool) -
 
 
 def sits_out(state: Replica, request: Request, held: bool) -> bool:
-    """Return whether a running request gets no tokens in this step, whatever the budget."""
+    """Return whether a running request gets no tokens in this step, even if the budget allows."""
     limits, placeholders = state.limits, request.num_placeholders
     known = request.num_computed_tokens + 2 - placeholders
     if placeholders > 0 and known >= request.end and known >= request.known_end:
@@ -100,7 +100,7 @@ def next_tokens(state: Replica, request: Request, threshold: int) -> int:
 
 
 def preempt_for_slots(state: Replica, batch: Batch, index: int, num_tokens: int) -> int:
-    """Preempt until a running request has its slots; returns its new place in the list.
+    """Preempt until a running request has its slots; returns its new index in the list.
 
     It may preempt itself. NONE: no running request gets any more tokens in this step.
     """

@@ -1,8 +1,8 @@
-"""vLLM's streaming input: a session is a request that goes on with further inputs.
+"""vLLM's streaming input: a session is a request that continues with further inputs.
 
-When a turn stops, what is under way is dropped and no block is freed. With the next input the last
-sampled token is thrown away, the outputs before it become prompt, and the new tokens follow. It
-waits in the second queue, with its blocks, and keeps a place of the batch until its input is there.
+When a turn stops, output in flight is dropped and no block is freed. With the next input the last
+sampled token is dropped, the outputs before it become prompt, and the new tokens follow. The
+request waits in the second queue with its blocks, and keeps a batch slot until its input arrives.
 
 docs/vllm-rules.md, section 13, describes the rules in words.
 """
@@ -28,13 +28,13 @@ NO_SESSION, OPEN, CLOSED = 0, 1, 2
 
 
 def goes_on(state: Replica, request: Request) -> bool:
-    """Whether a request that stops waits for an input, or has one already."""
+    """Return whether a request that stops waits for an input, or has one already."""
     trace, row = state.trace, request.request_id
     return trace.session[row] == OPEN or trace.next_input[row] < trace.num_inputs[row]
 
 
 def end_turn(state: Replica, k: int) -> None:
-    """Note the end of a turn: its blocks stay, and what is under way will be dropped."""
+    """Record the end of a turn: its blocks stay, and its output in flight will be dropped."""
     request, trace = state.requests[k], state.trace
     if request.status != RUNNING:  # preempted while its last token was in flight
         leave_queue(state, k)
@@ -57,7 +57,7 @@ def end_turn(state: Replica, k: int) -> None:
 
 
 def queue_turns(state: Replica, num_turns: int) -> None:
-    """Queue the requests whose turns have ended with a step, in its order."""
+    """Queue the requests with a turn that has ended with a step, in its order."""
     for at in range(num_turns):
         k = state.skipped[at]
         if state.requests[k].num_computed_tokens > 0:
@@ -69,7 +69,7 @@ def queue_turns(state: Replica, num_turns: int) -> None:
 
 
 def take_input(state: Replica, request: Request) -> None:
-    """Go on with the next input that has come."""
+    """Continue with the next input that has arrived."""
     trace, row = state.trace, request.request_id
     place = trace.input_offsets[row] + trace.next_input[row]
     trace.next_input[row] += 1
@@ -78,7 +78,7 @@ def take_input(state: Replica, request: Request) -> None:
     if request.own_blocks != NONE:
         state.kv.request_blocks[
             request.own_blocks
-        ].owner = NONE  # keys are made anew, in front the same
+        ].owner = NONE  # keys are recomputed; the first ones stay the same
     request.num_prompt_tokens += kept + trace.input_tokens[place]
     request.num_tokens = request.num_prompt_tokens
     request.arrival_time = trace.input_time[place]
@@ -89,7 +89,7 @@ def take_input(state: Replica, request: Request) -> None:
 
 
 def extend_prompt(trace: Trace, request: Request, kept: int, place: int) -> None:
-    """Make the first outputs and an input part of what a prompt is made of."""
+    """Append the first outputs and an input to the segments of a prompt."""
     area, count = trace.session_area[request.request_id], request.num_segments
     if request.first_segment != area:
         for at in range(count):
@@ -116,7 +116,7 @@ def copy_segment(old: Segment, new: Segment) -> None:
 
 
 def see_input(state: Replica, k: int) -> None:
-    """Let a session that waits for an input go on with one that has come."""
+    """Continue a session that waits for an input with one that has arrived."""
     if state.requests[k].status == WAITING_FOR_INPUT:
         take_input(state, state.requests[k])
         look_anew(state)

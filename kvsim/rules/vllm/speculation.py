@@ -24,7 +24,7 @@ def without_lookahead(state: Replica, request: Request, computed: int, num_token
 
 
 def is_padded(state: Replica, request: Request, hit: int) -> bool:
-    """Whether an admission of one token gets drafts, so that the batch is of one shape."""
+    """Return whether an admission of one token gets drafts, so that the batch is of one shape."""
     limits = state.limits
     if limits.num_drafts == 0 or limits.num_draft_rows > 0 or request.num_tokens - hit != 1:
         return False
@@ -34,7 +34,7 @@ def is_padded(state: Replica, request: Request, hit: int) -> bool:
 
 
 def add_drafts(state: Replica, batch: Batch, num_drafts: int) -> None:
-    """Say how many of the tokens planned last are drafts."""
+    """Set how many of the tokens planned last are drafts."""
     entry = batch.entries[batch.size - 1]
     request = state.requests[entry.request]
     entry.num_drafts = num_drafts
@@ -43,7 +43,7 @@ def add_drafts(state: Replica, batch: Batch, num_drafts: int) -> None:
 
 
 def drafts_after(state: Replica, batch: Batch) -> int:
-    """Drafts to propose after a step, by how many requests are in it."""
+    """Return the number of drafts to propose after a step, by the number of requests in it."""
     for row in range(state.limits.num_draft_rows):
         first, last = state.draft_rows[3 * row], state.draft_rows[3 * row + 1]
         if first <= batch.size <= last:
@@ -52,7 +52,7 @@ def drafts_after(state: Replica, batch: Batch) -> int:
 
 
 def expect_drafts(state: Replica, batch: Batch) -> None:
-    """Count on the drafts of a step just decided; asynchronously, before they are there."""
+    """Set the expected drafts of a step just decided; asynchronously, before they exist."""
     batch.num_drafts = drafts_after(state, batch)
     state.num_next_drafts = batch.num_drafts
     if not state.limits.asynchronous:
@@ -63,7 +63,7 @@ def expect_drafts(state: Replica, batch: Batch) -> None:
 
 
 def hand_back_drafts(state: Replica, batch: Batch) -> None:
-    """Take in what was drafted after a step."""
+    """Store the drafts that were proposed after a step in its requests."""
     for at in range(batch.size):
         request = state.requests[batch.entries[at].request]
         if request.status == FINISHED:
@@ -99,7 +99,7 @@ def verify(state: Replica, entry: Entry, request: Request) -> int:
 
 
 def num_recorded(state: Replica, entry: Entry, row: int) -> int:
-    """Return how many drafts were accepted where that is on record, or NONE."""
+    """Return how many drafts were accepted according to a record, or NONE."""
     trace = state.trace
     if not trace.has_accepts or trace.accept_offsets[row] == trace.accept_offsets[row + 1]:
         return NONE
@@ -127,7 +127,7 @@ def draw_accepted(state: Replica, entry: Entry, request: Request) -> int:
 
 
 def take_back(state: Replica, request: Request, num_tokens: int) -> None:
-    """Forget tokens that were computed for nothing; their slots stay."""
+    """Roll back tokens that were computed for nothing; their slots stay."""
     if request.num_computed_tokens > 0:
         request.num_computed_tokens -= num_tokens
     if request.status == RUNNING and state.kv.manager == PAGED:

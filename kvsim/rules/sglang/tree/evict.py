@@ -1,4 +1,4 @@
-"""Making room: leaves lose their slots, and go if the host has no copy of them."""
+"""Making room: leaves lose their slots, and leave the tree if the host has no copy of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evict_leaf(tree: Radix, k: int) -> int:
-    """Free the slots of a leaf that may go, whole; returns its tokens.
+    """Free the slots of an evictable leaf, whole; returns its tokens.
 
     It leaves the tree, unless the host has a copy. Under write_back it gets one now, if the host
     has room: the next batch waits for it.
@@ -41,7 +41,7 @@ def evict_leaf(tree: Radix, k: int) -> int:
 
 
 def evict_tokens(tree: Radix, num_tokens: int) -> int:
-    """Evict leaves until so many tokens have gone, or nothing may go; returns how many went."""
+    """Evict leaves until ``num_tokens`` are gone, or none is evictable; returns how many went."""
     evicted = 0
     while evicted < num_tokens and tree.leaves.count > 0:
         evicted += evict_leaf(tree, tree.leaves.heap[1])
@@ -49,7 +49,7 @@ def evict_tokens(tree: Radix, num_tokens: int) -> int:
 
 
 def evict_for(tree: Radix, num_tokens: int) -> None:
-    """Evict leaves until so many slots are free, or nothing may go; then windows likewise."""
+    """Evict leaves until ``num_tokens`` slots are free or none is evictable; then windows, too."""
     while tree.pages.num_unused_slots < num_tokens and tree.leaves.count > 0:
         evict_leaf(tree, tree.leaves.heap[1])
     if tree.window > 0:
@@ -57,7 +57,7 @@ def evict_for(tree: Radix, num_tokens: int) -> None:
 
 
 def evict_windows(tree: Radix, num_tokens: int) -> None:
-    """Free window slots of the nodes used longest ago, until so many are free; leaves go whole."""
+    """Free window slots of the least recently used nodes until enough are free; leaves go whole."""
     k = tree.recent.tail
     while k != NONE and tree.window_pages.num_unused_slots < num_tokens:
         node, at = tree.nodes[k], k

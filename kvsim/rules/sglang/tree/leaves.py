@@ -1,6 +1,6 @@
-"""The leaves that may go, in a heap by rank: who is evicted next stands first.
+"""Evictable leaves in a heap by rank: the next one to evict is first.
 
-Those of the GPU stand in one heap, those that the host alone has in another.
+One heap has the leaves of the GPU, another those that only the host has.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def rank_of(tree: Radix, k: int) -> int:
-    """Return what decides before the last access when a leaf goes; less goes earlier."""
+    """Return the rank by which, before the last access, leaves are evicted; less is earlier."""
     node = tree.nodes[k]
     if tree.rank == LRU:
         return node.last_access
@@ -37,7 +37,7 @@ def rank_of(tree: Radix, k: int) -> int:
 
 
 def goes_before(tree: Radix, a: int, b: int) -> bool:
-    """Whether a leaf is evicted before another."""
+    """Return whether a leaf is evicted before another."""
     first, second = rank_of(tree, a), rank_of(tree, b)
     if first != second:
         return first < second
@@ -45,12 +45,12 @@ def goes_before(tree: Radix, a: int, b: int) -> bool:
 
 
 def leaves_of(tree: Radix, k: int) -> Leaves:
-    """Return the heap that a node may stand in."""
+    """Return the heap that a node may be in."""
     return tree.host_leaves if tree.nodes[k].on_host_only else tree.leaves
 
 
 def raise_leaf(tree: Radix, leaves: Leaves, place: int) -> int:
-    """Move a leaf towards the front of the heap, to where it belongs; returns where that is."""
+    """Move a leaf towards the front of the heap, to its position; returns that."""
     heap = leaves.heap
     k = heap[place]
     while place > 1 and goes_before(tree, k, heap[place // 2]):
@@ -63,7 +63,7 @@ def raise_leaf(tree: Radix, leaves: Leaves, place: int) -> int:
 
 
 def sink_leaf(tree: Radix, leaves: Leaves, place: int) -> None:
-    """Move a leaf away from the front of the heap, to where it belongs."""
+    """Move a leaf away from the front of the heap, to its position."""
     heap = leaves.heap
     k = heap[place]
     while 2 * place <= leaves.count:
@@ -80,7 +80,7 @@ def sink_leaf(tree: Radix, leaves: Leaves, place: int) -> None:
 
 
 def may_go(tree: Radix, k: int) -> bool:
-    """Whether a node is a leaf that nobody holds: on the GPU, or below that on the host."""
+    """Return whether a node is an unlocked leaf: of the GPU's part of the tree, or the host's."""
     node = tree.nodes[k]
     if k == 0 or node.num_locks > 0:
         return False
@@ -92,7 +92,7 @@ def may_go(tree: Radix, k: int) -> bool:
 
 
 def settle_leaf(tree: Radix, k: int) -> None:
-    """Bring the heap up to date with what has become of a node."""
+    """Update the heap after a change of a node."""
     node = tree.nodes[k]
     if may_go(tree, k):
         leaves = leaves_of(tree, k)
@@ -106,7 +106,7 @@ def settle_leaf(tree: Radix, k: int) -> None:
 
 
 def leave_heap(tree: Radix, k: int) -> None:
-    """Take a leaf out of the heap."""
+    """Remove a leaf from the heap."""
     leaves = leaves_of(tree, k)
     place, last = tree.nodes[k].place, leaves.heap[leaves.count]
     tree.nodes[k].place = 0

@@ -1,4 +1,4 @@
-"""Locks: a request, or a copy under way, holds a node and all above it."""
+"""Locks: a request, or a copy in flight, locks a node and all nodes above it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def lock_path(tree: Radix, k: int) -> int:
-    """Hold a node and all above it; returns the mark where its window begins, if it has one."""
+    """Lock a node and all above it; returns the mark where its window begins, if it has one."""
     end = k
     while k != 0:
         node = tree.nodes[k]
@@ -29,7 +29,7 @@ def lock_path(tree: Radix, k: int) -> int:
 
 
 def unlock_path(tree: Radix, k: int, edge: int) -> None:
-    """Let go of a node and all above it, and of the window up to a mark."""
+    """Unlock a node and all above it, and the window up to a mark."""
     end = k
     if tree.window > 0:
         unlock_window(tree, end, edge)

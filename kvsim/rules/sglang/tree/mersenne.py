@@ -1,4 +1,4 @@
-"""Python's own generator of random numbers, from which SGLang shuffles its queue.
+"""Python's own random number generator, with which SGLang shuffles its queue.
 
 It is the Mersenne Twister of Matsumoto and Nishimura (1998): 624 words of 32 bits, of which new
 ones are made when all have been drawn. No number reaches 2**47.
@@ -40,7 +40,7 @@ def draw_word(scheduler: Sglang) -> int:
 
 
 def draw_below(scheduler: Sglang, count: int) -> int:
-    """Draw one of so many numbers from 0 on: as many bits as ``count`` has, until they fit."""
+    """Draw a number from 0 to ``count`` - 1: as many bits as ``count`` has, until they fit."""
     num_bits, drawn = 0, count
     while count >> num_bits > 0:
         num_bits += 1

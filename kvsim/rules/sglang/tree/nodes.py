@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def name_node(tree: Radix, k: int, salt: int) -> None:
-    """Enter a node into the buckets."""
+    """Compute the key of a node, and add the node to its bucket."""
     node, size = tree.nodes[k], tree.pages.page_size
     if node.on_host_only:
         node.key = node_key(tree.host_pieces, node.parent, salt, node.host_page * size, size)
@@ -26,7 +26,7 @@ def name_node(tree: Radix, k: int, salt: int) -> None:
 
 
 def enter_bucket(tree: Radix, k: int) -> None:
-    """Let a node be found by its key."""
+    """Add a node to the bucket of its key."""
     node = tree.nodes[k]
     bucket = node.key & tree.bucket_mask
     node.chain = tree.buckets[bucket]
@@ -34,7 +34,7 @@ def enter_bucket(tree: Radix, k: int) -> None:
 
 
 def leave_bucket(tree: Radix, k: int) -> None:
-    """Let a node not be found any more."""
+    """Remove a node from the bucket of its key."""
     node = tree.nodes[k]
     bucket = node.key & tree.bucket_mask
     at = tree.buckets[bucket]
@@ -53,7 +53,7 @@ def tick(tree: Radix) -> int:
 
 
 def new_node(tree: Radix, parent: int, start: int, end: int, page: int, last_page: int) -> int:
-    """Make a node that nobody has used and nothing leads to."""
+    """Create an unused node that no other node or bucket refers to yet."""
     k = tree.free_node
     if k == 0:
         k = tree.num_nodes
@@ -73,7 +73,7 @@ def new_node(tree: Radix, parent: int, start: int, end: int, page: int, last_pag
 
 
 def join_siblings(tree: Radix, k: int) -> None:
-    """Make a node the last child of its parent."""
+    """Append a node to the children of its parent."""
     node = tree.nodes[k]
     parent = tree.nodes[node.parent]
     tree.num_children += 1
@@ -88,7 +88,7 @@ def join_siblings(tree: Radix, k: int) -> None:
 
 
 def leave_siblings(tree: Radix, k: int) -> None:
-    """Take a node from its parent's children."""
+    """Remove a node from its parent's children."""
     node = tree.nodes[k]
     parent = tree.nodes[node.parent]
     if node.previous == 0:
@@ -102,7 +102,7 @@ def leave_siblings(tree: Radix, k: int) -> None:
 
 
 def replace_sibling(tree: Radix, old: int, new: int) -> None:
-    """Put a node among its siblings where another one was."""
+    """Put a node in the place of another one among the siblings."""
     node, other = tree.nodes[new], tree.nodes[old]
     parent = tree.nodes[other.parent]
     node.previous = other.previous
@@ -119,9 +119,9 @@ def replace_sibling(tree: Radix, old: int, new: int) -> None:
 
 
 def split_node(tree: Radix, k: int, num_tokens: int) -> int:
-    """Give the first tokens of a node to a new parent of it; returns that.
+    """Move the first tokens of a node to a new parent of it; returns the parent.
 
-    The node keeps its locks and its identity. Both are used now, the node later.
+    The node keeps its locks and its identity. Both count as used now, the node after the parent.
     """
     child = tree.nodes[k]
     size, last = tree.pages.page_size, 0
@@ -161,7 +161,7 @@ def split_node(tree: Radix, k: int, num_tokens: int) -> int:
 
 
 def drop_node(tree: Radix, k: int) -> None:
-    """Take a leaf out of the tree and use its record again."""
+    """Remove a leaf from the tree and free its record."""
     node = tree.nodes[k]
     if node.place > 0:
         leave_heap(tree, k)

@@ -1,7 +1,7 @@
-"""Page allocators: single slots go round first in, first out; longer pages come back to the front.
+"""Page allocators: single slots queue first in, first out; longer pages return to the front.
 
-SGLang puts freed slots behind the others, and freed pages of more than one slot before them. What
-is freed while a group is open comes back as one block when it closes.
+SGLang puts freed slots after the others, and freed pages of more than one slot before them. Pages
+freed while a group is open return as one block when it closes.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def page_after(pages: Pages, page: int) -> int:
 
 
 def link_page(pages: Pages, page: int, following: int) -> None:
-    """Let a page follow another."""
+    """Make ``following`` the page after ``page``."""
     pages.links[page].jump = following - page - 1
 
 
 def page_behind(pages: Pages, page: int, count: int) -> int:
-    """Return the page that comes so many after one."""
+    """Return the page that is ``count`` pages after another."""
     for _ in range(count):
         page = page_after(pages, page)
     return page
 
 
 def next_chain(pages: Pages) -> None:
-    """Go on to the next chain of free pages; the one at the front has been taken."""
+    """Advance to the next chain of free pages; the one at the front has been taken."""
     pages.first = page_after(pages, pages.front_last)
     if pages.num_left > 0:
         front = pages.chains[pages.first]
@@ -49,7 +49,7 @@ def next_chain(pages: Pages) -> None:
 
 
 def take_page(pages: Pages) -> int:
-    """Hand out the first free page; there is one."""
+    """Allocate the first free page; there is one."""
     page = pages.first
     pages.num_left -= 1
     pages.front_count -= 1
@@ -61,7 +61,7 @@ def take_page(pages: Pages) -> int:
 
 
 def take_chain(pages: Pages, count: int) -> int:
-    """Hand out the first free pages, one or more, linked to each other; returns the last.
+    """Allocate the first free pages, one or more, linked to each other; returns the last.
 
     There are enough, and they begin with the first free one.
     """
@@ -80,7 +80,7 @@ def take_chain(pages: Pages, count: int) -> int:
 
 
 def return_chain(pages: Pages, first: int, last: int, count: int) -> None:
-    """Free a chain of pages as one block, behind all others or before them; in a group, later."""
+    """Free a chain of pages as one block, after all others or before them; in a group, later."""
     if count == 0:
         return
     chain = pages.chains[first]
@@ -102,7 +102,7 @@ def return_chain(pages: Pages, first: int, last: int, count: int) -> None:
 
 
 def queue_pages(pages: Pages, first: int, last: int, count: int) -> None:
-    """Queue a block, of one or more chains linked to each other, behind all others or before."""
+    """Queue a block, of one or more chains linked to each other, after all others or before."""
     if pages.num_left > 0 and pages.page_size == 1:
         link_page(pages, pages.last, first)
         pages.last = last
@@ -121,12 +121,12 @@ def queue_pages(pages: Pages, first: int, last: int, count: int) -> None:
 
 
 def open_group(pages: Pages) -> None:
-    """Hold back what is freed from now on."""
+    """Hold back the pages freed from now on."""
     pages.is_grouping = True
 
 
 def close_group(pages: Pages) -> None:
-    """Give back as one block what was held."""
+    """Free the pages held back as one block."""
     pages.is_grouping = False
     if pages.num_grouped > 0:
         queue_pages(pages, pages.group_first, pages.group_last, pages.num_grouped)
@@ -134,34 +134,34 @@ def close_group(pages: Pages) -> None:
 
 
 def open_groups(tree: Radix) -> None:
-    """Hold back what is freed from now on."""
+    """Hold back the pages freed from now on."""
     open_group(tree.pages)
     if tree.window > 0:
         open_group(tree.window_pages)
 
 
 def close_groups(tree: Radix) -> None:
-    """Give back as one block what was held."""
+    """Free the pages held back as one block."""
     close_group(tree.pages)
     if tree.window > 0:
         close_group(tree.window_pages)
 
 
 def num_free_slots(tree: Radix) -> int:
-    """Slots that any token finds: free in both pools, where there are two."""
+    """Return the slots that any token finds: free in both pools, if there are two."""
     free = tree.pages.num_unused_slots
     return min(free, tree.window_pages.num_unused_slots) if tree.window > 0 else free
 
 
 def map_windows(tree: Radix, page: int, count: int) -> None:
-    """Give window slots to pages that follow each other; there are enough."""
+    """Give window slots to consecutive pages; there are enough."""
     for _ in range(count):
         tree.windows[page] = take_page(tree.window_pages)
         page = page_after(tree.pages, page)
 
 
 def free_chain(tree: Radix, page: int, count: int) -> int:
-    """Free pages that follow each other as one block; returns what comes after them."""
+    """Free consecutive pages as one block; returns the page after them."""
     if count == 0:
         return page
     last = page_behind(tree.pages, page, count - 1)
@@ -180,7 +180,7 @@ def free_whole(tree: Radix, first: int, last: int, count: int) -> None:
 def free_parts(tree: Radix, page: int, start: int, end: int, dead: int) -> int:
     """Free pages of the tokens from ``start`` to ``end``, first those without window slots.
 
-    These are those before the token ``dead``. Returns what comes after them.
+    Those are before the token ``dead``. Returns the page after them all.
     """
     size = tree.pages.page_size
     dead = min(max(dead, start), end)
@@ -189,7 +189,7 @@ def free_parts(tree: Radix, page: int, start: int, end: int, dead: int) -> int:
 
 
 def free_windows(tree: Radix, page: int, count: int) -> None:
-    """Free the window slots of pages that follow each other: all of them have some, or none."""
+    """Free the window slots of consecutive pages: all of them have some, or none."""
     if count == 0 or tree.windows[page] == 0:
         return
     pages, first, last = tree.window_pages, tree.windows[page], tree.windows[page]

@@ -1,7 +1,7 @@
-"""Which tokens slots of the tree hold: pieces of contents, each noted at its first slot.
+"""Tokens in the slots of the tree: pieces of contents, each recorded at its first slot.
 
-Tokens of one content that follow each other are compared, cut and copied at once. All lists of
-pieces are those of the GPU or of the host, with the pages there.
+Consecutive tokens of one content are compared, cut and copied at once. Every list of pieces
+belongs to the GPU or to the host, with the pages there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def stand_before(tree: Radix, request: Request, segment: int, offset: int) -> None:
-    """Stand before the token of a request so many behind the beginning of a piece of it."""
+    """Set the walk before the token of a request at an offset from the start of a segment."""
     _, _, length = span_of(request, segment)
     while offset >= length:
         offset -= length
@@ -28,9 +28,9 @@ def stand_before(tree: Radix, request: Request, segment: int, offset: int) -> No
 
 
 def num_common(tree: Radix, pieces: list[Piece], request: Request, page: int, most: int) -> int:
-    """Count the tokens, of whole pages, that a request's next ones share with a chain of pages.
+    """Count the tokens, in whole pages, that a request's next tokens share with a chain of pages.
 
-    The walk passes them.
+    The walk advances past them.
     """
     segment, offset, same, passed = tree.segment, tree.offset, 0, 0
     content, start, length = span_of(request, segment)
@@ -59,7 +59,7 @@ def num_common(tree: Radix, pieces: list[Piece], request: Request, page: int, mo
 
 
 def token_at(pieces: list[Piece], slot: int, place: int) -> tuple[int, int]:
-    """Return content and index of the token so many behind that of a piece's first slot."""
+    """Return content and index of the token ``place`` tokens after that of a piece's first slot."""
     held = pieces[slot]
     while place >= held.num_tokens:
         place -= held.num_tokens
@@ -68,9 +68,9 @@ def token_at(pieces: list[Piece], slot: int, place: int) -> tuple[int, int]:
 
 
 def node_key(pieces: list[Piece], parent: int, salt: int, slot: int, page_size: int) -> int:
-    """Name the child of a node that begins with a page, by its first and its last token.
+    """Compute the key of a node's child from the first and the last token of its first page.
 
-    Names need not tell all pages apart: whoever looks one up compares the page.
+    Keys need not be unique: a look-up compares the page.
     """
     content, index = token_at(pieces, slot, 0)
     key = mix(mix(mix(mix(FIRST_KEY, parent), salt), content), index)
@@ -81,7 +81,7 @@ def node_key(pieces: list[Piece], parent: int, salt: int, slot: int, page_size: 
 def name_tokens(
     tree: Radix, pieces: list[Piece], pages: Pages, request: Request, page: int, num_tokens: int
 ) -> None:
-    """Write down which tokens a chain of pages holds: a request's, from where the walk stands."""
+    """Record the tokens of a chain of pages: a request's, from the position of the walk on."""
     size, segment, offset, place = tree.pages.page_size, tree.segment, tree.offset, 0
     held = pieces[page * size]
     while num_tokens > 0:
@@ -103,7 +103,7 @@ def name_tokens(
 
 
 def cut_pieces(pieces: list[Piece], slot: int, num_tokens: int, behind: int) -> None:
-    """Let pieces begin at a slot, too, that is so many tokens behind a piece's first one."""
+    """Begin a piece also at the slot ``behind``, ``num_tokens`` tokens after another's slot."""
     held = pieces[slot]
     while num_tokens >= held.num_tokens:
         num_tokens -= held.num_tokens
@@ -126,7 +126,7 @@ def copy_pieces(
     num_tokens: int,
     page_size: int,
 ) -> None:
-    """Write down of a chain of pages that it holds the same tokens as another."""
+    """Record that a chain of pages holds the same tokens as another."""
     held, new, place = source[slot], target[page * page_size], 0
     while num_tokens > 0:
         count = min(held.num_tokens, num_tokens)

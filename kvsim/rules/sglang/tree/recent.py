@@ -1,4 +1,4 @@
-"""The nodes with window slots, the one used last first: the other end loses its slots first."""
+"""Nodes with window slots, most recently used first: the last ones lose their slots first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def join_recent(tree: Radix, k: int, newer: int) -> None:
-    """Put a node right behind another one, or to the front if there is none."""
+    """Insert a node right after another one, or at the front if there is none."""
     if newer == NONE:
         push_front(tree.recent, tree.recent_places, k)
     else:
@@ -20,12 +20,12 @@ def join_recent(tree: Radix, k: int, newer: int) -> None:
 
 
 def leave_recent(tree: Radix, k: int) -> None:
-    """Take a node out."""
+    """Remove a node."""
     remove(tree.recent, tree.recent_places, k)
 
 
 def refresh_recent(tree: Radix, k: int) -> None:
-    """Bring the window before the end of a node to the front, the end first."""
+    """Move the window before the end of a node to the front, the end first."""
     passed, newer = 0, NONE
     while k != 0 and passed < tree.window + tree.pages.page_size:
         node = tree.nodes[k]

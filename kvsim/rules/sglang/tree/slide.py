@@ -1,4 +1,4 @@
-"""Sliding windows move on: requests give back the window slots that no later token will see."""
+"""Sliding windows move: requests free the window slots that no later token will see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DECODE_GAP = 128
 
 
 def num_slid(mine: Progress) -> int:
-    """Tokens of a request outside the tree of which it has no window slots."""
+    """Return the tokens of a request outside the tree that have no window slots."""
     return max(mine.dead - mine.num_shared, 0)
 
 
@@ -47,7 +47,7 @@ def slide_window(tree: Radix, mine: Progress, upto: int, gap: int) -> None:
 
 
 def slide_decodes(state: Replica) -> None:
-    """Move on the windows of running requests that have come far enough; one block of slots."""
+    """Move the windows of running requests that have advanced enough; frees slots as one block."""
     scheduler, tree = state.sglang, state.kv.radix
     open_groups(tree)
     for place in range(scheduler.num_running):
@@ -60,9 +60,9 @@ def slide_decodes(state: Replica) -> None:
 
 
 def slide_prefills(state: Replica) -> None:
-    """Without a tree, move on the windows of those who are prefilled.
+    """Without a tree, move the windows of the requests being prefilled.
 
-    While the chunk before is still under way, its window stays.
+    While the previous chunk is still in flight, its window stays.
     """
     scheduler, tree = state.sglang, state.kv.radix
     for place in range(scheduler.num_admitted):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
-    """Name the child that begins with the request's next page, as ``node_key`` does."""
+    """Compute the key of the child with the request's next page, as ``node_key`` does."""
     content, start, length = span_of(request, tree.segment)
     key = mix(mix(FIRST_KEY, parent), salt)
     key = mix(mix(key, content), start + tree.offset)
@@ -34,9 +34,9 @@ def child_key(tree: Radix, request: Request, parent: int, salt: int) -> int:
 
 
 def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
-    """Find the child that begins with the request's next page, and how far it goes the same way.
+    """Find the child that begins with the request's next page, and how many tokens they share.
 
-    ``left`` is how many tokens the walk has before it. Returns 0 if there is no such child.
+    ``left`` is how many tokens the walk still has. Returns 0 if there is no such child.
     """
     tree.num_same = 0
     if left == 0:
@@ -59,11 +59,11 @@ def step_down(tree: Radix, request: Request, parent: int, left: int) -> int:
 
 
 def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
-    """Find the longest prefix of a request's first tokens; ``tree.node``, ``tree.num_found``.
+    """Find the longest prefix of a request's first tokens; sets ``tree.node``, ``tree.num_found``.
 
-    A node that goes only part of the way is split there, and the whole path is used. With sliding
-    windows a request can go on only where a whole window lies before it. What the host alone has
-    of the prefix goes on to ``tree.best``, and ``tree.num_walked`` counts it.
+    A node that matches only in part is split there, and the whole path is touched. With sliding
+    windows a request can resume only after a whole window. Tokens that only the host has extend the
+    prefix to ``tree.best``, and ``tree.num_walked`` counts them.
     """
     tree.node = 0
     tree.best = 0
@@ -96,7 +96,7 @@ def match_prefix(tree: Radix, request: Request, num_tokens: int) -> None:
 def count_match(tree: Radix, request: Request) -> int:
     """Count the tokens of a prompt that the GPU holds, and of both tiers; nothing changes.
 
-    The latter are left in ``tree.num_walked``.
+    The number for both tiers is left in ``tree.num_walked``.
     """
     tree.num_walked = 0
     left, found, walked = floor_page(request.num_tokens - 1, tree.pages.page_size), 0, 0
@@ -118,7 +118,7 @@ def count_match(tree: Radix, request: Request) -> int:
 
 
 def touch_path(tree: Radix, k: int) -> None:
-    """Use a node and all above it."""
+    """Touch a node and all nodes above it."""
     now, end = tick(tree), k
     while k != 0:
         tree.nodes[k].last_access = now
@@ -130,9 +130,9 @@ def touch_path(tree: Radix, k: int) -> None:
 
 
 def pass_node(tree: Radix, k: int, num_tokens: int, inserted: int, priority: int) -> None:
-    """Note that an insert of so many tokens goes through a node; the host may get it now.
+    """Count an insert of ``num_tokens`` tokens through a node; copy it to the host if it is due.
 
-    The number of a write policy is that of the hits from which on it copies.
+    The number of a write policy is the number of hits from which on it copies.
     """
     node = tree.nodes[k]
     node.priority = max(node.priority, priority)
@@ -149,8 +149,8 @@ def insert_key(
     """Insert a request's first tokens, of whole pages; ``tree.node`` is the last node then.
 
     The path down to the node ``known`` is the request's already. Its own pages begin there, from
-    ``tree.page`` to ``tree.last_page``: those whose tokens the tree has are freed, the rest becomes
-    a leaf. ``tree.page`` is left at the first page behind. ``tree.num_found`` are the tokens that
+    ``tree.page`` to ``tree.last_page``: pages with tokens the tree has are freed, the rest becomes
+    a leaf. ``tree.page`` is left at the first page after. ``tree.num_found`` are the tokens that
     the tree had. Of its first ``tree.dead`` tokens the request has no window slots.
     """
     tree.nodes[0].last_access = tick(tree)
@@ -190,7 +190,7 @@ def insert_key(
 
 
 def take_over(tree: Radix, k: int, page: int) -> int:
-    """Let a node that the host alone has take a request's pages; returns what is behind them."""
+    """Give a request's pages to a node that only the host has; returns the page after them."""
     last = page_behind(tree.pages, page, tree.nodes[k].span // tree.pages.page_size - 1)
     enter_device(tree, k, page, last)
     join_copies(tree, k)
@@ -198,10 +198,10 @@ def take_over(tree: Radix, k: int, page: int) -> int:
 
 
 def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priority: int) -> int:
-    """Let a request's own pages behind a node become a leaf; the walk stands before them.
+    """Make a request's own pages after a node a leaf; the walk is before their first token.
 
-    What is new lies behind all that the request has inserted before, so it always counts as a hit;
-    what windows cut off it does not.
+    New tokens follow all that the request has inserted before, so the leaf always counts a hit;
+    nodes that windows cut off it do not.
     """
     start, page = tree.nodes[parent].end, tree.page
     last = find_last(tree, (num_tokens - start) // tree.pages.page_size)
@@ -227,7 +227,7 @@ def add_leaf(tree: Radix, request: Request, parent: int, num_tokens: int, priori
 
 
 def find_last(tree: Radix, num_pages: int) -> int:
-    """Find the last of so many first pages of the request that inserts: mostly all, or all but one.
+    """Find the last of an insert's first ``num_pages`` pages: mostly of all, or of all but one.
 
     The one is the page of a token that has been computed since.
     """
@@ -239,14 +239,14 @@ def find_last(tree: Radix, num_pages: int) -> int:
 
 
 def num_host_found(tree: Radix) -> int:
-    """Tokens of the last match that the host alone has."""
+    """Return the tokens of the last match that only the host has."""
     return tree.num_walked - tree.num_found if tree.write_policy != NO_HOST else 0
 
 
 def cut_at_prompt(tree: Radix, k: int, num_tokens: int, priority: int) -> None:
-    """Insert a prompt whose tokens end inside the path to a node: cut there, and use the path.
+    """Insert a prompt that ends inside the path to a node: split there, and touch the path.
 
-    The second insert of SGLang's checkpoint, in which nothing is new.
+    This is the second insert of SGLang's checkpoint, in which no token is new.
     """
     tree.nodes[0].last_access = tick(tree)
     tree.nodes[0].priority = max(tree.nodes[0].priority, priority)

@@ -1,4 +1,4 @@
-"""Policy dfs-weight: through the tree from its root, the part first that most requests wait for."""
+"""Policy dfs-weight: depth-first from the root, the subtree of most waiting requests first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def weigh_waiting(state: Replica, by: int) -> None:
 
 
 def is_visited_before(tree: Radix, a: int, b: int) -> bool:
-    """Whether a depth-first walk leaves a node before another: heavy children first."""
+    """Return whether a depth-first walk leaves a node before another: heavy children first."""
     child_a, child_b = a, b
     while a != b:
         end_a, end_b = tree.nodes[a].end, tree.nodes[b].end

@@ -1,7 +1,7 @@
 """Window slots of nodes: the slots of the layers with a sliding window, in a pool of their own.
 
-A node without them is a tombstone: whole sequences still pass through it, but none can go on from
-there. A lock holds the window before its node's end; a mark says where that begins.
+A node without them is a tombstone: whole sequences still pass through it, but none can resume
+there. A lock covers the window before its node's end; a mark says where that begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def gain_windows(tree: Radix, k: int) -> None:
-    """Note that a tombstone's pages have window slots now."""
+    """Record that a tombstone's pages have window slots now."""
     node = tree.nodes[k]
     node.is_tombstone = False
     if node.num_window_locks == 0:
@@ -28,21 +28,21 @@ def gain_windows(tree: Radix, k: int) -> None:
 
 
 def lose_windows(tree: Radix, k: int) -> None:
-    """Note that a node that nobody holds loses its window slots."""
+    """Record that an unlocked node loses its window slots."""
     tree.nodes[k].is_tombstone = True
     tree.window_evictable -= tree.nodes[k].span
     leave_recent(tree, k)
 
 
 def bury(tree: Radix, k: int) -> None:
-    """Free the window slots of a node, and leave it in the tree."""
+    """Free the window slots of a node, which stays in the tree."""
     node = tree.nodes[k]
     lose_windows(tree, k)
     free_windows(tree, node.page, node.span // tree.pages.page_size)
 
 
 def split_windows(tree: Radix, k: int, new: int) -> None:
-    """Give the new parent of a node its part: locks, the mark, and a place right behind it."""
+    """Give the new parent of a node its part: locks, the mark, and the next place in ``recent``."""
     child, parent = tree.nodes[k], tree.nodes[new]
     parent.num_window_locks = child.num_window_locks
     parent.edge = child.edge
@@ -53,7 +53,7 @@ def split_windows(tree: Radix, k: int, new: int) -> None:
 
 
 def lock_window(tree: Radix, k: int) -> int:
-    """Hold the window before the end of a node; returns the mark where it begins, 0 for none."""
+    """Lock the window before the end of a node; returns the mark where it begins, 0 for none."""
     passed = 0
     while k != 0:
         node = tree.nodes[k]
@@ -72,7 +72,7 @@ def lock_window(tree: Radix, k: int) -> int:
 
 
 def unlock_window(tree: Radix, k: int, edge: int) -> None:
-    """Let go of a window, up to its mark, or to the root if it has none."""
+    """Unlock a window, up to its mark, or to the root if it has none."""
     while k != 0:
         node = tree.nodes[k]
         node.num_window_locks -= 1
