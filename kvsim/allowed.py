@@ -47,7 +47,7 @@ def is_optional(annotation: Any) -> bool:
 
 
 def whole_number(text: str) -> int | str:
-    """Return the whole number that ``1e3`` or ``2.5e4`` is, or any other text as it stands.
+    """Return a text such as ``1e3`` or ``2.5e4`` as a whole number, any other text unchanged.
 
     Examples
     --------

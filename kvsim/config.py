@@ -54,7 +54,7 @@ Parallel = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Validated(BaseModel):
-    """Fields of what is asked for, immutable; a mistake in one is told in one line."""
+    """Fields of a request to kvsim, immutable; an error in one is reported in one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

@@ -1,4 +1,4 @@
-"""Errors a user can cause: one line that says what, where and what is allowed."""
+"""Errors that a user can cause: one line with the mistake, its place and the allowed values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shown_numbers(numbers: Sequence[int]) -> str:
 
 
 def too_large(error: MemoryError | OverflowError) -> ValueError:
-    """Build the error for memory that the system refuses, with its size where that is known."""
+    """Build the error for memory that the system refuses, with its size if known."""
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
     if shape is not None and dtype is not None:  # of NumPy
         size = math.prod(shape) * dtype.itemsize

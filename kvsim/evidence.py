@@ -7,7 +7,7 @@ UNCHECKED = "no recorded run of a real server checks it"
 
 
 def evidence_of(kind: type) -> str:
-    """Return what a class says checks it, its attribute ``evidence``.
+    """Return the evidence that a class declares in its attribute ``evidence``.
 
     A class does not inherit it: it does something else than the one it extends.
     """

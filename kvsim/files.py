@@ -133,7 +133,7 @@ def writing(path: str | Path) -> Iterator[None]:
 def write_whole(
     path: Path, write: Callable[[IO[bytes]], object], *, follow_link: bool = True
 ) -> None:
-    """Fill a file beside ``path``, then put it in its place in one step.
+    """Write a temporary file next to ``path``, then move it to ``path`` atomically.
 
     A pipe or a device is written to as it is. So is what a link names, unless ``follow_link`` is
     false: the link is then replaced.
@@ -165,7 +165,7 @@ def write_whole(
 
 @contextmanager
 def whole_folder(folder: Path, owned: Iterable[str] = ()) -> Iterator[Path]:
-    """Yield a folder to fill; what is in it then appears in ``folder``, or nothing at all.
+    """Yield a folder to fill; all its entries then appear in ``folder``, or none.
 
     Entries of the same name are replaced. So are the ``owned`` ones: those that are not filled go.
     Others stay.
@@ -194,10 +194,10 @@ def whole_folder(folder: Path, owned: Iterable[str] = ()) -> Iterator[Path]:
 
 
 def settle(folder: Path, owned: Iterable[str] = ()) -> None:
-    """Bring to their places what was complete when its writer was killed; sweep what was not.
+    """Move complete files of a killed writer to their places; delete incomplete ones.
 
-    Of what that writer found obsolete, only the ``owned`` names are deleted: the list may be a
-    stranger's.
+    Of the files that the writer listed as obsolete, only the ``owned`` names are deleted: another
+    program may have written the list.
 
     Raises
     ------
@@ -222,15 +222,15 @@ def settle(folder: Path, owned: Iterable[str] = ()) -> None:
 
 
 def look_into(folder: Path) -> Callable[[str], Path]:
-    """Return what says where a file of a folder is, by its name. Changes nothing.
+    """Return a function from a file's name to its path in a folder. Changes nothing.
 
-    What was complete when its writer was killed counts as if it were in its place; a file that it
-    made obsolete is in neither.
+    Complete files of a killed writer count as if they were in their places; a file that the writer
+    made obsolete counts as absent.
 
     Raises
     ------
     OSError
-        If what was complete is damaged.
+        If a complete file is damaged.
     """
     commit = folder / COMMIT
     is_there = commit.is_dir() and not commit.is_symlink()

@@ -75,7 +75,7 @@ STORES = {"LMCache": "lmcache+gib=5", "MooncakeStore": "mooncake+gib=100"}
 
 
 def _why_not(connector: str) -> str:
-    """Say why a connector is not taken, and what is."""
+    """Return the reason why a connector is not supported, and the supported ones."""
     own = f"vLLM's own host memory is {OFFLOADING}, or kv_offloading_size"
     store = next((store for name, store in STORES.items() if connector.startswith(name)), None)
     if store is not None:

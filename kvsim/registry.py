@@ -133,7 +133,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def lend(self, factory: Callable[..., T]) -> Iterator[str]:
-        """Give a class or function a name for a while: that of its own, or one like it."""
+        """Register a class or function temporarily, under its own name or a similar one."""
         self._load()
         name = re.sub(r"\W", "", getattr(factory, "__name__", "")) or "own"
         while name in self._factories or name in self._offers:
@@ -183,7 +183,7 @@ class Registry(Generic[T]):
         raise unknown_name(self.what, name, {*self._factories, *self._offers})
 
     def _get_installed(self, name: str) -> Callable[..., T]:
-        """Import what a package offers, once; a name must stand for one part."""
+        """Import a package's part, once; a name must be unique."""
         if name not in self._installed:
             own, (offer, *others) = self._factories.get(name), self._offers[name]
             # A package may register its part by the decorator as well; that is one part.

@@ -1,4 +1,4 @@
-"""Arrival processes: when requests, or sessions, come.
+"""Arrival processes of requests or sessions.
 
 Each draws gaps; the first arrival is one gap after time 0. All keep the mean rate and differ in how
 bursty they are. A process is chosen by a text such as ``poisson`` or ``gamma+cv=3``. The gaps drawn
@@ -52,7 +52,7 @@ def draw_arrivals(
 
 
 def _arrive(gaps: Floats, request_rate: float, raw: bool) -> Floats:
-    """Add gaps up, so that the mean rate is the one asked for unless they stay as drawn."""
+    """Add gaps up, scaled to the requested mean rate unless they stay as drawn."""
     times = np.cumsum(gaps)
     return times if raw else times * (len(gaps) / request_rate / times[-1])
 

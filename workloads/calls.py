@@ -20,7 +20,7 @@ KEYS = ("tools", "response", "usage", *GENERATED, *LIMITS)
 
 @dataclass(frozen=True)
 class Call:
-    """A prompt, and what is known about its answer.
+    """A prompt, and the known facts of its answer.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ class Message:
 
 
 def messages_of(cell: Any) -> list[Message]:
-    """Return the messages of a request; fails on what is no list of them."""
+    """Return the messages of a request; fails if it is no list of messages."""
     if isinstance(cell, str):  # a CSV or Parquet cell
         cell = json.loads(cell)
     found = [_message(entry) for entry in cell]
@@ -180,7 +180,7 @@ class Chats:
         return draft.session_by_session() if times is None else draft.in_order_of_arrival()
 
     def _notes(self) -> list[str]:
-        """Return what a user should know about how tokens were counted."""
+        """Return notes on how tokens were counted."""
         notes = [f"{self.count.note}; a chat template's own tokens are not counted"]
         if self._told and self._counted:
             notes.append(

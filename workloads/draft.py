@@ -96,7 +96,7 @@ class Draft:
         return {k: v for k, v in named.items() if v is not None and k not in ("pace", "notes")}
 
     def in_order_of_arrival(self) -> Draft:
-        """Return the requests sorted by arrival time; equal times stay as they stand."""
+        """Return the requests sorted by arrival time; equal times keep their order."""
         assert self.arrival_time is not None
         return self._in_order(np.argsort(np.asarray(self.arrival_time), kind="stable").tolist())
 

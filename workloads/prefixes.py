@@ -35,7 +35,7 @@ def shared_prefix(
     zipf: float = 0.0,
     sigma: float = 0.0,
 ) -> Trace:
-    """Generate prompts of a shared system prompt followed by a text of their own.
+    """Generate prompts of a shared system prompt followed by a unique text.
 
     With the defaults the shape is that of ``vllm bench serve --dataset-name prefix_repetition``.
 

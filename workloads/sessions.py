@@ -140,19 +140,19 @@ class Script:
         return self._contents - 1
 
     def begin(self) -> None:
-        """Start the next session, with nothing said."""
+        """Start the next session, without any text."""
         self._session += 1
         self._begins, self.num_tokens = len(self._texts), 0
 
     def say(self, num_tokens: int, content_id: int | None = None) -> None:
-        """Append a text to the session; its own content unless one is given. 0 tokens are none."""
+        """Append a text to the session, with new content unless one is given; ignores 0 tokens."""
         if num_tokens > 0:
             content = self.new_content() if content_id is None else content_id
             self._texts.append((content, num_tokens))
             self.num_tokens += num_tokens
 
     def answer(self, num_tokens: int, place: int = 0) -> None:
-        """Make all said so far a prompt, and its output part of the session.
+        """Make all texts so far a prompt, and append its output to the session.
 
         Parameters
         ----------

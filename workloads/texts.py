@@ -144,7 +144,7 @@ class Messages:
         return tokens
 
     def prompt(self, last: int) -> list[Piece]:
-        """Return the content of all messages up to one; ask once all have been said."""
+        """Return the content of all messages up to one; call it after adding all messages."""
         if not self._pieces:
             self._pieces = self._name()
         chain = []
@@ -154,7 +154,7 @@ class Messages:
         return [piece for place in reversed(chain) for piece in self._pieces[place]]
 
     def _name(self) -> list[list[Piece]]:
-        """Give messages their own content but for what they begin with in common with another."""
+        """Give messages their own content, except for prefixes shared with other messages."""
         pieces: list[list[Piece]] = [
             [(place, 0, length)] if length else [] for place, length in enumerate(self._lengths)
         ]
@@ -168,7 +168,7 @@ class Messages:
         return pieces
 
     def _share(self, group: Sequence[int], pieces: list[list[Piece]]) -> None:
-        """Let each text take over what it begins with in common with the one before it in order."""
+        """Give each text the content of the prefix that it shares with the text before it."""
         before: Sequence[Any] = ()
         path: list[Piece] = []
         texts = [(self._count.tokens(self._said[place][2]), place) for place in group]

@@ -247,7 +247,7 @@ class Capacity:
     engine: str = "vllm"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON holds them; ``states`` only where there are some."""
+        """Return the fields as JSON types; ``states`` only for models that have states."""
         between = self.num_gpu_blocks_range
         given = {"num_gpu_blocks_range": list(between) if between else None}
         fields = {**asdict(self), **given, "assumptions": list(self.assumptions)}
@@ -311,7 +311,7 @@ def lengths_to(longest: int) -> list[int]:
 
 
 def deployment_fields(config: Config, memory: Memory) -> dict[str, Any]:
-    """Return the fields of :class:`Capacity` that say what is deployed."""
+    """Return the fields of :class:`Capacity` that describe the deployment."""
     return {
         "model": memory.model.name,
         "gpu": memory.gpu.name,
@@ -325,7 +325,7 @@ def deployment_fields(config: Config, memory: Memory) -> dict[str, Any]:
 
 
 def logged_tokens(config: Config, plan: KVPlan, num_blocks: int, num_tokens: float) -> int:
-    """Return the tokens of KV that vLLM's log names, given those of as many requests as fit."""
+    """Return the KV tokens in vLLM's log, given the tokens of the requests that fit at once."""
     if version_of(config.vllm_version) > LAST_BY_GROUP:
         return int(num_tokens)
     return num_blocks // len(plan.groups) * min(group.block_tokens for group in plan.groups)

@@ -143,7 +143,7 @@ def drafter_bytes(
     tensor_parallel_size: int = 1,
     expert_replicas: int = 1,
 ) -> int:
-    """Bytes of the drafter's weights on one GPU, beside the target's; 0 if it has none.
+    """Bytes of the drafter's weights on one GPU, in addition to the target's; 0 if it has none.
 
     A draft model is stored as its own name says, an MTP module as the target's layers are (it is
     part of that checkpoint), and other heads in ``dtype``. Data-parallel replicas share the routed

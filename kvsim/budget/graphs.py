@@ -46,7 +46,7 @@ class Graphs(NamedTuple):
 
 
 def graph_mode(config: Config) -> Mode:
-    """Return what is captured: as told by a flag, or by the optimisation level."""
+    """Return the CUDA graph mode: from the flag, else from the optimisation level."""
     told = compilation(config).get("cudagraph_mode")
     if config.enforce_eager:
         return "NONE"

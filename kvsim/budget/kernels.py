@@ -59,7 +59,7 @@ def _of_latents(model: ModelSpec, card: int, kv: KVDtype) -> int:
 
 
 def unsupported(model: ModelSpec, block_size: int) -> str | None:
-    """Say why vLLM has no kernel for a block size; None if it has one."""
+    """Return the reason why vLLM has no kernel for a block size; None if it has one."""
     unit = SPARSE if model.is_mla and model.num_index_layers else USUAL
     if block_size % unit == 0:
         return None

@@ -1,4 +1,4 @@
-"""Bytes of KV per token: what each layer keeps, in which dtype, on which rank."""
+"""Bytes of KV per token, by layer, dtype and rank."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def with_attention(
 def attention_on_rank(
     layer: AttentionLayer, dtype: KVDtype, tensor_parallel_size: int
 ) -> tuple[LayerKV, int]:
-    """Return what an attention layer keeps per token on one rank, and the scales in it, bytes."""
+    """Return an attention layer's KV per token on one rank, and the bytes of scales in it."""
     heads = layer.num_kv_heads
     if layer.num_vectors == 2:  # MLA's latent is replicated on every rank
         heads = heads_per_rank(heads, tensor_parallel_size)
@@ -179,7 +179,7 @@ def state_on_rank(
     state_dtype: str | None = None,
     num_speculative_tokens: int = 0,
 ) -> LayerKV:
-    """Return the state that a layer keeps on one rank.
+    """Return a layer's state on one rank.
 
     ``state_dtype`` is what was asked for, which Kimi delta attention does not follow; the
     convolution's window is stored as the weights are, and drafts widen some of them.
@@ -197,7 +197,7 @@ def state_on_rank(
 def sparse_on_rank(
     model: ModelSpec, kv: LayerKV, scale: int, dtype: KVDtype
 ) -> tuple[LayerKV, int]:
-    """Return a latent of sparse attention as vLLM keeps it in FP8, 656 bytes in DeepSeek-V3.2."""
+    """Return a latent of sparse attention as vLLM stores it in FP8, 656 bytes in DeepSeek-V3.2."""
     if dtype.name != "fp8" or not model.is_mla or not model.index_head_dim:
         return kv, scale
     scales = 4 * (model.kv_lora_rank // SCALED)
@@ -219,7 +219,7 @@ def index_on_rank(model: ModelSpec, dtype: KVDtype) -> tuple[LayerKV, int]:
 
 
 def heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
-    """KV heads on one rank: they divide over the ranks, and are copied when there are fewer.
+    """KV heads on one rank: the heads are split over the ranks, or copied if they are fewer.
 
     Raises
     ------

@@ -75,7 +75,7 @@ def _check_step(config: Config, max_model_len: int, tokens: int) -> None:
 
 
 def refused_by_vllm(config: Config, model: ModelSpec) -> str | None:
-    """Say what vLLM would not start with, though it can be simulated; None if nothing."""
+    """Return a note on a setting that vLLM would refuse but kvsim simulates; None if none."""
     longest = model.max_position_embeddings
     if config.max_model_len is None or config.max_model_len <= longest:
         return None
@@ -86,7 +86,7 @@ def refused_by_vllm(config: Config, model: ModelSpec) -> str | None:
 
 
 def length_by_memory(config: Config, model: ModelSpec, limits: Limits) -> str | None:
-    """Say what length the memory chose; None if it was not asked to."""
+    """Return a note on the max_model_len derived from memory; None unless it is auto."""
     if config.max_model_len != AUTO:
         return None
     longest, own = limits.max_model_len, model.max_position_embeddings

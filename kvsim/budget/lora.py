@@ -83,7 +83,7 @@ def _state(model: ModelSpec, state: StateLayer, tp: int) -> Iterator[Linear]:
 
 
 def _mlp(model: ModelSpec, index: int, tp: int) -> Iterator[Linear]:
-    """The MLP, or all experts: each has an adapter of its own."""
+    """The MLP, or all experts: each has a separate adapter."""
     h = model.hidden_size
     width, count = model.intermediate_size / tp, 1
     if model.is_moe and index >= model.num_dense_layers:

@@ -92,7 +92,7 @@ class KVPlan(NamedTuple):
 
     @property
     def hash_block_size(self) -> int:
-        """Tokens that a block's name stands for."""
+        """Number of tokens that a block hash covers."""
         if any(group.state is not None and group.state.mode == "none" for group in self.groups):
             return self.scheduler_block_size
         named = [group.block_tokens for group in self.groups if group.kind != "ring"]

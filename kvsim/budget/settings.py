@@ -34,7 +34,7 @@ def model_of(config: Config) -> ModelSpec:
 
 
 def ignored_overrides(config: Config) -> list[str]:
-    """Return a note that names the keys of ``hf_overrides`` that change nothing of a model here."""
+    """Return a note that names the keys of ``hf_overrides`` without effect on the model."""
     given = json.loads(config.hf_overrides) if config.hf_overrides else {}
     whole, unused = model_of(config), []
     for key in given:
@@ -49,7 +49,7 @@ def ignored_overrides(config: Config) -> list[str]:
 
 
 def kv_cache_dtype_of(config: Config, model: ModelSpec) -> str:
-    """Return what KV is kept in: what is asked for, or what the checkpoint asks for."""
+    """Return the KV dtype: the configured one, or with ``auto`` the checkpoint's."""
     asked = config.kv_cache_dtype
     return model.kv_cache_dtype or asked if asked == "auto" else asked
 
@@ -58,7 +58,7 @@ def expert_replicas(config: Config) -> int:
     """Return how many data-parallel replicas share the routed experts of each layer.
 
     In vLLM all of them, with expert parallelism or not: they are ranks of one server. SGLang's
-    replicas, and those that come, go or fail alone, have experts of their own.
+    replicas, and replicas that start, stop or fail independently, have their own experts.
     """
     alone = config.engine == "sglang" or config.autoscaler or config.failures
     shared = config.enable_expert_parallel or not alone
@@ -66,7 +66,7 @@ def expert_replicas(config: Config) -> int:
 
 
 def expert_parallel_size(config: Config) -> int | None:
-    """Return over how many ranks whole experts are dealt out; None: each is cut over all ranks.
+    """Return the number of ranks that whole experts are spread over; None if each is sliced.
 
     As in vLLM, over the tensor-parallel ranks of all data-parallel replicas.
     """
@@ -105,7 +105,7 @@ def layout_of(
 
 
 def state_cache(config: Config, model: ModelSpec) -> StateCache:
-    """Return how states are kept: with prefix caching, as vLLM does, at the ends of blocks."""
+    """Return the storage of states: with prefix caching at the ends of blocks, as in vLLM."""
     spec = config.speculative_config
     drafts = 0 if spec is None else spec.num_speculative_tokens
     mode = "none" if config.enable_prefix_caching is False else "align"

@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Requests one by one: tokens, and seconds; ``sent`` is None if not told."""
+    """Individual requests: tokens, and seconds; ``sent`` is None if not recorded."""
 
     prompts: Sequence[int]
     outputs: Sequence[int]
@@ -118,7 +118,7 @@ def lengths_around(mean: float, range_ratio: float, number: int) -> list[int]:
 
 
 def drawn_note(name: str, arrivals: Sequence[Any]) -> tuple[str, ...]:
-    """Say so where arrivals were drawn."""
+    """Return a note where arrivals were drawn."""
     if len(arrivals) == 1:
         return ()
     return (f"{name}: times of sending are not told; means over {DRAWS} draws at its rate",)

@@ -28,7 +28,7 @@ Z95 = 1.96
 
 
 class Estimate(NamedTuple):
-    """A quantity: its value, what it was, the 95 % interval; with a reason if it stays."""
+    """A quantity: its value, its default, the 95 % interval; with a reason if it is unchanged."""
 
     name: str
     what: str
@@ -200,7 +200,7 @@ def _worst(parameters: Sequence[Parameter], found: Fitted) -> int | None:
 
 
 def _reason(parameters: Sequence[Parameter], found: Fitted, place: int) -> str:
-    """Say why the data do not decide a quantity."""
+    """Return the reason why the data do not determine a quantity."""
     parameter = parameters[place]
     if np.abs(found.slope[:, place]).max() < UNSEEN:
         return "no figure of the benchmarks moves with it"

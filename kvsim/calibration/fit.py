@@ -62,7 +62,7 @@ def fit(
     kinds: Sequence[str],
     steps: int = STEPS,
 ) -> Fitted:
-    """Find the numbers that make residuals least; each kind of them has a spread of its own.
+    """Find the numbers that minimise the residuals; each kind of residual has its own spread.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def _step(
     bounds: tuple[Floats, Floats],
     damping: float,
 ) -> tuple[Floats, Floats] | None:
-    """Move by one damped step; None if that makes nothing better."""
+    """Move by one damped step; None if it does not improve the fit."""
     square = slope.T @ (slope * weights[:, None])
     ridge = damping * np.diag(np.diag(square) + 1e-12)
     step = -np.linalg.solve(square + ridge, slope.T @ (r * weights))
@@ -145,7 +145,7 @@ def spreads(r: Floats, kinds: Sequence[str], num_fitted: int) -> Floats:
 
 
 def _half_widths(slope: Floats, r: Floats, weights: Floats) -> Floats:
-    """Return half the widths of 95 % intervals; of what moves nothing, infinity."""
+    """Return half the widths of 95 % intervals; infinity for numbers without effect."""
     widths = np.full(slope.shape[1], np.inf)
     seen = np.flatnonzero(np.abs(slope).max(axis=0, initial=0.0) > 0)
     degrees = len(r) - len(seen)

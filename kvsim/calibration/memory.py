@@ -18,7 +18,7 @@ PINNED = ("memory", "weights", "activations", "non_torch", "cuda_graphs")
 
 
 class Overhead(NamedTuple):
-    """GiB of one GPU beside weights and KV: activations, context, CUDA graphs.
+    """GiB of one GPU other than weights and KV: activations, context, CUDA graphs.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Overhead(NamedTuple):
 
 
 def overhead_of(server: Server) -> Overhead | None:
-    """Return the overhead; None if the log tells neither KV memory nor blocks.
+    """Return the overhead; None if the log has neither KV memory nor blocks.
 
     What of it the log does not split, is put under ``non_torch``, so that the parts leave the KV
     cache that the server had.

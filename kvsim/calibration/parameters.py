@@ -1,4 +1,4 @@
-"""The few constants that benchmarks of a server can decide, and how each changes its card's."""
+"""The few constants that benchmarks of a server can determine, and how each changes its card's."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ LEAST = 1e-7
 
 
 def constants(card: str, values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a card's constants under given values of knobs, those that differ from its own."""
+    """Return a card's constants under given parameter values, those that differ from its own."""
     rate = efficiency_of(card)
     found: dict[str, Any] = {}
     for parameter, names in FACTORS.items():
@@ -107,5 +107,5 @@ def _nested(rate: Efficiency, table: str, values: Mapping[str, float]) -> dict[s
 
 
 def default_of(parameter: Parameter, card: str) -> float:
-    """Return where a knob stands without calibration."""
+    """Return the value of a parameter without calibration."""
     return float(getattr(efficiency_of(card), parameter.name, parameter.default))

@@ -135,7 +135,7 @@ def _model(name: str, given: dict[str, Any]) -> str:
 
 
 def _gpu(startup: Startup) -> tuple[str, str]:
-    """Return the card: by the driver's name, else by its memory if that is one card's alone."""
+    """Return the card: by the driver's name, else by its memory size if only one card has it."""
     if startup.device:
         try:
             return get_gpu(startup.device).name, ""

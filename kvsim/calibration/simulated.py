@@ -63,7 +63,7 @@ class Simulator:
 
 
 class Targets(NamedTuple):
-    """Measured figures of runs, those that are told, and which they are."""
+    """Measured figures of runs, those that are recorded, and their (run, figure) indices."""
 
     values: NDArray[np.float64]
     places: tuple[tuple[int, int], ...]
@@ -80,7 +80,7 @@ class Targets(NamedTuple):
 
 
 def targets_of(runs: Sequence[Measured]) -> Targets:
-    """Collect what runs tell."""
+    """Collect the recorded figures of runs."""
     told = [
         (place, figure, value)
         for place, one in enumerate(runs)

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Startup:
-    """Facts of a log; what it does not tell is absent.
+    """Facts of a log; facts that it lacks are absent.
 
     Parameters
     ----------

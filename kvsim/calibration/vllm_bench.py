@@ -73,7 +73,7 @@ def _from_means(
     max_concurrency: int | None,
     burstiness: float,
 ) -> Measured:
-    """Draw lengths around the means: only ``--save-detailed`` tells them."""
+    """Draw lengths around the means: only ``--save-detailed`` records them."""
     count = int(result.get("completed") or 0)
     if count < 1:
         raise ValueError(f"{name}: no request of it succeeded")

@@ -1,4 +1,4 @@
-"""vLLM's start-up log, from 0.4 to 0.33: what its lines say, by any version's words."""
+"""vLLM's start-up log, from 0.4 to 0.33: values of its lines in the wording of any version."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def startup_of(text: str) -> Startup:
 
 
 def _first(patterns: Iterable[str], text: str) -> list[float]:
-    """Return what the first pattern that is there at all says, each time."""
+    """Return all numbers that match the first pattern with a match."""
     for pattern in patterns:
         found = [row[0] for row in numbers(pattern, text)]
         if found:
@@ -119,7 +119,7 @@ def _version(text: str) -> str:
 
 
 def _args(text: str) -> dict[str, Any]:
-    """Return options: what was asked for wins over what the engine says of itself."""
+    """Return options: requested values take precedence over those that the engine reports."""
     args: dict[str, Any] = {}
     sources = (r"LLM engine \(v[^)]*\) with config: ", r"args: (?=Namespace\()", r"-default args: ")
     for source in sources:
@@ -129,7 +129,7 @@ def _args(text: str) -> dict[str, Any]:
     model = re.search(r"[▀▄█] +model +(\S+)\s|Starting to load model (\S+?)\.\.\.", text)
     if model:
         args.setdefault("model", model[1] or model[2])
-    # The first of these knows what the memory chose, where auto was asked for.
+    # The first of these has the length derived from memory, where auto was requested.
     longest = r"Maximum concurrency for ([\d,]+) tokens", r"Using max model len (\d+)\s"
     length = _first(longest, text)
     if length and args.get("max_model_len", AUTO) == AUTO:

@@ -287,7 +287,7 @@ class CaseRequest(Part):
     stop_at: Whole | list[Whole] = 0
 
     def conflicts(self, max_model_len: int) -> Iterator[str]:
-        """Say what of it does not go together."""
+        """Return the conflicts between its parts."""
         length = sum(segment[-1] for segment in self.segments)
         if length >= max_model_len:
             yield "its prompt is not below max_model_len"

@@ -36,7 +36,7 @@ def held_names(state: engine.Replica, names: Mapping[int, str | int]) -> list[st
 
 
 class FakeWorker(Feature):
-    """Says what each request of a case is offered, and reports what has ended, step by step.
+    """Offers KV to the requests of a case, and reports ended transfers, step by step.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class FakeWorker(Feature):
         ]
 
     def _table(self, row: int) -> list[int]:
-        """Return the first block table of the request of a row; empty if it has none any more."""
+        """Return the first block table of the request of a row; empty once it is freed."""
         requests = self._replica.state.requests
         tables = [self._tables(r)[0] for r in requests if r.request_id == row and r.own_blocks >= 0]
         return tables[0] if tables else []

@@ -70,7 +70,7 @@ def _child(given: CaseRequest, own: dict[str, Any], number: int) -> CaseRequest:
 
 
 def ends(requests: Sequence[CaseRequest]) -> dict[str, list[int]]:
-    """Return with how many tokens each request ends, and how many it asks for at most."""
+    """Return the number of tokens at which each request ends, and its max_tokens."""
     asked = [request.max_tokens for request in requests]
     stops = [request.stop_at for request in requests]
     if not any(stops) and not any(request.updates for request in requests):
@@ -113,13 +113,13 @@ def _lists(given: Sequence[CaseRequest]) -> dict[str, Any]:
 
 
 def _extra_keys(given: CaseRequest) -> Hashable:
-    """Return what keeps a request's blocks apart: salt and adapter; None if nothing does."""
+    """Return the extra keys of a request's blocks: salt and adapter; None without either."""
     keys = given.cache_salt or None, given.lora
     return None if keys == (None, None) else keys
 
 
 def _counts(name: str, given: list[list[int]]) -> dict[str, Any]:
-    """Return counts of each request, time by time, one list behind the other."""
+    """Return the counts of all requests as one concatenated list with offsets."""
     flat = [count for counts in given for count in counts]
     return {f"{name}s": flat or [0], f"{name}_offsets": offsets(given)}
 

@@ -53,7 +53,7 @@ class EventNames:
         return None if lora is None else f"lora{lora}"
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return what a block's key covers besides its tokens."""
+        """Return the extra keys of a block's hash, besides its tokens."""
         request, lora = self.requests[row], self.lora(row)
         keys: list[Any] = [] if lora is None else [lora]
         keys += [

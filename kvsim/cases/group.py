@@ -100,7 +100,7 @@ def over_shards(group: Any, num_shards: int) -> Any:
 
 
 def conflicts(config: CaseConfig) -> Iterator[str]:
-    """Say which groups of a case do not go together, or not with the rest of it."""
+    """Return conflicts between groups of a case, or between them and the rest of it."""
     specs = [group.spec for group in config.groups or ()]
     if len({replay_window(spec) for spec in specs} - {0}) > 1:
         yield "groups: windows that are replayed have one length"

@@ -181,7 +181,7 @@ class StepLog:
         return blocks
 
     def _counts(self, field: str, rows: list[BatchEntry]) -> dict[str | int, int] | None:
-        """Return a count of drafts by request, None where nothing is drafted."""
+        """Return a count of drafts by request, None without drafts."""
         if not self._state.limits.num_drafts:
             return None
         return {self._name(one.request): getattr(one, field) for one in rows if one.num_drafts}

@@ -11,6 +11,6 @@ Whole = Annotated[int, Field(ge=0)]
 
 
 class Part(BaseModel):
-    """A part of a file; a field that kvsim does not know shows as a difference, if it matters."""
+    """A part of a file; an unknown field shows up as a difference, if it matters."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -65,7 +65,7 @@ class Feature:
         """See what was scheduled. May mutate the entry."""
 
     def report(self) -> None:
-        """Deliver what comes with the output of the oldest batch."""
+        """Deliver the reports that arrive with the output of the oldest batch."""
 
     def processed(self, entry: Entry) -> None:
         """See the state after a step. May mutate the entry."""
@@ -140,7 +140,7 @@ class Player(ABC):
         return next((s for s in self._stops if s in (DONE, SCHEDULED, COMPLETED)), DONE)
 
     def first_stop(self) -> int:
-        """Run to the first stop of a step: a replica that was done goes on."""
+        """Run to the first stop of a step; a replica that was done is started again."""
         stop = self.next_stop()
         if stop == DONE:
             self._stops = self.replica.stops()

@@ -71,7 +71,7 @@ def record_run(
     *,
     on_progress: Callable[[int], object] | None = None,
 ) -> Result:
-    """Serve a trace by a validated configuration and write the case beside; see :func:`record`."""
+    """Serve a trace by a validated configuration and record the case; see :func:`record`."""
     result, case = _record(config, trace, on_progress=on_progress)
     write_case(case, path)
     return result

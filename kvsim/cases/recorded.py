@@ -41,7 +41,7 @@ def read_case(path: str | Path) -> Recorded:
 
 
 def _wrong(error: ValidationError, kind: type[Recorded]) -> str:
-    """Return the place of the first mistake and what is wrong there; fields that lack together."""
+    """Return the path and the description of the first mistake, all missing fields together."""
     errors = error.errors()
     first = errors[0]
     needed = [name for name, field in kind.model_fields.items() if field.is_required()]

@@ -1,4 +1,4 @@
-"""Replay a case and find the first step that does not come out as recorded."""
+"""Replay a case and find the first step that differs from the record."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def play_case(case: Recorded, *, check: bool = False, compiled: bool = False) ->
 
 
 def refuses(case: Recorded) -> str:
-    """Say why the compiled engine cannot play a case; empty if it can."""
+    """Return the reason why the compiled engine cannot play a case; empty if it can."""
     if isinstance(case, Case):
         return refusal(vllm_parts(case.config)) or ""
     config = case.config.schedule if isinstance(case, RadixCase) else case.config

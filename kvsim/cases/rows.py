@@ -23,7 +23,7 @@ Span = tuple[int, int, int]
 
 
 def output_segment(given: int | None, index: int) -> int:
-    """Return the segment of a request's output, from what it says and its place."""
+    """Return the segment of a request's output: the given one, else one by the request's index."""
     return FIRST_OUTPUT_SEGMENT + index if given is None else given
 
 
@@ -44,7 +44,7 @@ def numbers(keys: Iterable[Hashable]) -> list[int]:
 
 
 def offsets(lists: Iterable[Sized], first: int = 0) -> NDArray[np.int64]:
-    """Return where each list begins when all stand one after another, and where the last ends."""
+    """Return the offsets of lists in their concatenation, with the end of the last."""
     return np.cumsum([first, *map(len, lists)])
 
 

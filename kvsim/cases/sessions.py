@@ -1,4 +1,4 @@
-"""Sessions of a case: requests that go on with further inputs, at steps of their own."""
+"""Sessions of a case: requests that continue with further inputs at given steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def has_sessions(workload: Workload) -> bool:
 
 
 def updates_of(request: CaseRequest) -> list[Update]:
-    """Return what comes once a request is there: inputs come before the arrivals of a step."""
+    """Return the updates after a request's arrival: inputs precede the arrivals of a step."""
     return [update for update in request.updates if update[0] > request.arrival_step]
 
 
@@ -84,7 +84,7 @@ class Sessions(Feature):
         state.connector.drops_stale = state.connector.has_fence = False
 
     def arrive(self, step: int) -> list[str | int]:
-        """Give what comes at a step; returns the names of sessions that end with it at once."""
+        """Apply the updates of a step; returns the names of sessions that end with them at once."""
         state, ended = self._replica.state, []
         for row, request in enumerate(self._requests):
             for update in updates_of(request):

@@ -47,7 +47,7 @@ class WindowPool(Part):
 
 
 class HostTier(Part):
-    """Memory of the host: a share of the pool's tokens, or a size, and what is copied there."""
+    """Host memory: its size in tokens or as a ratio to the pool's, and its write policy."""
 
     write_policy: Literal["write_through", "write_through_selective", "write_back"]
     ratio: float = 2.0
@@ -122,7 +122,7 @@ class SglangCase(Part):
 
 
 class RadixCaseConfig(Part):
-    """A pool, and what is evicted first."""
+    """A pool, and its eviction order."""
 
     page_size: Count
     size: Count

@@ -23,7 +23,7 @@ LETTERS = {EXTEND: "E", MIXED: "M", DECODE: "D"}
 
 
 def tree_rows(seen: TreeView) -> tuple[int, int]:
-    """Return the checksums of all slots of the tree with what is before each, and of those free."""
+    """Return the checksums of the tree's slots with their predecessors, and of unlocked ones."""
     every, unlocked, last = [], [], {0: -1}
     for node in seen.nodes():
         if node.on_host_only:
@@ -82,7 +82,7 @@ def window_map(seen: TreeView, state: Replica) -> list[int]:
 
 
 def tree_columns(tree: Radix, seen: TreeView) -> Entry:
-    """Return the columns that tell of the tree, its pool and the host's."""
+    """Return the columns of the tree, its pool and the host's."""
     columns: Entry = {"av": tree.pages.num_unused_slots}
     columns["ev"], columns["pr"] = tree.num_evictable, tree.num_protected
     columns["fq"] = checksum(free_pages(tree.pages))

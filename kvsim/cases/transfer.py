@@ -27,7 +27,7 @@ class OffloadingOptions(Part):
 
 
 class ConnectorPart(Part):
-    """A connector of a case; ``fake`` offers what the requests say."""
+    """A connector of a case; ``fake`` offers the tokens that the requests specify."""
 
     kind: Literal["fake", "offloading"]
     role: Role = "kv_both"
@@ -77,7 +77,7 @@ OFFLOADED = ("full", "mla", "sliding_window", "sliding_window_mla")
 
 
 def offloading_conflicts(config: CaseConfig) -> Iterator[str]:
-    """Say what of a case native offloading does not go with."""
+    """Return the settings of a case that native offloading does not support."""
     for group in config.groups or ():
         if group.type not in OFFLOADED or group.replay:
             kind = f"{group.type} with replay" if group.replay else group.type

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Upkeep(Feature):
-    """Pauses and resets a replica at the steps that a case says.
+    """Pauses and resets a replica at the steps that a case specifies.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Upkeep(Feature):
         return min(at for at in (arrival, *self._pauses, *self._resets) if at > step)
 
     def before(self, entry: Entry) -> None:
-        """Add what came of the last reset. Mutates the entry."""
+        """Add the outcome of the last reset. Mutates the entry."""
         if self._outcome is not None:
             entry["reset"] = self._outcome
         self._outcome = None

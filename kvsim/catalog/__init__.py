@@ -126,7 +126,7 @@ def get_model(
 
 
 def stored_as_named(name: str) -> dict[str, Any]:
-    """Return the fields of a model that the ending of an id tells: how its weights are stored.
+    """Return the fields of a model that the ending of an id determines: the weight format.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def _bases_of(key: str, index: Mapping[str, str]) -> list[str]:
 
 
 def _near(key: str, names: list[str]) -> list[str]:
-    """Return like names of the same size; where there are none, names that differ in little."""
+    """Return similar names of the same model size, else very similar names of any size."""
     size = _size(key)
     of_size = [one for one in names if not size or _size(one) == size]
     return get_close_matches(key, of_size, cutoff=0.75) or get_close_matches(
@@ -249,13 +249,13 @@ def _near(key: str, names: list[str]) -> list[str]:
 
 
 def _size(name: str) -> str:
-    """Return the part of a name that tells how many parameters there are."""
+    """Return the part of a name that states the number of parameters."""
     found = re.search(r"(?:^|-)(\d+(?:\.\d+)?b)(?:-|$)", name)
     return found[1] if found else ""
 
 
 def _find_shape(name: str, index: Mapping[str, str]) -> str | None:
-    """Drop what does not change the shape, least first, until a name is known."""
+    """Drop parts of a name that do not change the shape until the name is known."""
     plain = "-".join(part for part in name.split("-") if part not in FINE_TUNES)
     for candidate in (name, plain, DATE.sub("", plain)):
         if candidate in index:

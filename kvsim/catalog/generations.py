@@ -1,4 +1,4 @@
-"""CUDA's compute capability of a card, by its name: what vLLM chooses kernels by."""
+"""CUDA's compute capability of a card, by its name; vLLM selects kernels by it."""
 
 from __future__ import annotations
 

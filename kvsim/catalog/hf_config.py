@@ -111,7 +111,7 @@ def _load(file: Path) -> dict[str, Any]:
 
 
 def _text_config(values: Mapping[str, Any], file: Path) -> Config:
-    """Unwrap a multimodal configuration; what only the outer level says still holds."""
+    """Unwrap a multimodal configuration; keys that only the outer level has are kept."""
     text = values.get("text_config")
     if not isinstance(text, dict):
         return Config(values, file)

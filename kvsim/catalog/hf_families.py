@@ -44,7 +44,7 @@ class Config:
         return self.values.get(key)
 
     def integer(self, *keys: str, default: int | None = None, minimum: int = 0) -> int:
-        """Return the first of these keys that is there, else the default, else fail."""
+        """Return the value of the first key present, else the default, else fail."""
         for key in keys:
             value = self.values.get(key)
             if value is None:
@@ -250,7 +250,7 @@ def _gemma3(config: Config) -> Fields:
 
 
 def _gemma4(config: Config) -> Fields:
-    """Gemma 4's large models; the small ones share KV between layers, which a spec cannot say."""
+    """Gemma 4's large models; a spec cannot express the KV that small ones share between layers."""
     for key in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
         if config.integer(key, default=0):
             raise config.error(f"{key} > 0 is not supported")

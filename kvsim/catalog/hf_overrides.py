@@ -1,4 +1,4 @@
-"""Values of a ``config.json`` that are said to be others (vLLM's ``--hf-overrides``)."""
+"""Overrides of values in a ``config.json`` (vLLM's ``--hf-overrides``)."""
 
 from __future__ import annotations
 

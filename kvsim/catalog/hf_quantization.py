@@ -39,7 +39,7 @@ PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model
 
 
 def quantization_of(config: Config) -> Fields:
-    """Return ``quantization``, what of the model it leaves out, and the dtype asked for KV."""
+    """Return ``quantization``, the quantised parts if not all, and the KV dtype if given."""
     settings = config.get("quantization_config")
     if not settings or (isinstance(settings, dict) and "quant_method" not in settings):
         settings = _beside(config) or settings
@@ -128,7 +128,7 @@ def _wants_fp8_kv(settings: Mapping[str, Any]) -> bool:
 
 
 def _parts(config: Config, stored: str, left_out: Sequence[str]) -> tuple[str, ...]:
-    """Return ``FORMAT:PART`` of what is quantised; what few layers leave out is."""
+    """Return ``FORMAT:PART`` of the quantised parts, even if a few layers leave one out."""
     num_layers = config.integer("num_hidden_layers", default=1)
     parts = []
     for part, usual in MODULES.items():

@@ -30,7 +30,7 @@ def num_tower_params(config: Config, hidden_size: int) -> int:
 
 
 def _first(tower: Mapping[str, Any], *keys: str, default: int = 0) -> int:
-    """Return the first of these sizes that is there, as it stands or under Kimi's prefix."""
+    """Return the first of these sizes that exists, unprefixed or under Kimi's prefix."""
     for key in keys:
         for name in (key, f"vt_{key}"):
             if isinstance(tower.get(name), int):

@@ -33,7 +33,7 @@ MAX_LAYERS, MAX_SIZE = 10_000, 2**40
 
 
 class AttentionLayer(NamedTuple):
-    """The KV shape of one layer: what it keeps per token, and for how many tokens."""
+    """The KV shape of one layer: its KV per token, and for how many tokens."""
 
     kind: AttentionKind
     window: int | None  # tokens a sliding layer sees, or the chunk of a chunked-local layer
@@ -262,7 +262,7 @@ class ModelSpec:
 
     @property
     def num_mlp_layers(self) -> int:
-        """Layers with an MLP or experts: all, or those that have nothing else."""
+        """Number of layers with an MLP or experts: all, or those that have nothing else."""
         alone = sum(mixer is None for mixer in self.mixers)
         return alone or self.num_layers
 
@@ -338,7 +338,7 @@ class ModelSpec:
 
     @property
     def num_latent_params(self) -> int:
-        """Parameters of one layer that bring tokens to the experts' width and back."""
+        """Parameters of one layer that project tokens to the experts' width and back."""
         return 2 * self.hidden_size * self.moe_latent_size
 
     def _mlp_params(self, width: int, inner: int = 0) -> int:

@@ -77,7 +77,7 @@ def check_single(
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Turn what the file system or a check says into one line."""
+    """Convert errors of the file system or a check into one line."""
     try:
         yield
     except OSError as error:
@@ -123,7 +123,7 @@ def print_answer(
     notes: Sequence[str] = (),
     out: str | None = "",
 ) -> None:
-    """Print an answer, as JSON or for people, and say what was or can be written."""
+    """Print an answer, as JSON or as text, and name the files that were or can be written."""
     if json_file == "-":
         click.echo(json.dumps(answer, indent=2, allow_nan=False))
         return
@@ -156,7 +156,7 @@ def save_all(
 def save_named(
     runs: Mapping[str, Result | Comparison], out: str | None, answers: Mapping[str, Any]
 ) -> None:
-    """Write runs with their figures into folders of these names, and answers beside them."""
+    """Write runs with their figures into folders of these names, and answers next to them."""
     from kvsim.files import whole_folder
     from kvsim.report.files import save_with_figures
     from kvsim.results.comparison import directory_name

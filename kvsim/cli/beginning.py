@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Add a file's options, or a model, to those that flags give; flags win over a file.
+    """Add a file's options, or a model, to those of the flags; flags take precedence.
 
     Raises
     ------
@@ -31,14 +31,14 @@ def with_beginning(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_model(what: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Add a model to the options that flags give."""
+    """Add a model to the options of the flags."""
     if what is not None and given.setdefault("model", what) != what:
         raise ValueError(f"{what}: a second model beside --model {given['model']}")
     return given
 
 
 def refuse_both(given: Iterable[str], varied: Iterable[str], how: str) -> None:
-    """Refuse an option that flags give one value, and ``how`` several."""
+    """Refuse an option with one value in the flags and several in ``how``."""
     for name in varied:
         if name in given:
             raise ValueError(f"{flag(name)}: beside {how} {flag(name)[2:]}: give one of them")

@@ -1,4 +1,4 @@
-"""The commands that simulate nothing: closed forms of memory."""
+"""The commands without a simulation: closed forms of memory."""
 
 from __future__ import annotations
 

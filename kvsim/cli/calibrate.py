@@ -131,7 +131,7 @@ def _split(
 
 
 def _use(answer: dict[str, Any], out: str | None, values: dict[str, float]) -> str | None:
-    """Return what a command of kvsim takes besides the server's own flags."""
+    """Return the options that apply a calibration, in addition to the server's own flags."""
     if out is None:
         return None
     words = [f"--cost-model roofline+constants={out}"] if values else []
@@ -161,7 +161,7 @@ def _line(options: dict[str, Any], answer: dict[str, Any]) -> str:
 
 
 def undecided(answer: dict[str, Any], values: dict[str, float]) -> list[str]:
-    """Say so where step times stay as they are."""
+    """Return a note where step times are unchanged."""
     if values:
         return []
     why = "no constant is decided by these runs" if answer["constants"] else "no --bench was given"

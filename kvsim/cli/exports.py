@@ -30,7 +30,7 @@ REQUESTS_DRAWN = click.option(
 
 
 class Exports(NamedTuple):
-    """The files that were asked for, and what of a run the timeline shows."""
+    """The requested files, and the part of a run that the timeline shows."""
 
     metrics: str | None
     timeline: str | None
@@ -53,7 +53,7 @@ class Exports(NamedTuple):
         Window.of(self.window, self.num_requests)
 
     def records(self, config: RunConfig) -> RunConfig:
-        """Return a configuration that keeps what the files need."""
+        """Return a configuration that records the tables that the files need."""
         if self.metrics is None and self.timeline is None:
             return config
         return recording(config, "record_steps", "record_block_events")

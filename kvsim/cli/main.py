@@ -333,7 +333,7 @@ for _command in (capacity, train_memory, roofline, report, search, calibrate, sw
 
 
 def _shares(result: Result) -> str:
-    """Say how the router has dealt out the requests."""
+    """Return a line with the share of requests that the router sent to each replica."""
     import numpy as np
 
     from kvsim.results.tables import FinishReason
@@ -390,7 +390,7 @@ def _end_without_output(error: OSError) -> None:
 
 
 def _drop_output() -> None:
-    """Send what is still buffered nowhere; Python would fail over it once more at exit."""
+    """Discard buffered output; Python would fail again at exit if it were flushed."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
 

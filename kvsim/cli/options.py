@@ -193,7 +193,7 @@ class _Switch(click.Option):
     """A switch that is off; the help leaves out what switches it off."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return what the help says of it."""
+        """Return its entry in the help."""
         found = super().get_help_record(ctx)
         return None if found is None else (found[0].split(" / ")[0], found[1])
 
@@ -281,7 +281,7 @@ def _option(
 def _switch(
     name: str, help_text: str, *, negated: bool
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a switch that also takes true, false or both; some have a --no-... beside."""
+    """Make a switch that also takes true, false or both; some also have a --no-... form."""
     on = click.option(
         flag(name), name, is_flag=False, flag_value="true", metavar="[true,false]", help=help_text
     )

@@ -71,7 +71,7 @@ class Pasted:
     assumed: dict[str, list[str]] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
-        """Say what was passed over, in one note of each kind."""
+        """Return notes on ignored flags, one of each kind."""
         notes = []
         if self.unused:
             notes.append(f"of no effect here: {', '.join(self.unused)}")
@@ -85,7 +85,7 @@ class Pasted:
 
 
 def translate(arguments: Sequence[str], group: click.Group) -> Pasted:
-    """Return a command line in kvsim's words.
+    """Translate a command line to kvsim's options.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def _engine(words: Sequence[str]) -> str:
 
 
 def _compared(words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
-    """Compare SGLang's own line with vLLM under the same options, if nothing else is compared."""
+    """Compare an SGLang command with vLLM under the same options, if nothing else is compared."""
     told = any(word.partition("=")[0] in ("--engines", "--vary") for word in words)
     return ["--engines", "vllm,sglang"] if "--engines" in own and not told else []
 

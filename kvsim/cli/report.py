@@ -28,19 +28,19 @@ def check_report(file: str | None, replications: int = 1) -> None:
 
 
 def with_records(config: RunConfig, report_file: str | None) -> RunConfig:
-    """Return a configuration that keeps what a page shows."""
+    """Return a configuration that records the tables that a page shows."""
     if report_file is None:
         return config
     return recording(config, "record_memory_map", "record_block_events")
 
 
 def with_map(config: RunConfig, out: str | None) -> RunConfig:
-    """Return a configuration that keeps the memory map, which the figures of a folder show."""
+    """Return a configuration that records the memory map, which the figures of a folder show."""
     return config if out is None else config.model_copy(update={"record_memory_map": True})
 
 
 def write_report(runs: Result | Comparison, file: str | None) -> list[str]:
-    """Write the page of a run or a comparison, if one is asked for, and say where it is."""
+    """Write the page of a run or a comparison, if requested, and return its path as a note."""
     return _write(file, lambda compose: compose.page_of(runs))
 
 
@@ -73,7 +73,7 @@ def write_search_report(answer: Mapping[str, Any], file: str | None) -> list[str
 
 
 def _write(file: str | None, page: Callable[[ModuleType], str]) -> list[str]:
-    """Write a page, if one is asked for, and say where it is."""
+    """Write a page, if requested, and return its path as a note."""
     if file is None:
         return []
     from kvsim.report.page import compose

@@ -43,7 +43,7 @@ def requests_of(config: RunConfig) -> tuple[Trace, Sequence[str]]:
 
 
 def usual_rate(workload: str) -> float:
-    """Return the rate of a workload when nothing is said."""
+    """Return the default rate of a workload."""
     return math.inf if workload.partition("+")[0] in AT_ONCE else REQUEST_RATE
 
 
@@ -58,7 +58,7 @@ def _check_digest(config: RunConfig, requests: Trace) -> None:
 
 
 def _rate_note(trace: Trace, asked: float) -> list[str]:
-    """Say so where a workload comes at another rate than was asked for."""
+    """Return a note where a workload arrives at another rate than requested."""
     last = float(trace.arrival_time[-1])
     if math.isinf(asked) or not last or abs(len(trace) / last / asked - 1) <= 0.05:
         return []

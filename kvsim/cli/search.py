@@ -162,7 +162,7 @@ def _check_prices(
 
 
 def _requests(config: RunConfig) -> tuple[Requests, list[str]]:
-    """Return what gives the requests at a rate: the same ones, only closer together.
+    """Return a function that gives the requests at a rate: the same ones with scaled gaps.
 
     A generator draws the same lengths and gaps for a seed and scales the gaps, so that what it
     gives at a rate is what ``kvsim run --request-rate`` serves; turns of a session keep the times

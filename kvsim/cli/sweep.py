@@ -1,4 +1,4 @@
-"""The command that runs many configurations, and goes on where it was stopped."""
+"""The command that runs many configurations, and resumes where it was stopped."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _study(what: str | None, replications: int | None, options: dict[str, Any]) 
 def _run(
     progress: Progress, folder: Path, workers: int | None, dask: str | None, json_file: str | None
 ) -> None:
-    """Run what is to do; a sweep that is stopped keeps what has ended."""
+    """Run the remaining cells; a stopped sweep keeps its finished cells."""
     from kvsim.study.sweep import CELLS
     from kvsim.study.workers import in_process, in_processes, num_workers, on_dask
 
@@ -146,7 +146,7 @@ def _answer(
     json_file: str | None,
     notes: list[str],
 ) -> None:
-    """Build the tables from disk, and say what could not run."""
+    """Build the tables from disk, and list the cells that could not run."""
     from kvsim.report.sweep import overload_lines, sweep_table
     from kvsim.report.title import deployments, workloads
     from kvsim.study.table import (
@@ -192,7 +192,7 @@ def _answer(
 
 
 def _notes(points: list[Point], stored: Sequence[Stored], varied: Sequence[str]) -> list[str]:
-    """Return what to know of the cells, once each, with the cells that it concerns if not all."""
+    """Return the notes of the cells, once each, with the cells concerned if not all."""
     from kvsim.report.paired import title_of
     from kvsim.results.notes import merged, shared
     from kvsim.study.table import shown
@@ -215,7 +215,7 @@ def _finite(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _draw(rows: list[dict[str, Any]], varied: list[str], folder: Path, head: str) -> list[str]:
-    """Draw the figure, or say why there is none."""
+    """Draw the figure, or return the reason why there is none."""
     from kvsim.files import write_whole
     from kvsim.report.plots.sweep import axes_of
     from kvsim.report.plots.sweep import sweep as draw

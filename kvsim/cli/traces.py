@@ -26,7 +26,7 @@ _TOKENIZER = click.option("--tokenizer", help="tokenizer.json that counts the te
 @_TOKENIZER
 @JSON
 def trace_inspect(file: str, tokenizer: str | None, json_file: str | None) -> None:
-    """Say what a trace file holds, and how it was read: FILE[+KEY=VALUE]..."""
+    """Describe a trace file, and how it was read: FILE[+KEY=VALUE]..."""
     import workloads
     from kvsim.report.trace_facts import facts_table, trace_facts
 

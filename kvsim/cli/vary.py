@@ -31,7 +31,7 @@ def compare_options(
     report_file: str | None = None,
     out: str | None = None,
 ) -> None:
-    """Serve the same requests under every combination, and tell the differences from the first.
+    """Serve the same requests under every combination, and report differences from the first.
 
     ``given`` are options of all of them, ``flags`` those that were not read from a file. A page and
     a folder have the run of each with the first seed.
@@ -97,7 +97,7 @@ def compare_options(
 
 
 def _recording(config: RunConfig, report_file: str | None, out: str | None) -> RunConfig:
-    """Return a configuration that keeps what a page, or the figures of a folder, show."""
+    """Return a configuration that records the tables that a page or a folder's figures show."""
     return with_records(recording(config, "record_memory_map") if out else config, report_file)
 
 

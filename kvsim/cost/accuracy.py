@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Compared(NamedTuple):
-    """Measured runs: on which card and up to how many of them, of what, and the errors found.
+    """Measured runs: their card, largest number of GPUs, models, and errors.
 
     Errors are the worst over the runs, in percent: of mean end-to-end latencies and of mean TTFT.
     """
@@ -73,7 +73,7 @@ def accuracy_of(
     dtype: str,
     quantization: str | None,
 ) -> str:
-    """Say what error to expect of a run that is not saturated, and which runs showed it."""
+    """Return a text on the expected error of an unsaturated run, and the runs that showed it."""
     for served in SERVED:
         if (served.model, served.quantization, served.gpu) == (model.name, quantization, gpu):
             return (
@@ -96,7 +96,7 @@ def accuracy_of(
 def unlike_what_was_run(
     model: ModelSpec, layout: KVLayout, dtype: str, quantization: str | None
 ) -> str:
-    """Name what sets a configuration apart from everything that was measured; empty if nothing."""
+    """Name the properties of a configuration that no measured run had; empty if none."""
     kv_dtype = layout.dtype.name
     kinds = {
         "mixture of experts": model.num_experts > 0,

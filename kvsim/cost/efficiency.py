@@ -180,18 +180,18 @@ def read_table(file: Path = TABLE) -> dict[str, dict[str, Any]]:
 
 @lru_cache(maxsize=8)
 def _parsed(text: str) -> dict[str, dict[str, Any]]:
-    """Parse a table once: every run asks for it several times, and a search has many runs."""
+    """Parse a table once: every run reads it several times, and a search has many runs."""
     return tomllib.loads(text)
 
 
 def hash_alias_of(gpu_name: str) -> str:
-    """Return the name under which a GPU's constants stand: h100 for h100-sxm."""
+    """Return the key of a GPU's constants in the table: h100 for h100-sxm."""
     known = [c for c in (*read_table(), *NEAREST) if f"{gpu_name}-".startswith(f"{c}-")]
     return max(known, key=len, default=gpu_name.partition("-")[0])
 
 
 def basis_of(gpu_name: str) -> str:
-    """Say what a card's constants rest on."""
+    """Return a text on the source of a card's constants."""
     card = measured_card(gpu_name)
     errors = read_table()[card].get("errors")
     if card != hash_alias_of(gpu_name):

@@ -88,10 +88,10 @@ def choice_probabilities(num_experts: int, num_chosen: int, skew: float) -> NDAr
 def routing(
     num_experts: int, num_chosen: int, skew: float, num_ranks: int, num_tokens: int
 ) -> Routing:
-    """Count what up to ``num_tokens`` tokens touch, of experts dealt to ranks by a fixed shuffle.
+    """Count the experts that up to ``num_tokens`` tokens touch; a fixed shuffle places the experts.
 
-    Of the tokens, m touch the expert that one visits with probability p with 1 - (1 - p)^m. The
-    table ends where nearly all are touched.
+    If one token visits an expert with probability p, m tokens touch it with probability
+    1 - (1 - p)^m. The table ends where nearly all experts are touched.
     """
     chances = choice_probabilities(num_experts, num_chosen, skew)
     dealt = np.random.default_rng(0).permutation(chances)
@@ -105,9 +105,9 @@ def routing(
 
 
 def routing_of(config: CostConfig) -> Routing:
-    """Return how the tokens of a model's step spread over its experts.
+    """Return the spread of a step's tokens over the experts of a model.
 
-    Those of all replicas that attend by themselves and share the experts.
+    The tokens of all replicas with separate attention and shared experts.
     """
     model, replicas = config.model, config.num_attention_ranks
     skew = ROUTING_SKEW if model.num_experts > FEW_EXPERTS else 0.0

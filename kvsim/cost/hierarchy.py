@@ -109,7 +109,7 @@ class Level(NamedTuple):
 
 
 def sm_of(gpu: GpuSpec) -> Sm | None:
-    """Return what a card's SMs have, None for a card that is not of the catalogue."""
+    """Return the resources of a card's SMs, None for a card outside the catalogue."""
     names = [name for name in SMS if gpu.name == name or gpu.name.startswith(name + "-")]
     return SMS[names[0]] if names else None
 
@@ -167,5 +167,5 @@ def _hbm(gpu: GpuSpec) -> Level:
 
 
 def transfer_seconds(level: Level, num_bytes: float) -> float:
-    """Seconds until ``num_bytes`` have come from a level in one transfer."""
+    """Seconds until one transfer has delivered ``num_bytes`` from a level."""
     return level.latency_s + num_bytes / level.bandwidth_bytes_per_s

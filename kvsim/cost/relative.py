@@ -35,7 +35,7 @@ def ratios_of(card: str) -> dict[str, float] | None:
 
 
 def scaled(rate: Efficiency, ratios: dict[str, float]) -> Efficiency:
-    """Return constants, each times the ratio of the test that speaks for it."""
+    """Return constants, each multiplied by the ratio of its test."""
     gemms = {key: replace(one, **_of(one, ratios)) for key, one in rate.gemms.items()}
     experts = {key: replace(one, **_of(one, ratios)) for key, one in rate.experts.items()}
     return replace(rate, **_of(rate, ratios), gemms=gemms, experts=experts)

@@ -216,7 +216,7 @@ class RooflineCost:
         return rules.head_time(self.record, work)
 
     def decode_attention(self, work: Work) -> float:
-        """Seconds of attention with one query token; slower beside a long prompt."""
+        """Seconds of attention with one query token; slower in a step with a long prompt."""
         return rules.decode_time(self.record, work)
 
     def prefill_attention(self, work: Work) -> float:

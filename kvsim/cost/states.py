@@ -26,7 +26,7 @@ def scan_flops(config: CostConfig) -> float:
 
 
 def price_states(record: Cost, config: CostConfig, rate: Efficiency) -> None:
-    """Write into a record what states cost: nothing without such layers.
+    """Write the cost of states into a record: nothing without such layers.
 
     A prompt's tokens follow each other, so that a scan takes a time per token however few heads it
     has; prompts in one step are taken to do so one after another.

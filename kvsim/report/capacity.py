@@ -70,7 +70,7 @@ def capacity_table(capacity: Capacity) -> RenderableType:
 
 
 def _pool(c: Capacity) -> str:
-    """Say how large the pool is, as the engine's own log does."""
+    """Describe the size of the pool as the engine's own log does."""
     if c.engine == "sglang":
         return (
             f"{c.num_tokens:,} tokens (max_total_num_tokens) in pages of {c.block_size}: "

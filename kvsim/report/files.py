@@ -38,7 +38,7 @@ def is_fleet(result: Result) -> bool:
 def save_answer(
     answer: Mapping[str, Any], draw: Callable[[], Figure], folder: Path, name: str
 ) -> None:
-    """Write ``NAME.json`` and ``NAME.png`` of a command that simulates nothing, both or nothing."""
+    """Write ``NAME.json`` and ``NAME.png`` of a command without a simulation, both or none."""
     with writing(folder), whole_folder(folder) as temporary:
         write_json(temporary / f"{name}.json", answer)
         draw().savefig(temporary / f"{name}.png", dpi=130)

@@ -64,7 +64,7 @@ def fleet_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _waits(summary: Mapping[str, Any]) -> list[str]:
-    """Say at which replica requests wait the longest, where there are several."""
+    """Name the replica with the longest waits, where there are several."""
     rows = summary["replicas"] or ()
     known = [row for row in rows if row.get("mean_waiting") is not None]
     if len(known) < 2:
@@ -78,12 +78,12 @@ def _waits(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _hours(value: float) -> str:
-    """Write hours so that those of a short run can be told apart."""
+    """Format hours with enough digits for a short run."""
     return number(value, 1 if value >= 10 else 3)
 
 
 def _store(store: Mapping[str, Any]) -> str:
-    """Say what was read from a store."""
+    """Describe the KV read from a store."""
     line = (
         f"KV store: had more than the replica for {number(store['num_found'])} requests; "
         f"{number(store['num_fetches'])} read it"

@@ -1,4 +1,4 @@
-"""A run as vLLM's server tells of itself: its metric names and buckets, over simulated time."""
+"""Metrics of a run under vLLM's metric names and buckets, over simulated time."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _gauge(one: _Seen, column: str, times: Sequence[float]) -> NDArray[Any]:
 
 
 def _until(times: NDArray[Any], amounts: NDArray[Any], points: Sequence[float]) -> NDArray[Any]:
-    """Return how much has come by each point."""
+    """Return the cumulative amount at each point in time."""
     known = ~np.isnan(times)
     order = np.argsort(times[known], kind="stable")
     sums = np.append(0, amounts[known][order].cumsum())
@@ -157,7 +157,7 @@ def _prompts(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
 
 
 def _generated(one: _Seen, points: Sequence[float]) -> NDArray[Any]:
-    """Return output tokens: the first and the last when they come, evenly between."""
+    """Return cumulative output tokens: exact at the first and the last, evenly spaced between."""
     rows = one.requests[~np.isnan(one.requests["first_token_time"])]
     first, count = rows["first_token_time"], rows["num_output_tokens"]
     last = np.where(np.isnan(rows["finish_time"]), points[-1], rows["finish_time"])
@@ -290,7 +290,7 @@ def _gaps(one: _Seen, end: float) -> Observed:
 
 
 def _ended(one: _Seen) -> dict[str, Observed]:
-    """Return what is known of a request once it has all its tokens."""
+    """Return the observations of finished requests."""
     done = one.requests["finish_reason"] == FinishReason.FINISHED
     rows, scheduled = one.requests[done], one.scheduled[done]
     finish, token, arrival = rows["finish_time"], rows["first_token_time"], rows["arrival_time"]

@@ -1,4 +1,4 @@
-"""Columns of tables of many runs: those always shown, and those that what is varied moves."""
+"""Columns of tables of many runs: those always shown, and those that a varied option changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Column(NamedTuple):
     """A number of the summary, and how a table writes it: ``scale * value + offset``.
 
-    ``least`` is how far it must move to be shown.
+    ``least`` is the smallest change for which the column is shown.
     """
 
     key: str
@@ -21,14 +21,14 @@ class Column(NamedTuple):
     least: float = 0.0
 
     def of(self, row: Mapping[str, Any]) -> float | None:
-        """Return what the table shows of a row; None for what is not defined."""
+        """Return the value that the table shows for a row; None if undefined."""
         value = value_of(row, self.key)
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
         return self.scale * value + self.offset
 
 
-#: Shown if an option moves them, in this order.
+#: Columns shown if an option changes them, in this order.
 MOVED = (
     Column("kv_cache.bytes", "KV memory\nGiB", 1 / 2**30),
     Column("kv_cache.token_states", "waste\n%", -100.0, 100.0, least=0.1),

@@ -52,7 +52,7 @@ def plain_table(
 
 
 class NarrowTable:
-    """A table that leaves whole columns out, and says so, rather than cut numbers.
+    """A table that omits whole columns, with a note, rather than truncate numbers.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ def histogram(
     seen: Observed,
     times: Sequence[float],
 ) -> Iterator[str]:
-    """Return buckets, count and sum at each time; what comes after the last one is left out."""
+    """Return buckets, count and sum at each time; later observations are left out."""
     weights = np.ones(len(seen.values)) if seen.counts is None else seen.counts
     edges, at = np.array([*buckets, math.inf]), np.array(times)
     point = np.searchsorted(at, seen.times)  # the first one that sees it

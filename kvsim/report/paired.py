@@ -1,4 +1,4 @@
-"""A table of configurations beside each other, with differences from the first."""
+"""A table of configurations, with differences from the first."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def paired_table(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def header(answer: Mapping[str, Any]) -> list[str]:
-    """Say what served, and which requests."""
+    """Return the deployment and the workload, a line each."""
     from kvsim.report.title import workload
 
     return [answer["deployment"], workload(answer["workload"])]
 
 
 def overload_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Say which values do not keep up with their arrivals."""
+    """Name the values with which the server does not keep up with its arrivals."""
     return overloads({title_of(row["options"]): row["load"] for row in answer["rows"]})
 
 
 def caption(answer: Mapping[str, Any]) -> str:
-    """Say what the differences are, and how sure."""
+    """Describe the differences and their confidence intervals."""
     pairs = answer["replications"]
     of = f"{answer['differences_are']}; {pairs} seeds, 95 %; ?: perhaps none"
     return of if pairs > 1 else "one run each"
@@ -79,12 +79,12 @@ def paired_rows(answer: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def title_of(options: Mapping[str, str]) -> str:
-    """Name a configuration by what is varied."""
+    """Name a configuration by its varied options."""
     return ", ".join(f"{k.replace('_', '-')}={v}" for k, v in options.items())
 
 
 def _difference(found: Mapping[str, Any] | None, scale: float) -> str:
-    """Write a difference with half its interval; one that may be none says so."""
+    """Format a difference with half its interval; ``?`` marks one that may be zero."""
     if found is None:
         return ""
     told = signed(scale * found["mean"])
@@ -109,5 +109,5 @@ def _round(value: float, digits: int = 2) -> str:
 
 
 def sentence(options: Sequence[Mapping[str, str]]) -> str:
-    """Say what the differences are of."""
+    """Name the baseline of the differences."""
     return f"differences from {title_of(options[0])}, paired by seed"

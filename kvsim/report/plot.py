@@ -53,7 +53,7 @@ def _named(runs: Runs) -> dict[str, Result]:
 
 
 def _head(figure: Figure, named: Mapping[str, Result], what: str) -> None:
-    """Say what is shown, of which model, GPU and requests."""
+    """Return the title: the quantity shown, model, GPU and requests."""
     first = next(iter(named.values()), None)
     lines = [what] if first is None else [what, deployment(first), served(first)]
     figure.suptitle("\n".join(lines), fontsize=9)
@@ -100,7 +100,7 @@ def waste(runs: Runs) -> Figure:
 
 
 def _number(axes: Axes, x: int, height: float, bottom: float, color: str) -> None:
-    """Write a bar's share into it, or beside it where it is too flat."""
+    """Write a bar's share into it, or next to it where it is too flat."""
     if height < 0.05:
         return
     y = min(bottom + height / 2, 98.5)
@@ -158,7 +158,7 @@ def _peak(result: Result) -> int:
 
 
 def _thinned(table: NDArray[Any]) -> NDArray[Any]:
-    """Leave rows out where there are many more than can be seen."""
+    """Drop rows where there are many more than pixels can show."""
     return table[:: max(1, len(table) // MOST_DRAWN)]
 
 
@@ -258,7 +258,7 @@ def latency(runs: Runs) -> Figure:
 
 
 def features(runs: Runs) -> Figure:
-    """Draw what is switched on beside the cache: drafts, connectors, host copies, images."""
+    """Draw the features other than the cache: drafts, connectors, host copies, images."""
     return plot_features.features(_named(runs))
 
 

@@ -1,4 +1,4 @@
-"""A roofline for the terminal: what limits each kind of work, and what each memory asks for."""
+"""A roofline for the terminal: the limit of each kind of work, and the demand of each memory."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _with(options: Mapping[str, str]) -> str:
 
 
 def _cost(answer: Mapping[str, Any]) -> list[str]:
-    """Say what the answer costs, if prices are known."""
+    """Describe the cost of the answer, if prices are known."""
     if "cost_per_hour" not in answer:
         return []
     hourly, each = answer["cost_per_hour"], answer["cost_per_1000_requests"]
@@ -93,7 +93,7 @@ def _front(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _left_out(answer: Mapping[str, Any]) -> list[str]:
-    """Say what could not run, each reason once."""
+    """List the reasons why configurations could not run, each once."""
     reasons: dict[str, int] = {}
     for one in answer["evaluated"]:
         if "reason" in one and "request_rate" not in one:

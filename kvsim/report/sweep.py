@@ -1,4 +1,4 @@
-"""A sweep on the terminal: what was varied, and what came of it."""
+"""A sweep on the terminal: its varied options and its results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _cells(row: Mapping[str, Any], varied: Sequence[str]) -> list[str]:
 
 
 def overload_lines(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:
-    """Say which cells do not keep up with their arrivals."""
+    """Name the cells that do not keep up with their arrivals."""
     loads = {}
     for place, row in enumerate(rows):
         names = {name: _option(row[name]) for name in varied}

@@ -1,4 +1,4 @@
-"""Tables for the terminal: what a person wants to know in ten seconds."""
+"""Tables for the terminal: the main results at a glance."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ DROPPED = (
 def comparison_table(
     comparison: Comparison, rows: Sequence[Row] = (), facts: Mapping[str, Any] | None = None
 ) -> RenderableType:
-    """Lay out one row per allocator, and what the most and least wasteful say about each other.
+    """Lay out one row per allocator, and compare the most and the least wasteful one.
 
     ``rows`` and ``facts`` replace the comparison's own, e.g. by means over replications.
     """
@@ -91,18 +91,18 @@ def comparison_table(
 
 
 def comparison_cells(summary: Mapping[str, Any]) -> list[str]:
-    """Return what stands under :data:`HEADINGS`."""
+    """Return the cells under :data:`HEADINGS`."""
     return [filled(how, summary) for how in COLUMNS.values()]
 
 
 def overload_text(summaries: Mapping[str, Mapping[str, Any]]) -> Text | None:
-    """Say which of several runs do not keep up with their arrivals."""
+    """Name those of several runs that do not keep up with their arrivals."""
     said = overloads({name: one.get("load") for name, one in summaries.items()})
     return Text("\n".join(said), style="bold yellow") if said else None
 
 
 def _schedulers(comparison: Comparison) -> Text | None:
-    """Say which rows run under which scheduler, where it is not the same for all."""
+    """Name the scheduler of each row, where they differ."""
     rows_of: dict[str, list[str]] = {}
     for name, result in comparison.results.items():
         rows_of.setdefault(result.provenance["scheduler"], []).append(name)
@@ -115,7 +115,7 @@ def _schedulers(comparison: Comparison) -> Text | None:
 
 
 def _pools(rows: Sequence[Row]) -> Text:
-    """Say how much KV memory each engine takes."""
+    """Describe the KV memory of each engine."""
     sizes = ", ".join(f"{row['engine']} {gib(row['kv_cache']['bytes'])}" for row in rows)
     return Text(
         f"KV memory by each engine's own rule: {sizes}; --kv-cache-memory-bytes pins it. "
@@ -126,7 +126,7 @@ def _pools(rows: Sequence[Row]) -> Text:
 
 
 def _spread(name: str, summary: Row) -> Text | None:
-    """Say how sure the means over replications are."""
+    """Describe the confidence intervals of means over replications."""
     if "replications" not in summary:
         return None
     keys = ("mean_ttft_ms", "mean_tpot_ms", "output_throughput", "mean_running")
@@ -143,7 +143,7 @@ def _rejections(name: str, summary: Row) -> Text | None:
 
 
 def _early_turns(name: str, summary: Row) -> Text | None:
-    """Say how far a session's planned arrivals are from what a user could do."""
+    """Warn about turns of a session that arrive before the answer to the previous turn."""
     if not summary.get("num_early_turns"):
         return None
     said = filled(EARLY_TURNS, summary)
@@ -151,7 +151,7 @@ def _early_turns(name: str, summary: Row) -> Text | None:
 
 
 def _moved(name: str, summary: Row) -> Text | None:
-    """Say what passed between GPU and host, of managers with host memory behind them."""
+    """Describe the bytes copied between GPU and host, for managers with host memory."""
     cache, words = summary["kv_cache"], ("fetched", "stored", "paged in", "paged out")
     parts = [(word, cache.get(f"{word.replace(' ', '_')}_bytes")) for word in words]
     shown = [f"{gib(size)} {word}" for word, size in parts if size]
@@ -293,7 +293,7 @@ def _filled(lines: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
 
 
 def _external(s: Row) -> str | None:
-    """Say what an external prefix cache gave."""
+    """Describe the hits and loads of an external prefix cache."""
     said = []
     if s["external_prefix_cache_hit_rate"] is not None and not s["pools"]:  # those tell their own
         said.append("{external_prefix_cache_hit_rate:p} % of what was asked of it")
@@ -303,7 +303,7 @@ def _external(s: Row) -> str | None:
 
 
 def _waits_for(load: Mapping[str, Any] | None) -> str:
-    """Say what requests wait for where clients, or requests that come all at once, set the pace."""
+    """Name the binding limit where clients set the pace, or all requests arrive at once."""
     if not load or load["saturated"] is not None or load["binding"] == "arrivals":
         return ""
     return f" ({load['binding']} binds)"

@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Format with thousands separators; a dash for what is undefined.
+    """Format with thousands separators; a dash for an undefined number.
 
     Examples
     --------

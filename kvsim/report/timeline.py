@@ -223,7 +223,7 @@ def _slices(scene: _Scene, row: Any, parts: list[tuple[str, float, float]]) -> I
 
 
 def _flow(scene: _Scene, row: Any, parts: list[tuple[str, float, float]]) -> Iterator[Event]:
-    """Join the last step of the prompt with the first one that goes on from it."""
+    """Join the last prefill step before a KV transfer with the first step after it."""
     moved = [part for part in parts if part[0] == TRANSFER]
     if not moved:
         return
@@ -253,7 +253,7 @@ def _instant(scene: _Scene, time: float, pid: int, name: str, **args: Any) -> Ev
 
 
 def _evictions(scene: _Scene) -> Iterator[Event]:
-    """Return one instant per time at which cached content goes."""
+    """Return one instant event per time at which cached content is evicted."""
     events = scene.result.block_events
     gone = events[(events["kind"] == BlockEvent.EVICT) & scene.shown(events["time"])]
     pairs, counts = np.unique(gone[["replica", "time"]], return_counts=True)

@@ -90,7 +90,7 @@ def workload(facts: Mapping[str, Any]) -> str:
 
 
 def served(result: Result) -> str:
-    """Describe the requests of a run by its table, and name where they come from if it knows."""
+    """Describe the requests of a run by its table, and name their source if it is known."""
     table = result.requests
     arrivals = table["arrival_time"]
     span = float(np.ptp(arrivals)) if len(arrivals) else 0.0

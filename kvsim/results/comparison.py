@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Results by allocator or by engine, in the order asked for.
+    """Results by allocator or by engine, in the requested order.
 
     Attributes
     ----------

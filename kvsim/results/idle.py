@@ -1,4 +1,4 @@
-"""The memory table with the gaps in which a replica has nothing to do.
+"""The memory table with the gaps in which a replica is idle.
 
 A sample is taken when a step is scheduled, so that the last one before a gap shows the last step.
 """

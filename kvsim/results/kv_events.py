@@ -79,7 +79,7 @@ class Names(Protocol):
         """Return number and name of a request's adapter."""
 
     def extra_keys(self, row: int, first: int, stop: int) -> list[Any] | None:
-        """Return what the key of a block covers besides its tokens."""
+        """Return the extra keys of a block's hash, besides its tokens."""
 
     def token_ids(self, row: int, first: int, stop: int) -> list[int]:
         """Return the tokens of a request from first to stop."""

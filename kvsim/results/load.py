@@ -65,7 +65,7 @@ def offered_rate(
 
 
 def backlog_grows(requests: NDArray[Any], others: NDArray[np.int64] | None = None) -> bool:
-    """Say whether requests pile up through the arrivals; see the module.
+    """Return True if the queue grows during the arrivals; see the module.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def average_loads(loads: Sequence[Load]) -> dict[str, Any]:
 
 
 def overload(load: Load | None) -> str | None:
-    """Say that a server does not keep up; None if it does, or if that cannot be asked.
+    """Return a text on a server that does not keep up; None if it does, or if that is unknown.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def overload(load: Load | None) -> str | None:
 
 
 def overloads(loads: Mapping[str, Load | None]) -> list[str]:
-    """Say which of several runs do not keep up: each by its name, or how many, where many do."""
+    """Describe the runs that do not keep up: each by its name, or their number if many."""
     found = {name: said for name, load in loads.items() if (said := overload(load)) is not None}
     if len(loads) == 1:
         return list(found.values())

@@ -138,7 +138,7 @@ def summarize(
 
 
 def num_early_turns(requests: NDArray[Any], session_id: NDArray[np.int64]) -> tuple[int, int]:
-    """Count the turns that came before the answer to the turn before them, and all later turns.
+    """Count the turns that arrived before the answer to the previous turn, and all later turns.
 
     Parameters
     ----------
@@ -177,14 +177,14 @@ def _counts(requests: NDArray[Any], reasons: NDArray[np.int8], total: Totals) ->
 
 
 def _hit_rate(served: NDArray[Any]) -> float | None:
-    """Say what share of the prompts' tokens was found when they were first admitted."""
+    """Return the share of prompt tokens found in the cache at the first admission."""
     admitted = rows_where(served, ~np.isnan(served["first_scheduled_time"]))
     found = int(admitted["num_cached_tokens"].sum())
     return _ratio(found, int(admitted["num_prompt_tokens"].sum()))
 
 
 def external_hit_rate(totals: Iterable[Totals]) -> float | None:
-    """Say what share of the tokens asked of KV connectors, or of a host tier, was there.
+    """Return the share of tokens queried from KV connectors or a host tier that were found.
 
     As vLLM's counters have it: tokens that the GPU does not have are asked for at an admission, and
     requests that were preempted do not count.
@@ -195,7 +195,7 @@ def external_hit_rate(totals: Iterable[Totals]) -> float | None:
 
 
 def _transfers(total: Totals) -> Summary:
-    """Say what KV connectors brought; None where there was none to ask."""
+    """Return the metrics of KV connectors; None where no connector was queried."""
     wait = _ratio(total.loading_seconds, total.num_loads)
     return {
         "external_prefix_cache_hit_rate": external_hit_rate([total]),
@@ -205,7 +205,7 @@ def _transfers(total: Totals) -> Summary:
 
 
 def _encoder(total: Totals) -> Summary:
-    """Say what an encoder computed, and what was in its cache; None where there was nothing."""
+    """Return the metrics of an encoder and its cache; None without encoder inputs."""
     items = total.num_encoder_items
     return {
         "num_encoded_items": total.num_encoded_items if items else None,
@@ -215,7 +215,7 @@ def _encoder(total: Totals) -> Summary:
 
 
 def _acceptance(total: Totals) -> Summary:
-    """Say how many drafts the target accepts, as vLLM logs it; None where nothing is drafted."""
+    """Return the acceptance of drafts, as vLLM logs it; None without drafts."""
     accepted = _ratio(total.num_accepted_tokens, total.num_drafts)
     return {
         "num_drafts": total.num_drafts if total.num_drafts else None,

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def notes_of(provenance: Mapping[str, Any]) -> list[str]:
-    """Return what to know of a run, from its provenance."""
+    """Return the notes of a run, from its provenance."""
     said = list(provenance.get("notes", ()))
     reason = provenance.get("backend_reason")
     if reason and reason != ASKED:
@@ -31,7 +31,7 @@ ASKED = "asked for"
 
 
 def add_notes(provenance: dict[str, Any], said: Iterable[str]) -> None:
-    """Keep with a run what is to be known of its requests. Mutates."""
+    """Add notes on the requests to a run's provenance. Mutates."""
     provenance["notes"] = list(dict.fromkeys([*provenance.get("notes", ()), *said]))
 
 
@@ -51,7 +51,7 @@ def merged(several: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _what_they_share(names: Sequence[str], every: Sequence[str]) -> str | None:
-    """Return ``option=value`` of runs that are named by options, if it tells them from the others.
+    """Return the ``option=value`` that exactly these runs, named by options, have in common.
 
     Examples
     --------

@@ -45,7 +45,7 @@ def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def average_workloads(workloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Average what is said of the requests of several runs; no digest names them all."""
+    """Average the descriptions of the requests of several runs; there is no common digest."""
     if len(workloads) == 1:
         return workloads[0]
     means, _ = _average(workloads)

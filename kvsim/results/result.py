@@ -164,7 +164,7 @@ class Result:
 
 
 def load(directory: str | Path) -> Result:
-    """Read a run that :meth:`Result.save` wrote. Nothing in the directory is changed.
+    """Read a run that :meth:`Result.save` wrote. The directory is not changed.
 
     Raises
     ------

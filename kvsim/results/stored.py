@@ -65,7 +65,7 @@ class StoredRun:
             return np.array(lazy)
 
     def table(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a table; its metadata says how large it is before it is read."""
+        """Return a table; its size is checked in its metadata before it is read."""
         from pyarrow import parquet
 
         with self._told(f"{name}.parquet"):

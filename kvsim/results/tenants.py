@@ -116,7 +116,7 @@ def is_waiting(rows: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
 
 
 def largest_gap(tenants: list[NDArray[Any]], end_time: float) -> float | None:
-    """Return how far apart two tenants were served at most while both waited all the time.
+    """Return the largest service gap of two tenants over intervals in which both wait.
 
     Over every interval in which requests of both wait, and while requests still arrive, the
     difference of what the two get in it; None where no two tenants ever wait together. VTC bounds

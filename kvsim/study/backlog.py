@@ -24,7 +24,7 @@ REACHED, ENOUGH = 0.8, 0.9
 
 
 class Spread(NamedTuple):
-    """At which rate the requests of sessions were sent, and how many would reach the one asked."""
+    """Actual rate of sessions' requests, and the number that would reach the requested rate."""
 
     request_rate: float
     reaches: bool
@@ -32,10 +32,10 @@ class Spread(NamedTuple):
 
 
 def spread_of(table: NDArray[Any], session_id: NDArray[np.int64], rate: float) -> Spread | None:
-    """Look at when the turns of sessions were sent that begin at a rate; None without sessions.
+    """Return the rate at which turns of sessions were sent; None without sessions.
 
-    Later turns follow the earlier ones at times of their own, so that a short trace at a high rate
-    is mostly the tail of its last sessions.
+    Later turns follow the earlier ones at their own pace, so that a short trace at a high rate is
+    mostly the tail of its last sessions.
     """
     if not (session_id >= 0).any():
         return None

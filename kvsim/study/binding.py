@@ -48,7 +48,7 @@ class Binding(NamedTuple):
 
 
 def what_binds(trial: Trial, max_num_seqs: int) -> Binding:
-    """Say what binds at the lowest rate that failed, from a whole run.
+    """Return the binding limit at the lowest rate that failed, from a whole run.
 
     Parameters
     ----------

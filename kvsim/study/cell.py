@@ -1,4 +1,4 @@
-"""One cell on disk: a folder that exists whole or not at all, and says what it was made of.
+"""One cell on disk: a folder that exists whole or not at all, with a record of its inputs.
 
 ``summary.json`` or, of a cell that could not run, ``error.txt``; ``config.toml``, which
 ``kvsim run`` takes; ``provenance.json`` with all that went into the folder's name and a checksum of
@@ -26,12 +26,12 @@ SUMMARY, ERROR, CONFIG, PROVENANCE = "summary.json", "error.txt", "config.toml",
 
 
 class CorruptError(ValueError):
-    """A cell cannot be read, or is not what it says it is."""
+    """A cell cannot be read, or differs from its checksums."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A finished cell: its summary, or why it could not run, and what to know of the run."""
+    """A finished cell: its summary, or the reason why it could not run, and the run's notes."""
 
     summary: Mapping[str, Any] | None
     error: str | None
@@ -99,7 +99,7 @@ def store_cell(
 
 
 def _place(temporary: Path, folder: Path, *, replaces_failed: bool) -> None:
-    """Rename a cell to its place unless a good one stands there."""
+    """Rename a cell to its final path unless a good one exists there."""
     while True:
         try:
             there = read_cell(folder)

@@ -144,7 +144,7 @@ def _answered(
 
 
 def best_of(outcomes: Sequence[Outcome], wish: Wish) -> list[Outcome]:
-    """Return the quarter that goes on; of a Pareto front, what fewest others dominate."""
+    """Return the best quarter; of a Pareto front, those that the fewest others dominate."""
     number = max(math.ceil(len(outcomes) / KEPT), LEAST_KEPT)
     if wish.objective == "pareto":
         points = {id(o): points_of(o) for o in outcomes}

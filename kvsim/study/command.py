@@ -1,4 +1,4 @@
-"""A configuration as a line that ``vllm serve`` accepts, and what that line cannot say."""
+"""A configuration as a ``vllm serve`` command line, and options that the line cannot express."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SERVERS = (
 
 
 class Line(NamedTuple):
-    """A command, and notes on what it leaves out."""
+    """A command, and notes on the options that it leaves out."""
 
     command: str
     notes: tuple[str, ...]

@@ -81,7 +81,7 @@ def physics_revision(package: Path = Path(__file__).parents[1]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in the types of JSON, which knows no infinity."""
+    """Return a value in the types of JSON, which has no infinity."""
     if is_dataclass(value):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):

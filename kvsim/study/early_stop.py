@@ -1,4 +1,4 @@
-"""Runs that can only fail, told from their first half.
+"""Detection of infeasible runs from their first half.
 
 A run that is cut at a time is exactly the beginning of the whole one. Each request then has a
 latency, or has waited so long already; these are lower bounds, and so is every mean and percentile

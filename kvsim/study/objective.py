@@ -52,7 +52,7 @@ class Point(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """An objective with what it needs.
+    """An objective and its inputs.
 
     ``asked_rate`` is to be carried, under ``gpus``, and under ``cost`` if it is told; ``prices``
     are per GPU-hour by card, under ``cost``. ``counts_replicas`` where a configuration has as many
@@ -93,7 +93,7 @@ class Wish(NamedTuple):
         return hourly * (gpus / sum(cards.values()))
 
     def cost(self, config: RunConfig, gpus: int, rate: float) -> float:
-        """Return the price of a thousand requests that come at a rate."""
+        """Return the price of a thousand requests that arrive at a given rate."""
         return 1000 * self.hourly(config, gpus) / 3600 / rate
 
 
@@ -128,7 +128,7 @@ def read_prices(texts: Sequence[str]) -> dict[str, float]:
 
 
 def dominated(point: Point, others: Sequence[Point]) -> bool:
-    """Say whether another point is at least as good on both axes, and better on one."""
+    """Return True if another point is at least as good on both axes, and better on one."""
     own = (point.tokens_per_gpu, point.tokens_per_user)
     return any(
         (p.tokens_per_gpu >= own[0] and p.tokens_per_user >= own[1])

@@ -44,11 +44,11 @@ class Study:
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a plan, and what sets it apart from the others.
+    """One run of a plan, and the values that distinguish it from the others.
 
     Parameters
     ----------
-    config : what is run
+    config : configuration of the run
     rows : of the trace that are served; None is all
     varied : option -> its value, for the options that have several; then ``slice`` and ``seed``
     """

@@ -87,6 +87,6 @@ def run_cell(cells: Path, cell: Cell) -> str:
 
 
 def _line(problem: Exception) -> str:
-    """Say what was wrong in one line; of what is not the user's mistake, with its kind."""
+    """Return an error as one line; with its type if it is not the user's mistake."""
     said = " ".join(str(problem).split())
     return said if isinstance(problem, ValueError) else f"{type(problem).__name__}: {said}"

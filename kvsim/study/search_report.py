@@ -31,7 +31,7 @@ def answer_of(
     num_requests: int,
     seeds: int,
 ) -> dict[str, Any]:
-    """Return all that a search found; ``request_rate`` is 0 where nothing meets the targets.
+    """Return the result of a search; ``request_rate`` is 0 if no configuration meets the targets.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def _longer(high: Trial) -> str:
 
 
 def _nothing(outcomes: Sequence[Outcome], wish: Wish) -> dict[str, Any]:
-    """Say by how much the lowest rate of the nearest configuration misses."""
+    """Return an empty answer with the reason why the nearest configuration misses the targets."""
     reason = f"no configuration carries {wish.asked_rate:g} requests/s" if wish.asked_rate else ""
     if outcomes:
         why = _why_not(outcomes[0], wish)
@@ -141,7 +141,7 @@ def _nothing(outcomes: Sequence[Outcome], wish: Wish) -> dict[str, Any]:
 
 
 def _why_not(one: Outcome, wish: Wish) -> str:
-    """Say why a configuration is no answer: what its lowest rate misses, or what it carries."""
+    """Return why a configuration is no answer: misses at its lowest rate, or its highest rate."""
     if one.bracket.low > 0:
         return f"carries {one.bracket.low:.3g} of {wish.asked_rate:g} requests/s"
     most = (
@@ -163,12 +163,12 @@ def _title(outcome: Outcome) -> str:
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    """Return what to know of a configuration's runs."""
+    """Return the notes of a configuration's runs."""
     return merged(trial.notes for trial in outcome.trials.runs.values())
 
 
 def _costs(outcome: Outcome, wish: Wish) -> dict[str, float]:
-    """Return what a configuration costs, if prices are known and it is an answer."""
+    """Return the cost of a configuration, if prices are known and it is an answer."""
     config, rate = outcome.candidate.config, outcome.bracket.low
     if wish.objective == "cost" and wish.asked_rate is not None:
         rate = wish.asked_rate
@@ -181,7 +181,7 @@ def _costs(outcome: Outcome, wish: Wish) -> dict[str, float]:
 
 
 def _entry(outcome: Outcome, wish: Wish) -> dict[str, Any]:
-    """Return a configuration with what it carries."""
+    """Return a configuration with the load that it sustains."""
     rate = outcome.bracket.low
     entry: dict[str, Any] = {
         "options": outcome.candidate.options,

@@ -54,9 +54,9 @@ class Predicate(NamedTuple):
         return f"{self.metric}{'<=' if self.is_upper else '>='}{self.limit:g}"
 
     def margin(self, value: float | None) -> float:
-        """Return what is left to the bound as a share of it; below 0 is a miss.
+        """Return the distance to the bound as a share of it; below 0 is a miss.
 
-        What is not defined misses: a run in which it never happened is no proof.
+        An undefined metric is a miss: a run without any observation proves nothing.
         """
         if value is None:
             return -math.inf
@@ -94,7 +94,7 @@ class Slo:
         return any(one.metric.startswith("p99") for one in self.predicates)
 
     def margins(self, summary: Mapping[str, Any]) -> dict[str, float]:
-        """Return what is left to each bound, as a share of it."""
+        """Return the distance to each bound, as a share of it."""
         found = {str(one): one.margin(summary[one.metric]) for one in self.predicates}
         if self.goodput:
             bound = Predicate(GOODPUT, is_upper=False, limit=self.attain)
@@ -110,7 +110,7 @@ class Slo:
 def read_slo(
     predicates: Sequence[str], goodput: Mapping[str, float] | None, attain: float | None
 ) -> Slo:
-    """Read what the command line says.
+    """Read targets from the command line.
 
     Raises
     ------

@@ -33,7 +33,7 @@ SHARED = frozenset(
 )
 
 
-#: Of which pools options may be told apart, as ``prefill.tensor-parallel-size``.
+#: Pools with options of their own, such as ``prefill.tensor-parallel-size``.
 ROLES = ("prefill", "decode")
 
 
@@ -50,7 +50,7 @@ class Candidate:
     options : what it sets of ``--over``, by name
     config : the whole of it; None where it cannot be
     num_gpus : of all its replicas
-    reason : why it is out of question; empty unless it is
+    reason : why it is excluded; empty if it is not
     num_hopeless : requests that its KV memory could never hold
     """
 
@@ -159,7 +159,7 @@ def combinations(over: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
 def candidate(
     given: Mapping[str, Any], options: dict[str, str], trace: Trace, max_gpus: int | None
 ) -> Candidate:
-    """Build one configuration and say whether it can run at all.
+    """Build one configuration, with the reason if it cannot run.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def num_gpus(config: RunConfig) -> int:
 
 
 def _values(text: str, mark: str = ",") -> list[str]:
-    """Split at the commas, or another mark, that stand in no bracket, as JSON has them."""
+    """Split at commas, or another mark, outside the brackets of JSON."""
     values, depth = [""], 0
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")

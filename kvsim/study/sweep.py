@@ -1,4 +1,4 @@
-"""A sweep's folder: what is planned, what is done, what is still to do."""
+"""A sweep's folder: planned, finished and remaining cells."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _replicas(config: RunConfig) -> int:
 
 
 def look(cells: Iterable[Cell], folder: Path, *, retry_failed: bool = False) -> Progress:
-    """Say which cells are to be run.
+    """Return the cells to run.
 
     Parameters
     ----------

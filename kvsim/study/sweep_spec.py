@@ -21,7 +21,7 @@ _OPENING, _CLOSING, _QUOTE = "{[(", "}])", '"'
 
 
 def split_list(text: str) -> list[str]:
-    """Split at commas that stand in no bracket and no quotation.
+    """Split at commas outside brackets and quotations.
 
     Examples
     --------

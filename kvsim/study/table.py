@@ -51,7 +51,7 @@ def _read(folder: Path) -> Stored:
 def table_rows(
     points: Sequence[Point], cells: Sequence[Cell], stored: Sequence[Stored]
 ) -> list[Row]:
-    """Return a row per point: what is varied, the summary's numbers, the cell, what went wrong."""
+    """Return a row per point: varied options, numbers of the summary, the cell, the error."""
     rows = []
     for point, cell, one in zip(points, cells, stored, strict=True):
         varied = {name: shown(value) for name, value in point.varied.items()}
@@ -112,7 +112,7 @@ def shown(value: Any) -> Any:
 
 
 def _squared(rows: Sequence[Row], last: Sequence[str] = ()) -> list[Row]:
-    """Give all rows the same keys, in the order in which they first come."""
+    """Give all rows the same keys, in order of first appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row if name not in last))
     return [{name: row.get(name) for name in (*names, *last)} for row in rows]
 

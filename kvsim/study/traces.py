@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def hand_over(trace: Trace, folder: Path) -> Path:
-    """Write a trace unless it is there, whole; returns its file."""
+    """Write a trace atomically unless its file exists; returns the file."""
     path = folder / f"{trace.digest}.npz"
     if not _is_whole(path):
         folder.mkdir(parents=True, exist_ok=True)

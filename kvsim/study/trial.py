@@ -1,4 +1,4 @@
-"""Runs of one configuration at rates: each is judged, and kept."""
+"""Runs of one configuration at several rates: each is judged and stored."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Trials:
         self._may_cut = config.autoscaler is None and config.failures is None and not slo.trim
 
     def passes(self, rate: float, seed: int = 0) -> bool:
-        """Say whether a rate meets all targets; of one that is far off, the first half may do."""
+        """Return True if a rate meets all targets; half a run may suffice to reject a high rate."""
         if (rate, seed) not in self.runs:
             far = seed == 0 and 0 < FAR * self._best < rate
             self.runs[rate, seed] = self._run(rate, seed, may_cut=far and self._may_cut)

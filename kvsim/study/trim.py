@@ -1,4 +1,4 @@
-"""Requests that are served and do not count: those that come while a run fills or drains."""
+"""Requests that are served and do not count: those that arrive while a run fills or drains."""
 
 from __future__ import annotations
 

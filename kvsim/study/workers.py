@@ -31,7 +31,7 @@ PATIENCE = 10
 
 
 def num_workers(asked: int | None, num_cells: int) -> int:
-    """Return how many processes to use: what was asked for, else one per core, if joblib is there.
+    """Return the number of processes: the requested one, else one per core if joblib is installed.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def _pooled(
 
 
 def _is_compiled() -> bool:
-    """Say whether the compiled rules are in the cache."""
+    """Return True if the compiled rules are in the cache."""
     from kvsim.compiled.cache import cache_folder
 
     return any(cache_folder().rglob("*.nbi"))

@@ -28,7 +28,7 @@ def check_allocator(
     seed: int = 0,
     **options: Any,
 ) -> None:
-    """Drive an allocator through random small traces, under every scheduler it goes with.
+    """Drive an allocator through random small traces, under every scheduler that supports it.
 
     Every run draws a trace, limits, and a pool from one block to a roomy one. The manager is then
     driven by hand: a refused call and a lookup change nothing, what ``fits()`` promises is
@@ -84,7 +84,7 @@ def _resolved(options: dict[str, Any]) -> Setup:
 
 
 def _schedulers(options: dict[str, Any]) -> list[str]:
-    """Return the schedulers that an allocator goes with."""
+    """Return the schedulers that support an allocator."""
     default = _resolved(options).scheduler  # whoever is wrong hears of it here
     if options.get("scheduler"):
         return [default]

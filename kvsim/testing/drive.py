@@ -64,7 +64,7 @@ class Drive:
     # -- looking -----------------------------------------------------------------------------
 
     def _seen(self) -> dict[str, Any]:
-        """Return what a call that changes nothing leaves as it is, by name."""
+        """Return the quantities that a call without effect must not change, by name."""
         map_of = self.kv.memory_map(NUM_BINS).tobytes()
         cached = self.kv.usage.cached
         return self._held() | {"bytes of cached": cached, "memory_map": map_of}
@@ -103,7 +103,7 @@ class Drive:
         return hit
 
     def take(self, request: Request, num_tokens: int, hit: Hit = NO_HIT) -> bool:
-        """Ask for slots; a refusal changes nothing."""
+        """Allocate slots; check that a refusal changes nothing."""
         before = self._seen()
         if not self.kv.allocate_slots(request, num_tokens, hit):
             if self._seen() != before and not self._has_windows:
@@ -121,12 +121,12 @@ class Drive:
         return True
 
     def admit(self, request: Request) -> bool:
-        """Admit a request that holds nothing."""
+        """Admit a request that holds no memory."""
         hit = self.lookup(request)
         return self.take(request, self._share(request.num_tokens - hit.num_tokens), hit)
 
     def grow(self, request: Request) -> bool:
-        """Give a running request some of the tokens it waits for."""
+        """Schedule some of a running request's remaining tokens."""
         return self.take(request, self._share(request.num_tokens - request.num_computed_tokens))
 
     def _share(self, num_tokens: int) -> int:
@@ -164,7 +164,7 @@ class Drive:
             self.check_empty()
 
     def all_together(self) -> None:
-        """Serve the requests beside each other, in a random order; preempt some."""
+        """Serve the requests concurrently, in a random order; preempt some."""
         waiting = [self._request(row) for row in self._rows]
         running: list[Request] = []
         for _ in range(NUM_MOVES):
@@ -186,7 +186,7 @@ class Drive:
 
 
 def _difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
-    """Return which quantities differ, each with what is expected and what is there."""
+    """Return the quantities that differ, each with its expected and its actual value."""
     told = []
     for name, value in expected.items():
         if found[name] != value:

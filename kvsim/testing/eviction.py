@@ -23,7 +23,7 @@ SECONDS = 0.25
 def check_eviction(
     policy: str | Callable[..., EvictionPolicy], *, num_runs: int = 20, seed: int = 0
 ) -> None:
-    """Drive an eviction policy beside a model of the pool, then inside one.
+    """Drive an eviction policy against a model of the pool, then inside a real pool.
 
     Every run serves random prompts that share prefixes from a few blocks. The victim is the first
     block of the iteration, never one in use; every free block is held exactly once; length and
@@ -95,7 +95,7 @@ class _Pool:
         self.coming = [self._draw_prompt() for _ in range(NUM_PROMPTS)]
 
     def _draw_prompt(self) -> list[int]:
-        """A path in a random tree, as prefixes are; the keys look like hashes."""
+        """Draw a path in a random tree, as prefixes are; the keys look like hashes."""
         keys, node = [], 0
         for _ in range(int(self.rng.integers(0, 5))):
             node = node * 3 + int(self.rng.choice([1, 1, 2, 3]))

@@ -83,7 +83,7 @@ DECLARED = {
 
 
 class _Guarded:
-    """A replica that only answers what its router says it asks."""
+    """A replica view that only offers the members that its router declares."""
 
     def __init__(self, replica: ReplicaView, router: Router) -> None:
         self._replica, self._router = replica, router

@@ -53,7 +53,7 @@ def random_trace(rng: np.random.Generator, max_requests: int = 8) -> Trace:
 
 @contextmanager
 def named(registry: Registry[T], part: str | Callable[..., T]) -> Iterator[str]:
-    """Name a part for as long as it is checked; a name stays what it is."""
+    """Register a part under a name during its check; a name is used unchanged."""
     if isinstance(part, str):
         yield part
         return
@@ -63,7 +63,7 @@ def named(registry: Registry[T], part: str | Callable[..., T]) -> Iterator[str]:
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
-    """Say of an error what was being done."""
+    """Add a note on the current check to an error."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A trace: what was asked, when. Requests as parallel arrays, content as named segments."""
+"""A trace: requests with arrival times as parallel arrays, content as named segments."""
 
 from __future__ import annotations
 
@@ -480,7 +480,7 @@ class Trace:
         return replace(self, arrival_time=shifted * (self.request_rate / request_rate))._freeze()
 
     def save(self, path: str | Path) -> None:
-        """Write the trace; the suffix says how: .csv, .jsonl (each also .gz) or .parquet."""
+        """Write the trace in the format of the suffix: .csv, .jsonl (each also .gz) or .parquet."""
         from kvsim.trace.files import write_trace
 
         write_trace(self, path)

@@ -1,4 +1,4 @@
-"""Columns of a trace, one entry per request: read from what a caller or a file gives."""
+"""Columns of a trace, one entry per request: read from a caller's values or a file."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def check_rows(name: str, values: NDArray[Any], ok: NDArray[np.bool_], allowed: 
 
 
 def check_length(name: str, values: object, n: int, what: str) -> None:
-    """Refuse what is no list with one ``what`` per request of ``n``."""
+    """Refuse a value that is no list with one ``what`` per request of ``n``."""
     if isinstance(values, str) or not hasattr(values, "__len__"):
         raise ValueError(f"{name} must be a list, not {type(values).__name__}")
     if len(values) != n:
@@ -116,7 +116,7 @@ def read_codes(name: str, given: Sequence[int | str | None] | NDArray[Any] | Non
 def read_tenants(
     given: Sequence[int | str | None] | NDArray[Any] | None, n: int
 ) -> tuple[Ints, NDArray[np.str_]]:
-    """Integers stay; of texts, the names come in order of first appearance, and places of them.
+    """Return tenants as integers, and their names, if texts, in order of first appearance.
 
     Texts that are all numbers are numbers: a CSV file does not tell them apart.
     """

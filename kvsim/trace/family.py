@@ -60,7 +60,7 @@ _num_siblings: WeakKeyDictionary[Trace, Ints] = WeakKeyDictionary()
 
 
 def family_of(trace: Trace) -> Family:
-    """Make every sample of a trace's requests a request of its own.
+    """Make every sample of a trace's requests a separate request.
 
     The first child's output has the parent's content, so that a later prompt may name it.
     """
@@ -89,7 +89,7 @@ def family_of(trace: Trace) -> Family:
 
 
 def names_of(trace: Trace) -> Iterator[str]:
-    """Say the ids of a trace's requests as vLLM has them: ``1_7`` is request 7's second sample."""
+    """Return the request ids of a trace as in vLLM: ``1_7`` is request 7's second sample."""
     if trace not in _num_siblings:
         yield from map(str, range(len(trace)))
         return

@@ -120,7 +120,7 @@ _WRITERS = {
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
-    """Write a trace; the suffix says how. The file appears whole or not at all.
+    """Write a trace in the format of the suffix. The file appears whole or not at all.
 
     Parameters
     ----------

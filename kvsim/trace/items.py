@@ -1,4 +1,4 @@
-"""Parts of prompts that an encoder computes, such as images: read, checked, and told apart."""
+"""Parts of prompts that an encoder computes, such as images: read, checked, and identified."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def _check(trace: Trace, rows: Ints, ok: NDArray[np.bool_], allowed: str) -> Non
 
 
 def segments_of_items(trace: Trace) -> tuple[Ints, Ints, Ints]:
-    """Return each item's content, where in it the item begins, and what is left of its segment.
+    """Return each item's content, its start in the content, and the rest of its segment.
 
-    Without segments every prompt has a content of its own.
+    Without segments every prompt has a unique content.
     """
     rows = rows_of(trace)
     if not trace.has_segments:

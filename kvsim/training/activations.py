@@ -1,4 +1,4 @@
-"""Activations that training keeps for the backward pass: bytes on one GPU.
+"""Activations that training stores for the backward pass: bytes on one GPU.
 
 Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (arXiv
 2205.05198, section 4): a layer of 16-bit activations keeps
@@ -32,7 +32,7 @@ CORE_ATTENTION = ("scores",)
 
 
 def layer_pieces(shape: TrainingShape, config: TrainingConfig) -> dict[str, int]:
-    """Count what one layer keeps of one micro-batch, piece by piece.
+    """Count the activations that one layer stores of one micro-batch, by kind.
 
     Returns
     -------
@@ -176,7 +176,7 @@ def stage_activations(
 
 
 def layer_input_bytes(shape: TrainingShape, config: TrainingConfig) -> int:
-    """Bytes of a layer's input, what a checkpoint keeps: the paper's 2 s b h."""
+    """Bytes of a layer's input, which a checkpoint stores: the paper's 2 s b h."""
     hidden = config.batch_size * config.seq_len * shape.hidden_size
     outside = config.tensor_parallel_size if config.sequence_parallel else 1
     return share(ACTIVATION_BYTES[config.precision] * hidden, outside)

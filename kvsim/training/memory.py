@@ -103,7 +103,7 @@ def training_memory(config: TrainingConfig) -> TrainingMemory:
 def _on_gpu(
     stage: Stage, shape: TrainingShape, config: TrainingConfig, gpu: GpuSpec
 ) -> TrainingMemory:
-    """Take what is offloaded off the GPU, and price its transfers."""
+    """Subtract offloaded parts from GPU memory, and price their transfers."""
     weights, gradients, optimizer = stage.states
     activations = stage.activations.total
     away: dict[str, int] = {}

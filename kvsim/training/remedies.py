@@ -110,7 +110,7 @@ def _step(
 def _next_changes(
     config: TrainingConfig, found: TrainingMemory
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what is not done yet, in order."""
+    """Yield the changes not yet made, in order."""
     if found.total_bytes <= found.gpu_memory_bytes:  # the space to offload to is too small
         space = float(-(-sum(found.offloaded_bytes.values()) // GIB))
         yield f"{space:,.0f} GiB of NVMe", {"offload": "nvme", "offload_space": space}

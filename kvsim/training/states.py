@@ -80,7 +80,7 @@ def frozen_bytes(num_params: int, num_plain_params: int, config: TrainingConfig)
 def training_states(
     num_trained: int, num_frozen: int, num_frozen_plain: int, config: TrainingConfig
 ) -> States:
-    """Count what one GPU keeps of its model-parallel rank's parameters.
+    """Count one GPU's share of the training states of its model-parallel rank.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Reading trace files of every known format, told apart by their columns and not by their names."""
+"""Readers of trace files; the columns of a file, not its name, determine the format."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load(
 def read(
     path: str | Path, *, request_rate: float | None = None, seed: int = 0, **options: Any
 ) -> Loaded:
-    """Read a trace file and tell how; parameters and errors as in :func:`load`."""
+    """Read a trace file, with notes on the reading; parameters and errors as in :func:`load`."""
     with open_source(path) as source:
         fmt = recognise(path, source.fields)
         names = [*fmt.required, *fmt.optional]

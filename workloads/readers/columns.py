@@ -69,7 +69,7 @@ def _is_number(cell: str) -> bool:
 
 
 def session_numbers(table: Table, names: Sequence[str] = SESSIONS) -> list[int] | None:
-    """Return a number per session, by the first of these columns that is there; -1 is none."""
+    """Return a number per session, by the first of these columns that exists; -1 is none."""
     named = next((name for name in names if name in table), None)
     if named is None:
         return None

@@ -1,4 +1,4 @@
-"""The registry of trace formats: a format is a name, the columns it is known by, and a reader."""
+"""The registry of trace formats: a format is a name, its identifying columns, and a reader."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _shown(found: Sequence[str], most: int = 6) -> str:
 
 
 def _nearest(found: Sequence[str]) -> str:
-    """Say which formats are nearest, and what they need besides."""
+    """Name the nearest formats, and the columns that they need in addition."""
     own = ", ".join(_FORMATS["kvsim"].required)
     listed = f"(kvsim list trace-formats shows all; kvsim's own: {own})"
     every = known()

@@ -41,7 +41,7 @@ def chosen(table: Table, titles: Sequence[str], run: int | None) -> int:
 
 
 def drawn_times(num_requests: int, request_rate: float, burstiness: float) -> list[float] | None:
-    """Return arrival times as ``vllm bench serve`` draws them; None if all come at once."""
+    """Return arrival times as ``vllm bench serve`` draws them; None if all arrive at once."""
     if not math.isfinite(request_rate) or request_rate <= 0:
         return None
     gaps = np.random.default_rng(_SEED).gamma(burstiness, 1 / burstiness, num_requests)

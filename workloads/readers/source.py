@@ -41,7 +41,7 @@ class Source(Protocol):
 
 @contextmanager
 def open_source(path: str | Path) -> Iterator[Source]:
-    """Open a file and tell its kind; rows are read as they are asked for.
+    """Open a file and detect its kind; rows are read on demand.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def _json_objects(path: str, lines: Iterator[str]) -> Iterator[tuple[int, Any]]:
 
 
 def _is_opened(line: str) -> bool:
-    """Tell whether a line is the beginning of an object that ends on a later one."""
+    """Return True if a line begins an object that ends on a later line."""
     try:
         json.loads(line)
     except json.JSONDecodeError as error:

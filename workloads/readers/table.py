@@ -134,7 +134,7 @@ class Table:
         return self.convert(name, parse, f"a whole number {allowed}")
 
     def zeros(self, name: str) -> list[bool]:
-        """Tell which cells of a column are 0; the others may hold anything."""
+        """Return True per cell of a column that is 0; the others may hold anything."""
         return [_is_zero(cell) for cell in self.columns.get(name, ())]
 
 

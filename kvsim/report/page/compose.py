@@ -104,7 +104,7 @@ def _varied_flags(answer: Mapping[str, Any]) -> str:
 
 
 def _overloads(page: Document, loads: Mapping[str, Mapping[str, Any] | None]) -> None:
-    """Say which runs do not keep up with their arrivals."""
+    """Name the runs that do not keep up with their arrivals."""
     for said in overloads(loads):
         page.words(said, "note")
 
@@ -299,7 +299,7 @@ def _exact(value: Any) -> str | tuple[str, Any]:
 
 
 def _fleet_tables(page: Document, result: Result) -> None:
-    """Add what each replica did, where there are several."""
+    """Add a table of the replicas, where there are several."""
     replicas = result.summary["replicas"]
     if len(replicas) < 2:
         return
@@ -333,7 +333,7 @@ def _provenance(page: Document, named: Mapping[str, Result], notes: Sequence[str
 
 
 def _toml(results: Sequence[Result], left_out: Sequence[str]) -> str:
-    """Return what the configurations of several runs set, without what is compared.
+    """Return the settings of several runs' configurations, without the compared one.
 
     An option that only some of them take, such as SGLang's own, is in it.
     """

@@ -1,4 +1,4 @@
-"""An HTML document of sections: every name escaped, nothing loaded, nothing but its own scripts."""
+"""An HTML document of sections: every name escaped, no external resources, only its own scripts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def asset(name: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and rows; a cell is what is shown, or that and the exact value."""
+    """Headings and rows; a cell is the text shown, or the text and the exact value."""
 
     name: str
     headings: Sequence[str]

@@ -68,7 +68,7 @@ def explorer(named: Mapping[str, Result], scope: Scope) -> dict[str, Any]:
 
 
 def _events(result: Result, replicas: list[int], most: int) -> tuple[NDArray[Any], float | None]:
-    """Return the events of some replicas, as many as fit, and when those end that do not."""
+    """Return the first events of some replicas, and the time of truncation, None if complete."""
     every = result.block_events
     events: NDArray[Any] = every[np.isin(every["replica"], replicas) & (every["block"] >= -1)]
     if len(events) <= most:
@@ -151,7 +151,7 @@ def _samples(result: Result, replica: int) -> dict[str, Any]:
 
 
 def _spread(times: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return which samples stand for evenly spaced instants, all if they are few."""
+    """Return the indices of samples at evenly spaced instants, all if they are few."""
     if len(times) <= MOST_SAMPLES:
         return np.arange(len(times))
     instants = np.linspace(times[0], times[-1], MOST_SAMPLES)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def element(name: str, content: str = "", **attributes: Any) -> str:
-    """Return an element; ``_`` in a name stands for ``-``."""
+    """Return an element; ``_`` in a name becomes ``-``."""
     told = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_short(value))}"'
         for key, value in attributes.items()
@@ -25,19 +25,19 @@ def _short(value: Any) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", **look: Any) -> str:
-    """Return words at a place; in the page's ink unless told otherwise."""
+    """Return a text at a position; in the page's text colour by default."""
     given: dict[str, Any] = {"fill": "currentColor", "font_size": 12, "text_anchor": anchor} | look
     return element("text", escape(words), x=x, y=y, **given)
 
 
 def rect(x: float, y: float, width: float, height: float, fill: str, title: str) -> str:
-    """Return a bar that says what it is when pointed at."""
+    """Return a bar with a tooltip."""
     told = element("title", escape(title))
     return element("rect", told, x=x, y=y, width=width, height=height, fill=fill)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, **look: Any) -> str:
-    """Return a straight line, faint unless told otherwise."""
+    """Return a straight line, faint by default."""
     given: dict[str, Any] = {"stroke": "currentColor", "stroke_opacity": 0.2} | look
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **given)
 

@@ -30,7 +30,7 @@ def pack_bytes(content: bytes) -> str:
 
 
 def _varints(numbers: NDArray[np.uint64]) -> bytes:
-    """Write numbers seven bits a byte; the highest bit of a byte says that more follow."""
+    """Write numbers seven bits a byte; the highest bit of a byte marks that more bytes follow."""
     lengths = np.ones(len(numbers), np.int64)
     rest = numbers >> np.uint64(7)
     while rest.any():

@@ -18,7 +18,7 @@ MOST_NODES = 400
 
 @dataclass
 class Node:
-    """Keys of blocks that always came after one another."""
+    """Keys of consecutive blocks that always occurred together."""
 
     keys: list[int]
     parent: int  # place of the node before, -1 for none

@@ -56,7 +56,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
 
 
 def _without_style(element: ElementTree.Element) -> None:
-    """Turn a style attribute into attributes of their own, black into the page's ink."""
+    """Split a style attribute into separate attributes; black becomes the page's text colour."""
     style = element.attrib.pop("style", "")
     for one in filter(None, (part.strip() for part in style.split(";"))):
         key, _, value = one.partition(":")

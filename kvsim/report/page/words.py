@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def of_comparison(rows: Sequence[dict[str, Any]], by: str = "allocator") -> str:
-    """Say what the most and the least wasteful allocator say about each other."""
+    """Compare the most and the least wasteful allocator in a sentence."""
     found = verdict(rows) if by == "allocator" else None
     if found is not None:
         return found if found.endswith(".") else f"{found}."
@@ -25,7 +25,7 @@ def of_comparison(rows: Sequence[dict[str, Any]], by: str = "allocator") -> str:
 
 
 def of_differences(answer: Mapping[str, Any]) -> str:
-    """Say for each value what it changes of latency and throughput."""
+    """Describe for each value its changes in latency and throughput."""
     against = f"Against {title_of(answer['differences'][0]['against'])}. "
     return against + " ".join(
         f"{title_of(one['options'])}: {', '.join(_changes(one['metrics']))}."
@@ -49,7 +49,7 @@ def _sure(gap: Mapping[str, Any]) -> str:
 
 
 def of_run(summary: Mapping[str, Any]) -> str:
-    """Say how a run went."""
+    """Summarise a run in sentences."""
     s = summary
     parts = [
         f"{number(s['completed'])} requests completed in {number(s['duration'], 1)} s, "
@@ -77,7 +77,7 @@ def of_run(summary: Mapping[str, Any]) -> str:
 
 
 def trust(named: Mapping[str, Result], notes: Sequence[str] | None = None) -> list[str]:
-    """Say what the numbers rest on; ``notes`` are the runs' own unless more is known."""
+    """Describe the basis of the numbers; ``notes`` are the runs' own by default."""
     results = list(named.values())
     if notes is None:
         notes = shared({name: notes_of(one.provenance) for name, one in named.items()})

@@ -20,7 +20,7 @@ TRAINING_PARTS = ("weights", "gradients", "optimizer", "activations", "workspace
 
 
 def capacity(found: Capacity) -> Figure:
-    """Draw what one GPU's memory goes to when a model is served, KV last."""
+    """Draw the parts of one GPU's memory when a model is served, KV last."""
     figure = Figure(figsize=(7, 2.2), layout="constrained")
     axes = figure.subplots()
     left = 0.0

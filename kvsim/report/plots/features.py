@@ -28,7 +28,7 @@ def percent(key: str) -> Callable[[Summary], float | None]:
 
 
 def moved(*ways: str) -> Callable[[Summary], float | None]:
-    """Return what was copied in some directions, in GiB; None for nothing at all."""
+    """Return the GiB copied in the given directions; None if nothing was copied."""
 
     def value(s: Summary) -> float | None:
         copied = {name: number for name, number in s["kv_cache"].items() if name.endswith("_bytes")}
