@@ -131,9 +131,9 @@ def test_a_fleet_that_fails_sooner_than_it_serves_comes_to_an_end() -> None:
 
 
 def test_what_has_no_room_evicts_nothing() -> None:
-    shelf = LruStore(0)
-    shelf.put([1, 2])
-    assert (len(shelf), shelf.num_evicted) == (0, 0)
+    store = LruStore(0)
+    store.put([1, 2])
+    assert (len(store), store.num_evicted) == (0, 0)
     trace = prompts([0.0, 5.0, 10.0], [1, 2, 3])
     for store, number in (("lmcache+gib=0+server-gib=10", 0), ("lmcache+gib=1", 62 * 16)):
         told = kvsim.simulate(trace, **H100, kv_store=store).summary["kv_store"]

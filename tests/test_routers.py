@@ -208,7 +208,7 @@ def test_llm_d_looks_at_no_more_than_so_many_blocks_of_a_prompt() -> None:
     other = requests([(1, 48), (2, 112)])[0]  # as ONE's first three blocks
     assert router.choose(other, views()) == first
     assert router.predicted_tokens == 48
-    assert router._belief.block_rates(other, [48, 0, 32]) == pytest.approx([1, 0, 2 / 3])
+    assert router._prefix_affinity.block_rates(other, [48, 0, 32]) == pytest.approx([1, 0, 2 / 3])
 
 
 def test_token_aware_takes_who_holds_all_that_it_looks_at_for_warm() -> None:
@@ -603,7 +603,7 @@ def test_production_stack_draws_among_the_longest_matches() -> None:
     for seed in range(20):
         router = started("production-stack", seed=seed)
         for replica in (0, 2):
-            router._belief.index.insert(replica, ONE.prefix_keys(32))
+            router._prefix_affinity.index.insert(replica, ONE.prefix_keys(32))
         chosen.add(router.choose(ONE, views([99, 0, 99])))
         assert router.predicted_tokens == 160
     assert chosen == {0, 2}
@@ -650,22 +650,22 @@ def test_production_stack_loadaware_trades_match_for_load() -> None:
 def test_aibrix_takes_the_longest_match_within_a_standard_deviation() -> None:
     router = started("aibrix-prefix-cache")
     keys = ONE.prefix_keys(32)
-    router._belief.index.insert(0, keys)
-    router._belief.index.insert(1, keys[:3])
+    router._prefix_affinity.index.insert(0, keys)
+    router._prefix_affinity.index.insert(1, keys[:3])
     assert router.choose(ONE, views([4, 4, 1])) == 0  # mean 3, sigma 1.41
     router = started("aibrix-prefix-cache")
-    router._belief.index.insert(0, keys)
-    router._belief.index.insert(1, keys[:3])
+    router._prefix_affinity.index.insert(0, keys)
+    router._prefix_affinity.index.insert(1, keys[:3])
     assert router.choose(ONE, views([8, 3, 1])) == 1  # mean 4, sigma 2.94: 8 is above
     assert router.predicted_tokens == 96
     wider = started("aibrix-prefix-cache+k=2")
-    wider._belief.index.insert(0, keys)
+    wider._prefix_affinity.index.insert(0, keys)
     assert wider.choose(ONE, views([8, 3, 1])) == 0
 
 
 def test_aibrix_gate_is_8_as_in_its_code() -> None:
     router = started("aibrix-prefix-cache+k=9", 2)
-    router._belief.index.insert(0, ONE.prefix_keys(32))
+    router._prefix_affinity.index.insert(0, ONE.prefix_keys(32))
     assert router.choose(ONE, views([8, 0])) == 0
     assert router.choose(ONE, views([9, 0])) == 1
     assert router.branch == "balanced"
@@ -691,7 +691,7 @@ def test_preble_load_is_misses_shared_among_holders_within_its_window() -> None:
     router = started("preble", 2)
     router.choose(first, views([0, 0]))
     assert router._prefixes.seconds() == [0.64, 0.0]
-    router._belief.index.insert(1, first.prefix_keys(64))
+    router._prefix_affinity.index.insert(1, first.prefix_keys(64))
     router._prefixes.note(1.0, first.prefix_keys(64), 10)
     assert router._prefixes.seconds() == [0.32, 0.32]
     router.choose(later, views([0, 0]))  # 200 s later nothing of it is in the window

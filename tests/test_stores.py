@@ -340,15 +340,15 @@ def test_a_store_without_room_changes_nothing() -> None:
 
 
 def test_eviction_takes_what_was_used_longest_ago() -> None:
-    shelf = LruStore(4)
-    shelf.put("abcd")
-    shelf.touch("a")
-    shelf.put("c")  # is there, and used
-    shelf.put("e")
-    assert [key in shelf for key in "abcde"] == [True, False, True, True, True]
-    assert (len(shelf), shelf.num_evicted) == (4, 1)
-    shelf.put("f")
-    assert [key in shelf for key in "acdef"] == [True, True, False, True, True]
+    store = LruStore(4)
+    store.put("abcd")
+    store.touch("a")
+    store.put("c")  # is there, and used
+    store.put("e")
+    assert [key in store for key in "abcde"] == [True, False, True, True, True]
+    assert (len(store), store.num_evicted) == (4, 1)
+    store.put("f")
+    assert [key in store for key in "acdef"] == [True, True, False, True, True]
     marked = LruStore(20, mark=0.5, batch=0.25)
     marked.put(range(11))  # more than ten: five leave
     assert [key in marked for key in (4, 5)] == [False, True]

@@ -61,7 +61,7 @@ def test_what_is_free_is_external_while_the_head_stands_refused() -> None:
 
 
 def test_all_memory_has_a_cause() -> None:
-    assert USAGE.waiting_for_kv == (1, 2, 3, 4)
+    assert USAGE.held == (1, 2, 3, 4)
     USAGE.check(60)
     USAGE._replace(external=54, unallocated=0).check(60)
     with pytest.raises(RuntimeError, match=r"invariant 9: .* does not sum to 61"):

@@ -29,7 +29,7 @@ LONGEST_DELAY = 0.05
 def is_live(replicas: Sequence[Any], delay: float) -> bool:
     """Whether pools can be looked up: one kind of blocks, the least recently used one evicted."""
     there = [one for one in replicas if one.address]
-    return delay <= LONGEST_DELAY and all(variant_of(one.state) == "telling" for one in there)
+    return delay <= LONGEST_DELAY and all(variant_of(one.state) == "with-events" for one in there)
 
 
 class LiveIndex:
